@@ -1,0 +1,96 @@
+"""The one tree of errors. What a caller can do about it decides the branch.
+
+::
+
+    EdlError
+    ├── InvalidError            the caller's input is wrong: correct it; a retry can't help
+    │   └── ManifestError       a manifest, with every problem and its field path
+    ├── ConflictError           the object exists and belongs to somebody else, or changed under our hands
+    ├── NotFoundError           the object is not there
+    ├── ForbiddenError          the API refused our credentials or rights
+    ├── UnavailableError        a server can't be reached or is overloaded: retry later
+    ├── JobFailedError          the job ended in phase Failed
+    ├── JobDisappearedError     the job was deleted or replaced while somebody waited for it
+    ├── StageTimeoutError       a stage's deadline passed
+    └── CheckpointError         a checkpoint is missing, torn or does not verify
+
+Every message says what happened, where (field path, object) and what to do.
+No client library's exception crosses its adapter: `edl_workflows.kube` maps the Kubernetes client's, the agent maps
+httpx's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class EdlError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class InvalidError(EdlError):
+    """The caller's input is wrong; the same call can never succeed."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong in a manifest.
+
+    Attributes:
+        path: where, as ``spec.replicaSpecs.ps.replicas``; empty for the whole object.
+        message: what is wrong and what would be right.
+    """
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ManifestError(InvalidError):
+    """A manifest with one or more problems.
+
+    Attributes:
+        subject: the object, as ``ElasticJob default/mnist``.
+        problems: all of them, in the manifest's order.
+    """
+
+    def __init__(self, subject: str, problems: Sequence[Problem]) -> None:
+        self.subject = subject
+        self.problems = tuple(problems)
+        super().__init__(f"{subject}: " + "; ".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[type["ManifestError"], tuple[str, tuple[Problem, ...]]]:
+        return type(self), (self.subject, self.problems)
+
+
+class ConflictError(EdlError):
+    """The object exists and is not ours, or it changed between read and write."""
+
+
+class NotFoundError(EdlError):
+    """The object is not there."""
+
+
+class ForbiddenError(EdlError):
+    """The server refused our credentials or our rights."""
+
+
+class UnavailableError(EdlError):
+    """The server can't be reached, timed out or is overloaded; a later call may succeed."""
+
+
+class JobFailedError(EdlError):
+    """The job ended in phase Failed."""
+
+
+class JobDisappearedError(EdlError):
+    """The job was deleted, or replaced by another of the same name, while somebody waited for it."""
+
+
+class StageTimeoutError(EdlError):
+    """A stage's deadline passed before its goal was reached."""
+
+
+class CheckpointError(EdlError):
+    """A checkpoint is missing, torn or does not verify."""

@@ -1,0 +1,221 @@
+"""ElasticJob's spec and status. Field names are those of users' manifests (DLRover ``elastic.iml.github.io/v1alpha1``)."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.objects import Condition, Model, PodTemplate, Quantity, Resource
+
+KIND = "ElasticJob"
+PLURAL = "elasticjobs"
+
+
+class DistributionStrategy(StrEnum):
+    """How the training processes share the model."""
+
+    PARAMETER_SERVER = "ParameterServerStrategy"
+    ALLREDUCE = "AllreduceStrategy"
+    CUSTOM = "CustomStrategy"
+    LOCAL = "Local"
+
+
+class OptimizeMode(StrEnum):
+    """Who decides about resources."""
+
+    MANUAL = "manual"
+    SINGLE_JOB = "single-job"
+    CLUSTER = "cluster"
+
+
+class Phase(StrEnum):
+    """Phases of an ElasticJob. Succeeded and Failed are final."""
+
+    CREATED = "Created"
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SCALING = "Scaling"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether the phase never changes again."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+class ReplicaSpec(Model):
+    """One role of the job.
+
+    Attributes:
+        replicas: how many nodes; 0 until a ScalePlan or an autoscaler says otherwise.
+        template: the pods' template; ``restartPolicy`` inside is forced to Never on training pods, since the master
+            replaces nodes by its own policy.
+        restart_policy: ``Always`` makes the master replace a node even after a fatal exit code.
+        restart_count: budget of replacements per node (upstream: min(restartCount, 5)).
+        auto_scale: whether an autoscaler may change this role.
+        restart_timeout: seconds a replacement may stay pending before the node counts as lost; 0 is no limit.
+        priority: ``high``, ``low`` or the share of nodes that get ``high``, as "0.5".
+        critical_nodes: ``all``, ``none``, "" (upstream's default: worker 0 of a PS job) or "<rank>:<budget>,…".
+        batch_scheduler: gang scheduler that places the pods.
+    """
+
+    replicas: int = Field(default=0, ge=0, le=10_000)
+    template: PodTemplate = Field(default_factory=dict)
+    restart_policy: Literal["Always", "OnFailure", "Never", "ExitCode"] = "Never"
+    restart_count: int = Field(default=3, ge=0, le=100)
+    auto_scale: bool = True
+    restart_timeout: int = Field(default=0, ge=0)
+    priority: str = Field(default="", pattern=r"^(|high|low|0(\.\d+)?|1(\.0+)?|0?\.\d+)$")
+    critical_nodes: str = Field(default="", pattern=r"^(|all|none|\d+:\d+(,\d+:\d+)*)$")
+    batch_scheduler: Literal["", "default", "volcano"] = Field(default="", alias="BatchScheduler")
+
+
+class ResourceLimits(Model):
+    """Upper bound of what the whole job may use."""
+
+    cpu: Quantity = "100"
+    memory: Quantity = "102400Mi"
+    gpu: Quantity = "4"
+
+
+class ElasticJobSpec(Model):
+    """What the user asks for.
+
+    Attributes:
+        replica_specs: the roles; keys ps, worker, chief, evaluator and dlrover-master (the master's own pod template).
+        envs: variables added to every training container, by name (a core/v1 EnvVar each).
+        suspend: no pods while true; the job's data position and checkpoints stay.
+        brain_service: address of the Brain for optimizeMode cluster.
+        enable_dynamic_sharding, enable_elastic_scheduling: accepted for older manifests; both are always on.
+    """
+
+    distribution_strategy: DistributionStrategy = DistributionStrategy.PARAMETER_SERVER
+    optimize_mode: OptimizeMode = OptimizeMode.SINGLE_JOB
+    brain_service: str = ""
+    resource_limits: ResourceLimits = Field(default_factory=ResourceLimits)
+    replica_specs: dict[Literal["ps", "worker", "chief", "evaluator", "dlrover-master"], ReplicaSpec]
+    envs: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    suspend: bool = False
+    enable_dynamic_sharding: bool | None = None
+    enable_elastic_scheduling: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_roles(self) -> Self:
+        if not ({names.WORKER_TYPE, names.CHIEF_TYPE} & set(self.replica_specs)):
+            raise ValueError("replicaSpecs: a job needs a 'worker' or a 'chief'")
+        if (
+            self.distribution_strategy is DistributionStrategy.ALLREDUCE
+            and names.PS_TYPE in self.replica_specs
+        ):
+            raise ValueError(
+                "replicaSpecs.ps: AllreduceStrategy has no parameter servers; remove it or the strategy"
+            )
+        for role, spec in self.replica_specs.items():
+            _check_template(role, spec)
+        return self
+
+
+def _check_template(role: str, spec: ReplicaSpec) -> None:
+    containers = (spec.template.get("spec") or {}).get("containers")
+    if not containers and role == names.MASTER_TYPE:
+        return  # the controller brings a whole template of its own
+    if not isinstance(containers, list) or not containers:
+        raise ValueError(f"replicaSpecs.{role}.template.spec.containers: at least one container is needed")
+    for index, container in enumerate(containers):
+        if not isinstance(container, dict) or not container.get("name"):
+            raise ValueError(
+                f"replicaSpecs.{role}.template.spec.containers.{index}.name: required field is missing"
+            )
+
+
+class ReplicaStatus(Model):
+    """Counters of one role (upstream's names).
+
+    Attributes:
+        initial: planned, no pod yet.  pending, active, succeeded, failed: by the pod's phase.
+        desired: how many the job wants now, after all plans.
+        ready: active nodes whose pods are Ready.
+        label_selector: selects the role's pods; the scale subresource needs it.
+    """
+
+    desired: int = 0
+    initial: int = 0
+    pending: int = 0
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    label_selector: str = ""
+
+
+class CheckpointStatus(Model):
+    """The newest complete checkpoint.
+
+    Attributes:
+        uri: where it lies, as the training code named it.
+        step: global step at which it was taken.
+        time: when it was complete.
+    """
+
+    uri: str
+    step: int
+    time: datetime
+
+
+class ProgressStatus(Model):
+    """How far training is, as the master last wrote it (at most every few seconds).
+
+    Attributes:
+        step: global step.  records: records acknowledged.  speed: steps per second.  records_per_second: likewise.
+        cluster_version: the parameter-server cluster that trains.
+        data_finished: every data set is consumed.
+    """
+
+    step: int = 0
+    records: int = 0
+    speed: float = 0.0
+    records_per_second: float = 0.0
+    cluster_version: int = 0
+    data_finished: bool = False
+    time: datetime | None = None
+
+
+class ElasticJobStatus(Model):
+    """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
+    ``checkpoint`` and ``failure``: one writer a field.
+
+    Attributes:
+        failure: why the master gave the job up ({reason, message}); the controller copies it when the master ends.
+        master_restarts: how many masters were replaced; survives the controller.
+        scale_plan: name of the plan that is being carried out.
+        spec_replicas: replicas of each role as of the last spec that became a plan; an edit is a difference to it.
+    """
+
+    phase: Phase | None = None
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+    conditions: list[Condition] = Field(default_factory=list)
+    replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict)
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+    checkpoint: CheckpointStatus | None = None
+    progress: ProgressStatus | None = None
+    failure: dict[str, str] | None = None
+    master_restarts: int = 0
+    scale_plan: str = ""
+    spec_replicas: dict[str, int] = Field(default_factory=dict)
+
+
+class ElasticJob(Resource):
+    """The custom resource."""
+
+    api_version: Literal["elastic.iml.github.io/v1alpha1"] = names.API_VERSION
+    kind: Literal["ElasticJob"] = KIND
+    spec: ElasticJobSpec
+    status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)

@@ -1,0 +1,82 @@
+"""Labels, annotations, environment names and ports, each once. Upstream's spelling where users know it."""
+
+GROUP = "elastic.iml.github.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+APP_LABEL = "app"
+APP_VALUE = "dlrover"
+"""Upstream puts ``app: dlrover`` on training pods; dashboards select by it."""
+
+JOB_LABEL = "elasticjob.dlrover/name"
+LEGACY_JOB_LABEL = "elasticjob-name"
+"""The seed document and older samples mark a ScalePlan's job with this one; both are read, the newer is written."""
+REPLICA_TYPE_LABEL = "elasticjob.dlrover/replica-type"
+REPLICA_INDEX_LABEL = "elasticjob.dlrover/replica-index"
+"""The node's id: unique within (job, type) for ever, never used twice."""
+RANK_INDEX_LABEL = "elasticjob.dlrover/rank-index"
+"""The node's rank: kept by the node that replaces it."""
+SCALE_TYPE_LABEL = "scale-type"
+SCALE_AUTO = "auto"
+"""Written by a job's master, carried out by the controller: create and remove these pods."""
+SCALE_MANUAL = "manual"
+"""Written by a user, a pipeline or the controller; carried out step by step by the job's master."""
+
+MASTER_TYPE = "dlrover-master"
+PS_TYPE = "ps"
+WORKER_TYPE = "worker"
+CHIEF_TYPE = "chief"
+EVALUATOR_TYPE = "evaluator"
+
+MASTER_PORT = 50001
+NODE_PORTS: dict[str, tuple[int, int]] = {
+    PS_TYPE: (2222, 2223),
+    CHIEF_TYPE: (3333, 3334),
+    WORKER_TYPE: (3333, 3334),
+    EVALUATOR_TYPE: (3333, 3334),
+}
+"""Ports of a node's service. A process of cluster version v listens on ``ports[v % 2]``, so that a prepared successor
+can listen while its predecessor still trains. Upstream has the first of each pair."""
+
+ENV_MASTER_ADDR = "DLROVER_MASTER_ADDR"
+ENV_JOB_NAME = "ELASTIC_JOB_NAME"
+ENV_JOB_UID = "JOB_UID"
+ENV_NAMESPACE = "POD_NAMESPACE"
+ENV_POD_NAME = "POD_NAME"
+ENV_NODE_TYPE = "NODE_TYPE"
+ENV_NODE_ID = "NODE_ID"
+ENV_NODE_RANK = "NODE_RANK"
+ENV_JOB_TOKEN = "EDL_JOB_TOKEN"  # noqa: S105 - the variable's name, not a secret
+ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
+"""Set by the agent for the training process: the cluster version it belongs to."""
+
+
+def node_name(job: str, node_type: str, node_id: int) -> str:
+    """Name of a node's pod and of its service: ``<job>-edljob-<type>-<id>`` as upstream's scaler makes it."""
+    return f"{job}-edljob-{node_type}-{node_id}"
+
+
+def master_name(job: str) -> str:
+    """Name of the master's service, and of its pod up to the ``-<index>`` that follows."""
+    return f"elasticjob-{job}-dlrover-master"
+
+
+def token_secret_name(job: str) -> str:
+    """Name of the Secret (key ``token``) that the job's pods and its master share."""
+    return f"{job}-edljob-token"
+
+
+def state_config_map_name(job: str) -> str:
+    """Name of the ConfigMap (key ``state``) in which the master keeps its durable state."""
+    return f"{job}-edljob-state"
+
+
+def node_address(job: str, namespace: str, node_type: str, node_id: int, version: int) -> str:
+    """Address at which the node's process of this cluster version listens, as ``name.namespace.svc:port``."""
+    port = NODE_PORTS[node_type][version % 2]
+    return f"{node_name(job, node_type, node_id)}.{namespace}.svc:{port}"
+
+
+def master_address(job: str, namespace: str) -> str:
+    """Address of the master's HTTP API."""
+    return f"{master_name(job)}.{namespace}.svc:{MASTER_PORT}"

@@ -1,0 +1,197 @@
+"""What all kinds' models share: the base classes, metadata, conditions, quantities and parsing with good errors."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+from edl_workflows.exceptions import ManifestError, Problem
+
+
+class Model(BaseModel):
+    """Base of everything in a custom resource: camelCase outside, immutable inside, unknown fields refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_enum_values=False
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value as it stands in a manifest: camelCase, without what was never set."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+_QUANTITY = re.compile(r"^([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$")
+_SUFFIXES = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
+}  # fmt: skip
+
+
+def parse_quantity(text: str) -> float:
+    """Value of a Kubernetes quantity (``500m`` → 0.5, ``1Gi`` → 1073741824.0).
+
+    Raises:
+        ValueError: it is no quantity.
+    """
+    match = _QUANTITY.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a Kubernetes quantity such as '500m', '2' or '4Gi'")
+    number, exponent, suffix = match.groups()
+    return float(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+
+
+def _as_quantity(value: object) -> object:
+    # Users write `cpu: 4`, and the API server accepts it for a quantity.
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _check_quantity(text: str) -> str:
+    if parse_quantity(text) < 0:
+        raise ValueError(f"{text!r} is negative")
+    return text
+
+
+Quantity = Annotated[
+    str,
+    BeforeValidator(_as_quantity),
+    AfterValidator(_check_quantity),
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+]
+"""A non-negative Kubernetes quantity, kept as the user wrote it."""
+
+PodTemplate = Annotated[
+    dict[str, Any], Field(json_schema_extra={"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+]
+"""A core/v1 PodTemplateSpec. The API server validates it when the pod is made; we check only what we build on."""
+
+
+class OwnerReference(Model):
+    """Who owns an object; with it, the garbage collector's rule."""
+
+    model_config = ConfigDict(extra="allow")
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class Metadata(Model):
+    """ObjectMeta. Fields that we don't use pass through untouched."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = ""
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    owner_references: list[OwnerReference] = Field(default_factory=list)
+    finalizers: list[str] = Field(default_factory=list)
+
+
+class Condition(Model):
+    """One condition of a status, as apimachinery's ``metav1.Condition``."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+    last_update_time: datetime | None = None
+    last_transition_time: datetime | None = None
+
+
+def set_condition(conditions: Sequence[Condition], new: Condition, now: datetime) -> list[Condition]:
+    """Put `new` among `conditions`: one per type, times kept when nothing changed, newest last.
+
+    Returns:
+        A new list; equal to the old one if the condition already says the same.
+    """
+    old = next((c for c in conditions if c.type == new.type), None)
+    if old and (old.status, old.reason, old.message) == (new.status, new.reason, new.message):
+        return list(conditions)
+    moved = now if old is None or old.status != new.status else old.last_transition_time
+    stamped = new.model_copy(update={"last_update_time": now, "last_transition_time": moved})
+    return [c for c in conditions if c.type != new.type] + [stamped]
+
+
+class Resource(Model):
+    """Base of a custom resource: identity, and parsing that names every wrong field."""
+
+    api_version: str
+    kind: str
+    metadata: Metadata
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, for messages and maps."""
+        return f"{self.metadata.namespace or 'default'}/{self.metadata.name}"
+
+    @classmethod
+    def parse(cls, manifest: Mapping[str, Any]) -> Self:
+        """Read and validate a manifest.
+
+        Raises:
+            ManifestError: with each problem's field path, and the nearest valid name for an unknown field.
+        """
+        try:
+            return cls.model_validate(manifest)
+        except ValidationError as error:
+            raise ManifestError(
+                _subject(cls, manifest), [_problem(cls, e) for e in error.errors()]
+            ) from error
+
+
+def _subject(cls: type[Resource], manifest: Mapping[str, Any]) -> str:
+    metadata = manifest.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return f"{cls.__name__} {name}" if name else cls.__name__
+
+
+def _problem(cls: type[BaseModel], error: ErrorDetails) -> Problem:
+    path = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = f"unknown field{_suggestion(cls, error['loc'])}"
+    elif error["type"] == "missing":
+        message = "required field is missing"
+    elif "input" in error and not isinstance(error["input"], Mapping | list | BaseModel):
+        message = f"{message} (got {error['input']!r})"
+    return Problem(path, message)
+
+
+def _suggestion(cls: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    model: type[BaseModel] | None = cls
+    for part in loc[:-1]:
+        model = _model_at(model, part)
+        if model is None:
+            return ""
+    names = [field.alias or name for name, field in model.model_fields.items()] if model else []
+    near = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(names))}"
+
+
+def _model_at(model: type[BaseModel] | None, part: int | str) -> type[BaseModel] | None:
+    """The model that `part` leads to: a field's own, or a container's (whose keys and indices lead nowhere new)."""
+    if model is None:
+        return None
+    for name, field in model.model_fields.items():
+        if part in (name, field.alias):
+            return next(iter(_models_in(field.annotation)), None)
+    return model  # a key of a map or an index of a list: its values' model was found with the field
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for arg in getattr(annotation, "__args__", ()) for m in _models_in(arg)]

@@ -1,0 +1,1 @@
+"""ScalePlan: the request to change a running ElasticJob, and the record of how it was carried out."""

@@ -1,0 +1,174 @@
+"""ScalePlan's spec and status (DLRover's "Scale CRD", ``elastic.iml.github.io/v1alpha1``)."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.objects import Condition, Model, Quantity, Resource
+
+KIND = "ScalePlan"
+PLURAL = "scaleplans"
+
+Role = Literal["ps", "worker", "chief", "evaluator"]
+
+
+class Phase(StrEnum):
+    """Phases of a plan.
+
+    A change of parameter servers goes through all of the first row in order; a change of workers alone, or an auto plan,
+    is Scaling; a plan that only asks for a checkpoint ends after Checkpointed.
+    Succeeded and Failed are final; a failed migration was rolled back to the old servers.
+    """
+
+    PENDING = "Pending"
+    CHECKPOINTING = "Checkpointing"
+    CHECKPOINTED = "Checkpointed"
+    MIGRATING = "Migrating"
+    RESTARTING = "Restarting"
+    VERIFYING = "Verifying"
+    SCALING = "Scaling"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether the phase never changes again."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+class NodeResource(Model):
+    """Requests and limits of one node's main container; a resource left out keeps what the node has."""
+
+    cpu: Quantity | None = None
+    memory: Quantity | None = None
+    gpu: Quantity | None = None
+
+
+class ReplicaResourceSpec(Model):
+    """Wanted count and size of one role.
+
+    Attributes:
+        replicas: wanted count; absent keeps the current count (zero is zero).
+        resource: size of nodes made from now on.
+    """
+
+    replicas: int | None = Field(default=None, ge=0, le=10_000)
+    resource: NodeResource = Field(default_factory=NodeResource)
+
+
+class PodMeta(Model):
+    """One pod to create, remove or migrate.
+
+    Attributes:
+        name: the pod's.  For createPods it must be what ``names.node_name`` gives for type and id.
+        id, rank_index, type: the node's.  service: address that others reach it by.
+    """
+
+    name: str
+    id: int = Field(default=0, ge=0)
+    type: Role | None = None
+    rank_index: int = Field(default=0, ge=0)
+    service: str = ""
+    resource: NodeResource = Field(default_factory=NodeResource)
+
+
+class ScalePlanSpec(Model):
+    """What to change.
+
+    Attributes:
+        owner_job: the ElasticJob; may be left out when a label names it.
+        replica_resource_specs: wanted counts and sizes by role.
+        create_pods, remove_pods: pods to make and to delete now (auto plans).
+        migrate_pods: pods to replace by ones of another size, rank kept.
+        ps_hosts: parameter servers' addresses after the plan (auto plans; for information).
+        checkpoint: take a checkpoint first. Changes of parameter servers always do; alone it is a request for one.
+        step_timeout_seconds: limit of each step; a migration that exceeds it is rolled back.
+    """
+
+    owner_job: str = ""
+    replica_resource_specs: dict[Role, ReplicaResourceSpec] = Field(default_factory=dict)
+    create_pods: list[PodMeta] = Field(default_factory=list)
+    remove_pods: list[PodMeta] = Field(default_factory=list)
+    migrate_pods: list[PodMeta] = Field(default_factory=list)
+    ps_hosts: list[str] = Field(default_factory=list)
+    checkpoint: bool = False
+    step_timeout_seconds: int = Field(default=600, ge=1, le=86_400)
+
+
+class Step(Model):
+    """One step of a plan: recorded before the next begins."""
+
+    phase: Phase
+    start_time: datetime
+    finish_time: datetime | None = None
+    message: str = ""
+
+
+class PlanCheckpoint(Model):
+    """The checkpoint from which the changed cluster resumed (or the requested one)."""
+
+    uri: str
+    step: int
+
+
+class ScalePlanStatus(Model):
+    """How far the plan is. Manual plans: written by the job's master. Auto plans: by the controller.
+
+    Attributes:
+        steps: each step with its times, in order.
+        checkpoint: the newest checkpoint taken for this plan.
+        resumed_step: first global step that the new cluster reported.
+        stall_seconds: last step of the old cluster to first step of the new one.
+        cluster_version: parameter-server cluster after the plan.
+    """
+
+    phase: Phase | None = None
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+    conditions: list[Condition] = Field(default_factory=list)
+    create_time: datetime | None = None
+    finish_time: datetime | None = None
+    steps: list[Step] = Field(default_factory=list)
+    checkpoint: PlanCheckpoint | None = None
+    resumed_step: int | None = None
+    stall_seconds: float | None = None
+    cluster_version: int | None = None
+
+
+class ScalePlan(Resource):
+    """The custom resource."""
+
+    api_version: Literal["elastic.iml.github.io/v1alpha1"] = names.API_VERSION
+    kind: Literal["ScalePlan"] = KIND
+    spec: ScalePlanSpec
+    status: ScalePlanStatus = Field(default_factory=ScalePlanStatus)
+
+    @property
+    def job(self) -> str:
+        """Name of the ElasticJob that the plan is for."""
+        labels = self.metadata.labels
+        return (
+            self.spec.owner_job or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
+        )
+
+    @property
+    def auto(self) -> bool:
+        """Whether a job's master wrote it, for the controller to carry out."""
+        return self.metadata.labels.get(names.SCALE_TYPE_LABEL) == names.SCALE_AUTO
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.job:
+            raise ValueError(f"spec.ownerJob: name the ElasticJob here or in the label {names.JOB_LABEL!r}")
+        if (
+            self.spec.owner_job
+            and self.metadata.labels.get(names.JOB_LABEL, self.spec.owner_job) != self.spec.owner_job
+        ):
+            raise ValueError(
+                f"spec.ownerJob: says {self.spec.owner_job!r}, the label {names.JOB_LABEL!r} another job"
+            )
+        return self

@@ -1,0 +1,83 @@
+"""JobView: what a stage, a sensor, the CLI or Argo sees of a job of any kind."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class JobPhase(StrEnum):
+    """The phases that every kind maps its own to."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SCALING = "Scaling"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether the phase never changes again."""
+        return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Counts of one role."""
+
+    desired: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training is: global step, records consumed, steps per second."""
+
+    step: int = 0
+    records: int = 0
+    speed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The newest complete checkpoint."""
+
+    uri: str
+    step: int
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as pipelines see it.
+
+    Attributes:
+        generation, observed_generation: a phase speaks of the spec only when the second has reached the first.
+        reason, message: why the phase is what it is, in the controller's words.
+        replicas: by role.
+        labels, annotations: the object's, for ownership checks.
+    """
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    observed_generation: int
+    phase: JobPhase
+    reason: str = ""
+    message: str = ""
+    replicas: dict[str, Replicas] = field(default_factory=dict)
+    progress: Progress = Progress()
+    checkpoint: Checkpoint | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def current(self) -> bool:
+        """Whether the status speaks of the newest spec."""
+        return self.observed_generation >= self.generation

@@ -1,0 +1,129 @@
+"""Nodes: who talks to the master, what they report, and what the master tells them."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.message import Message
+
+NodeType = Annotated[str, Field(pattern=r"^(ps|worker|chief|evaluator)$")]
+
+
+class NodeRef(Message):
+    """A node of the job: (type, id). Ids are never used twice, so a ref also names an incarnation."""
+
+    type: NodeType
+    id: int = Field(ge=0)
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.id}"
+
+
+class Registration(Message):
+    """``POST /v1/nodes``: the agent of a pod has started. Repeatable; the answer is the current `Directive`.
+
+    Attributes:
+        rank: as its environment says.  pod: the pod's name.
+        incarnation: fresh at each start of the agent process. A new one for a known node means that the container was
+            restarted: leases of the older one go back.
+    """
+
+    node: NodeRef
+    rank: int = Field(ge=0)
+    pod: str = Field(default="", max_length=253)
+    incarnation: str = Field(max_length=64)
+
+
+class Usage(Message):
+    """What the pod's processes use now: CPU in cores, memory in MiB."""
+
+    cpu: float = Field(ge=0)
+    memory: float = Field(ge=0)
+
+
+class Heartbeat(Message):
+    """``POST /v1/nodes/heartbeat``, every few seconds; a node silent for long counts as failed."""
+
+    node: NodeRef
+    incarnation: str = Field(max_length=64)
+    usage: Usage | None = None
+
+
+class ProcessState(StrEnum):
+    """Where a training process of a cluster version stands."""
+
+    READY = "ready"
+    """Prepared: imports done, graph built; a parameter server listens. It waits until its version is active."""
+    DRAINED = "drained"
+    """Stopped at a step boundary; its leases are acknowledged or given back. It waits to be retired or to go on."""
+    TRAINING = "training"
+    """It has made its first step in an active version."""
+
+
+class ProcessReport(Message):
+    """``POST /v1/processes``: a training process reached a state. Repeatable."""
+
+    node: NodeRef
+    version: int = Field(ge=1)
+    state: ProcessState
+
+
+class ExitReport(Message):
+    """``POST /v1/nodes/exit``: the training process of the active version ended, and the agent is about to.
+
+    Attributes:
+        code: exit code, 128+n for a signal.
+        last_lines: the end of its output, for the job's status.
+    """
+
+    node: NodeRef
+    incarnation: str = Field(max_length=64)
+    version: int = Field(ge=0)
+    code: int
+    last_lines: str = Field(default="", max_length=8192)
+
+
+class ExitVerdict(Message):
+    """What the agent does about the exit.
+
+    Attributes:
+        wait: the exit was the shadow of another node's failure (a lost parameter server): stay and wait for the next
+            cluster version instead of ending the pod.
+    """
+
+    wait: bool
+
+
+class Directive(Message):
+    """What the master wants now: the answer of ``GET /v1/directive?type=&id=&after=<revision>`` (a long poll that
+    answers at once when revision > after, else after at most ``wait`` seconds with the unchanged directive).
+
+    Level-triggered: it says everything, each time. An agent keeps one training process for each of ``active`` and
+    ``next`` (``next`` is the prepared successor) and ends those of all other versions: an older one as soon as the
+    active version trains, any other at once.
+
+    Attributes:
+        revision: grows with every change.
+        active: the cluster version that trains; None until the first is complete.
+        next: the version to prepare.
+        drain: processes of ``active``: stop at the next step boundary, settle leases, report DRAINED, wait.
+            False again with ``active`` unchanged means: go on.
+        save: request id of a checkpoint that the chief shall take now (between steps); "" for none. While ``drain``
+            is set it is given once all others are drained.
+        trained: the newest version that made a step; processes of older versions end.
+        workers: address of each worker by rank, informational (evaluator and sparse clusters use it).
+        stop: this node is released: end the training process as on SIGTERM and exit 0.
+        finished: the job's data is consumed and all workers ended: parameter servers and evaluators end.
+    """
+
+    revision: int
+    active: Cluster | None = None
+    next: Cluster | None = None
+    drain: bool = False
+    save: str = ""
+    trained: int = 0
+    workers: dict[int, str] = Field(default_factory=dict)
+    stop: bool = False
+    finished: bool = False

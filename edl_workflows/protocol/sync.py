@@ -1,0 +1,30 @@
+"""Sync groups and barriers between workers (upstream's ``join_sync``, ``sync_finished`` and ``barrier``)."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from edl_workflows.protocol.message import Message
+from edl_workflows.protocol.nodes import NodeRef
+
+SyncName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+
+
+class SyncJoin(Message):
+    """``POST /v1/sync/{name}``: this worker reached the point. The group is the workers running at the first join;
+    a worker that ends leaves it."""
+
+    node: NodeRef
+
+
+class SyncState(Message):
+    """``GET /v1/sync/{name}?wait=<s>``: whether all of the group have joined."""
+
+    finished: bool
+    missing: list[str] = Field(default_factory=list)
+
+
+class BarrierState(Message):
+    """``GET /v1/barriers/{name}?wait=<s>`` and the answer to ``POST`` (which opens it)."""
+
+    open: bool
