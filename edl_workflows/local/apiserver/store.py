@@ -1,0 +1,381 @@
+"""Versioned object store: current objects, bounded history and watches over one SQLite log.
+
+The log is append-only, one row per change, and the only thing on disk; current objects are the newest rows by key
+(kine's scheme for etcd on SQL). A change is one SQLite commit, then memory, then watchers, without a suspension point
+in between: what a reader or watcher saw is on disk. WAL with ``synchronous=NORMAL`` loses nothing when the process is
+killed; a power cut may lose the last changes, but does not corrupt the file.
+
+The store knows keys, revisions and bytes. What the fields of an object mean stands in
+`edl_workflows.local.apiserver.registry`. All calls belong to the thread of one event loop.
+"""
+
+import asyncio
+import bisect
+import itertools
+import json
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from edl_workflows.local.apiserver import errors
+
+Object = dict[str, Any]
+"""A Kubernetes object as plain JSON values."""
+
+FieldIndex = Callable[[str, Object], Mapping[str, str]]
+"""(resource, object) → the values that field selectors can see."""
+
+ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS log (
+  rv INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+  type TEXT NOT NULL, previous INTEGER, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS floor (resource TEXT PRIMARY KEY, rv INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+class Key(NamedTuple):
+    """Where an object lives. `resource` is ``pods`` or ``elasticjobs.elastic.iml.github.io``; cluster-scoped: no namespace."""
+
+    resource: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One version of one object, encoded once; `labels` and `fields` serve the selectors."""
+
+    key: Key
+    rv: int
+    body: bytes
+    labels: Mapping[str, str]
+    fields: Mapping[str, str]
+
+    def decode(self) -> Object:
+        """A fresh copy of the object, the caller's to change."""
+        obj: Object = json.loads(self.body)
+        return obj
+
+
+Match = Callable[[Revision], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of the log in memory."""
+
+    type: str
+    revision: Revision
+    previous: Revision | None
+
+
+class WatchEvent(NamedTuple):
+    """What a watcher sees: type, resourceVersion and the encoded object."""
+
+    type: str
+    rv: int
+    body: bytes
+
+    def decode(self) -> Object:
+        """A fresh copy of the object."""
+        obj: Object = json.loads(self.body)
+        return obj
+
+
+def encode(obj: Object) -> bytes:
+    """The object as compact JSON."""
+    return json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def metadata_fields(resource: str, obj: Object) -> Mapping[str, str]:
+    """The two fields that every resource can be selected by."""
+    del resource
+    metadata = obj["metadata"]
+    return {"metadata.name": metadata["name"], "metadata.namespace": metadata.get("namespace", "")}
+
+
+def everything(revision: Revision) -> bool:
+    """The match of a watch or list without selectors."""
+    del revision
+    return True
+
+
+class Watch:
+    """A subscription to the changes of one resource. Close it, or use it as a context manager."""
+
+    def __init__(self, store: "Store", resource: str, namespace: str, match: Match) -> None:
+        self._store = store
+        self._resource = resource
+        self._namespace = namespace
+        self._match = match
+        self._pending: deque[WatchEvent] = deque()
+        self._wake = asyncio.Event()
+        self._lost = False
+
+    def offer(self, change: Change) -> None:
+        """Queue the change if it concerns this watch; called by the store."""
+        event = self._view(change)
+        if event is None:
+            return
+        if len(self._pending) >= self._store.history:
+            self._lost = True  # too slow a reader: it must list again, as with a history that is too short
+            self._pending.clear()
+        self._pending.append(event)
+        self._wake.set()
+
+    def _view(self, change: Change) -> WatchEvent | None:
+        revision, previous = change.revision, change.previous
+        if self._namespace and revision.key.namespace != self._namespace:
+            return None
+        now = change.type != DELETED and self._match(revision)
+        before = previous is not None and self._match(previous)
+        if now:
+            return WatchEvent(MODIFIED if before else ADDED, revision.rv, revision.body)
+        if not before or previous is None:
+            return None
+        if change.type == DELETED:
+            return WatchEvent(DELETED, revision.rv, revision.body)
+        # It left the selection: the last selected state, at the revision in which it left.
+        gone = previous.decode()
+        gone["metadata"]["resourceVersion"] = str(revision.rv)
+        return WatchEvent(DELETED, revision.rv, encode(gone))
+
+    async def batch(self, wait: float | None = None) -> list[WatchEvent]:
+        """The events since the last call, waiting for one at most `wait` seconds; empty after that.
+
+        Raises:
+            ApiError: 410 Expired, this reader was too slow; list again.
+        """
+        if not self._pending:
+            try:
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+            except TimeoutError:
+                return []
+        self._wake.clear()
+        if self._lost:
+            raise errors.expired("too many changes since the last read of this watch; list again")
+        events = list(self._pending)
+        self._pending.clear()
+        return events
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._store.forget(self._resource, self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Store:
+    """Objects by key with one global resourceVersion.
+
+    Args:
+        path: the SQLite file; made if absent.
+        history: changes kept per resource for watches and consistent pages; older ones answer 410.
+        index: computes what field selectors can see.
+    """
+
+    def __init__(self, path: Path, *, history: int = 10_000, index: FieldIndex = metadata_fields) -> None:
+        self.history = history
+        self._index = index
+        self._objects: dict[str, dict[str, dict[str, Revision]]] = {}
+        self._changes: dict[str, deque[Change]] = {}
+        self._floor: dict[str, int] = {}
+        self._watches: dict[str, set[Watch]] = {}
+        self._rv = 1
+        self._db = sqlite3.connect(path, isolation_level=None)
+        path.chmod(0o600)  # it holds secrets
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.executescript(_SCHEMA)
+        self._load()
+
+    def _load(self) -> None:
+        self._floor = dict(self._db.execute("SELECT resource, rv FROM floor"))
+        rows = self._db.execute("SELECT rv, resource, namespace, name, type, body FROM log ORDER BY rv")
+        for rv, resource, namespace, name, kind, body in rows:
+            revision = self._revision(Key(resource, namespace, name), rv, body, json.loads(body))
+            previous = self.get(revision.key)
+            self._remember(Change(kind, revision, previous), record=rv > self._floor.get(resource, 0))
+            self._rv = rv
+
+    @property
+    def revision(self) -> int:
+        """The resourceVersion of the last change."""
+        return self._rv
+
+    def close(self) -> None:
+        """Close the file; a killed process loses nothing by not getting here."""
+        self._db.close()
+
+    def setting(self, name: str, default: str) -> str:
+        """A value kept beside the objects, as a signing key; `default` is stored at the first call."""
+        self._db.execute("INSERT OR IGNORE INTO setting VALUES (?, ?)", (name, default))
+        row = self._db.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
+        return str(row[0])
+
+    def get(self, key: Key) -> Revision | None:
+        """The current version, or None."""
+        return self._objects.get(key.resource, {}).get(key.namespace, {}).get(key.name)
+
+    def require(self, key: Key) -> Revision:
+        """The current version.
+
+        Raises:
+            ApiError: 404 NotFound.
+        """
+        revision = self.get(key)
+        if revision is None:
+            raise errors.not_found(key.resource, key.name)
+        return revision
+
+    def create(self, key: Key, obj: Object) -> Revision:
+        """Add an object; its ``metadata.resourceVersion`` is set.
+
+        Raises:
+            ApiError: 409 AlreadyExists.
+        """
+        if self.get(key) is not None:
+            raise errors.already_exists(key.resource, key.name)
+        return self._write(ADDED, key, obj, None)
+
+    def update(self, key: Key, obj: Object, expect: int | None = None) -> Revision:
+        """Replace an object; a replacement that changes nothing keeps its version.
+
+        Raises:
+            ApiError: 404 NotFound; 409 Conflict, its version is not `expect`.
+        """
+        current = self._expect(key, expect)
+        unchanged = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(current.rv)}}
+        if unchanged == current.decode():
+            return current
+        return self._write(MODIFIED, key, obj, current)
+
+    def delete(self, key: Key, expect: int | None = None, last: Object | None = None) -> Revision:
+        """Remove an object; watchers see it as `last`, or as it stood.
+
+        Raises:
+            ApiError: 404 NotFound; 409 Conflict, its version is not `expect`.
+        """
+        current = self._expect(key, expect)
+        return self._write(DELETED, key, last if last is not None else current.decode(), current)
+
+    def list_objects(
+        self, resource: str, namespace: str = "", *, match: Match = everything, at: int | None = None
+    ) -> list[Revision]:
+        """Objects of a resource (all namespaces: empty), ordered by namespace and name, as they stand or stood `at` a version.
+
+        Raises:
+            ApiError: 410 Expired, the history does not reach back to `at`.
+        """
+        spaces = self._objects.get(resource, {})
+        if at is not None and at < self._rv:
+            spaces = self._past(resource, at)
+        names = [namespace] if namespace else sorted(spaces)
+        found: list[Revision] = []
+        for space in names:
+            objects = spaces.get(space, {})
+            found.extend(objects[name] for name in sorted(objects))
+        return found if match is everything else [revision for revision in found if match(revision)]
+
+    def _past(self, resource: str, at: int) -> dict[str, dict[str, Revision]]:
+        # Undo, newest first, what happened after that version.
+        spaces = {space: dict(objects) for space, objects in self._objects.get(resource, {}).items()}
+        for change in reversed(list(self._since(resource, at))):
+            key = change.revision.key
+            objects = spaces.setdefault(key.namespace, {})
+            if change.previous is None:
+                objects.pop(key.name, None)
+            else:
+                objects[key.name] = change.previous
+        return spaces
+
+    def resources(self) -> list[str]:
+        """The resources that have objects."""
+        return [resource for resource, spaces in self._objects.items() if any(spaces.values())]
+
+    def watch(self, resource: str, namespace: str = "", *, since: int, match: Match = everything) -> Watch:
+        """The changes after version `since`, from the history and then as they come.
+
+        Raises:
+            ApiError: 410 Expired, the history does not reach back to `since`, or `since` lies in the future (another
+                cluster's version): either way the reader must list again.
+        """
+        if since > self._rv:
+            raise errors.expired(f"resourceVersion {since} is newer than the newest, {self._rv}; list again")
+        watch = Watch(self, resource, namespace, match)
+        for change in self._since(resource, since):
+            watch.offer(change)
+        self._watches.setdefault(resource, set()).add(watch)
+        return watch
+
+    def forget(self, resource: str, watch: Watch) -> None:
+        """Drop a closed watch."""
+        self._watches.get(resource, set()).discard(watch)
+
+    def _since(self, resource: str, rv: int) -> Iterator[Change]:
+        floor = self._floor.get(resource, 0)
+        if rv < floor:
+            raise errors.expired(f"too old resource version: {rv} ({floor})")
+        changes = self._changes.get(resource, deque())
+        start = bisect.bisect_right(changes, rv, key=lambda change: change.revision.rv)
+        return itertools.islice(changes, start, None)
+
+    def _expect(self, key: Key, expect: int | None) -> Revision:
+        current = self.require(key)
+        if expect is not None and expect != current.rv:
+            raise errors.conflict(key.resource, key.name, errors.MODIFIED)
+        return current
+
+    def _revision(self, key: Key, rv: int, body: bytes, obj: Object) -> Revision:
+        labels = obj["metadata"].get("labels") or {}
+        return Revision(key, rv, body, labels, self._index(key.resource, obj))
+
+    def _write(self, kind: str, key: Key, obj: Object, previous: Revision | None) -> Revision:
+        rv = self._rv + 1
+        stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(rv)}}
+        revision = self._revision(key, rv, encode(stored), stored)
+        self._db.execute(
+            "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (rv, *key, kind, previous.rv if previous else None, revision.body),
+        )
+        self._rv = rv
+        change = Change(kind, revision, previous)
+        self._remember(change, record=True)
+        for watch in tuple(self._watches.get(key.resource, ())):
+            watch.offer(change)
+        self._compact(key.resource)
+        return revision
+
+    def _remember(self, change: Change, *, record: bool) -> None:
+        key = change.revision.key
+        objects = self._objects.setdefault(key.resource, {}).setdefault(key.namespace, {})
+        if change.type == DELETED:
+            objects.pop(key.name, None)
+        else:
+            objects[key.name] = change.revision
+        if record:
+            self._changes.setdefault(key.resource, deque()).append(change)
+
+    def _compact(self, resource: str) -> None:
+        changes = self._changes[resource]
+        if len(changes) <= self.history * 5 // 4:  # in slices, so that one in many changes pays for it
+            return
+        dropped = [changes.popleft() for _ in range(len(changes) - self.history)]
+        rows = [change.previous.rv for change in dropped if change.previous]
+        rows += [change.revision.rv for change in dropped if change.type == DELETED]
+        self._floor[resource] = dropped[-1].revision.rv
+        with self._db:
+            self._db.execute("BEGIN")
+            self._db.execute("INSERT OR REPLACE INTO floor VALUES (?, ?)", (resource, self._floor[resource]))
+            self._db.executemany("DELETE FROM log WHERE rv = ?", ((rv,) for rv in rows))
