@@ -1,0 +1,288 @@
+"""Data sets and their shards: what a worker registers, leases, acknowledges and gives back.
+
+A shard is a range of record indices, never data. It is named by (epoch, partition, ordinal) and carries the number of
+the lease under which it was handed out. Deliveries are *at least once*:
+
+* ``done`` is accepted from whoever processed the shard, whether or not the master still (or again) knows the lease:
+  first answer wins, later ones are duplicates. Only leases from before a rollback don't count: the model that had seen
+  those records is gone.
+* ``failed`` and ``released`` count only from the present holder, under the present lease; else they are stale.
+
+So every message may arrive twice, late, or at a master that was restored from an older snapshot.
+The rules themselves stand in `edl_workflows.master.shards`.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from edl_workflows.protocol.message import Message
+from edl_workflows.protocol.nodes import NodeRef
+
+MAX_RECORDS = 10**11
+MAX_SHARDS_PER_MESSAGE = 10_000
+MAX_INDICES_PER_SHARD = 100_000
+"""Bounds the answer for shuffled text, the only splitter whose shards list each record."""
+DEFAULT_MINIBATCHES_PER_SHARD = 100
+"""Upstream's default in the master (its client says 10)."""
+
+DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+PartitionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,200}$")]
+Records = Annotated[int, Field(ge=0, le=MAX_RECORDS)]
+Offset = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Splitter(StrEnum):
+    """How records become shards (upstream's ``storage_type``)."""
+
+    TABLE = "table"
+    """Ranges ``[start, end)``; ``shuffle`` shuffles the order of the shards."""
+    TEXT = "text"
+    """Ranges ``[start, end)``; with ``shuffle`` each shard lists its records as ``indices`` of a shuffled order."""
+    STREAMING = "streaming"
+    """Ranges of offsets of partitions, in turn; the ends may grow until the stream is closed. One epoch."""
+
+
+class TaskType(StrEnum):
+    """What the records are for. Informational: the rules are the same for each."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+
+
+class PartitionOffsets(Message):
+    """The part of a partition that is there to be read: ``[start, end)``."""
+
+    start: Offset = 0
+    end: Offset
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.end < self.start:
+            raise ValueError(f"end {self.end} is before start {self.start}")
+        return self
+
+
+class DatasetParams(Message):
+    """``POST /v1/datasets``: a data set to be consumed. Repeatable: the same parameters change nothing, others under a
+    known name are a conflict.
+
+    Attributes:
+        size: records of one epoch (table, text).
+        shard_size: records of a shard; 0: ``batch_size * num_minibatches_per_shard``, as upstream says it.
+        batch_size: records of a step; 0 when unknown, then no completed steps are counted.
+        num_epochs: 0 or less: endless.
+        seed: of the shuffle. Same seed, same order, whatever process or restart.
+        partitions: streaming only: the partitions' offsets by name.
+        closed: streaming only: no offset will grow any more. Short tails are handed out, and the data set can finish,
+            only when it is closed.
+        max_retries: how often a shard may be tried again after reported failures and time-outs before the whole data
+            set fails. Deaths of workers don't count.
+        timeout_s: seconds after which the shards of a lease go to somebody else when its holder has not acknowledged
+            any of that lease.
+    """
+
+    name: DatasetName
+    splitter: Splitter = Splitter.TABLE
+    size: Records = 0
+    shard_size: Records = 0
+    batch_size: Records = 0
+    num_minibatches_per_shard: int | None = Field(default=None, ge=1, le=10**6)
+    num_epochs: int = Field(default=1, le=10**6)
+    shuffle: bool = False
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    task_type: TaskType = TaskType.TRAINING
+    partitions: dict[PartitionName, PartitionOffsets] = Field(default_factory=dict, max_length=10_000)
+    closed: bool = True
+    max_retries: int = Field(default=3, ge=0, le=1000)
+    timeout_s: float = Field(default=1800.0, ge=1.0, le=7 * 86_400.0)
+
+    @property
+    def records_per_shard(self) -> int:
+        """The size of a full shard, by either way to say it."""
+        per_shard = self.num_minibatches_per_shard or DEFAULT_MINIBATCHES_PER_SHARD
+        return self.shard_size or self.batch_size * per_shard
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.shard_size and self.num_minibatches_per_shard:
+            raise ValueError("say shard_size or num_minibatches_per_shard, not both")
+        if not self.records_per_shard:
+            raise ValueError("say shard_size, or batch_size (with num_minibatches_per_shard)")
+        if self.splitter is Splitter.STREAMING:
+            self._check_streaming()
+        else:
+            self._check_sized()
+        return self
+
+    def _check_streaming(self) -> None:
+        if not self.partitions:
+            raise ValueError("partitions: a streaming data set needs at least one")
+        if self.size or self.shuffle or self.num_epochs != 1:
+            raise ValueError("a streaming data set has no size, no shuffle and one epoch")
+
+    def _check_sized(self) -> None:
+        if not self.size:
+            raise ValueError(f"size: a {self.splitter} data set needs at least one record")
+        if self.partitions or not self.closed:
+            raise ValueError(
+                f"partitions and closed belong to streaming data sets, this one is {self.splitter}"
+            )
+        listed = self.splitter is Splitter.TEXT and self.shuffle
+        if listed and self.records_per_shard > MAX_INDICES_PER_SHARD:
+            raise ValueError(
+                f"shard_size: at most {MAX_INDICES_PER_SHARD} for shuffled text, which lists each record"
+            )
+
+
+class StreamUpdate(Message):
+    """``POST /v1/datasets/{name}/offsets``: how far the partitions reach now. Repeatable; ends never move back.
+
+    Attributes:
+        ends: end offset by partition; partitions left out stay, new ones are refused.
+        closed: True: no offset will grow any more. Final.
+    """
+
+    ends: dict[PartitionName, Offset] = Field(default_factory=dict, max_length=10_000)
+    closed: bool = False
+
+
+class ShardKey(Message):
+    """Names a shard, and the lease under which it was handed out.
+
+    Attributes:
+        epoch: counted from 1.
+        ordinal: place in the epoch's (or partition's) order, counted from 0.
+        lease: number of the lease; it grows with each lease of the data set (a fencing token).
+        partition: streaming only.
+    """
+
+    epoch: int = Field(ge=1)
+    ordinal: int = Field(ge=0)
+    lease: int = Field(ge=1)
+    partition: str = Field(default="", max_length=200)
+
+
+class Shard(ShardKey):
+    """A shard to process: the records ``[start, end)``, or those listed in ``indices``.
+
+    Attributes:
+        indices: shuffled text only: the records themselves (as many as ``end - start``).
+    """
+
+    start: int
+    end: int
+    indices: list[int] | None = None
+
+    @property
+    def key(self) -> ShardKey:
+        """What to acknowledge."""
+        return ShardKey(epoch=self.epoch, ordinal=self.ordinal, lease=self.lease, partition=self.partition)
+
+
+class LeaseState(StrEnum):
+    """What a worker does next."""
+
+    OK = "ok"
+    """Process the shards."""
+    WAIT = "wait"
+    """None to hand out now, but others may come back, or the stream may grow: ask again later."""
+    END = "end"
+    """The data set is consumed."""
+    FAILED = "failed"
+    """A shard failed too often; the reason says which. Nothing is handed out any more."""
+
+
+class LeaseRequest(Message):
+    """``POST /v1/datasets/{name}/lease``: give me work.
+
+    Attributes:
+        max_shards: at most so many; fewer come when fewer are there.
+        holding: numbers of the leases that this node knows it holds. What the master counts as its own under any other
+            lease goes back to the queue at once: the answer that brought it was lost. None: not said.
+    """
+
+    node: NodeRef
+    max_shards: int = Field(default=1, ge=1, le=MAX_SHARDS_PER_MESSAGE)
+    holding: list[int] | None = Field(default=None, max_length=MAX_SHARDS_PER_MESSAGE)
+
+
+class LeaseReply(Message):
+    """Shards and what to do. ``shards`` is empty unless ``state`` is OK."""
+
+    state: LeaseState
+    shards: list[Shard] = Field(default_factory=list)
+    reason: str = ""
+
+
+class FailedShard(ShardKey):
+    """A shard that could not be processed, and why (for the data set's failure reason)."""
+
+    message: str = Field(default="", max_length=1024)
+
+
+class ReleasedShard(ShardKey):
+    """A shard given back unfinished, as on drain.
+
+    Attributes:
+        records_done: so many records from the shard's beginning are done; only the others will be handed out again.
+    """
+
+    records_done: int = Field(default=0, ge=0)
+
+
+class AckRequest(Message):
+    """``POST /v1/datasets/{name}/ack``: what became of leased shards. Answered when it is durable. Repeatable."""
+
+    node: NodeRef
+    done: list[ShardKey] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
+    failed: list[FailedShard] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
+    released: list[ReleasedShard] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
+
+
+class AckReply(Message):
+    """What the master made of it.
+
+    Attributes:
+        accepted: counted.  duplicates: done before.
+        stale: not counted: the lease was void (rolled back), or a failure or release came from a former holder, or
+            the master knows no such shard. Nothing is to be done about it; those records are handed out again.
+        state: of the data set: OK while there is work to do or to wait for, END or FAILED.
+    """
+
+    accepted: int = 0
+    duplicates: int = 0
+    stale: int = 0
+    state: LeaseState
+    reason: str = ""
+
+
+class DatasetProgress(Message):
+    """``GET /v1/datasets/{name}``: how far a data set is.
+
+    Attributes:
+        epoch: the newest epoch that was begun, from 1; 0 before the first shard.
+        records_done: acknowledged records of all epochs, each shard counted once an epoch.
+        records_total: of all epochs; None when endless or an open stream.
+        completed_steps: ``ceil(records / batch_size)`` of each shard, as upstream counts; None without a batch size.
+        shards_leased: handed out and unanswered.
+        shards_returned: given back, failed or timed out, and waiting for another worker.
+        failures, timeouts: how often shards came back for that reason.
+        reason: why the data set failed.
+    """
+
+    name: str
+    task_type: TaskType
+    state: LeaseState
+    reason: str = ""
+    epoch: int
+    num_epochs: int
+    records_done: int
+    records_total: int | None
+    completed_steps: int | None
+    shards_leased: int
+    shards_returned: int
+    failures: int
+    timeouts: int
