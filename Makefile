@@ -1,0 +1,73 @@
+# The one door: `make help`. Each target sets up what it needs, so any of them works first after a clone.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-unit lint format type docs check bench bench-shards bench-airflow bench-controller constraints clean
+
+help:  ## Show what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# pip alone resolves and installs this set in minutes, uv in seconds. The constraints hold exact versions.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[all]' --group dev
+	@touch $@
+
+demo: $(READY)  ## Train a real elastic job through an Airflow pipeline on this machine
+	$(BIN)/python -m edl_workflows.demo --output demo-output
+
+test: $(READY)  ## All tests: unit, property, golden, conformance, Airflow, end to end
+	$(PYTEST) -n 2 --dist loadgroup -m 'not e2e'
+	$(PYTEST) -m e2e
+
+test-unit: $(READY)  ## The tests that take about a minute
+	$(PYTEST) -n 2 --dist loadgroup tests/unit tests/property tests/golden tests/contract -m 'not slow'
+
+lint: $(READY)  ## ruff, the layers, generated files
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	$(BIN)/python -m edl_workflows.jobs.crd --check
+
+format: $(READY)  ## Let ruff format and fix
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+type: $(READY)  ## mypy, strict, over package, DAGs and tests
+	$(BIN)/mypy
+
+docs: $(READY)  ## Write the generated reference pages
+	$(BIN)/python docs/generate.py --write
+
+check: lint type docs-check test  ## What CI runs
+
+docs-check: $(READY)
+	$(BIN)/python docs/generate.py --check
+
+bench: bench-shards bench-airflow bench-controller  ## All benchmarks, with ratios against peers and limits
+
+bench-shards: $(READY)  ## Shard dispatch against DLRover's
+	$(BIN)/python tests/benchmarks/bench_shards.py
+
+bench-airflow: $(READY)  ## DAG parse time; what a waiting task costs
+	$(BIN)/python tests/benchmarks/bench_airflow.py
+
+bench-controller: $(READY)  ## The embedded API server and the controller under 1,000 jobs
+	$(BIN)/python tests/benchmarks/bench_controller.py
+
+constraints: $(READY)  ## Resolve anew and write constraints.txt
+	$(BIN)/uv venv --quiet --clear $(VENV)-resolve
+	$(BIN)/uv pip install --quiet --python $(VENV)-resolve/bin/python --editable '.[all]' --group dev uv
+	{ head -1 constraints.txt; $(BIN)/uv pip freeze --python $(VENV)-resolve/bin/python --exclude-editable; } > constraints.new
+	mv constraints.new constraints.txt
+	rm -rf $(VENV)-resolve
+
+clean:  ## Remove the virtual environment and what was built
+	rm -rf $(VENV) .venv-bench dist demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis
