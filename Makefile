@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-unit lint format type docs check bench bench-shards bench-airflow bench-controller constraints clean
+.PHONY: help demo test test-unit lint format type docs check docs-check bench bench-shards bench-airflow bench-controller constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,29 @@
+"""What all tests share: no test sees the user's own state, and golden files change only when asked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_USER_STATE = ("KUBECONFIG", "EDL_LOCAL_DIR", "EDL_SERVICE_MAP", "DLROVER_MASTER_ADDR", "EDL_JOB_TOKEN")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing"
+    )
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(autouse=True)
+def _no_user_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A developer's kubeconfig and embedded cluster are out of reach."""
+    for name in _USER_STATE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EDL_LOCAL_DIR", str(tmp_path / "edl-local"))
+    yield
