@@ -1,6 +1,5 @@
 """What all tests share: no test sees the user's own state, and golden files change only when asked."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,8 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _no_user_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _no_user_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A developer's kubeconfig and embedded cluster are out of reach."""
     for name in _USER_STATE:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EDL_LOCAL_DIR", str(tmp_path / "edl-local"))
-    yield
