@@ -1,0 +1,202 @@
+"""A private Airflow on this machine: its four services as child processes, and the few REST calls that the demo makes.
+
+Not ``airflow standalone``: that command leaves its children behind when it is stopped by SIGTERM.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from edl_workflows.demo.processes import Child, free_port
+from edl_workflows.exceptions import UnavailableError
+
+SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
+START_SECONDS = 180.0
+
+
+def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
+    """Environment of an Airflow that is nobody else's: own home, own port, no login, no examples.
+
+    Args:
+        home: its folder, with the SQLite database and logs.
+        dags: folder of DAG files.
+        port: of the API server, on loopback.
+    """
+    secret = secrets.token_hex(16)
+    log_port, trigger_log_port = free_port(), free_port()
+    return {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+        "AIRFLOW__API__SECRET_KEY": secret,
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API_AUTH__JWT_SECRET": secret,
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "2",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(log_port),
+        "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+
+
+class Airflow:
+    """Airflow's services while the context lasts.
+
+    Args:
+        home: its folder (made if needed).
+        dags: folder of DAG files.
+        env: further variables for its processes, such as connections.
+    """
+
+    def __init__(self, home: Path, dags: Path, env: Mapping[str, str]) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._home = home
+        self._env = {**os.environ, **settings(home, dags, self.port), **env}
+        # Airflow's services start each other by the bare name `airflow`.
+        self._env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self._env.get('PATH', '')}"
+        self._children: list[Child] = []
+        self._http = httpx.Client(base_url=self.url, timeout=30)
+
+    def __enter__(self) -> Self:
+        self._home.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run("db", "migrate")
+            for service in SERVICES:
+                self._children.append(
+                    Child(service, self._command(service), self._env, self._home / f"{service}.log")
+                )
+            self._await_api()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all services and everything that they started."""
+        self._http.close()
+        for child in self._children:
+            child.terminate()
+        for child in self._children:
+            child.reap()
+
+    def check(self) -> None:
+        """See that every service lives.
+
+        Raises:
+            UnavailableError: one has ended; names its log.
+        """
+        for child in self._children:
+            child.check()
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "airflow", *arguments]
+
+    def _run(self, *arguments: str) -> None:
+        log = self._home / f"{arguments[0]}.log"
+        with log.open("wb") as out:
+            run = subprocess.run(
+                self._command(*arguments),
+                env=self._env,
+                stdout=out,
+                stderr=out,
+                check=False,
+                timeout=START_SECONDS,
+            )
+        if run.returncode:
+            raise UnavailableError(
+                f"airflow {' '.join(arguments)} ended with code {run.returncode}; its output is in {log}"
+            )
+
+    def _await_api(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self.check()
+            try:
+                token = self._http.get("/auth/token")
+                if token.is_success:
+                    self._http.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.5)
+        raise UnavailableError(
+            f"Airflow's API server did not answer on {self.url} within {START_SECONDS:.0f} s"
+        )
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One call of Airflow's REST API (``/api/v2``).
+
+        Raises:
+            UnavailableError: it refused or did not answer.
+        """
+        try:
+            answer = self._http.request(method, f"/api/v2{path}", json=body)
+            answer.raise_for_status()
+            result: dict[str, Any] = answer.json()
+        except httpx.HTTPError as error:
+            raise UnavailableError(f"Airflow API {method} {path}: {error}") from error
+        return result
+
+    def await_dag(self, dag_id: str) -> None:
+        """Wait until the DAG has been parsed and stored.
+
+        Raises:
+            UnavailableError: it has import errors, or did not appear in time.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self.check()
+            if any(dag["dag_id"] == dag_id for dag in self.call("GET", "/dags?limit=100")["dags"]):
+                return
+            errors = self.call("GET", "/importErrors")["import_errors"]
+            if errors:
+                raise UnavailableError(f"{errors[0]['filename']} does not import: {errors[0]['stack_trace']}")
+            time.sleep(0.5)
+        raise UnavailableError(f"Airflow did not load the DAG {dag_id!r} within {START_SECONDS:.0f} s")
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
+        """Start a run and return its id."""
+        run_id: str = self.call(
+            "POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": dict(conf)}
+        )["dag_run_id"]
+        return run_id
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """The DAG's runs, newest first."""
+        runs: list[dict[str, Any]] = self.call("GET", f"/dags/{dag_id}/dagRuns?order_by=-run_after")[
+            "dag_runs"
+        ]
+        return runs
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """The run's task instances."""
+        return list(
+            self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit=200")["task_instances"]
+        )
+
+    def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """What a task returned (its XCom ``return_value``)."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
+        return self.call("GET", path)["value"]

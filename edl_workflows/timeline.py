@@ -1,0 +1,162 @@
+"""What happened to one job over time, as values and as a picture: replicas, speed, and the steps of its plans.
+
+The samples come from whoever watches the job (`edl timeline --follow`, the demo) or from the history that its master
+keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (extra ``controller``).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edl_workflows.jobs.scale_plan.model import Phase, ScalePlan
+from edl_workflows.jobs.view import JobView
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROLE_COLOURS = {"ps": "#b5532a", "worker": "#2a6fb5", "chief": "#163f69", "evaluator": "#6b8f3c"}
+PHASE_COLOURS = {
+    Phase.CHECKPOINTING: "#c9b458",
+    Phase.CHECKPOINTED: "#c9b458",
+    Phase.MIGRATING: "#8fb1d9",
+    Phase.RESTARTING: "#c0392b",
+    Phase.VERIFYING: "#7fb77e",
+    Phase.SCALING: "#b3a2c8",
+}
+"""Red is where training stands still."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The job at one moment.
+
+    Attributes:
+        time: Unix seconds.
+        step: global step.  speed: steps per second.
+        replicas: ready nodes by role.
+    """
+
+    time: float
+    phase: str
+    step: int
+    speed: float
+    replicas: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One step of a plan, from `start` to `end` in Unix seconds."""
+
+    plan: str
+    phase: Phase
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All that is drawn of a job; samples in order of time."""
+
+    job: str
+    samples: tuple[Sample, ...]
+    spans: tuple[Span, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The values, as JSON can hold them."""
+        return asdict(self)
+
+
+def sample(view: JobView, now: float) -> Sample:
+    """The job's view as a sample."""
+    ready = {role: counts.ready for role, counts in view.replicas.items()}
+    return Sample(now, str(view.phase), view.progress.step, view.progress.speed, ready)
+
+
+def spans(plans: Iterable[ScalePlan], now: float) -> tuple[Span, ...]:
+    """The recorded steps of `plans`; a step still under way ends at `now`. Auto plans are left out: they are how a
+    manual plan or a replacement is carried out, not what somebody asked for.
+    """
+    found = [
+        Span(plan.metadata.name, step.phase, _seconds(step.start_time), _seconds(step.finish_time) or now)
+        for plan in plans
+        if not plan.auto
+        for step in plan.status.steps
+        if step.phase in PHASE_COLOURS
+    ]
+    return tuple(sorted(found, key=lambda span: span.start))
+
+
+def _seconds(time: datetime | None) -> float:
+    return time.timestamp() if time else 0.0
+
+
+def draw(timeline: Timeline, path: Path) -> None:
+    """Write the picture (PNG or SVG by the path's ending): replicas, speed, and the plans' steps, on one time axis.
+
+    Raises:
+        ValueError: there is no sample to draw.
+    """
+    if not timeline.samples:
+        raise ValueError(f"timeline of {timeline.job}: no samples; was the job watched while it ran?")
+    from matplotlib.figure import Figure  # without pyplot: no global state, no display
+
+    origin = timeline.samples[0].time
+    figure = Figure(figsize=(10, 6.5), layout="constrained")
+    replicas, speed, plans = figure.subplots(3, 1, sharex=True, height_ratios=[2, 2, 1.2])
+    _draw_replicas(replicas, timeline.samples, origin)
+    _draw_speed(speed, timeline.samples, origin)
+    _draw_plans(plans, timeline.spans, origin)
+    for axes in (replicas, speed):
+        for span in timeline.spans:
+            if span.phase is Phase.RESTARTING:
+                axes.axvspan(span.start - origin, span.end - origin, color="#c0392b", alpha=0.15, lw=0)
+    plans.set_xlim(0, max(timeline.samples[-1].time - origin, 1.0))
+    plans.set_xlabel("seconds")
+    figure.suptitle(f"{timeline.job}: {timeline.samples[-1].phase} at step {timeline.samples[-1].step}")
+    figure.savefig(path, dpi=120)
+
+
+def _draw_replicas(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
+    times = [s.time - origin for s in samples]
+    for role in sorted({role for s in samples for role in s.replicas}):
+        counts = [s.replicas.get(role, 0) for s in samples]
+        axes.step(times, counts, where="post", label=role, color=ROLE_COLOURS.get(role), lw=2)
+    axes.set_ylabel("ready nodes")
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=4)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_speed(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
+    axes.plot([s.time - origin for s in samples], [s.speed for s in samples], color="#333333", lw=1.5)
+    axes.set_ylabel("steps / s")
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_plans(axes: "Axes", all_spans: Sequence[Span], origin: float) -> None:
+    names = list(dict.fromkeys(span.plan for span in all_spans))
+    for span in all_spans:
+        # A stall of under a second would be thinner than a pixel.
+        width = max(span.end - span.start, 0.3)
+        axes.barh(
+            names.index(span.plan),
+            width,
+            left=span.start - origin,
+            color=PHASE_COLOURS[span.phase],
+            height=0.6,
+        )
+    axes.set_yticks(range(len(names)), [_short(name) for name in names])
+    axes.invert_yaxis()
+    for phase in dict.fromkeys(span.phase for span in all_spans if span.phase is not Phase.CHECKPOINTED):
+        axes.bar(0, 0, color=PHASE_COLOURS[phase], label=str(phase))
+    if names:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45), frameon=False, ncols=5, fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 28 else f"{name[:12]}…{name[-15:]}"
