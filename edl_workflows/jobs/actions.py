@@ -1,0 +1,138 @@
+"""What goes into a kind's `reconcile` and what comes out: plain values between the state machines and the generic loop.
+
+The loop (`edl_workflows.controller`) observes, calls `Kind.decide`, and applies the `Actions`; it knows no kind. Manifests
+are plain dicts as the API has them. No clock, randomness or I/O here: `Observed` brings the time and a fresh token.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+Manifest = Mapping[str, Any]
+"""One object as the API server has it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an installation decides, the same for every job.
+
+    Attributes:
+        master_image: image of the job master where a job's ``dlrover-master`` template names none. It must hold this
+            package with its ``controller`` extra.
+        master_command: starts the master in that image.
+        master_cpu, master_memory: requests and limits of the master's container; upstream gives it 1 core and 2Gi.
+    """
+
+    master_image: str = "edl-workflows:latest"
+    master_command: tuple[str, ...] = ("python", "-m", "edl_workflows.cli", "master", "run")
+    master_cpu: str = "1"
+    master_memory: str = "2Gi"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything of the world that a decision may depend on, besides the object itself.
+
+    Attributes:
+        now: the time, with a zone.
+        objects: by ``kind`` ("Pod", "ScalePlan", …), the objects of what its sources list that belongs to the same job
+            in the same namespace; and each object that made a ``create`` of the previous round fail with AlreadyExists,
+            whoever owns it.
+        new_token: a fresh secret of at least 32 random characters, used if the job's Secret has to be made.
+        settings: see `Settings`.
+    """
+
+    now: datetime
+    objects: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
+    new_token: str = ""
+    settings: Settings = Settings()
+
+    def of(self, kind: str) -> Sequence[Manifest]:
+        """The observed objects of this ``kind``."""
+        return self.objects.get(kind, ())
+
+    def find(self, kind: str, name: str) -> Manifest | None:
+        """The observed object of this kind and name."""
+        return next((o for o in self.of(kind) if o["metadata"]["name"] == name), None)
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """Delete this very object: the loop sends `uid` as a precondition. NotFound is success.
+
+    Attributes:
+        grace_seconds: None leaves it to the object's own ``terminationGracePeriodSeconds``.
+    """
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    grace_seconds: int | None = None
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A JSON merge patch of an object's main resource. It carries the observed ``metadata.resourceVersion``, so that a
+    decision from an old state is refused (409) and made again."""
+
+    api_version: str
+    kind: str
+    name: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Event:
+    """An Event about the reconciled object."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What to do now, in this order: create, delete, patch, status, events.
+
+    The loop applies them to the namespace of the reconciled object. ``create`` refused with AlreadyExists: the loop reads
+    that object, adds it to `Observed.objects` and decides again at once, before it deletes or writes anything. Any other
+    failure: it stops and retries the whole reconcile later.
+
+    Attributes:
+        create: whole manifests, in order.
+        status: JSON merge patch of the ``status`` subresource (the value of ``status``): only what differs from the
+            observed object, only fields that the controller owns; None when nothing does.
+        events: only with a change; a second identical call has none.
+        requeue_after: seconds until the next decision although nothing was seen to change.
+    """
+
+    create: tuple[Manifest, ...] = ()
+    delete: tuple[Deletion, ...] = ()
+    patch: tuple[Patch, ...] = ()
+    status: Mapping[str, Any] | None = None
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None
+
+
+def merge_patch(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """JSON merge patch (RFC 7386) that gives `current` the fields of `wanted`; None when it has them already.
+
+    Top-level fields that `wanted` does not name belong to other writers and stay. Inside a named field that is a map,
+    members absent from `wanted` are removed.
+    """
+    patch = {
+        key: _change(current.get(key), value) for key, value in wanted.items() if current.get(key) != value
+    }
+    return patch or None
+
+
+def _change(current: object, wanted: object) -> object:
+    if not (isinstance(current, Mapping) and isinstance(wanted, Mapping)):
+        return wanted
+    gone = {key: None for key in current if key not in wanted}
+    changed = {
+        key: _change(current.get(key), value) for key, value in wanted.items() if current.get(key) != value
+    }
+    return gone | changed

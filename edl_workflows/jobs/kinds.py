@@ -1,0 +1,164 @@
+"""The one registry of kinds: a new kind is one folder and one row here.
+
+The controller starts a LIST+WATCH for every row and every `Source`, groups what it sees by (namespace, job name) and calls
+`Kind.decide` for each object of a group in which something changed. Stages and the CLI take `Kind.view` from here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.exceptions import InvalidError, ManifestError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, merge_patch
+from edl_workflows.jobs.elastic_job import model as elastic_job
+from edl_workflows.jobs.elastic_job.reconcile import reconcile as reconcile_elastic_job
+from edl_workflows.jobs.elastic_job.view import view as view_elastic_job
+from edl_workflows.jobs.objects import Resource
+from edl_workflows.jobs.scale_plan import model as scale_plan
+from edl_workflows.jobs.scale_plan.reconcile import reconcile as reconcile_scale_plan
+from edl_workflows.jobs.view import JobView
+
+
+@dataclass(frozen=True)
+class Api:
+    """A namespaced resource type of the Kubernetes API."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """``group/version``, or ``v1`` of the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+@dataclass(frozen=True)
+class Source:
+    """A resource type to watch.
+
+    Attributes:
+        job_of: name of the job (in the same namespace) that an object belongs to; "" for none.
+        selector: label selector of the LIST and the WATCH; "" for all.
+    """
+
+    api: Api
+    job_of: Callable[[Manifest], str]
+    selector: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind that this package reconciles.
+
+    Attributes:
+        source: the kind's own objects.
+        observes: what else its `reconcile` sees; a change there makes the job's objects of this kind be decided anew.
+        reconcile: the pure state machine, called through `decide`.
+        view: how pipelines see an object; None for a kind that is no job.
+    """
+
+    source: Source
+    model: type[Resource]
+    reconcile: Callable[[Any, Observed], Actions]
+    observes: tuple[Source, ...]
+    view: Callable[[Any], JobView] | None = None
+
+    @property
+    def name(self) -> str:
+        """The ``kind`` of its manifests."""
+        return self.source.api.kind
+
+    def decide(self, manifest: Manifest, observed: Observed) -> Actions:
+        """What to do about this object now. Never raises for what a user wrote.
+
+        An object that is being deleted is left to the garbage collector. A manifest that does not validate (the API
+        server's schema is older or missing) gets reason InvalidSpec: a new object is Failed, one that already has a phase
+        keeps it until its spec is corrected.
+        """
+        if manifest["metadata"].get("deletionTimestamp"):
+            return Actions()
+        try:
+            resource = self.model.parse(manifest)
+        except ManifestError as error:
+            return _rejected(manifest, error)
+        return self.reconcile(resource, observed)
+
+
+def _rejected(manifest: Manifest, error: ManifestError) -> Actions:
+    status = manifest.get("status") or {}
+    message = "; ".join(str(problem) for problem in error.problems)[:4096]
+    wanted = {
+        "phase": status.get("phase") or "Failed",
+        "reason": "InvalidSpec",
+        "message": message,
+        "observedGeneration": manifest["metadata"].get("generation", 0),
+    }
+    patch = merge_patch(status, wanted)
+    return Actions(status=patch, events=(Event("Warning", "InvalidSpec", message),) if patch else ())
+
+
+def _by_label(manifest: Manifest) -> str:
+    return (manifest["metadata"].get("labels") or {}).get(names.JOB_LABEL, "")
+
+
+def _by_name(manifest: Manifest) -> str:
+    name: str = manifest["metadata"]["name"]
+    return name
+
+
+def _by_owner_job(manifest: Manifest) -> str:
+    # As ScalePlan.job, but for manifests that may not validate.
+    labels = manifest["metadata"].get("labels") or {}
+    owner = (manifest.get("spec") or {}).get("ownerJob") or ""
+    return owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
+
+
+def _owned(group: str, version: str, plural: str, kind: str) -> Source:
+    return Source(Api(group, version, plural, kind), _by_label, selector=names.JOB_LABEL)
+
+
+ELASTIC_JOBS = Source(Api(names.GROUP, names.VERSION, elastic_job.PLURAL, elastic_job.KIND), _by_name)
+SCALE_PLANS = Source(Api(names.GROUP, names.VERSION, scale_plan.PLURAL, scale_plan.KIND), _by_owner_job)
+PODS = _owned("", "v1", "pods", "Pod")
+SERVICES = _owned("", "v1", "services", "Service")
+SECRETS = _owned("", "v1", "secrets", "Secret")
+CONFIG_MAPS = _owned("", "v1", "configmaps", "ConfigMap")
+SERVICE_ACCOUNTS = _owned("", "v1", "serviceaccounts", "ServiceAccount")
+ROLES = _owned("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS = _owned("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        source=ELASTIC_JOBS,
+        model=elastic_job.ElasticJob,
+        reconcile=reconcile_elastic_job,
+        observes=(PODS, SERVICES, SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, SCALE_PLANS),
+        view=view_elastic_job,
+    ),
+    Kind(
+        source=SCALE_PLANS,
+        model=scale_plan.ScalePlan,
+        reconcile=reconcile_scale_plan,
+        observes=(ELASTIC_JOBS, PODS, SERVICES, SCALE_PLANS),
+    ),
+)
+
+
+def sources() -> tuple[Source, ...]:
+    """Every resource type that a controller watches, each once."""
+    return tuple(dict.fromkeys(s for kind in KINDS for s in (kind.source, *kind.observes)))
+
+
+def kind_of(name: str) -> Kind:
+    """The row of a ``kind``.
+
+    Raises:
+        InvalidError: this package has no such kind.
+    """
+    for kind in KINDS:
+        if kind.name == name:
+            return kind
+    raise InvalidError(f"{name!r} is no kind of this package; known are {', '.join(k.name for k in KINDS)}")
