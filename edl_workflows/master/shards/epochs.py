@@ -1,0 +1,131 @@
+"""Table and text: shards of a known number of records, epoch after epoch, each made when the one before is handed out."""
+
+from typing import Protocol
+
+from edl_workflows.master.shards.permutation import Permutation
+from edl_workflows.master.shards.sequence import Sequence
+from edl_workflows.master.shards.snapshot import DatasetPosition, SequencePosition
+from edl_workflows.protocol.datasets import DatasetParams, Splitter
+
+MAX_OPEN_EPOCHS = 2
+
+
+class ShardSource(Protocol):
+    """Which shards a data set has: `Epochs`, or `edl_workflows.master.shards.stream.Stream`."""
+
+    @property
+    def lists_records(self) -> bool:
+        """Whether a shard's records are those at places ``[start, end)`` of its sequence's order."""
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that was begun, from 1; 0 before the first."""
+
+    @property
+    def total(self) -> int | None:
+        """Records of all epochs; None while nobody knows."""
+
+    @property
+    def finished(self) -> bool:
+        """All is done, and nothing will be added."""
+
+    def sequences(self) -> list[Sequence]:
+        """What is open, in order."""
+
+    def take(self, limit: int) -> list[tuple[Sequence, int]]:
+        """Up to ``limit`` next shards, which the caller leases."""
+
+    def find(self, epoch: int, partition: str) -> Sequence | None:
+        """The open sequence of that name; the next epoch is opened by that if it may be. None: there is none."""
+
+    def close(self, sequence: Sequence) -> None:
+        """Called when a sequence has become complete."""
+
+    def bounds(self, sequence: Sequence, ordinal: int) -> tuple[int, int]:
+        """First record of a shard and the one after its last."""
+
+
+class Epochs:
+    """The epochs of a table or text data set.
+
+    Args:
+        params: of a table or text data set.
+        position: where to begin.
+    """
+
+    def __init__(self, params: DatasetParams, position: DatasetPosition) -> None:
+        self._params = params
+        self._shard_size = params.records_per_shard
+        self._count = -(-params.size // self._shard_size)
+        self.lists_records = params.shuffle and params.splitter is Splitter.TEXT
+        self._last = params.num_epochs if params.num_epochs > 0 else None
+        self._epoch = position.epoch
+        self._open = {stored.epoch: self._sequence(stored) for stored in position.sequences}
+
+    @property
+    def epoch(self) -> int:
+        """See `ShardSource`."""
+        return self._epoch
+
+    @property
+    def total(self) -> int | None:
+        """See `ShardSource`."""
+        return None if self._last is None else self._params.size * self._last
+
+    @property
+    def finished(self) -> bool:
+        """See `ShardSource`."""
+        return not self._open and self._epoch == self._last
+
+    def sequences(self) -> list[Sequence]:
+        """See `ShardSource`."""
+        return list(self._open.values())
+
+    def take(self, limit: int) -> list[tuple[Sequence, int]]:
+        """See `ShardSource`. The oldest epoch goes first."""
+        taken: list[tuple[Sequence, int]] = []
+        for sequence in self._open.values():
+            _take_from(sequence, limit, taken)
+        while len(taken) < limit and (opened := self._open_next()):
+            _take_from(opened, limit, taken)
+        return taken
+
+    def find(self, epoch: int, partition: str) -> Sequence | None:
+        """See `ShardSource`."""
+        if partition:
+            return None
+        if epoch == self._epoch + 1:
+            return self._open_next()
+        return self._open.get(epoch)
+
+    def close(self, sequence: Sequence) -> None:
+        """See `ShardSource`."""
+        del self._open[sequence.epoch]
+
+    def bounds(self, sequence: Sequence, ordinal: int) -> tuple[int, int]:
+        """See `ShardSource`."""
+        if sequence.order is not None and not self.lists_records:
+            ordinal = sequence.order[ordinal]
+        start = ordinal * self._shard_size
+        return start, min(start + self._shard_size, self._params.size)
+
+    def _open_next(self) -> Sequence | None:
+        if self._epoch == self._last or len(self._open) >= MAX_OPEN_EPOCHS:
+            return None
+        self._epoch += 1
+        opened = self._sequence(SequencePosition(epoch=self._epoch, cursor=0))
+        self._open[self._epoch] = opened
+        return opened
+
+    def _sequence(self, position: SequencePosition) -> Sequence:
+        order = None
+        if self._params.shuffle:
+            items = self._params.size if self.lists_records else self._count
+            order = Permutation(items, f"{self._params.seed}/{position.epoch}")
+        return Sequence(self._count, position, order)
+
+
+def _take_from(sequence: Sequence, limit: int, taken: list[tuple[Sequence, int]]) -> None:
+    """Appends shards of a sequence until there are ``limit`` or no more."""
+    while len(taken) < limit and (ordinal := sequence.take()) is not None:
+        taken.append((sequence, ordinal))

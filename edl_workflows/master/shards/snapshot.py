@@ -1,0 +1,112 @@
+"""What is stored of the shards: small JSON documents. No behaviour beyond packing sets of numbers into intervals.
+
+A *position* says which shards are done; it is recorded when a model checkpoint begins, and a job can go back to it.
+A *snapshot* is the position and who holds what; a restarted master goes on from it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from edl_workflows.protocol.datasets import DatasetParams
+
+Interval = tuple[int, int]
+"""The numbers ``start <= n < end``."""
+
+
+def to_intervals(numbers: Iterable[int]) -> list[Interval]:
+    """Packs numbers, in any order and each once, into the fewest intervals, in order."""
+    intervals: list[Interval] = []
+    start = end = -1
+    for number in sorted(numbers):
+        if number != end:
+            if end > start:
+                intervals.append((start, end))
+            start = number
+        end = number + 1
+    if end > start:
+        intervals.append((start, end))
+    return intervals
+
+
+def numbers_of(intervals: Iterable[Interval]) -> Iterator[int]:
+    """The numbers of intervals, in their order."""
+    for start, end in intervals:
+        yield from range(start, end)
+
+
+class _Stored(BaseModel):
+    """A stored document. Unknown fields are an error: a newer master's state must not be half understood."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SequencePosition(_Stored):
+    """One open epoch or partition.
+
+    Attributes:
+        cursor: all ordinals below were handed out.
+        outstanding: those below the cursor that are not done.
+        ahead: those at or above the cursor that are done (answers to leases that a restored master had forgotten).
+        partial: records done of outstanding shards, by ordinal.
+        retries: failures and time-outs of outstanding shards, by ordinal.
+    """
+
+    epoch: int = 1
+    partition: str = ""
+    cursor: int
+    outstanding: list[Interval] = Field(default_factory=list)
+    ahead: list[Interval] = Field(default_factory=list)
+    partial: dict[int, int] = Field(default_factory=dict)
+    retries: dict[int, int] = Field(default_factory=dict)
+
+
+class DatasetPosition(_Stored):
+    """Which records of a data set are done.
+
+    Attributes:
+        epoch: the newest open epoch; all before it that ``sequences`` does not list are complete.
+    """
+
+    epoch: int = 0
+    sequences: list[SequencePosition] = Field(default_factory=list)
+    records_done: int = 0
+    completed_steps: int = 0
+
+
+class JobPosition(_Stored):
+    """The position of each training data set of a job, by name."""
+
+    datasets: dict[str, DatasetPosition] = Field(default_factory=dict)
+
+
+class LeaseSnapshot(_Stored):
+    """Shards in a worker's hands: ``(epoch, partition, intervals of ordinals)``."""
+
+    number: int
+    node: str
+    deadline: float
+    shards: list[tuple[int, str, list[Interval]]]
+
+
+class DatasetSnapshot(_Stored):
+    """One data set with its leases; a stream's ``params`` hold its present offsets."""
+
+    params: DatasetParams
+    position: DatasetPosition
+    leases: list[LeaseSnapshot] = Field(default_factory=list)
+    next_lease: int = 1
+    void_before: int = 0
+    reason: str = ""
+    failures: int = 0
+    timeouts: int = 0
+
+
+class ShardsSnapshot(_Stored):
+    """All data sets of a job, in the order of their registration."""
+
+    datasets: list[DatasetSnapshot] = Field(default_factory=list)
+
+    def to_json(self) -> str:
+        """The compact text to store: defaults are left out."""
+        return self.model_dump_json(exclude_defaults=True)
