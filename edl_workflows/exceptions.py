@@ -6,6 +6,7 @@
     ├── InvalidError            the caller's input is wrong: correct it; a retry can't help
     │   └── ManifestError       a manifest, with every problem and its field path
     ├── ConflictError           the object exists and belongs to somebody else, or changed under our hands
+    │   └── AlreadyExistsError  an object of that name is there: adopt it if it is ours
     ├── NotFoundError           the object is not there
     ├── ForbiddenError          the API refused our credentials or rights
     ├── UnavailableError        a server can't be reached or is overloaded: retry later
@@ -66,6 +67,10 @@ class ManifestError(InvalidError):
 
 class ConflictError(EdlError):
     """The object exists and is not ours, or it changed between read and write."""
+
+
+class AlreadyExistsError(ConflictError):
+    """An object of that name is there already; whoever creates deterministic names adopts it if it is theirs."""
 
 
 class NotFoundError(EdlError):
