@@ -31,20 +31,37 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A ``create`` of the previous round that the API server refused for a reason other than AlreadyExists.
+
+    Attributes:
+        invalid: it can never succeed as it is (422). Otherwise (403: a quota, an admission policy) it may later.
+        message: the server's.
+    """
+
+    kind: str
+    name: str
+    invalid: bool
+    message: str
+
+
+@dataclass(frozen=True)
 class Observed:
     """Everything of the world that a decision may depend on, besides the object itself.
 
     Attributes:
         now: the time, with a zone.
-        objects: by ``kind`` ("Pod", "ScalePlan", …), the objects of what its sources list that belongs to the same job
+        objects: by ``kind`` ("Pod", "ScalePlan", …), the objects that the kind observes and that belong to the same job
             in the same namespace; and each object that made a ``create`` of the previous round fail with AlreadyExists,
             whoever owns it.
+        refused: what the API server refused in the previous round.
         new_token: a fresh secret of at least 32 random characters, used if the job's Secret has to be made.
         settings: see `Settings`.
     """
 
     now: datetime
     objects: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
+    refused: Sequence[Refusal] = ()
     new_token: str = ""
     settings: Settings = Settings()
 
@@ -96,9 +113,11 @@ class Event:
 class Actions:
     """What to do now, in this order: create, delete, patch, status, events.
 
-    The loop applies them to the namespace of the reconciled object. ``create`` refused with AlreadyExists: the loop reads
-    that object, adds it to `Observed.objects` and decides again at once, before it deletes or writes anything. Any other
-    failure: it stops and retries the whole reconcile later.
+    The loop applies them to the namespace of the reconciled object. A ``create`` refused with AlreadyExists: the loop
+    reads that object, adds it to `Observed.objects` and decides again at once. Refused with 422 or 403: it adds a
+    `Refusal` and decides again at once, too; if then the same create is refused once more it goes on with the rest of
+    that second decision. Any other failure: it stops and retries the whole reconcile later, with back-off.
+    So a status is written only when all that stands before it is done.
 
     Attributes:
         create: whole manifests, in order.

@@ -25,6 +25,27 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+class FieldErrors(ValueError):  # noqa: N818 - several errors, as pydantic's own names
+    """What a validator over several fields raises: each problem with its path below the validated object."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+
+def reject(problems: Sequence[Problem]) -> None:
+    """End a validator over several fields.
+
+    Raises:
+        FieldErrors: there are problems.
+    """
+    if problems:
+        raise FieldErrors(problems)
+
+
+DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+"""Names of services (RFC 1035), which the names of jobs become part of."""
+
 _QUANTITY = re.compile(r"^([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$")
 _SUFFIXES = {
     "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
@@ -147,9 +168,8 @@ class Resource(Model):
         try:
             return cls.model_validate(manifest)
         except ValidationError as error:
-            raise ManifestError(
-                _subject(cls, manifest), [_problem(cls, e) for e in error.errors()]
-            ) from error
+            problems = [problem for e in error.errors() for problem in _problems(cls, e)]
+            raise ManifestError(_subject(cls, manifest), problems) from error
 
 
 def _subject(cls: type[Resource], manifest: Mapping[str, Any]) -> str:
@@ -158,16 +178,23 @@ def _subject(cls: type[Resource], manifest: Mapping[str, Any]) -> str:
     return f"{cls.__name__} {name}" if name else cls.__name__
 
 
-def _problem(cls: type[BaseModel], error: ErrorDetails) -> Problem:
-    path = ".".join(str(part) for part in error["loc"])
+def _problems(cls: type[BaseModel], error: ErrorDetails) -> list[Problem]:
+    raised = error.get("ctx", {}).get("error")
+    if isinstance(raised, FieldErrors):
+        return [Problem(_path(*error["loc"], problem.path), problem.message) for problem in raised.problems]
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = f"unknown field{_suggestion(cls, error['loc'])}"
     elif error["type"] == "missing":
         message = "required field is missing"
-    elif "input" in error and not isinstance(error["input"], Mapping | list | BaseModel):
+    elif not isinstance(error.get("input"), Mapping | list | BaseModel | None):
         message = f"{message} (got {error['input']!r})"
-    return Problem(path, message)
+    return [Problem(_path(*error["loc"]), message)]
+
+
+def _path(*parts: int | str) -> str:
+    # pydantic marks an error of a map's key with a last part "[key]"; the key itself stands before it.
+    return ".".join(str(part) for part in parts if part not in ("", "[key]"))
 
 
 def _suggestion(cls: type[BaseModel], loc: tuple[int | str, ...]) -> str:
