@@ -1,0 +1,146 @@
+"""An informer's objects: by key and by indices, newest version wins. Thread-safe; no requests here.
+
+The cache may be *written through*: who created, patched or deleted an object puts the server's answer in, so that its
+next look at the cache does not miss its own write. Versions tell the newer one, so a late event does not undo it.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
+from edl_workflows.kube.watch import EventType
+
+IndexFunction = Callable[[Object], Iterable[str]]
+"""The values under which an object is found."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """An object that came, changed or went.
+
+    Attributes:
+        type: ADDED, MODIFIED or DELETED.
+        object: as it now is; of a deleted one the last state.
+        old: as it was; None for an added one.
+    """
+
+    type: EventType
+    object: Object
+    old: Object | None = None
+
+    @property
+    def key(self) -> ObjectKey:
+        """The object's."""
+        return key_of(self.object)
+
+
+class ObjectCache:
+    """The objects of one scope.
+
+    Args:
+        indices: by name; an object is found under each value that the function gives.
+    """
+
+    def __init__(self, indices: Mapping[str, IndexFunction] | None = None) -> None:
+        self._lock = threading.RLock()
+        self._functions = dict(indices or {})
+        self._objects: dict[ObjectKey, Object] = {}
+        self._index: dict[str, defaultdict[str, set[ObjectKey]]] = {
+            name: defaultdict(set) for name in self._functions
+        }
+        self._removed: set[str] = set()  # uids that we saw gone before the watch did
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, key: ObjectKey) -> Object | None:
+        """The object, or None. It must not be changed."""
+        return self._objects.get(key)
+
+    def items(self) -> list[Object]:
+        """All objects. They must not be changed."""
+        with self._lock:
+            return list(self._objects.values())
+
+    def by_index(self, index: str, value: str) -> list[Object]:
+        """The objects found under `value`, by key. They must not be changed."""
+        with self._lock:
+            keys = self._index[index].get(value, ())
+            return [self._objects[key] for key in sorted(keys)]
+
+    def put(self, obj: Object) -> Change | None:
+        """Take a new or changed object in; None if the cache has this version or a newer one."""
+        with self._lock:
+            key = key_of(obj)
+            old = self._objects.get(key)
+            if _uid(obj) in self._removed or (old is not None and not _newer(obj, old)):
+                return None
+            self._store(key, obj)
+            return Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
+
+    def remove(self, obj: Object, *, seen: bool) -> Change | None:
+        """Take an object out.
+
+        Args:
+            obj: its last state.
+            seen: whether the watch says so; else a late event of it is still to come and is ignored then.
+
+        Returns:
+            None if it was not there, or another of the same name is.
+        """
+        with self._lock:
+            (self._removed.discard if seen else self._removed.add)(_uid(obj))
+            key = key_of(obj)
+            old = self._objects.get(key)
+            if old is None or _uid(old) != _uid(obj):
+                return None
+            self._drop(key)
+            return Change(EventType.DELETED, obj, old)
+
+    def replace(self, objects: Iterable[Object], resource_version: str) -> list[Change]:
+        """Take a LIST in: what differs from the cache, in order gone, new, changed.
+
+        What was written through after the list was taken stays.
+        """
+        with self._lock:
+            listed = {key_of(obj): obj for obj in objects}
+            taken = int(resource_version) if resource_version.isdecimal() else 0
+            gone = [
+                obj
+                for key, obj in self._objects.items()
+                if (key not in listed or _uid(listed[key]) != _uid(obj)) and version_of(obj) <= taken
+            ]
+            changes = [self.remove(obj, seen=True) for obj in gone]
+            changes += [self.put(obj) for obj in listed.values()]
+            self._removed &= {_uid(obj) for obj in listed.values()}
+            return [change for change in changes if change is not None]
+
+    def _store(self, key: ObjectKey, obj: Object) -> None:
+        self._drop(key)
+        self._objects[key] = obj
+        for name, function in self._functions.items():
+            for value in function(obj):
+                self._index[name][value].add(key)
+
+    def _drop(self, key: ObjectKey) -> None:
+        old = self._objects.pop(key, None)
+        if old is None:
+            return
+        for name, function in self._functions.items():
+            for value in function(old):
+                keys = self._index[name][value]
+                keys.discard(key)
+                if not keys:
+                    del self._index[name][value]
+
+
+def _uid(obj: Object) -> str:
+    return str(obj["metadata"].get("uid") or "")
+
+
+def _newer(obj: Object, old: Object) -> bool:
+    if _uid(obj) != _uid(old):
+        return version_of(obj) >= version_of(old)
+    return version_of(obj) > version_of(old) or version_of(obj) == 0

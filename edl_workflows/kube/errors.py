@@ -1,0 +1,165 @@
+"""Every exception of the Kubernetes client and of what it stands on, as one of `edl_workflows.exceptions`.
+
+`map_error` is the table; `mapped` applies it around a block. A message says what was asked, why it failed, in the
+server's words, and what to do.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from edl_workflows.exceptions import (
+    AlreadyExistsError,
+    ConflictError,
+    EdlError,
+    ForbiddenError,
+    InvalidError,
+    ManifestError,
+    NotFoundError,
+    Problem,
+    UnavailableError,
+)
+
+
+class ExpiredError(UnavailableError):
+    """A resourceVersion or a list's continue token is too old (410): list anew. Informers do; nobody else sees it."""
+
+
+@contextmanager
+def mapped(what: str) -> Iterator[None]:
+    """Map what a block raises.
+
+    Args:
+        what: what the block does, as ``create ElasticJob default/mnist``.
+
+    Raises:
+        EdlError: in place of an exception of the client. Anything else passes.
+    """
+    try:
+        yield
+    except EdlError:
+        raise
+    except Exception as error:
+        ours = map_error(error, what)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def map_error(error: Exception, what: str) -> EdlError | None:
+    """Our error for an exception of the client; None if it is none of the client's.
+
+    Args:
+        error: what the client raised.
+        what: what was asked, as ``create ElasticJob default/mnist``.
+    """
+    import urllib3.exceptions
+    from kubernetes.client.exceptions import ApiException, OpenApiException
+    from kubernetes.config import ConfigException
+
+    match error:
+        case ApiException():
+            return _of_api_exception(error, what)
+        case OpenApiException():
+            return InvalidError(f"cannot {what}: {error}; correct the call")
+        case ConfigException():
+            return InvalidError(
+                f"cannot {what}: {_first_line(error)}; check the file, or name another with --kubeconfig and --context"
+            )
+        case urllib3.exceptions.LocationValueError():
+            return InvalidError(
+                f"cannot {what}: the server's address is malformed ({error}); correct the kubeconfig"
+            )
+        case urllib3.exceptions.HTTPError() | urllib3.exceptions.HTTPWarning():
+            return UnavailableError(
+                f"cannot {what}: {_connection_cause(error)}; check that the API server runs and can be reached"
+            )
+        case json.JSONDecodeError() | UnicodeDecodeError():
+            return UnavailableError(
+                f"cannot {what}: the answer is not JSON ({error}); is there a proxy before the API server?"
+            )
+        case OSError():
+            return UnavailableError(f"cannot {what}: {error}; check the connection to the API server")
+    return None
+
+
+def of_status(status: Mapping[str, Any], what: str) -> EdlError:
+    """Our error for a ``metav1.Status`` that says Failure, as a watch delivers it."""
+    return _of_code(int(status.get("code") or 500), status, what)
+
+
+def parse_status(body: Any) -> dict[str, Any]:
+    """The ``metav1.Status`` in an error's body; of any other body just its text as the message."""
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body or "")
+    try:
+        status = json.loads(text)
+    except json.JSONDecodeError:
+        status = None
+    if isinstance(status, dict) and (status.get("kind") == "Status" or "message" in status):
+        return status
+    return {"message": text[:500].strip()}
+
+
+def _of_api_exception(error: Any, what: str) -> EdlError:
+    if not error.status:  # the client wraps a failed TLS handshake in an ApiException with status 0
+        return UnavailableError(
+            f"cannot {what}: {str(error.reason).strip()}; check the server's certificate and the kubeconfig's CA"
+        )
+    status = parse_status(error.body)
+    status["message"] = status.get("message") or str(error.reason or "")
+    return _of_code(int(error.status), status, what)
+
+
+def _of_code(code: int, status: Mapping[str, Any], what: str) -> EdlError:
+    message = str(status.get("message") or "").strip().rstrip(".") or "no reason given"
+    prefix = f"cannot {what}: {message} ({code})"
+    match code:
+        case 401:
+            return ForbiddenError(f"{prefix}; the credentials are missing or expired: renew them")
+        case 403:
+            return ForbiddenError(f"{prefix}; ask for a Role that allows it")
+        case 404:
+            return NotFoundError(f"{prefix}; {_missing_advice(status)}")
+        case 409:
+            return _conflict(status, prefix)
+        case 410:
+            return ExpiredError(f"{prefix}; list anew")
+        case 422 if problems := _problems(status):
+            return ManifestError(f"cannot {what}", problems)
+        case 408 | 429:
+            return UnavailableError(f"{prefix}; the server is busy: try again later")
+        case _ if code >= 500:
+            return UnavailableError(f"{prefix}; the server has trouble: try again later")
+    return InvalidError(f"{prefix}; correct the request")
+
+
+def _conflict(status: Mapping[str, Any], prefix: str) -> ConflictError:
+    if status.get("reason") == "AlreadyExists":
+        return AlreadyExistsError(f"{prefix}; choose another name or delete the object")
+    return ConflictError(f"{prefix}; read the object and try again")
+
+
+def _missing_advice(status: Mapping[str, Any]) -> str:
+    details = status.get("details") or {}
+    if details.get("kind") == "namespaces":
+        return "create the namespace first"
+    if details.get("name"):
+        return "check the name and the namespace"
+    return "does the server have this kind? CRDs are installed with `edl crds install`"
+
+
+def _problems(status: Mapping[str, Any]) -> list[Problem]:
+    causes = (status.get("details") or {}).get("causes") or []
+    return [Problem(str(c.get("field") or ""), str(c.get("message") or c.get("reason"))) for c in causes]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _connection_cause(error: Any) -> str:
+    """The innermost reason, without urllib3's object addresses."""
+    reason = getattr(error, "reason", None)
+    inner = reason if isinstance(reason, Exception) else error
+    return _first_line(inner).split(">: ", 1)[-1].split("object at 0x", 1)[-1].split(": ", 1)[-1]

@@ -1,0 +1,148 @@
+"""core/v1 Events of an object, aggregated: the same thing said again counts up instead of making another Event."""
+
+import datetime as dt
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edl_workflows.exceptions import AlreadyExistsError, NotFoundError
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import EVENTS, Object, Scope
+
+MEMORY = 4096
+"""Events remembered for counting up, as client-go's correlator."""
+MIN_INTERVAL = 10.0
+"""Seconds within which the same event is written once: a reconcile that fails in a loop does not flood the API."""
+MAX_MESSAGE = 1024
+"""Characters; the API refuses longer notes."""
+
+
+@dataclass(frozen=True)
+class EventNote:
+    """What to say about an object.
+
+    Attributes:
+        reason: one CamelCase word.
+        message: one sentence.
+        type: Normal or Warning.
+    """
+
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"] = "Normal"
+
+
+@dataclass
+class _Told:
+    name: str
+    count: int
+    written: dt.datetime
+
+
+class Recorder:
+    """Writes Events. Thread-safe.
+
+    Args:
+        cluster: where.
+        component: who speaks, as ``edl-controller``.
+    """
+
+    def __init__(self, cluster: Cluster, component: str) -> None:
+        self._cluster = cluster
+        self._component = component
+        self._lock = threading.Lock()
+        self._told: OrderedDict[str, _Told] = OrderedDict()
+
+    def record(self, obj: Mapping[str, Any], note: EventNote, now: dt.datetime) -> None:
+        """Write an Event of `obj`, or count an equal one up; at most one write per `MIN_INTERVAL` for equal ones.
+
+        Raises:
+            EdlError: the API refused it; the caller decides whether that matters.
+        """
+        name = _name(obj, note)
+        with self._lock:
+            told = self._told.get(name)
+            if told is not None:
+                told.count += 1
+                self._told.move_to_end(name)
+                if (now - told.written).total_seconds() < MIN_INTERVAL:
+                    return
+                told.written = now
+        if told is not None and self._count_up(obj, told, now):
+            return
+        self._create(obj, note, name, now)
+
+    def _count_up(self, obj: Mapping[str, Any], told: _Told, now: dt.datetime) -> bool:
+        body = {"count": told.count, "lastTimestamp": _time(now)}
+        try:
+            client.patch(self._cluster, EVENTS, told.name, body, _namespace(obj))
+        except NotFoundError:  # events live for an hour
+            return False
+        return True
+
+    def _create(self, obj: Mapping[str, Any], note: EventNote, name: str, now: dt.datetime) -> None:
+        manifest = _manifest(obj, note, name, now, self._component)
+        try:
+            client.create(self._cluster, manifest)
+            count = 1
+        except AlreadyExistsError:  # told before this process began
+            there = client.find(self._cluster, EVENTS, name, _namespace(obj)) or {}
+            count = int(there.get("count") or 1) + 1
+            body = {"count": count, "lastTimestamp": _time(now)}
+            client.patch(self._cluster, EVENTS, name, body, _namespace(obj))
+        with self._lock:
+            self._told[name] = _Told(name, count, now)
+            while len(self._told) > MEMORY:
+                self._told.popitem(last=False)
+
+
+def of_object(cluster: Cluster, obj: Mapping[str, Any]) -> list[Object]:
+    """The Events of an object, oldest first."""
+    uid = obj["metadata"]["uid"]
+    scope = Scope(EVENTS, _namespace(obj), field_selector=f"involvedObject.uid={uid}")
+    return sorted(client.list_objects(cluster, scope).items, key=lambda e: e.get("lastTimestamp") or "")
+
+
+def _manifest(obj: Mapping[str, Any], note: EventNote, name: str, now: dt.datetime, component: str) -> Object:
+    metadata = obj["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": _namespace(obj)},
+        "involvedObject": {
+            "apiVersion": obj.get("apiVersion"),
+            "kind": obj.get("kind"),
+            "name": metadata["name"],
+            "namespace": metadata.get("namespace"),
+            "uid": metadata.get("uid"),
+            "resourceVersion": metadata.get("resourceVersion"),
+        },
+        "reason": note.reason,
+        "message": note.message[:MAX_MESSAGE],
+        "type": note.type,
+        "count": 1,
+        "firstTimestamp": _time(now),
+        "lastTimestamp": _time(now),
+        "source": {"component": component},
+        "reportingComponent": component,
+        "reportingInstance": "",
+    }
+
+
+def _name(obj: Mapping[str, Any], note: EventNote) -> str:
+    """Equal notes of one object have one name, also after a restart."""
+    metadata = obj["metadata"]
+    text = "\0".join((str(metadata.get("uid")), note.type, note.reason, note.message))
+    return f"{metadata['name'][:200]}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _namespace(obj: Mapping[str, Any]) -> str:
+    return obj["metadata"].get("namespace") or "default"
+
+
+def _time(moment: dt.datetime) -> str:
+    return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,162 @@
+"""LIST+WATCH of one scope into a cache, in one thread: for the controller, the master, the CLI and `shared`.
+
+Why not ``kubernetes.informer`` (36.0): it deserialises each object into models, does not understand lists of custom
+objects (``getattr(response, "items")`` of a dict is a method), asks for no bookmarks and no pages, reconnects without
+any delay when the server refuses, and its ``stop`` waits for the next event.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from edl_workflows.exceptions import EdlError
+from edl_workflows.kube import client
+from edl_workflows.kube.cache import Change, IndexFunction, ObjectCache
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.errors import ExpiredError
+from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.kube.watch import EventType, WatchEvent, WatchStream
+
+MIN_DELAY = 0.2
+MAX_DELAY = 15.0
+"""Seconds between attempts while the server fails: doubled from MIN to MAX, with a random quarter on top so that a
+fleet does not come back in step. MAX bounds how late a change is seen after the server is back."""
+
+
+class Informer:
+    """Keeps a cache in step with the API server and tells listeners of each change.
+
+    A broken connection is resumed from the last resourceVersion; where the server no longer knows it, the scope is
+    listed anew and only the differences are told. It goes on for ever until `stop`.
+
+    Args:
+        source: the API server; connected in the informer's thread.
+        scope: what to watch.
+        indices: see `ObjectCache`.
+    """
+
+    def __init__(
+        self, source: ClusterSource, scope: Scope, indices: Mapping[str, IndexFunction] | None = None
+    ) -> None:
+        self.scope = scope
+        self.cache = ObjectCache(indices)
+        self.last_error: EdlError | None = None
+        """Why the watch is down; None while it is up."""
+        self._source = source
+        self._on_change: list[Callable[[Change], None]] = []
+        self._on_error: list[Callable[[EdlError, int], None]] = []
+        self._on_sync: list[Callable[[], None]] = []
+        self._cluster: Cluster | None = None
+        self._version = ""
+        self._stream: WatchStream | None = None
+        self._synced = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"informer {scope}", daemon=True)
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list is in the cache."""
+        return self._synced.is_set()
+
+    def on_change(self, listener: Callable[[Change], None]) -> None:
+        """Call `listener` with each change, in the informer's thread; it must be quick and must not raise."""
+        self._on_change.append(listener)
+
+    def on_error(self, listener: Callable[[EdlError, int], None]) -> None:
+        """Call `listener` with each failure and how many there were in a row, this one included."""
+        self._on_error.append(listener)
+
+    def on_sync(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each list, when the cache is whole."""
+        self._on_sync.append(listener)
+
+    def start(self) -> None:
+        """Begin, in a daemon thread."""
+        self._thread.start()
+
+    def stop(self, join_seconds: float = 5.0) -> None:
+        """End the watch; from any thread, the informer's own included."""
+        self._stopped.set()
+        if self._stream is not None:
+            self._stream.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(join_seconds)
+
+    def wait_synced(self, seconds: float) -> bool:
+        """Wait for the first list; whether it came in time. `last_error` tells why not."""
+        return self._synced.wait(seconds)
+
+    def put(self, obj: Object) -> None:
+        """Write through: the server's answer to our own create or patch."""
+        self.cache.put(obj)
+
+    def remove(self, obj: Object) -> None:
+        """Write through: the server said that this object is gone."""
+        self.cache.remove(obj, seen=False)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopped.is_set():
+            started = time.monotonic()
+            try:
+                self._cluster = cluster = self._cluster or self._source.connect()
+                if not self._version:
+                    self._list(cluster)
+                self._watch(cluster)
+            except ExpiredError:
+                self._version = ""
+                continue
+            except EdlError as error:
+                # A watch that stood for a while was no failed attempt: its end is the first failure.
+                self._cluster = None  # credentials or the server's address may have been renewed
+                failures = 1 if time.monotonic() - started > MAX_DELAY else failures + 1
+                self._failed(error, failures)
+                self._stopped.wait(_delay(failures))
+            else:
+                failures = 0
+                if time.monotonic() - started < MIN_DELAY:
+                    self._stopped.wait(MIN_DELAY)  # a server that ends watches at once is not to be hammered
+
+    def _failed(self, error: EdlError, failures: int) -> None:
+        self.last_error = error
+        for listener in self._on_error:
+            listener(error, failures)
+
+    def _list(self, cluster: Cluster) -> None:
+        listed = client.list_objects(cluster, self.scope)
+        for change in self.cache.replace(listed.items, listed.resource_version):
+            self._tell(change)
+        self._version = listed.resource_version
+        self.last_error = None
+        self._synced.set()
+        for listener in self._on_sync:
+            listener()
+
+    def _watch(self, cluster: Cluster) -> None:
+        self._stream = stream = WatchStream(cluster, self.scope, self._version)
+        if self._stopped.is_set():
+            return
+        for event in stream:
+            self.last_error = None
+            self._take(event)
+            self._version = event.object["metadata"]["resourceVersion"]
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type is EventType.BOOKMARK:
+            return
+        if event.type is EventType.DELETED:
+            change = self.cache.remove(event.object, seen=True)
+        else:
+            change = self.cache.put(event.object)
+        if change is not None:
+            self._tell(change)
+
+    def _tell(self, change: Change) -> None:
+        for listener in self._on_change:
+            listener(change)
+
+
+def _delay(failures: int) -> float:
+    delay = min(MAX_DELAY, MIN_DELAY * 2.0 ** min(failures - 1, 16))
+    return delay * (1 + random.random() / 4)  # noqa: S311 - a spread, no secret

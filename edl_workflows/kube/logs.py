@@ -1,0 +1,83 @@
+"""What a pod's containers printed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edl_workflows.kube import errors, transport
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import PODS
+from edl_workflows.kube.transport import Request
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Which lines.
+
+    Attributes:
+        container: needed only where the pod has several.
+        tail_lines: the last so many.
+        since_seconds: not older than this.
+        previous: of the container's previous run.
+        timestamps: put each line's time before it.
+    """
+
+    container: str | None = None
+    tail_lines: int | None = None
+    since_seconds: int | None = None
+    previous: bool = False
+    timestamps: bool = False
+
+    def to_query(self) -> list[tuple[str, str]]:
+        """As query parameters of the log subresource."""
+        pairs = (
+            ("container", self.container),
+            ("tailLines", self.tail_lines),
+            ("sinceSeconds", self.since_seconds),
+            ("previous", "true" if self.previous else None),
+            ("timestamps", "true" if self.timestamps else None),
+        )
+        return [(name, str(value)) for name, value in pairs if value is not None]
+
+
+def read(cluster: Cluster, pod: str, namespace: str | None = None, options: LogOptions | None = None) -> str:
+    """The log so far.
+
+    Raises:
+        NotFoundError: no such pod.
+        InvalidError: the container has not started, or the pod has several and none was named.
+    """
+    return transport.send_for_text(cluster, _request(cluster, pod, namespace, options, follow=False))
+
+
+def follow(
+    cluster: Cluster, pod: str, namespace: str | None = None, options: LogOptions | None = None
+) -> Iterator[str]:
+    """Each line as it comes, without its line feed, until the container ends.
+
+    Raises:
+        NotFoundError: no such pod.
+        UnavailableError: the connection broke; lines before may be read again with ``since_seconds``.
+    """
+    request = _request(cluster, pod, namespace, options, follow=True)
+    response = transport.open_stream(cluster, request)
+    try:
+        with errors.mapped(request.what):
+            for line in transport.lines(response):
+                yield line.decode("utf-8", "replace")
+    finally:
+        response.close()
+
+
+def _request(
+    cluster: Cluster, pod: str, namespace: str | None, options: LogOptions | None, *, follow: bool
+) -> Request:
+    where = namespace or cluster.namespace
+    query = (options or LogOptions()).to_query() + ([("follow", "true")] if follow else [])
+    return Request(
+        "get",
+        "pods/log",
+        PODS.path(where, pod, "log"),
+        f"read the log of Pod {where}/{pod}",
+        tuple(query),
+        timeout=None if follow else transport.READ_SECONDS,
+    )

@@ -1,0 +1,155 @@
+"""Which kinds we talk about and where an API server serves them. No requests here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import names
+
+ALL_NAMESPACES = ""
+"""As a namespace to list or watch: all of them."""
+
+Object = dict[str, Any]
+"""An object as it stands in a manifest. What a cache hands out must not be changed."""
+
+
+@dataclass(frozen=True)
+class ApiResource:
+    """One kind as the API serves it (discovery's APIResource).
+
+    Attributes:
+        group: "" for the core group.
+        version: as ``v1``.
+        plural: as ``pods``; the path segment.
+        kind: as ``Pod``; what manifests say.
+        namespaced: whether objects live in a namespace.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What a manifest's ``apiVersion`` says."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = ALL_NAMESPACES, name: str = "", subresource: str = "") -> str:
+        """URL path of the collection, an object or a subresource of it."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        parts += [quote(part, safe="") for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
+NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
+PODS = ApiResource("", "v1", "pods", "Pod")
+SERVICES = ApiResource("", "v1", "services", "Service")
+CONFIG_MAPS = ApiResource("", "v1", "configmaps", "ConfigMap")
+SECRETS = ApiResource("", "v1", "secrets", "Secret")
+SERVICE_ACCOUNTS = ApiResource("", "v1", "serviceaccounts", "ServiceAccount")
+EVENTS = ApiResource("", "v1", "events", "Event")
+LEASES = ApiResource("coordination.k8s.io", "v1", "leases", "Lease")
+ROLES = ApiResource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS = ApiResource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+CRDS = ApiResource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+ELASTIC_JOBS = ApiResource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob")
+SCALE_PLANS = ApiResource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")
+
+KNOWN = (
+    NAMESPACES, NODES, PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, LEASES, ROLES, ROLE_BINDINGS,
+    CRDS, ELASTIC_JOBS, SCALE_PLANS,
+)  # fmt: skip
+"""Every resource that we ever name."""
+
+_BY_KIND = {(resource.api_version, resource.kind): resource for resource in KNOWN}
+
+
+def of_manifest(manifest: Mapping[str, Any]) -> ApiResource:
+    """The resource that a manifest's ``apiVersion`` and ``kind`` name.
+
+    Raises:
+        InvalidError: it names none that we know.
+    """
+    return of_kind(str(manifest.get("apiVersion", "")), str(manifest.get("kind", "")))
+
+
+def of_kind(api_version: str, kind: str) -> ApiResource:
+    """The resource of an ``apiVersion`` and a ``kind``.
+
+    Raises:
+        InvalidError: none that we know.
+    """
+    resource = _BY_KIND.get((api_version, kind))
+    if resource is None:
+        known = ", ".join(sorted(f"{r.kind} ({r.api_version})" for r in KNOWN))
+        raise InvalidError(
+            f"unknown kind {kind!r} with apiVersion {api_version!r}; check both fields, known are {known}"
+        )
+    return resource
+
+
+class ObjectKey(NamedTuple):
+    """Where an object of a resource lives; prints as ``namespace/name``."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def key_of(obj: Mapping[str, Any]) -> ObjectKey:
+    """The key of an object; events and caches are keyed by it."""
+    metadata = obj.get("metadata") or {}
+    return ObjectKey(metadata.get("namespace") or "", metadata.get("name") or "")
+
+
+def version_of(obj: Mapping[str, Any]) -> int:
+    """The object's resourceVersion as a number, so that the newer of two can be told; 0 where it is none.
+
+    The API server's versions are decimal numbers that grow (stated as a guarantee since Kubernetes 1.35, KEP-5504,
+    and true of every earlier server that stores in etcd).
+    """
+    text = (obj.get("metadata") or {}).get("resourceVersion") or ""
+    return int(text) if text.isdecimal() else 0
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What to list or to watch.
+
+    Attributes:
+        resource: the kind.
+        namespace: one, or `ALL_NAMESPACES`.
+        label_selector, field_selector: as kubectl's ``-l`` and ``--field-selector``.
+    """
+
+    resource: ApiResource
+    namespace: str = ALL_NAMESPACES
+    label_selector: str = ""
+    field_selector: str = ""
+
+    @property
+    def path(self) -> str:
+        """URL path of the collection."""
+        return self.resource.path(self.namespace)
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        """Query parameters of the selectors."""
+        pairs = (("labelSelector", self.label_selector), ("fieldSelector", self.field_selector))
+        return [(name, value) for name, value in pairs if value]
+
+    def __str__(self) -> str:
+        where = f"namespace {self.namespace}" if self.namespace else "all namespaces"
+        return f"{self.resource.plural} in {where}" if self.resource.namespaced else self.resource.plural

@@ -1,0 +1,233 @@
+"""One LIST+WATCH for all waiters of a process: `edl wait`, the operators and every deferred task of a triggerer.
+
+A waiter subscribes to one object. It gets the object's state at once and then each change; a thousand waiters of one
+cluster, namespace and kind cost what one costs. The watch begins with the first waiter and ends with the last. Reads
+happen in the informer's daemon thread, which hands over with ``call_soon_threadsafe``: an event loop never blocks here.
+Restarts of the API server pass unnoticed but for the delay.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from edl_workflows.exceptions import EdlError, UnavailableError
+from edl_workflows.kube.cache import Change
+from edl_workflows.kube.connect import ClusterSource
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import Object, ObjectKey, Scope
+from edl_workflows.kube.watch import EventType
+
+BACKLOG = 256
+"""States kept for a waiter that does not read; beyond, the oldest go. The newest always stays, and it is what counts."""
+PATIENCE = 3
+"""Refusals (no rights, no such kind) in a row until the waiters are told. An unreachable server is waited for without
+end: the waiters have deadlines of their own."""
+
+State = Object | None
+"""An object as it now is; None while there is none."""
+
+
+@dataclass(eq=False)
+class _Waiter:
+    """One subscription: where its states go."""
+
+    key: ObjectKey
+    deliver: Callable[[State | EdlError], None]
+
+
+@dataclass(eq=False)
+class _Watch:
+    """One informer and who waits by it."""
+
+    informer: Informer
+    users: int = 0
+    waiters: dict[ObjectKey, set[_Waiter]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    told: bool = False
+
+    def add(self, waiter: _Waiter) -> None:
+        with self.lock:
+            self.waiters.setdefault(waiter.key, set()).add(waiter)
+            if self.informer.synced:
+                waiter.deliver(self.informer.cache.get(waiter.key))
+
+    def discard(self, waiter: _Waiter) -> None:
+        with self.lock:
+            same = self.waiters.get(waiter.key, set())
+            same.discard(waiter)
+            if not same:
+                self.waiters.pop(waiter.key, None)
+
+    def tell_change(self, change: Change) -> None:
+        if not self.informer.synced:
+            return  # the end of the list tells all
+        state = None if change.type is EventType.DELETED else change.object
+        with self.lock:
+            for waiter in self.waiters.get(change.key, ()):
+                waiter.deliver(state)
+
+    def tell_list(self) -> None:
+        with self.lock:
+            if self.told:
+                return  # later lists were told as changes
+            self.told = True
+            for key, waiters in self.waiters.items():
+                state = self.informer.cache.get(key)
+                for waiter in waiters:
+                    waiter.deliver(state)
+
+    def tell_error(self, error: EdlError, failures: int) -> None:
+        if failures < PATIENCE or isinstance(error, UnavailableError):
+            return
+        with self.lock:
+            for waiters in self.waiters.values():
+                for waiter in waiters:
+                    waiter.deliver(error)
+
+
+class AsyncStates(AsyncIterator[State]):
+    """The states of one object, for an event loop. It never ends by itself."""
+
+    def __init__(self, informer: Informer) -> None:
+        self._informer = informer
+        self._loop = asyncio.get_running_loop()
+        self._states: deque[State | EdlError] = deque(maxlen=BACKLOG)
+        self._arrived = asyncio.Event()
+
+    @property
+    def last_error(self) -> EdlError | None:
+        """Why the watch is down at the moment, for the message of a deadline; None while it is up."""
+        return self._informer.last_error
+
+    async def __anext__(self) -> State:
+        """The next state.
+
+        Raises:
+            EdlError: the server refuses the watch: ForbiddenError, NotFoundError (no such kind), InvalidError.
+        """
+        while not self._states:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return _state_or_raise(self._states.popleft())
+
+    def deliver(self, state: State | EdlError) -> None:
+        """Take a state over from the informer's thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._push, state)
+
+    def _push(self, state: State | EdlError) -> None:
+        self._states.append(state)
+        self._arrived.set()
+
+
+class BlockingStates:
+    """The states of one object, for a thread that may block."""
+
+    def __init__(self, informer: Informer) -> None:
+        self._informer = informer
+        self._states: deque[State | EdlError] = deque(maxlen=BACKLOG)
+        self._arrived = threading.Condition()
+
+    @property
+    def last_error(self) -> EdlError | None:
+        """Why the watch is down at the moment, for the message of a deadline; None while it is up."""
+        return self._informer.last_error
+
+    def next(self, seconds: float | None = None) -> State:
+        """The next state.
+
+        Args:
+            seconds: how long to wait for it; None for ever.
+
+        Raises:
+            TimeoutError: none came in time.
+            EdlError: as `AsyncStates.__anext__`.
+        """
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: bool(self._states), seconds):
+                raise TimeoutError(f"no change of {self._informer.scope} within {seconds} s")
+            state = self._states.popleft()
+        return _state_or_raise(state)
+
+    def deliver(self, state: State | EdlError) -> None:
+        """Take a state over from the informer's thread."""
+        with self._arrived:
+            self._states.append(state)
+            self._arrived.notify()
+
+
+def _state_or_raise(state: State | EdlError) -> State:
+    if isinstance(state, EdlError):
+        raise state
+    return state
+
+
+class SharedWatches:
+    """The watches of a process, by cluster, namespace and kind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: dict[tuple[ClusterSource, Scope], _Watch] = {}
+
+    def __len__(self) -> int:
+        """How many watches stand."""
+        return len(self._watches)
+
+    @asynccontextmanager
+    async def states(self, source: ClusterSource, scope: Scope, name: str) -> AsyncGenerator[AsyncStates]:
+        """Subscribe to one object from an event loop.
+
+        Args:
+            source: the API server; connected once for all waiters with the same key, in the watch's thread.
+            scope: the kind and namespace; no selector, so that all waiters share it.
+            name: the object's.
+        """
+        watch = self._enter(source, scope)
+        states = AsyncStates(watch.informer)
+        waiter = _Waiter(ObjectKey(scope.namespace, name), states.deliver)
+        watch.add(waiter)
+        try:
+            yield states
+        finally:
+            watch.discard(waiter)
+            self._leave(source, scope, watch)
+
+    @contextmanager
+    def blocking_states(self, source: ClusterSource, scope: Scope, name: str) -> Generator[BlockingStates]:
+        """Subscribe to one object from a thread that may block; arguments as `states`."""
+        watch = self._enter(source, scope)
+        states = BlockingStates(watch.informer)
+        waiter = _Waiter(ObjectKey(scope.namespace, name), states.deliver)
+        watch.add(waiter)
+        try:
+            yield states
+        finally:
+            watch.discard(waiter)
+            self._leave(source, scope, watch)
+
+    def _enter(self, source: ClusterSource, scope: Scope) -> _Watch:
+        with self._lock:
+            watch = self._watches.get((source, scope))
+            if watch is None:
+                watch = self._watches[source, scope] = _Watch(Informer(source, scope))
+                watch.informer.on_change(watch.tell_change)
+                watch.informer.on_sync(watch.tell_list)
+                watch.informer.on_error(watch.tell_error)
+                watch.informer.start()
+            watch.users += 1
+            return watch
+
+    def _leave(self, source: ClusterSource, scope: Scope, watch: _Watch) -> None:
+        with self._lock:
+            watch.users -= 1
+            if watch.users:
+                return
+            del self._watches[source, scope]
+        watch.informer.stop(join_seconds=0)  # the caller may be an event loop: the thread ends by itself
+
+
+SHARED = SharedWatches()
+"""This process's. A process-wide value is the point here: whoever waits, waits by the same watch."""

@@ -1,0 +1,154 @@
+"""One request to the API server: raw JSON, retries, the observer, mapped errors. `client` and `watch` build on it."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import stamina
+
+from edl_workflows.kube import errors
+from edl_workflows.kube.connect import Cluster, RequestRecord
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 60.0
+"""A LIST page of a loaded server takes seconds; a request that the server gave up (60 s by default) ends with a 504."""
+ATTEMPTS = 5
+RETRY_SECONDS = 20.0
+"""With stamina's back-off from 0.1 s: an API server that restarts within seconds is not noticed; one that is down is
+reported while the user still looks."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to ask.
+
+    Attributes:
+        verb: get, list, watch, create, update, patch or delete; for metrics and for the HTTP method.
+        plural: resource's path segment; for metrics.
+        path: URL path.
+        what: the request in words, as ``create ElasticJob default/mnist``; begins each error message.
+        query: query parameters.
+        body: JSON body.
+        content_type: the body's.
+        idempotent: whether it may be sent again when the connection broke before the answer.
+        timeout: seconds to wait for bytes; None for ever.
+    """
+
+    verb: str
+    plural: str
+    path: str
+    what: str
+    query: tuple[tuple[str, str], ...] = ()
+    body: Any = None
+    content_type: str = JSON
+    idempotent: bool = True
+    timeout: float | None = READ_SECONDS
+
+
+_METHODS = {
+    "get": "GET", "list": "GET", "watch": "GET",
+    "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE",
+}  # fmt: skip
+
+
+def send(cluster: Cluster, request: Request) -> Any:
+    """Send, with retries, and read the JSON answer.
+
+    Raises:
+        EdlError: as `errors.map_error` says.
+    """
+    return _retried(request, lambda: json.loads(_send_once(cluster, request).data or b"null"))
+
+
+def send_for_text(cluster: Cluster, request: Request) -> str:
+    """Send, with retries, and read a plain-text answer (a pod's log)."""
+    return str(_retried(request, lambda: _send_once(cluster, request).data.decode("utf-8", "replace")))
+
+
+def open_stream(cluster: Cluster, request: Request) -> Any:
+    """Send once and hand out the open ``urllib3.HTTPResponse``; the caller reads and closes it."""
+    with errors.mapped(request.what):
+        return _send_once(cluster, request)
+
+
+def _retried(request: Request, once: Callable[[], Any]) -> Any:
+    def on(error: Exception) -> bool | float:
+        return retry_after(error, idempotent=request.idempotent)
+
+    with errors.mapped(request.what):
+        for attempt in stamina.retry_context(
+            on=on, attempts=ATTEMPTS, timeout=RETRY_SECONDS, wait_jitter=0.3
+        ):
+            with attempt:
+                return once()
+    raise AssertionError("stamina ends with a result or an exception")
+
+
+def retry_after(error: Exception, *, idempotent: bool) -> bool | float:
+    """Whether to send a failed request again, and after how many seconds if the server said so.
+
+    Args:
+        error: what the client raised.
+        idempotent: whether a request that may have been carried out may be repeated.
+    """
+    import urllib3.exceptions as urllib3_errors
+    from kubernetes.client.exceptions import ApiException
+
+    if isinstance(error, ApiException):
+        code = error.status or 0
+        if code == 429 or (idempotent and code in (500, 502, 503, 504)):
+            return _retry_after_header(error)
+        return False
+    cause = getattr(error, "reason", None) if isinstance(error, urllib3_errors.MaxRetryError) else error
+    if isinstance(cause, urllib3_errors.NewConnectionError | urllib3_errors.ConnectTimeoutError):
+        return True  # it never reached the server
+    return idempotent and isinstance(cause, urllib3_errors.HTTPError | OSError)
+
+
+def _retry_after_header(error: Any) -> bool | float:
+    text = (error.headers or {}).get("Retry-After", "")
+    return min(float(text), RETRY_SECONDS) if text.isdecimal() and int(text) > 0 else True
+
+
+def _send_once(cluster: Cluster, request: Request) -> Any:
+    with _observed(cluster, request):
+        return cluster.api_client.call_api(
+            request.path,
+            _METHODS[request.verb],
+            query_params=list(request.query),
+            header_params={"Accept": JSON, "Content-Type": request.content_type},
+            body=request.body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=(CONNECT_SECONDS, request.timeout),
+        )
+
+
+@contextmanager
+def _observed(cluster: Cluster, request: Request) -> Iterator[None]:
+    started = time.monotonic()
+    code = 0
+    try:
+        yield
+        code = 200
+    except Exception as error:
+        code = getattr(error, "status", None) or 0
+        raise
+    finally:
+        cluster.observer(RequestRecord(request.verb, request.plural, code, time.monotonic() - started))
+
+
+def lines(response: Any) -> Iterator[bytes]:
+    """Lines of an open response as they arrive, without line feeds; a last one without is handed out too."""
+    rest = b""
+    for chunk in response.stream(65536, decode_content=True):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest

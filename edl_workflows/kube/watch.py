@@ -1,0 +1,114 @@
+"""One WATCH request: events as they arrive, until the server ends it or another thread closes it.
+
+Resuming, listing and caching are the informer's.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from edl_workflows.exceptions import EdlError
+from edl_workflows.kube import errors, transport
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.kube.transport import Request
+
+MIN_SECONDS = 300
+"""A watch lives for MIN to twice MIN seconds, as client-go's reflectors' do: the spread keeps a server's watches from
+ending all at once, and 5 to 10 minutes make 0.1 to 0.2 requests a minute for all waiters of a process together."""
+
+
+class EventType(StrEnum):
+    """What a watch says happened."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True)
+class WatchEvent:
+    """One event. A bookmark's object carries a resourceVersion only."""
+
+    type: EventType
+    object: Object
+
+
+class WatchStream:
+    """Iterate to open the watch and get its events; `close` ends it from any thread.
+
+    Args:
+        cluster: the API server.
+        scope: what to watch.
+        resource_version: where to go on from; what a LIST or a later event said.
+        seconds: how long the server shall keep the watch; default a random time, see `MIN_SECONDS`.
+    """
+
+    def __init__(
+        self, cluster: Cluster, scope: Scope, resource_version: str, seconds: int | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._scope = scope
+        self._resource_version = resource_version
+        self._seconds = seconds or random.randint(MIN_SECONDS, 2 * MIN_SECONDS)  # noqa: S311 - a spread, no secret
+        self._response: Any = None
+        self._closed = False
+
+    def __iter__(self) -> Iterator[WatchEvent]:
+        """Events, in the server's order.
+
+        Raises:
+            ExpiredError: the server no longer knows the resourceVersion: list anew.
+            EdlError: as every request.
+        """
+        request = self._request()
+        self._response = response = transport.open_stream(self._cluster, request)
+        try:
+            if self._closed:
+                return
+            with errors.mapped(request.what):
+                for line in transport.lines(response):
+                    if line:
+                        yield _parse(line, request.what)
+        except EdlError:
+            if not self._closed:  # reads of a closed watch fail; that is what closing means
+                raise
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        """End the iteration, from any thread, at once."""
+        self._closed = True
+        if self._response is not None:
+            # Shutting the socket down wakes a reader that is blocked in it; closing would wait for it.
+            with suppress(ValueError, RuntimeError, OSError):
+                self._response.shutdown()
+
+    def _request(self) -> Request:
+        query = (
+            *self._scope.query,
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", self._resource_version),
+            ("timeoutSeconds", str(self._seconds)),
+        )
+        return Request(
+            "watch",
+            self._scope.resource.plural,
+            self._scope.path,
+            f"watch {self._scope}",
+            query,
+            timeout=self._seconds + 15.0,
+        )
+
+
+def _parse(line: bytes, what: str) -> WatchEvent:
+    event = json.loads(line)
+    if event["type"] == "ERROR":
+        raise errors.of_status(event["object"], what)
+    return WatchEvent(EventType(event["type"]), event["object"])
