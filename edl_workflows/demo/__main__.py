@@ -1,0 +1,35 @@
+"""``python -m edl_workflows.demo``: what ``make demo`` runs."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from edl_workflows.demo.run import Options, run
+from edl_workflows.exceptions import EdlError
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="Folder for the report and all state.")] = Path("demo-output"),
+    dags: Annotated[Path, typer.Option(help="Folder with the example DAGs.")] = Path("dags"),
+) -> None:
+    """Train a real elastic job through an Airflow pipeline on this machine."""
+    # Cleaning up runs in `finally` blocks: a termination must pass through them as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    console = Console()
+    try:
+        succeeded = run(Options(output.resolve(), dags.resolve()), console)
+    except EdlError as error:
+        console.print(f"The demo failed: {error}", style="bold red", soft_wrap=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        console.print("Stopped; everything that was started has been ended.")
+        raise typer.Exit(130) from None
+    raise typer.Exit(0 if succeeded else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

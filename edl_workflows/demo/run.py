@@ -1,0 +1,197 @@
+"""The demo itself: start the services, trigger the pipeline, watch, report, clean up whatever happens."""
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from edl_workflows import timeline
+from edl_workflows.demo import report
+from edl_workflows.demo.airflow import Airflow
+from edl_workflows.demo.processes import Child
+from edl_workflows.demo.progress import Display, Moment, TaskState, display, task_states
+from edl_workflows.exceptions import StageTimeoutError, UnavailableError
+from edl_workflows.jobs.kinds import ELASTIC_JOBS, SCALE_PLANS, kind_of
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.view import JobView
+from edl_workflows.kube import client, resources
+from edl_workflows.kube.connect import Cluster
+
+TRAIN_DAG = "example_elastic_training"
+RETRAIN_DAG = "example_retrain_on_data"
+EVALUATE_TASK = "evaluate"
+NAMESPACE = "default"
+CLUSTER_SECONDS = 60.0
+RUN_SECONDS = 900.0
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where things are.
+
+    Attributes:
+        output: folder for the report, and below it all state of the services.
+        dags: folder with the example DAGs.
+    """
+
+    output: Path
+    dags: Path
+
+
+def run(options: Options, console: Console) -> bool:
+    """Run the demo.
+
+    Returns:
+        Whether every stage succeeded.
+
+    Raises:
+        UnavailableError: a service did not start or died; its log is named.
+        StageTimeoutError: the pipelines did not end in time.
+    """
+    state = options.output / "state"
+    state.mkdir(parents=True, exist_ok=True)
+    with display(console) as screen:
+        begun = time.monotonic()
+        screen.show(Moment(0.0, {}, (), note="starting the embedded cluster and its controller"))
+        with _cluster(state) as kubeconfig:
+            screen.show(Moment(time.monotonic() - begun, {}, (), note="starting Airflow"))
+            with Airflow(state / "airflow", options.dags, _airflow_env(kubeconfig, state)) as airflow:
+                for dag_id in (TRAIN_DAG, RETRAIN_DAG):
+                    airflow.await_dag(dag_id)
+                watcher = _Watcher(airflow, Cluster.from_kubeconfig(kubeconfig), screen, begun)
+                outcome, timelines = watcher.follow()
+    files = report.write(outcome, timelines, options.output)
+    report.show(outcome, files, console)
+    return outcome.succeeded
+
+
+@contextmanager
+def _cluster(state: Path) -> Iterator[Path]:
+    """The embedded cluster with its controller; gives the kubeconfig."""
+    folder = state / "cluster"
+    folder.mkdir(exist_ok=True)
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "edl_workflows.cli", "local", "up", "--foreground", "--dir", str(folder)]
+    child = Child("edl local up", command, os.environ, state / "cluster.log")
+    try:
+        _await_nodes(child, kubeconfig)
+        yield kubeconfig
+    finally:
+        child.terminate()
+        child.reap(grace=20.0)
+
+
+def _await_nodes(child: Child, kubeconfig: Path) -> None:
+    deadline = time.monotonic() + CLUSTER_SECONDS
+    while time.monotonic() < deadline:
+        child.check()
+        if kubeconfig.exists():
+            try:
+                cluster = Cluster.from_kubeconfig(kubeconfig)
+                if client.list_objects(cluster, resources.Scope(resources.NODES)).items:
+                    return
+            except UnavailableError:
+                pass  # it listens in a moment
+        time.sleep(0.2)
+    raise UnavailableError(
+        f"the embedded cluster was not ready within {CLUSTER_SECONDS:.0f} s; its output is in {child.log}"
+    )
+
+
+def _airflow_env(kubeconfig: Path, state: Path) -> dict[str, str]:
+    connection = {
+        "conn_type": "kubernetes",
+        "extra": {"kube_config_path": str(kubeconfig), "namespace": NAMESPACE},
+    }
+    work = state / "work"
+    work.mkdir(exist_ok=True)
+    return {
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection),
+        "AIRFLOW_VAR_EDL_WORK_DIR": str(work),
+        "AIRFLOW_VAR_EDL_PYTHON": sys.executable,
+    }
+
+
+class _Watcher:
+    """Follows the two DAG runs and the jobs that they make."""
+
+    def __init__(self, airflow: Airflow, cluster: Cluster, screen: Display, begun: float) -> None:
+        self._airflow = airflow
+        self._cluster = cluster
+        self._screen = screen
+        self._begun = begun
+        self._samples: defaultdict[str, list[timeline.Sample]] = defaultdict(list)
+
+    def follow(self) -> tuple[report.Outcome, list[timeline.Timeline]]:
+        """Trigger the first DAG and look until the second, which its asset event starts, has ended too."""
+        started = time.monotonic()
+        run_id = self._airflow.trigger(TRAIN_DAG, {})
+        while time.monotonic() - started < RUN_SECONDS:
+            self._airflow.check()
+            runs, tasks = self._pipelines(run_id)
+            jobs = self._jobs()
+            self._screen.show(Moment(time.monotonic() - self._begun, tasks, jobs, note="the pipeline runs"))
+            if runs[TRAIN_DAG] == "failed" or runs.get(RETRAIN_DAG) in ("success", "failed"):
+                plans = self._plans()
+                seconds = time.monotonic() - started
+                metrics = self._metrics(run_id) if runs[TRAIN_DAG] == "success" else {}
+                return report.Outcome(seconds, runs, tasks, jobs, plans, metrics), self._timelines(plans)
+            time.sleep(LOOK_SECONDS)
+        raise StageTimeoutError(
+            f"the pipelines did not end within {RUN_SECONDS:.0f} s; see the logs below the output folder"
+        )
+
+    def _pipelines(self, run_id: str) -> tuple[dict[str, str], dict[str, tuple[TaskState, ...]]]:
+        runs: dict[str, str] = {}
+        tasks: dict[str, tuple[TaskState, ...]] = {}
+        for dag_id in (TRAIN_DAG, RETRAIN_DAG):
+            for found in self._airflow.runs(dag_id)[:1]:
+                runs[dag_id] = found["state"]
+                tasks[dag_id] = task_states(self._airflow.tasks(dag_id, found["dag_run_id"]))
+        runs.setdefault(TRAIN_DAG, f"unknown run {run_id}")
+        return runs, tasks
+
+    def _jobs(self) -> tuple[JobView, ...]:
+        kind = kind_of(ELASTIC_JOBS.api.kind)
+        listed = client.list_objects(self._cluster, resources.Scope(resources.ELASTIC_JOBS, NAMESPACE))
+        if kind.view is None:
+            raise AssertionError("an ElasticJob is a job")
+        views = tuple(kind.view(kind.model.parse(item)) for item in listed.items)
+        for view in views:
+            if not (
+                view.phase.final
+                and self._samples[view.name]
+                and self._samples[view.name][-1].phase == view.phase
+            ):
+                self._samples[view.name].append(timeline.sample(view, time.time()))
+        return views
+
+    def _plans(self) -> list[ScalePlan]:
+        scope = resources.Scope(
+            resources.of_kind(SCALE_PLANS.api.api_version, SCALE_PLANS.api.kind), NAMESPACE
+        )
+        plans = [ScalePlan.parse(item) for item in client.list_objects(self._cluster, scope).items]
+        return sorted(plans, key=lambda plan: str(plan.metadata.creation_timestamp))
+
+    def _timelines(self, plans: list[ScalePlan]) -> list[timeline.Timeline]:
+        return [
+            timeline.Timeline(
+                name,
+                tuple(samples),
+                timeline.spans([plan for plan in plans if plan.job == name], time.time()),
+            )
+            for name, samples in self._samples.items()
+        ]
+
+    def _metrics(self, run_id: str) -> dict[str, object]:
+        value = self._airflow.result(TRAIN_DAG, run_id, EVALUATE_TASK)
+        return dict(value) if isinstance(value, dict) else {"result": value}
