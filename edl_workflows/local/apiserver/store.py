@@ -49,13 +49,20 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One version of one object, encoded once; `labels` and `fields` serve the selectors."""
+    """One version of one object, encoded once.
+
+    `labels` and `fields` serve the selectors, `uid`, `owners` (uids) and `deleting` the garbage collector: neither has to
+    decode the object.
+    """
 
     key: Key
     rv: int
     body: bytes
     labels: Mapping[str, str]
     fields: Mapping[str, str]
+    uid: str
+    owners: tuple[str, ...]
+    deleting: bool
 
     def decode(self) -> Object:
         """A fresh copy of the object, the caller's to change."""
@@ -192,6 +199,7 @@ class Store:
         self._changes: dict[str, deque[Change]] = {}
         self._floor: dict[str, int] = {}
         self._watches: dict[str, set[Watch]] = {}
+        self._observers: list[Callable[[Change], None]] = []
         self._rv = 1
         self._db = sqlite3.connect(path, isolation_level=None)
         path.chmod(0o600)  # it holds secrets
@@ -319,6 +327,10 @@ class Store:
         self._watches.setdefault(resource, set()).add(watch)
         return watch
 
+    def observe(self, observer: Callable[[Change], None]) -> None:
+        """Call `observer` with every change of every resource, within the write; it must neither write nor raise."""
+        self._observers.append(observer)
+
     def forget(self, resource: str, watch: Watch) -> None:
         """Drop a closed watch."""
         self._watches.get(resource, set()).discard(watch)
@@ -338,8 +350,17 @@ class Store:
         return current
 
     def _revision(self, key: Key, rv: int, body: bytes, obj: Object) -> Revision:
-        labels = obj["metadata"].get("labels") or {}
-        return Revision(key, rv, body, labels, self._index(key.resource, obj))
+        meta = obj["metadata"]
+        return Revision(
+            key=key,
+            rv=rv,
+            body=body,
+            labels=meta.get("labels") or {},
+            fields=self._index(key.resource, obj),
+            uid=meta.get("uid", ""),
+            owners=tuple(owner["uid"] for owner in meta.get("ownerReferences") or ()),
+            deleting="deletionTimestamp" in meta,
+        )
 
     def _write(self, kind: str, key: Key, obj: Object, previous: Revision | None) -> Revision:
         rv = self._rv + 1
@@ -354,6 +375,8 @@ class Store:
         self._remember(change, record=True)
         for watch in tuple(self._watches.get(key.resource, ())):
             watch.offer(change)
+        for observer in self._observers:
+            observer(change)
         self._compact(key.resource)
         return revision
 

@@ -1,0 +1,108 @@
+"""What a write must satisfy beyond its own fields: the schema, the namespace, priority, finalizers."""
+
+from edl_workflows.local.apiserver import builtin, errors, rules, schemas
+from edl_workflows.local.apiserver.catalog import Resource
+from edl_workflows.local.apiserver.errors import Cause
+from edl_workflows.local.apiserver.store import Key, Object, Store
+
+EMPTIED_FIRST = frozenset({"namespaces"})
+"""Resources whose objects go only when their content has gone."""
+PROTECTED_NAMESPACES = frozenset({"default", "kube-system"})
+
+
+def without_nulls(obj: Object) -> Object:
+    """A built-in object without its null fields: for the typed decoders of Kubernetes null is absence."""
+    return {key: _clean(value) for key, value in obj.items() if value is not None}
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _clean(child) for key, child in value.items() if child is not None}
+    if isinstance(value, list):
+        return [_clean(child) for child in value]
+    return value
+
+
+def check_schema(resource: Resource, obj: Object, old: Object | None) -> list[Cause]:
+    """What breaks the schema or its rules.
+
+    Raises:
+        ApiError: 400, a built-in object has a value of the wrong type, which Kubernetes can't even decode.
+    """
+    if not resource.custom:
+        builtin.zero_status(obj, resource)
+    if not resource.schema:
+        return []
+    causes = schemas.validate(obj, resource.schema)
+    wrong = [cause for cause in causes if cause.reason == "FieldValueTypeInvalid"]
+    if wrong and not resource.custom:
+        text = ", ".join(str(cause) for cause in wrong)
+        raise errors.bad_request(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {text}'
+        )
+    return causes or rules.evaluate(obj, old, resource.rules)
+
+
+def admit(objects: Store, resource: Resource, obj: Object) -> None:
+    """Check and complete a new object by others: its namespace, a pod's account and priority.
+
+    Raises:
+        ApiError: 404, no such namespace; 403, it is ending, or a pod names an absent account or priority class.
+    """
+    if resource.namespaced:
+        _admit_namespace(objects, resource, obj["metadata"])
+    if resource.id == "pods" and isinstance(obj.get("spec"), dict):
+        _admit_account(objects, obj)
+        _admit_priority(objects, obj)
+
+
+def _admit_namespace(objects: Store, resource: Resource, meta: Object) -> None:
+    namespace = objects.require(Key("namespaces", "", meta["namespace"]))
+    if namespace.fields.get("status.phase") == "Terminating":
+        why = f"unable to create new content in namespace {meta['namespace']} because it is being terminated"
+        error = errors.forbidden(resource.id, meta.get("name", ""), why)
+        error.details["causes"] = [
+            Cause(
+                "NamespaceTerminating",
+                f"namespace {meta['namespace']} is being terminated",
+                "metadata.namespace",
+            ).to_dict()
+        ]
+        raise error
+
+
+def _admit_account(objects: Store, pod: Object) -> None:
+    meta, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
+    if objects.get(Key("serviceaccounts", meta["namespace"], account)) is None:
+        why = f'error looking up service account {meta["namespace"]}/{account}: serviceaccount "{account}" not found'
+        raise errors.forbidden("pods", meta.get("name", ""), why)
+
+
+def _admit_priority(objects: Store, pod: Object) -> None:
+    spec, name = pod["spec"], pod["spec"].get("priorityClassName")
+    classes = [revision.decode() for revision in objects.list_objects("priorityclasses.scheduling.k8s.io")]
+    if name:
+        found = next((one for one in classes if one["metadata"]["name"] == name), None)
+        if found is None:
+            raise errors.forbidden(
+                "pods", pod["metadata"].get("name", ""), f"no PriorityClass with name {name} was found"
+            )
+    else:
+        found = next((one for one in classes if one.get("globalDefault")), None)
+    spec["priority"] = found["value"] if found else 0
+    spec["preemptionPolicy"] = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
+
+
+def check_finalizers(resource: Resource, obj: Object, old: Object) -> None:
+    """An object that is to be deleted takes no new finalizers.
+
+    Raises:
+        ApiError: 422.
+    """
+    if not old["metadata"].get("deletionTimestamp"):
+        return
+    new = set(obj["metadata"].get("finalizers") or []) - set(old["metadata"].get("finalizers") or [])
+    if new:
+        message = f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {sorted(new)}"
+        cause = Cause("FieldValueForbidden", message, "metadata.finalizers")
+        raise errors.invalid(resource.group, resource.kind, obj["metadata"]["name"], [cause])

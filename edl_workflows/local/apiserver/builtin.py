@@ -1,0 +1,397 @@
+"""The built-in kinds: where they are served, their defaults and the checks that users rely on.
+
+Fields, types and required fields come from Kubernetes' own OpenAPI document (``builtin_schemas.json``, written by
+``tests/unit/local/apiserver/generate_builtin_schemas.py``). Custom resources are next door in `crds`.
+"""
+
+import base64
+import functools
+import importlib.resources
+import json
+from typing import Any
+
+from edl_workflows.local.apiserver import crds, schemas
+from edl_workflows.local.apiserver.catalog import Column, Resource
+from edl_workflows.local.apiserver.errors import Cause
+from edl_workflows.local.apiserver.store import Object
+
+CRDS = "customresourcedefinitions.apiextensions.k8s.io"
+LOOPBACK = "127.0.0.1"
+"""Every service's cluster IP: there is one machine and no pod network."""
+DEFAULT_GRACE_SECONDS = 30
+
+
+@functools.cache
+def type_schemas() -> dict[str, dict[str, Any]]:
+    """The schemas by type name, with references resolved (shared, not copied)."""
+    text = (importlib.resources.files("edl_workflows.local.apiserver") / "builtin_schemas.json").read_text()
+    types: dict[str, dict[str, Any]] = json.loads(text)
+
+    def resolve(schema: Any) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        if "$ref" in schema:
+            return types[schema["$ref"]]
+        for key, value in schema.items():
+            schema[key] = resolve(value)
+        return schema
+
+    for schema in types.values():
+        resolve(schema)
+    return types
+
+
+def _fill_namespace(obj: Object) -> None:
+    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
+    obj.setdefault("status", {}).setdefault("phase", "Active")
+    obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"].get("name", "")
+
+
+def _fill_container(container: dict[str, Any]) -> None:
+    image = container.get("image", "")
+    latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+    container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    resources = container.setdefault("resources", {})
+    for name, limit in (resources.get("limits") or {}).items():
+        resources.setdefault("requests", {}).setdefault(name, limit)
+    for port in container.get("ports") or []:
+        port.setdefault("protocol", "TCP")
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if container.get(probe):
+            _fill_probe(container[probe])
+    for variable in container.get("env") or []:
+        if reference := (variable.get("valueFrom") or {}).get("fieldRef"):
+            reference.setdefault("apiVersion", "v1")
+
+
+def _fill_probe(probe: dict[str, Any]) -> None:
+    for field, value in {
+        "timeoutSeconds": 1,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+    }.items():
+        probe.setdefault(field, value)
+    if probe.get("httpGet"):
+        probe["httpGet"].setdefault("scheme", "HTTP")
+        probe["httpGet"].setdefault("path", "/")
+
+
+def _fill_pod(obj: Object) -> None:
+    spec = obj.setdefault("spec", {})
+    for field, value in {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "serviceAccountName": "default",
+        "enableServiceLinks": True,
+    }.items():
+        spec.setdefault(field, value)
+    spec.setdefault("serviceAccount", spec["serviceAccountName"])
+    spec.setdefault("securityContext", {})
+    for container in (spec.get("initContainers") or []) + (spec.get("containers") or []):
+        _fill_container(container)
+    status = obj.setdefault("status", {})
+    status.setdefault("phase", "Pending")
+    status.setdefault("qosClass", _qos(spec))
+
+
+def _qos(spec: Object) -> str:
+    resources = [container.get("resources") or {} for container in spec.get("containers") or []]
+    limited = [
+        {"cpu", "memory"} <= (one.get("limits") or {}).keys() and one.get("limits") == one.get("requests")
+        for one in resources
+    ]
+    if resources and all(limited):
+        return "Guaranteed"
+    return "Burstable" if any(one.get("requests") or one.get("limits") for one in resources) else "BestEffort"
+
+
+def _fill_service(obj: Object) -> None:
+    spec = obj.setdefault("spec", {})
+    kind = spec.setdefault("type", "ClusterIP")
+    spec.setdefault("sessionAffinity", "None")
+    if kind != "ExternalName":
+        spec.setdefault("clusterIP", LOOPBACK)
+        spec.setdefault("clusterIPs", [spec["clusterIP"]])
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+    for port in spec.get("ports") or []:
+        port.setdefault("protocol", "TCP")
+        port.setdefault("targetPort", port.get("port"))
+    obj.setdefault("status", {}).setdefault("loadBalancer", {})
+
+
+def _fill_secret(obj: Object) -> None:
+    obj.setdefault("type", "Opaque")
+    for key, value in (obj.pop("stringData", None) or {}).items():
+        obj.setdefault("data", {})[key] = base64.b64encode(value.encode()).decode()
+
+
+def _fill_event(obj: Object) -> None:
+    obj.setdefault("source", {})
+    obj.setdefault("reportingComponent", "")
+    obj.setdefault("reportingInstance", "")
+    obj.setdefault("type", "Normal")
+
+
+def _fill_priority_class(obj: Object) -> None:
+    obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+def _required(field: str) -> Cause:
+    return Cause("FieldValueRequired", "Required value", field)
+
+
+def _unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]:
+    if value in allowed:
+        return []
+    known = ", ".join(json.dumps(one) for one in allowed)
+    return [
+        Cause(
+            "FieldValueNotSupported",
+            f"Unsupported value: {json.dumps(value)}: supported values: {known}",
+            field,
+        )
+    ]
+
+
+_MUTABLE = ("image",)
+"""What an update may change in a container; of the pod's spec, only tolerations, deadline and the node name once."""
+
+
+def _frozen_spec(obj: Object) -> Object:
+    spec = {key: value for key, value in obj["spec"].items() if key not in _MUTABLE_SPEC}
+    for field in ("containers", "initContainers"):
+        spec[field] = [
+            {key: value for key, value in one.items() if key not in _MUTABLE} for one in spec.get(field) or []
+        ]
+    return spec
+
+
+_MUTABLE_SPEC = frozenset(
+    {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "nodeName", "priority"}
+)
+
+
+def _check_pod(obj: Object, old: Object | None) -> list[Cause]:
+    spec = obj["spec"]
+    causes: list[Cause] = []
+    if not spec.get("containers"):
+        causes.append(_required("spec.containers"))
+    names: list[str] = []
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(field) or []):
+            causes += _check_container(container, f"spec.{field}[{index}]", names)
+    causes += _unsupported("spec.restartPolicy", spec["restartPolicy"], ("Always", "OnFailure", "Never"))
+    if spec["terminationGracePeriodSeconds"] < 0:
+        message = (
+            f"Invalid value: {spec['terminationGracePeriodSeconds']}: must be greater than or equal to 0"
+        )
+        causes.append(Cause("FieldValueInvalid", message, "spec.terminationGracePeriodSeconds"))
+    if old is not None and _frozen_spec(obj) != _frozen_spec(old):
+        message = (
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`,`spec.terminationGracePeriodSeconds`"
+        )
+        causes.append(Cause("FieldValueForbidden", message, "spec"))
+    return causes
+
+
+def _check_container(container: dict[str, Any], path: str, names: list[str]) -> list[Cause]:
+    causes: list[Cause] = []
+    name = container.get("name")
+    if name in names:
+        causes.append(Cause("FieldValueDuplicate", f"Duplicate value: {json.dumps(name)}", f"{path}.name"))
+    names.append(name or "")
+    if not container.get("image"):
+        causes.append(_required(f"{path}.image"))
+    mounts = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]
+    for index, mount in enumerate(mounts):
+        if mount in mounts[:index]:
+            causes.append(
+                Cause(
+                    "FieldValueInvalid",
+                    f"Invalid value: {json.dumps(mount)}: must be unique",
+                    f"{path}.volumeMounts[{index}].mountPath",
+                )
+            )
+    return causes
+
+
+def _check_service(obj: Object, old: Object | None) -> list[Cause]:
+    spec = obj["spec"]
+    causes = _unsupported(
+        "spec.type", spec["type"], ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+    )
+    ports = spec.get("ports") or []
+    if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
+        causes.append(_required("spec.ports"))
+    for index, port in enumerate(ports):
+        if not 1 <= port["port"] <= 65535:
+            message = f"Invalid value: {port['port']}: must be between 1 and 65535, inclusive"
+            causes.append(Cause("FieldValueInvalid", message, f"spec.ports[{index}].port"))
+        if len(ports) > 1 and not port.get("name"):
+            causes.append(_required(f"spec.ports[{index}].name"))
+    if (
+        old is not None
+        and spec["type"] != "ExternalName"
+        and spec.get("clusterIP") != old["spec"].get("clusterIP")
+    ):
+        message = f"Invalid value: {json.dumps([spec.get('clusterIP')])}: field is immutable"
+        causes.append(Cause("FieldValueInvalid", message, "spec.clusterIPs[0]"))
+    return causes
+
+
+def _immutable(obj: Object, old: Object | None, fields: tuple[str, ...]) -> list[Cause]:
+    if old is None:
+        return []
+    return [
+        Cause(
+            "FieldValueForbidden" if field != "type" else "FieldValueInvalid",
+            f"{json.dumps(obj.get(field))}: field is immutable",
+            field,
+        )
+        for field in fields
+        if obj.get(field) != old.get(field)
+    ]
+
+
+def _check_data(obj: Object, old: Object | None) -> list[Cause]:
+    if old is not None and old.get("immutable"):
+        fields = [field for field in ("data", "binaryData", "immutable") if obj.get(field) != old.get(field)]
+        message = "Forbidden: field is immutable when `immutable` is set"
+        return [Cause("FieldValueForbidden", message, field) for field in fields]
+    return []
+
+
+def _check_secret(obj: Object, old: Object | None) -> list[Cause]:
+    causes = _immutable(obj, old, ("type",)) + _check_data(obj, old)
+    for key, value in (obj.get("data") or {}).items():
+        try:
+            base64.b64decode(value, validate=True)
+        except ValueError:
+            causes.append(
+                Cause(
+                    "FieldValueInvalid",
+                    "Invalid value: must be base64; plain text goes into stringData",
+                    f"data[{key}]",
+                )
+            )
+    return causes
+
+
+def _check_priority_class(obj: Object, old: Object | None) -> list[Cause]:
+    return _immutable(obj, old, ("value", "preemptionPolicy"))
+
+
+_POD_FIELDS = {
+    "spec.nodeName": ".spec.nodeName",
+    "spec.restartPolicy": ".spec.restartPolicy",
+    "spec.schedulerName": ".spec.schedulerName",
+    "spec.serviceAccountName": ".spec.serviceAccountName",
+    "status.phase": ".status.phase",
+    "status.podIP": ".status.podIP",
+}
+_EVENT_FIELDS = {
+    **{
+        f"involvedObject.{name}": f".involvedObject.{name}"
+        for name in ("kind", "namespace", "name", "uid", "apiVersion", "fieldPath")
+    },
+    "reason": ".reason",
+    "reportingComponent": ".reportingComponent",
+    "source": ".source.component",
+    "type": ".type",
+}
+
+
+@functools.cache
+def resources() -> tuple[Resource, ...]:
+    """The built-in resources."""
+    types = type_schemas()
+    return (
+        Resource(
+            "", "v1", "namespaces", "Namespace", namespaced=False, singular="namespace", short_names=("ns",), has_status=True,
+            label_name=True, schema=types["V1Namespace"], fill=_fill_namespace, field_paths={"status.phase": ".status.phase"},
+            subresources=("finalize",), columns=(Column("Status", "string", ".status.phase"),),
+        ),
+        Resource(
+            "", "v1", "nodes", "Node", namespaced=False, singular="node", short_names=("no",), has_status=True,
+            schema=types["V1Node"], field_paths={"spec.unschedulable": ".spec.unschedulable"},
+        ),
+        Resource(
+            "", "v1", "pods", "Pod", singular="pod", short_names=("po",), categories=("all",), has_status=True, graceful=True,
+            schema=types["V1Pod"], fill=_fill_pod, check=_check_pod, field_paths=_POD_FIELDS,
+            subresources=("log", "binding", "eviction"),
+        ),
+        Resource(
+            "", "v1", "services", "Service", singular="service", short_names=("svc",), categories=("all",), has_status=True,
+            label_name=True, schema=types["V1Service"], fill=_fill_service, check=_check_service,
+            field_paths={"spec.clusterIP": ".spec.clusterIP", "spec.type": ".spec.type"},
+        ),
+        Resource("", "v1", "endpoints", "Endpoints", singular="endpoints", short_names=("ep",), schema=types["V1Endpoints"]),
+        Resource(
+            "", "v1", "configmaps", "ConfigMap", singular="configmap", short_names=("cm",), schema=types["V1ConfigMap"],
+            check=_check_data,
+        ),
+        Resource(
+            "", "v1", "secrets", "Secret", singular="secret", schema=types["V1Secret"], fill=_fill_secret, check=_check_secret,
+            field_paths={"type": ".type"},
+        ),
+        Resource(
+            "", "v1", "serviceaccounts", "ServiceAccount", singular="serviceaccount", short_names=("sa",),
+            schema=types["V1ServiceAccount"], subresources=("token",),
+        ),
+        Resource(
+            "", "v1", "events", "Event", singular="event", short_names=("ev",), schema=types["CoreV1Event"], fill=_fill_event,
+            field_paths=_EVENT_FIELDS,
+        ),
+        Resource(
+            "coordination.k8s.io", "v1", "leases", "Lease", singular="lease", schema=types["V1Lease"],
+            columns=(Column("Holder", "string", ".spec.holderIdentity"), Column("Age", "date", ".metadata.creationTimestamp")),
+        ),
+        Resource(
+            "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, singular="priorityclass",
+            short_names=("pc",), schema=types["V1PriorityClass"], fill=_fill_priority_class, check=_check_priority_class,
+            columns=(
+                Column("Value", "integer", ".value"),
+                Column("Global-Default", "boolean", ".globalDefault"),
+                Column("Age", "date", ".metadata.creationTimestamp"),
+            ),
+        ),
+        Resource(
+            "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False,
+            singular="customresourcedefinition", short_names=("crd", "crds"), categories=("api-extensions",), has_status=True,
+            schema=types["V1CustomResourceDefinition"], fill=crds.fill, check=crds.check,
+            columns=(Column("Created At", "date", ".metadata.creationTimestamp"),),
+        ),
+    )  # fmt: skip
+
+
+def zero_status(obj: Object, resource: Resource) -> None:
+    """Fill in the required fields of ``status`` with zero values, as Kubernetes does: clients refuse objects without."""
+    schema = (resource.schema.get("properties") or {}).get("status")
+    if schema and isinstance(obj.get("status"), dict):
+        _zero(obj["status"], schema)
+
+
+_ZERO: dict[str, Any] = {"string": "", "integer": 0, "number": 0, "boolean": False}
+
+
+def _zero(value: Any, schema: schemas.SchemaDict) -> None:
+    if isinstance(value, list):
+        for entry in value:
+            _zero(entry, schema.get("items") or {})
+    if not isinstance(value, dict):
+        return
+    properties = schema.get("properties") or {}
+    for field in schema.get("required") or ():
+        if value.get(field) is None and properties[field].get("type") in _ZERO:
+            value[field] = _ZERO[properties[field]["type"]]
+    for field, child in properties.items():
+        if field in value:
+            _zero(value[field], child)

@@ -1,0 +1,185 @@
+"""Which resources the server has: the built-in ones and those that CustomResourceDefinitions add.
+
+A `Resource` is a value that says everything the registry needs to know of one served version of a kind. How built-in
+ones are filled in stands in `builtin`, how custom ones are in `crds`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edl_workflows.local.apiserver import schemas
+from edl_workflows.local.apiserver.errors import Cause
+from edl_workflows.local.apiserver.rules import RuleTree
+from edl_workflows.local.apiserver.store import Object
+
+Fill = Callable[[Object], None]
+"""Set defaults in place."""
+Check = Callable[[Object, Object | None], list[Cause]]
+"""(new, old or None) → what is wrong."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of ``kubectl get``, as in a CRD's additionalPrinterColumns."""
+
+    name: str
+    type: str
+    path: str
+    description: str = ""
+    format: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where the scale subresource reads and writes, as JSON paths (``.spec.replicas``)."""
+
+    spec_path: str
+    status_path: str
+    selector_path: str = ""
+
+
+def _fill_nothing(obj: Object) -> None:
+    del obj
+
+
+def _check_nothing(obj: Object, old: Object | None) -> list[Cause]:
+    del obj, old
+    return []
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One served version of one kind.
+
+    Attributes:
+        group: API group; empty for the core group.
+        version: the served version.
+        storage_version: the version that objects are stored as; conversion changes nothing but ``apiVersion``.
+        plural: as in paths.
+        singular: as kubectl accepts it too.
+        kind: as in manifests.
+        namespaced: whether objects live in namespaces.
+        short_names: kubectl's abbreviations.
+        categories: groups of resources, as ``all``.
+        custom: defined by a CRD.
+        has_status: the status subresource exists: writes of the main resource can't change ``status`` and vice versa.
+        scale: the scale subresource.
+        subresources: others, served by `edl_workflows.local.apiserver.pods` and friends; for discovery.
+        schema: structural schema of the whole object.
+        rules: its CEL rules.
+        columns: what ``kubectl get`` prints beside the name.
+        field_paths: field selectors beside metadata.name and metadata.namespace → the JSON paths they read.
+        label_name: names must be DNS labels, not subdomains.
+        fill: sets defaults that the schema does not say.
+        check: checks what the schema does not say.
+        graceful: deletion waits for somebody to finish the object (pods).
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    singular: str = ""
+    storage_version: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    custom: bool = False
+    has_status: bool = False
+    scale: Scale | None = None
+    subresources: tuple[str, ...] = ()
+    schema: schemas.SchemaDict = field(default_factory=dict)
+    rules: RuleTree = field(default_factory=RuleTree)
+    columns: tuple[Column, ...] = ()
+    field_paths: Mapping[str, str] = field(default_factory=dict)
+    label_name: bool = False
+    fill: Fill = _fill_nothing
+    check: Check = _check_nothing
+    graceful: bool = False
+
+    @property
+    def id(self) -> str:
+        """The store's name of the resource: ``pods``, ``elasticjobs.elastic.iml.github.io``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def api_version(self) -> str:
+        """As in manifests: ``v1``, ``elastic.iml.github.io/v1alpha1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def stored_as(self) -> str:
+        """The ``apiVersion`` of stored objects."""
+        version = self.storage_version or self.version
+        return f"{self.group}/{version}" if self.group else version
+
+    @property
+    def counts_generation(self) -> bool:
+        """Whether ``metadata.generation`` counts the changes of the spec, as it does upstream for these."""
+        return self.custom or self.graceful or self.plural == "customresourcedefinitions"
+
+    @property
+    def selectable_fields(self) -> frozenset[str]:
+        """What field selectors may name."""
+        return frozenset({"metadata.name", "metadata.namespace", *self.field_paths})
+
+
+class Catalog:
+    """All served resources, by path and by kind."""
+
+    def __init__(self, builtin: Iterable[Resource]) -> None:
+        self._by_path: dict[tuple[str, str, str], Resource] = {}
+        self._by_id: dict[str, list[Resource]] = {}
+        self.generation = 0
+        """Counts changes, for caches of what is derived from the catalog."""
+        for resource in builtin:
+            self._add(resource)
+
+    def _add(self, resource: Resource) -> None:
+        self._by_path[resource.group, resource.version, resource.plural] = resource
+        self._by_id.setdefault(resource.id, []).append(resource)
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(list(self._by_path.values()))
+
+    def replace(self, resource_id: str, resources: Iterable[Resource]) -> None:
+        """Serve these versions of a custom resource instead of those before; none: serve it no longer."""
+        for old in self._by_id.pop(resource_id, []):
+            del self._by_path[old.group, old.version, old.plural]
+        for resource in resources:
+            self._add(resource)
+        self.generation += 1
+
+    def at(self, group: str, version: str, plural: str) -> Resource | None:
+        """The resource of a path, None if nothing serves it."""
+        return self._by_path.get((group, version, plural))
+
+    def by_id(self, resource_id: str) -> Resource | None:
+        """A served version of the resource with this store name, the storage version if it is served."""
+        versions = self._by_id.get(resource_id, [])
+        stored = [resource for resource in versions if resource.api_version == resource.stored_as]
+        return next(iter(stored or versions), None)
+
+    def by_kind(self, api_version: str, kind: str) -> Resource | None:
+        """The resource of an ``apiVersion`` and ``kind``, as an owner reference names it."""
+        return next(
+            (one for one in self._by_path.values() if one.kind == kind and one.api_version == api_version),
+            None,
+        )
+
+    def index(self, resource_id: str, obj: Object) -> Mapping[str, str]:
+        """The values that field selectors see; the store's `FieldIndex`."""
+        metadata = obj["metadata"]
+        values = {"metadata.name": metadata["name"], "metadata.namespace": metadata.get("namespace", "")}
+        resource = self.by_id(resource_id)
+        for name, path in resource.field_paths.items() if resource else ():
+            values[name] = _spell(schemas.selectable(obj, path))
+        return values
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)

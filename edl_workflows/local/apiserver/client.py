@@ -1,0 +1,152 @@
+"""The API for neighbours in the same process (scheduler, runner): the server's semantics without HTTP.
+
+Resources go by the name that Kubernetes gives them on paper: ``pods``, ``elasticjobs.elastic.iml.github.io``. Objects are
+plain dicts, the caller's own copies. All calls belong to the thread of the server's event loop.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from edl_workflows.local.apiserver import errors, patches, selectors
+from edl_workflows.local.apiserver.catalog import Resource
+from edl_workflows.local.apiserver.registry import DeleteOptions, Registry, WriteOptions
+from edl_workflows.local.apiserver.store import Key, Object
+
+
+class LocalClient:
+    """In-process access to the registry.
+
+    Args:
+        registry: the server's.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @property
+    def revision(self) -> int:
+        """The resourceVersion of the last change; a watch since here misses nothing that comes."""
+        return self._registry.store.revision
+
+    def _resource(self, name: str) -> Resource:
+        resource = self._registry.catalog.by_id(name)
+        if resource is None:
+            raise errors.no_such_path()
+        return resource
+
+    def get(self, resource: str, name: str, namespace: str = "") -> Object:
+        """One object.
+
+        Raises:
+            ApiError: 404.
+        """
+        return self._registry.store.require(Key(resource, namespace, name)).decode()
+
+    def find(self, resource: str, name: str, namespace: str = "") -> Object | None:
+        """One object, None if there is none."""
+        revision = self._registry.store.get(Key(resource, namespace, name))
+        return revision.decode() if revision else None
+
+    def list_objects(
+        self, resource: str, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> list[Object]:
+        """The objects that the selectors match, of one namespace or (empty) of all."""
+        match = selectors.match(label_selector, field_selector, self._resource(resource).selectable_fields)
+        return [
+            revision.decode()
+            for revision in self._registry.store.list_objects(resource, namespace, match=match)
+        ]
+
+    def create(self, resource: str, obj: Object) -> Object:
+        """Create an object in the namespace that its metadata names.
+
+        Raises:
+            ApiError: as `Registry.create`.
+        """
+        namespace = obj["metadata"].get("namespace", "")
+        return self._registry.create(self._resource(resource), namespace, obj).obj
+
+    def update(self, resource: str, obj: Object, *, subresource: str = "") -> Object:
+        """Replace an object, or with ``subresource="status"`` its status alone.
+
+        Raises:
+            ApiError: as `Registry.update`; 409 Conflict if `obj` was read before the last change.
+        """
+        meta = obj["metadata"]
+        options = WriteOptions(subresource=subresource)
+        place = (meta.get("namespace", ""), meta["name"])
+        return self._registry.update(self._resource(resource), *place, obj, options).obj
+
+    def patch(
+        self,
+        resource: str,
+        name: str,
+        patch: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        subresource: str = "",
+    ) -> Object:
+        """Merge-patch an object, or with ``subresource="status"`` its status alone.
+
+        Raises:
+            ApiError: as `Registry.patch`.
+        """
+        options = WriteOptions(subresource=subresource)
+        served = self._resource(resource)
+        return self._registry.patch(
+            served, namespace, name, lambda obj: patches.merge_patch(obj, patch), options
+        ).obj
+
+    def bind(self, name: str, namespace: str, node: str) -> None:
+        """Give a pod its node.
+
+        Raises:
+            ApiError: 404; 409 Conflict, it has one or is being deleted.
+        """
+        self._registry.bind(namespace, name, node)
+
+    def delete(
+        self,
+        resource: str,
+        name: str,
+        namespace: str = "",
+        *,
+        grace: int | None = None,
+        uid: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        """Delete an object; a running pod is marked, and goes when the runner deletes it with ``grace=0``.
+
+        Args:
+            resource: its resource.
+            name: its name.
+            namespace: its namespace.
+            grace: seconds; None: the pod's own.
+            uid: only if it is this very object.
+            propagation: ``Background``, ``Foreground`` or ``Orphan``.
+
+        Raises:
+            ApiError: 404; 409 Conflict, another object has that name now.
+        """
+        options = DeleteOptions(grace=grace, uid=uid, propagation=propagation)
+        self._registry.delete(self._resource(resource), namespace, name, options)
+
+    async def watch(
+        self,
+        resource: str,
+        namespace: str = "",
+        *,
+        since: int,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """(type, object) of each change after version `since`, for ever.
+
+        Raises:
+            ApiError: 410 Expired, list again and go on from there.
+        """
+        match = selectors.match(label_selector, field_selector, self._resource(resource).selectable_fields)
+        with self._registry.store.watch(resource, namespace, since=since, match=match) as watch:
+            while True:
+                for event in await watch.batch():
+                    yield event.type, event.decode()

@@ -1,0 +1,189 @@
+"""What follows from deletions: dependents of owners, content of namespaces, objects of definitions.
+
+Level-triggered: a queue of keys to look at, filled by every change and at the start by everything that waits or has an
+owner; looking at a key twice does no harm. Upstream: the garbage collector, namespace and CRD-finalizer controllers.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import structlog
+
+from edl_workflows.local.apiserver import builtin, crds, errors, store
+from edl_workflows.local.apiserver.registry import (
+    BACKGROUND,
+    FOREGROUND,
+    FOREGROUND_FINALIZER,
+    ORPHAN_FINALIZER,
+    DeleteOptions,
+    Registry,
+)
+from edl_workflows.local.apiserver.store import Change, Key, Object, Revision
+
+_log = structlog.get_logger(__name__)
+
+
+class Collector:
+    """Deletes what nothing owns any more.
+
+    Args:
+        registry: whose objects.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._store = registry.store
+        self._keys: dict[str, Key] = {}
+        self._dependents: dict[str, set[Key]] = {}
+        self._queue: dict[Key, None] = {}  # a set in order of arrival
+        self._wake = asyncio.Event()
+        for resource in self._store.resources():
+            for revision in self._store.list_objects(resource):
+                self._observe(Change(store.ADDED, revision, None))
+        self._store.observe(self._observe)
+
+    async def run(self) -> None:
+        """Collect until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                self.step()
+                await asyncio.sleep(0)  # requests between two objects
+
+    def step(self) -> bool:
+        """Look at one queued object; False if there is none."""
+        if not self._queue:
+            return False
+        key = next(iter(self._queue))
+        del self._queue[key]
+        try:
+            self._look(key)
+        except errors.ApiError as error:
+            # Its next change queues it again; one broken object must not stop the collection of others.
+            _log.warning("garbage collection failed", object="/".join(key), error=str(error))
+        return True
+
+    def _enqueue(self, key: Key) -> None:
+        self._queue[key] = None
+        self._wake.set()
+
+    def _observe(self, change: Change) -> None:
+        revision = change.revision
+        key = revision.key
+        for uid in change.previous.owners if change.previous else ():
+            self._dependents.get(uid, set()).discard(key)
+        if change.type == store.DELETED:
+            self._keys.pop(revision.uid, None)
+            for dependent in self._dependents.pop(revision.uid, set()):
+                self._enqueue(dependent)
+            for waiting in self._waiting_for(revision):
+                self._enqueue(waiting)
+            return
+        self._keys[revision.uid] = key
+        for uid in revision.owners:
+            self._dependents.setdefault(uid, set()).add(key)
+        if revision.owners or revision.deleting:
+            self._enqueue(key)
+
+    def _waiting_for(self, gone: Revision) -> Iterator[Key]:
+        candidates = [self._keys[uid] for uid in gone.owners if uid in self._keys]
+        candidates.append(Key("namespaces", "", gone.key.namespace))
+        candidates.append(Key(builtin.CRDS, "", gone.key.resource))
+        for key in candidates:
+            revision = self._store.get(key)
+            if revision is not None and revision.deleting:
+                yield key
+
+    def _look(self, key: Key) -> None:
+        revision = self._store.get(key)
+        if revision is None:
+            return
+        if revision.owners and self._without_owners(revision):
+            return
+        if revision.deleting:
+            self._deleting(revision)
+
+    def _without_owners(self, revision: Revision) -> bool:
+        """Delete an object whose owners are all gone, or forget those that are; True if it was deleted."""
+        present = [uid for uid in revision.owners if self._owns(uid, revision)]
+        if len(present) == len(revision.owners):
+            return False
+        if present:
+            self._registry.amend(revision.key, lambda meta: _keep_owners(meta, present))
+        elif not revision.deleting:
+            self._delete(revision.key, BACKGROUND, revision.uid)
+        return not present
+
+    def _owns(self, uid: str, dependent: Revision) -> bool:
+        owner = self._keys.get(uid)
+        return owner is not None and owner.namespace in ("", dependent.key.namespace)
+
+    def _delete(self, key: Key, propagation: str, uid: str) -> None:
+        resource = self._registry.catalog.by_id(key.resource)
+        if resource is not None:
+            self._registry.delete(
+                resource, key.namespace, key.name, DeleteOptions(propagation=propagation, uid=uid)
+            )
+
+    def _deleting(self, revision: Revision) -> None:
+        finalizers = revision.decode()["metadata"].get("finalizers") or []
+        if FOREGROUND_FINALIZER in finalizers:
+            self._foreground(revision)
+        elif ORPHAN_FINALIZER in finalizers:
+            self._orphan(revision)
+        elif revision.key.resource == "namespaces":
+            self._empty(self._content(revision.key.name))
+            if not any(self._content(revision.key.name)):
+                self._registry.finish(revision.key)
+        elif crds.CLEANUP_FINALIZER in finalizers and revision.key.resource == builtin.CRDS:
+            self._empty(iter(self._store.list_objects(revision.key.name)))
+            if not self._store.list_objects(revision.key.name):
+                self._release(revision.key, crds.CLEANUP_FINALIZER)
+
+    def _foreground(self, owner: Revision) -> None:
+        blocked = False
+        for key in list(self._dependents.get(owner.uid, ())):
+            dependent = self._store.get(key)
+            if dependent is None:
+                continue
+            if not dependent.deleting:
+                self._delete(key, FOREGROUND, dependent.uid)
+            references = dependent.decode()["metadata"]["ownerReferences"]
+            blocks = any(one["uid"] == owner.uid and one.get("blockOwnerDeletion") for one in references)
+            blocked |= blocks and self._store.get(key) is not None
+        if not blocked:
+            self._release(owner.key, FOREGROUND_FINALIZER)
+
+    def _orphan(self, owner: Revision) -> None:
+        for key in list(self._dependents.get(owner.uid, ())):
+            dependent = self._store.get(key)
+            if dependent is not None:
+                rest = [uid for uid in dependent.owners if uid != owner.uid]
+                self._registry.amend(key, lambda meta, rest=rest: _keep_owners(meta, rest))  # type: ignore[misc]
+        self._release(owner.key, ORPHAN_FINALIZER)
+
+    def _release(self, key: Key, finalizer: str) -> None:
+        def drop(meta: Object) -> None:
+            meta["finalizers"] = [one for one in meta["finalizers"] if one != finalizer]
+            if not meta["finalizers"]:
+                del meta["finalizers"]
+
+        self._registry.amend(key, drop)
+
+    def _content(self, namespace: str) -> Iterator[Revision]:
+        for resource in self._store.resources():
+            served = self._registry.catalog.by_id(resource)
+            if served is not None and served.namespaced:
+                yield from self._store.list_objects(resource, namespace)
+
+    def _empty(self, content: Iterator[Revision]) -> None:
+        for revision in content:
+            if not revision.deleting:
+                self._delete(revision.key, BACKGROUND, revision.uid)
+
+
+def _keep_owners(meta: Object, uids: list[str]) -> None:
+    meta["ownerReferences"] = [owner for owner in meta["ownerReferences"] if owner["uid"] in uids]
+    if not meta["ownerReferences"]:
+        del meta["ownerReferences"]

@@ -1,0 +1,162 @@
+"""The three patches: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch.
+
+Pure functions from (object, patch) to a new object. Server-side apply is not among them: it is refused with 415.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jsonpatch
+
+from edl_workflows.local.apiserver import errors
+from edl_workflows.local.apiserver.store import Object
+
+MAX_OPERATIONS = 10_000
+"""Operations in one JSON patch, as upstream."""
+
+
+def json_patch(obj: Object, operations: Any) -> Object:
+    """Apply an RFC 6902 patch.
+
+    Raises:
+        ApiError: 400, it is no patch; 422, a test failed or a path does not exist; 413, too many operations.
+    """
+    if not isinstance(operations, list):
+        raise errors.bad_request("a JSON patch is an array of operations")
+    if len(operations) > MAX_OPERATIONS:
+        message = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
+        raise errors.ApiError(413, "RequestEntityTooLarge", message)
+    try:
+        patched = jsonpatch.JsonPatch(operations).apply(obj)
+    except jsonpatch.InvalidJsonPatch as error:
+        raise errors.bad_request(f"error decoding patch: {error}") from error
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
+        raise errors.ApiError(
+            422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
+        ) from error
+    return _object(patched)
+
+
+def merge_patch(obj: Object, patch: Any) -> Object:
+    """Apply an RFC 7386 patch: null deletes, objects merge, everything else replaces."""
+    return _object(_merge(obj, _object(patch)))
+
+
+def _merge(target: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge(merged.get(key), value)
+    return merged
+
+
+def _object(value: Any) -> Object:
+    if not isinstance(value, dict):
+        raise errors.bad_request("the patch does not describe an object")
+    return value
+
+
+_ENV_LIKE = {
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+    "volumeDevices": "devicePath",
+}
+_MERGE_KEYS: Mapping[str, str] = {
+    **_ENV_LIKE,
+    "containers": "name", "initContainers": "name", "ephemeralContainers": "name", "volumes": "name",
+    "imagePullSecrets": "name", "hostAliases": "ip", "topologySpreadConstraints": "topologyKey",
+    "conditions": "type", "addresses": "type", "ownerReferences": "uid", "secrets": "name", "taints": "",
+    "podIPs": "ip", "hostIPs": "ip", "resourceClaims": "name", "schedulingGates": "name",
+}  # fmt: skip
+"""List field → the merge key of its entries, from the ``patchMergeKey`` tags of k8s.io/api (core types)."""
+_SETS = frozenset({"finalizers"})
+"""Lists of plain values with ``patchStrategy: merge``."""
+
+
+def strategic_merge_patch(obj: Object, patch: Any) -> Object:
+    """Apply a strategic merge patch: as merge patch, but lists of the known fields merge by key.
+
+    Understands ``$patch: delete|replace|merge``, ``$deleteFromPrimitiveList/…``, ``$setElementOrder/…`` and
+    ``$retainKeys``, as ``kubectl apply`` writes them.
+    """
+    return _object(_strategic(obj, _object(patch)))
+
+
+def _strategic(target: Any, patch: Mapping[str, Any]) -> Any:
+    directive = patch.get("$patch")
+    body = {key: value for key, value in patch.items() if not key.startswith("$")}
+    if directive == "replace":
+        return body
+    if directive == "delete":
+        return {}
+    merged = dict(target) if isinstance(target, dict) else {}
+    if "$retainKeys" in patch:
+        merged = {key: value for key, value in merged.items() if key in patch["$retainKeys"]}
+    for key, value in body.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            merged[key] = _strategic(merged.get(key), value)
+        elif isinstance(value, list):
+            merged[key] = _list(key, merged.get(key) or [], value)
+        else:
+            merged[key] = value
+    _directives(merged, patch)
+    return merged
+
+
+def _directives(merged: dict[str, Any], patch: Mapping[str, Any]) -> None:
+    for directive, value in patch.items():
+        kind, _, field = directive.partition("/")
+        if kind == "$deleteFromPrimitiveList":
+            merged[field] = [entry for entry in merged.get(field, []) if entry not in value]
+        elif kind == "$setElementOrder" and isinstance(merged.get(field), list):
+            merged[field] = _ordered(merged[field], value, _key(field, merged[field]))
+
+
+def _key(field: str, entries: list[Any]) -> str:
+    # A Service's ports merge by `port`, a container's by `containerPort`.
+    if field == "ports" and any(isinstance(entry, dict) and "port" in entry for entry in entries):
+        return "port"
+    return _MERGE_KEYS.get(field, "")
+
+
+def _list(field: str, current: list[Any], patch: list[Any]) -> list[Any]:
+    if field in _SETS:
+        return current + [entry for entry in patch if entry not in current]
+    key = _key(field, patch)
+    mergeable = key and all(isinstance(entry, dict) for entry in patch)
+    replace = any(isinstance(entry, dict) and entry.get("$patch") == "replace" for entry in patch)
+    if not mergeable or replace:
+        return [
+            entry for entry in patch if not (isinstance(entry, dict) and entry.get("$patch") == "replace")
+        ]
+    merged = list(current)
+    for entry in patch:
+        if key not in entry:
+            raise errors.bad_request(f"map: {entry} does not contain declared merge key: {key}")
+        at = next((index for index, old in enumerate(merged) if old.get(key) == entry[key]), None)
+        if entry.get("$patch") == "delete":
+            merged = [old for old in merged if old.get(key) != entry[key]]
+        elif at is None:
+            merged.append(_strategic({}, entry))
+        else:
+            merged[at] = _strategic(merged[at], entry)
+    return merged
+
+
+def _ordered(entries: list[Any], order: list[Any], key: str) -> list[Any]:
+    def identity(entry: Any) -> Any:
+        return entry.get(key) if isinstance(entry, dict) else entry
+
+    wanted = [identity(entry) for entry in order]
+    first = sorted(
+        (entry for entry in entries if identity(entry) in wanted),
+        key=lambda entry: wanted.index(identity(entry)),
+    )
+    return first + [entry for entry in entries if identity(entry) not in wanted]

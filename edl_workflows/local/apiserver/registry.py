@@ -1,0 +1,435 @@
+"""The verbs: create, update, patch and delete, with the semantics that controllers rely on.
+
+Sits between HTTP (`app`) or the in-process `client` and the `store`; a call is one synchronous step of the event loop,
+so nothing happens between its read and its write. What follows from a deletion elsewhere is the business of `garbage`.
+"""
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from edl_workflows.local.apiserver import admission, builtin, crds, errors, metadata, schemas
+from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.store import Key, Object, Revision, Store
+
+STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
+BACKGROUND, FOREGROUND, ORPHAN = "Background", "Foreground", "Orphan"
+FOREGROUND_FINALIZER, ORPHAN_FINALIZER = "foregroundDeletion", "orphan"
+_GENERATE_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How to write.
+
+    Attributes:
+        dry_run: do everything but store.
+        validation: what to do about fields that the schema does not know: ``Strict`` refuses, ``Warn`` removes and warns,
+            ``Ignore`` removes.
+        subresource: ``status`` changes that alone; empty changes everything else.
+    """
+
+    dry_run: bool = False
+    validation: str = WARN
+    subresource: str = ""
+
+
+@dataclass(frozen=True)
+class DeleteOptions:
+    """How to delete.
+
+    Attributes:
+        grace: seconds between SIGTERM and SIGKILL (pods); None: what the object says.
+        propagation: ``Background`` deletes dependents after, ``Foreground`` before, ``Orphan`` leaves them.
+        uid: delete only this very object.
+        rv: delete only this version of it.
+        dry_run: do everything but store.
+    """
+
+    grace: int | None = None
+    propagation: str = BACKGROUND
+    uid: str = ""
+    rv: str = ""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a write.
+
+    Attributes:
+        obj: the object, as stored or as it would be.
+        warnings: for the user, one a line.
+        gone: the object no longer exists.
+    """
+
+    obj: Object
+    warnings: tuple[str, ...] = ()
+    gone: bool = False
+
+
+class Registry:
+    """The verbs over one store and one catalog.
+
+    Args:
+        objects: where objects live; custom resources in it become part of the catalog.
+        catalog: the resources.
+        now: the clock.
+    """
+
+    def __init__(
+        self, objects: Store, catalog: Catalog, now: metadata.Now = lambda: datetime.now(UTC)
+    ) -> None:
+        self.store = objects
+        self.catalog = catalog
+        self._now = now
+        for revision in objects.list_objects(builtin.CRDS):
+            self._serve(revision.decode())
+
+    def create(
+        self, resource: Resource, namespace: str, obj: Object, options: WriteOptions = WriteOptions()
+    ) -> Outcome:
+        """Create an object from a manifest.
+
+        Raises:
+            ApiError: 400 unreadable; 409 AlreadyExists; 422 Invalid; 403 or 404, the namespace is ending or absent.
+        """
+        obj, warnings = self._read(resource, namespace, obj, options)
+        meta = obj["metadata"]
+        if meta.pop("resourceVersion", ""):
+            raise errors.bad_request("resourceVersion should not be set on objects to be created")
+        if resource.custom and resource.has_status:
+            obj.pop("status", None)
+        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
+            meta.pop(field, None)
+        meta["uid"] = str(uuid.uuid4())
+        meta["creationTimestamp"] = metadata.timestamp(self._now())
+        if resource.counts_generation:
+            meta["generation"] = 1
+        self._name(resource, meta)
+        admission.admit(self.store, resource, obj)
+        self._validate(resource, obj, None)
+        key = Key(resource.id, meta.get("namespace", ""), meta["name"])
+        if options.dry_run:
+            if self.store.get(key) is not None:
+                raise errors.already_exists(resource.id, key.name)
+            return Outcome(obj, warnings)
+        return Outcome(self._after(resource, self.store.create(key, obj)), warnings)
+
+    def update(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        obj: Object,
+        options: WriteOptions = WriteOptions(),
+    ) -> Outcome:
+        """Replace an object, or its status, by a manifest.
+
+        Raises:
+            ApiError: 404; 409 Conflict, `obj` was read before the last change; 422 Invalid; 400 unreadable.
+        """
+        current = self.store.require(Key(resource.id, namespace, name))
+        obj, warnings = self._read(resource, namespace, obj, options)
+        if obj["metadata"].setdefault("name", name) != name:
+            given = obj["metadata"]["name"]
+            raise errors.bad_request(
+                f"the name of the object ({given}) does not match the name on the URL ({name})"
+            )
+        if resource.custom and not obj["metadata"].get("resourceVersion"):
+            message = "Invalid value: 0: must be specified for an update"
+            cause = errors.Cause("FieldValueInvalid", message, "metadata.resourceVersion")
+            raise errors.invalid(resource.group, resource.kind, name, [cause])
+        return self._replace(resource, current, obj, options, warnings)
+
+    def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        change: Callable[[Object], Object],
+        options: WriteOptions = WriteOptions(),
+    ) -> Outcome:
+        """Change an object, or its status, by a function of its present state.
+
+        Raises:
+            ApiError: as `update`; 409 Conflict only if `change` sets another resourceVersion or uid.
+        """
+        current = self.store.require(Key(resource.id, namespace, name))
+        changed = change(self.view(resource, current.decode()))
+        obj, warnings = self._read(resource, namespace, changed, options)
+        if obj["metadata"].get("name") != name:
+            raise errors.bad_request(f"the name of the object can't be changed from {name}")
+        return self._replace(resource, current, obj, options, warnings)
+
+    def delete(
+        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
+    ) -> Outcome:
+        """Delete an object, or mark it for deletion while finalizers, dependents or its grace period hold it.
+
+        Raises:
+            ApiError: 404; 409 Conflict, a precondition does not hold.
+        """
+        current = self.store.require(Key(resource.id, namespace, name))
+        if resource.id == "namespaces" and name in admission.PROTECTED_NAMESPACES:
+            raise errors.forbidden(resource.id, name, "this namespace may not be deleted")
+        obj = current.decode()
+        self._check_preconditions(resource, current, obj, options)
+        meta = obj["metadata"]
+        grace = self._grace(resource, obj, options)
+        finalizers = self._finalizers(resource, meta, options)
+        waiting = bool(finalizers) or grace > 0 or resource.id in admission.EMPTIED_FIRST
+        if options.dry_run:
+            return Outcome(obj, gone=not waiting)
+        if not waiting:
+            return self._remove(resource, current, obj)
+        already = meta.get("deletionTimestamp")
+        if not already or grace < meta.get("deletionGracePeriodSeconds", 0):
+            meta["deletionTimestamp"] = metadata.timestamp(self._now() + timedelta(seconds=grace))
+            meta["deletionGracePeriodSeconds"] = grace
+        if not already and "generation" in meta:
+            meta["generation"] += 1
+        if finalizers:
+            meta["finalizers"] = finalizers
+        if resource.id == "namespaces":
+            obj.setdefault("status", {})["phase"] = "Terminating"
+        return Outcome(self._after(resource, self.store.update(current.key, obj)))
+
+    def bind(self, namespace: str, name: str, node: str) -> None:
+        """Give a pod its node.
+
+        Raises:
+            ApiError: 404; 409 Conflict, it has one or is being deleted.
+        """
+        key = Key("pods", namespace, name)
+        current = self.store.require(key)
+        pod = current.decode()
+        if current.deleting:
+            raise errors.conflict(
+                "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host"
+            )
+        if assigned := pod["spec"].get("nodeName"):
+            raise errors.conflict(
+                "pods/binding", name, f'pod {name} is already assigned to node "{assigned}"'
+            )
+        pod["spec"]["nodeName"] = node
+        conditions = [one for one in pod["status"].get("conditions") or [] if one["type"] != "PodScheduled"]
+        scheduled = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastTransitionTime": metadata.timestamp(self._now()),
+        }
+        pod["status"]["conditions"] = [*conditions, scheduled]
+        self.store.update(key, pod)
+
+    def finish(self, key: Key) -> None:
+        """Remove an object that only waited for its content to go (namespaces), unless finalizers hold it."""
+        current, resource = self.store.get(key), self.catalog.by_id(key.resource)
+        if current and resource and not current.decode()["metadata"].get("finalizers"):
+            self._remove(resource, current, current.decode())
+
+    def amend(self, key: Key, change: Callable[[Object], None]) -> None:
+        """Change an object's metadata in place, on behalf of the system; remove it if that was all that held it."""
+        current, resource = self.store.get(key), self.catalog.by_id(key.resource)
+        if current is None or resource is None:
+            return
+        obj = current.decode()
+        change(obj["metadata"])
+        if _released(resource, obj):
+            self._remove(resource, current, obj)
+        else:
+            self.store.update(key, obj)
+
+    def view(self, resource: Resource, obj: Object) -> Object:
+        """A stored object as the version that `resource` serves."""
+        return {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
+
+    def _read(
+        self, resource: Resource, namespace: str, obj: Object, options: WriteOptions
+    ) -> tuple[Object, tuple[str, ...]]:
+        """The manifest with its types checked, unknown fields removed and defaults set, and the warnings."""
+        obj = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+        if (obj["apiVersion"], obj["kind"]) != (resource.api_version, resource.kind):
+            given = f"{obj['apiVersion']}, Kind={obj['kind']}"
+            raise errors.bad_request(
+                f"the object provided is unrecognized: got {given}, expected {resource.api_version}, Kind={resource.kind}"
+            )
+        obj.setdefault("metadata", {})
+        if problem := metadata.shape_problem(obj["metadata"]):
+            raise errors.bad_request(
+                f'{resource.kind} in version "{resource.version}" cannot be handled: {problem}'
+            )
+        lost = metadata.unknown_fields(obj["metadata"])
+        obj["metadata"] = metadata.without_nulls(obj["metadata"])
+        self._place(resource, namespace, obj["metadata"])
+        if not resource.custom:
+            obj = admission.without_nulls(obj)
+        if resource.schema:
+            lost += schemas.prune(obj, resource.schema, root=True)
+            schemas.default(obj, resource.schema)
+        unknown = [f'unknown field "{field}"' for field in lost] if options.validation != IGNORE else []
+        if unknown and options.validation == STRICT:
+            raise errors.bad_request(
+                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+                f"strict decoding error: {', '.join(unknown)}"
+            )
+        obj["apiVersion"] = resource.stored_as
+        return obj, tuple(unknown)
+
+    def _place(self, resource: Resource, namespace: str, meta: Object) -> None:
+        if not resource.namespaced:
+            meta.pop("namespace", None)
+            return
+        if meta.setdefault("namespace", namespace) != namespace:
+            message = f"the namespace of the provided object ({meta['namespace']}) does not match the namespace sent on the request ({namespace})"
+            raise errors.bad_request(message)
+
+    def _name(self, resource: Resource, meta: Object) -> None:
+        base = meta.get("generateName")
+        if meta.get("name") or not base:
+            return
+        for _ in range(_GENERATE_ATTEMPTS):
+            meta["name"] = metadata.generate_name(base)
+            if self.store.get(Key(resource.id, meta.get("namespace", ""), meta["name"])) is None:
+                return
+
+    def _validate(self, resource: Resource, obj: Object, old: Object | None) -> None:
+        causes = metadata.validate(obj, label_name=resource.label_name)
+        below = admission.check_schema(resource, obj, old)
+        if not below:
+            resource.fill(obj)
+            below = resource.check(obj, old)
+        if causes or below:
+            name = obj["metadata"].get("name") or obj["metadata"].get("generateName") or ""
+            raise errors.invalid(resource.group, resource.kind, name, [*causes, *below])
+
+    def _replace(
+        self,
+        resource: Resource,
+        current: Revision,
+        obj: Object,
+        options: WriteOptions,
+        warnings: tuple[str, ...],
+    ) -> Outcome:
+        old = current.decode()
+        meta, before = obj["metadata"], old["metadata"]
+        if meta.get("uid", before["uid"]) != before["uid"]:
+            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {before['uid']}"
+            raise errors.conflict(resource.id, current.key.name, why)
+        if (meta.get("resourceVersion") or before["resourceVersion"]) != before["resourceVersion"]:
+            raise errors.conflict(resource.id, current.key.name, errors.MODIFIED)
+        obj = _combine(resource, old, obj, options.subresource)
+        self._validate(resource, obj, old)
+        admission.check_finalizers(resource, obj, old)
+        if resource.counts_generation and _spec_changed(resource, old, obj):
+            obj["metadata"]["generation"] = before.get("generation", 0) + 1
+        if options.dry_run:
+            return Outcome(obj, warnings)
+        if _released(resource, obj):
+            removed = self._remove(resource, current, obj)
+            return Outcome(removed.obj, warnings, gone=True)
+        return Outcome(self._after(resource, self.store.update(current.key, obj)), warnings)
+
+    def _check_preconditions(
+        self, resource: Resource, current: Revision, obj: Object, options: DeleteOptions
+    ) -> None:
+        uid = obj["metadata"]["uid"]
+        if options.uid and options.uid != uid:
+            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}"
+            raise errors.conflict(resource.id, current.key.name, why)
+        if options.rv and options.rv != str(current.rv):
+            why = f"Precondition failed: ResourceVersion in precondition: {options.rv}, ResourceVersion in object meta: {current.rv}"
+            raise errors.conflict(resource.id, current.key.name, why)
+
+    def _grace(self, resource: Resource, obj: Object, options: DeleteOptions) -> int:
+        # Nobody runs a pod without a node or one that has ended, so nobody would finish its deletion.
+        if not resource.graceful or not obj["spec"].get("nodeName"):
+            return 0
+        if obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            return 0
+        asked = (
+            options.grace if options.grace is not None else int(obj["spec"]["terminationGracePeriodSeconds"])
+        )
+        return max(asked, 0)
+
+    def _finalizers(self, resource: Resource, meta: Object, options: DeleteOptions) -> list[str]:
+        own = [
+            one for one in meta.get("finalizers") or [] if one not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)
+        ]
+        if resource.id == builtin.CRDS and crds.CLEANUP_FINALIZER not in own:
+            own.append(crds.CLEANUP_FINALIZER)
+        extra = {FOREGROUND: [FOREGROUND_FINALIZER], ORPHAN: [ORPHAN_FINALIZER]}.get(options.propagation, [])
+        return own + extra
+
+    def _remove(self, resource: Resource, current: Revision, obj: Object) -> Outcome:
+        last = self.store.delete(current.key, last=obj).decode()
+        if resource.id == builtin.CRDS:
+            self.catalog.replace(current.key.name, ())
+        return Outcome(last, gone=True)
+
+    def _after(self, resource: Resource, revision: Revision) -> Object:
+        obj = revision.decode()
+        if resource.id == builtin.CRDS:
+            return self._serve(obj)
+        if resource.id == "namespaces" and not obj["metadata"].get("deletionTimestamp"):
+            self._default_account(revision.key.name)
+        return obj
+
+    def _serve(self, crd: Object) -> Object:
+        self.catalog.replace(crd["metadata"]["name"], crds.resources(crd))
+        before = json.dumps(crd.get("status"))
+        crds.established(crd, self._now())
+        if json.dumps(crd.get("status")) == before:
+            return crd
+        return self.store.update(Key(builtin.CRDS, "", crd["metadata"]["name"]), crd).decode()
+
+    def _default_account(self, namespace: str) -> None:
+        accounts = self.catalog.by_id("serviceaccounts")
+        if accounts and self.store.get(Key(accounts.id, namespace, "default")) is None:
+            self.create(accounts, namespace, {"metadata": {"name": "default"}})
+
+
+_KEPT = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "generateName",
+    "namespace",
+)
+"""Metadata that only the server writes."""
+
+
+def _combine(resource: Resource, old: Object, new: Object, subresource: str) -> Object:
+    """`old` changed by that part of `new` that the (sub)resource may write."""
+    if subresource == "status":
+        combined = (
+            {**old, "status": new.get("status")}
+            if "status" in new
+            else {k: v for k, v in old.items() if k != "status"}
+        )
+        return {**combined, "metadata": dict(old["metadata"])}
+    combined = dict(new)
+    if resource.has_status:
+        combined.pop("status", None)
+        if "status" in old:
+            combined["status"] = old["status"]
+    meta = {field: value for field, value in new["metadata"].items() if field not in _KEPT}
+    meta.update({field: old["metadata"][field] for field in _KEPT if field in old["metadata"]})
+    return {**combined, "metadata": meta}
+
+
+def _spec_changed(resource: Resource, old: Object, new: Object) -> bool:
+    skipped = {"metadata", "apiVersion"} | ({"status"} if resource.has_status else set())
+    return any(old.get(field) != new.get(field) for field in (old.keys() | new.keys()) - skipped)
+
+
+def _released(resource: Resource, obj: Object) -> bool:
+    """Whether nothing holds an object that is to be deleted: its finalizers are gone, its grace is over."""
+    meta = obj["metadata"]
+    if not meta.get("deletionTimestamp") or meta.get("finalizers") or resource.id in admission.EMPTIED_FIRST:
+        return False
+    return not meta.get("deletionGracePeriodSeconds")

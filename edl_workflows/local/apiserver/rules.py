@@ -1,0 +1,178 @@
+"""CEL rules of structural schemas (``x-kubernetes-validations``), with transition rules over ``oldSelf``.
+
+Evaluated by celpy, about 0.2 ms a rule. It has the CEL standard functions; the Kubernetes extension libraries (quantity,
+url, ip, list sums) are absent, and a rule that calls one fails with an error that says so.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import celpy
+from celpy import celtypes
+from celpy.adapter import json_to_cel
+from celpy.celparser import CELParseError
+from celpy.evaluation import CELEvalError
+
+from edl_workflows.local.apiserver.errors import Cause
+from edl_workflows.local.apiserver.schemas import SchemaDict, join
+
+_REASONS = {
+    "FieldValueInvalid": "Invalid value",
+    "FieldValueForbidden": "Forbidden",
+    "FieldValueRequired": "Required value",
+    "FieldValueDuplicate": "Duplicate value",
+}
+_OLD = re.compile(r"\boldSelf\b")
+_environment = celpy.Environment()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One compiled rule.
+
+    Attributes:
+        text: the CEL expression.
+        program: compiled.
+        message: what a violation says.
+        message_program: computes it instead.
+        reason: of the cause.
+        field_path: below the rule's place, as ``.spec.replicas``; empty for the place itself.
+        transition: it compares with the old value, so it is checked on changes only.
+    """
+
+    text: str
+    program: Any
+    message: str
+    message_program: Any
+    reason: str
+    field_path: str
+    transition: bool
+
+
+@dataclass
+class RuleTree:
+    """The rules of a schema node and, by step, of the nodes below it that have any."""
+
+    rules: list[Rule] = field(default_factory=list)
+    properties: dict[str, "RuleTree"] = field(default_factory=dict)
+    items: "RuleTree | None" = None
+    values: "RuleTree | None" = None
+    list_keys: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.rules or self.properties or self.items or self.values)
+
+
+def compile_rules(schema: SchemaDict, path: str) -> tuple[RuleTree, list[Cause]]:
+    """Compile all rules of a schema; those that don't compile become causes at their `path`."""
+    causes: list[Cause] = []
+    return _compile(schema, path, causes), causes
+
+
+def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> RuleTree:
+    tree = RuleTree()
+    for index, raw in enumerate(schema.get("x-kubernetes-validations") or []):
+        try:
+            tree.rules.append(_rule(raw))
+        except CELParseError as error:
+            at = f"{path}.x-kubernetes-validations[{index}].rule"
+            causes.append(
+                Cause(
+                    "FieldValueInvalid",
+                    f'Invalid value: "{raw["rule"]}": compilation failed: {error.args[0]}',
+                    at,
+                )
+            )
+    for name, child in (schema.get("properties") or {}).items():
+        if below := _compile(child, f"{path}.properties[{name}]", causes):
+            tree.properties[name] = below
+    tree.items = (
+        _compile(schema["items"], f"{path}.items", causes)
+        if isinstance(schema.get("items"), Mapping)
+        else None
+    )
+    extra = schema.get("additionalProperties")
+    tree.values = (
+        _compile(extra, f"{path}.additionalProperties", causes) if isinstance(extra, Mapping) else None
+    )
+    if schema.get("x-kubernetes-list-type") == "map":
+        tree.list_keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
+    return tree
+
+
+def _rule(raw: Mapping[str, Any]) -> Rule:
+    text = str(raw["rule"])
+    expression = raw.get("messageExpression")
+    return Rule(
+        text=text,
+        program=_program(text),
+        message=str(raw.get("message") or f"failed rule: {text.strip()}"),
+        message_program=_program(str(expression)) if expression else None,
+        reason=str(raw.get("reason") or "FieldValueInvalid"),
+        field_path=str(raw.get("fieldPath") or ""),
+        transition=bool(_OLD.search(text)),
+    )
+
+
+def _program(text: str) -> Any:
+    return _environment.program(_environment.compile(text))
+
+
+def evaluate(value: Any, old: Any, tree: RuleTree, path: str = "") -> list[Cause]:
+    """The rules that `value` breaks; `old` is the value before the change, None if there was none."""
+    return list(_walk(value, old, tree, path))
+
+
+def _walk(value: Any, old: Any, tree: RuleTree, path: str) -> Iterator[Cause]:
+    if not tree or value is None:
+        return
+    yield from _here(value, old, tree, path)
+    if isinstance(value, dict):
+        before = old if isinstance(old, dict) else {}
+        for name, child in value.items():
+            below = tree.properties.get(name) or tree.values
+            if below:
+                yield from _walk(child, before.get(name), below, join(path, name))
+    elif isinstance(value, list) and tree.items:
+        for index, child in enumerate(value):
+            yield from _walk(child, _partner(child, old, tree.list_keys), tree.items, join(path, index))
+
+
+def _partner(entry: Any, old: Any, keys: Sequence[str]) -> Any:
+    # Only lists of type map say which old entry an entry was.
+    if not keys or not isinstance(old, list) or not isinstance(entry, dict):
+        return None
+    return next((before for before in old if all(before.get(key) == entry.get(key) for key in keys)), None)
+
+
+def _here(value: Any, old: Any, tree: RuleTree, path: str) -> Iterator[Cause]:
+    rules = [rule for rule in tree.rules if old is not None or not rule.transition]
+    if not rules:
+        return
+    variables = {"self": json_to_cel(value)}
+    if old is not None:
+        variables["oldSelf"] = json_to_cel(old)
+    for rule in rules:
+        problem = _broken(rule, variables)
+        if problem:
+            spelt = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else value
+            lead = _REASONS.get(rule.reason, "Invalid value")
+            shown = (
+                f'{lead}: "{spelt}": {problem}'
+                if rule.reason == "FieldValueInvalid"
+                else f"{lead}: {problem}"
+            )
+            yield Cause(
+                rule.reason, shown, f"{path}{rule.field_path}" if path else rule.field_path.lstrip(".")
+            )
+
+
+def _broken(rule: Rule, variables: Mapping[str, Any]) -> str:
+    try:
+        if rule.program.evaluate(variables) == celtypes.BoolType(True):
+            return ""
+        return str(rule.message_program.evaluate(variables)) if rule.message_program else rule.message
+    except CELEvalError as error:
+        return f"rule {rule.text!r} could not be evaluated: {error.args[0]}"

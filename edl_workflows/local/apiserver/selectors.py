@@ -1,0 +1,102 @@
+"""Label and field selectors: text → a match over labels or fields.
+
+Grammar as upstream: ``a=b,a==b,a!=b,a in (x,y),a notin (x),a,!a`` for labels; ``a=b,a==b,a!=b`` for fields.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from edl_workflows.local.apiserver import errors, store
+
+Requirement = Callable[[Mapping[str, str]], bool]
+
+_KEY = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+_EXISTS = re.compile(rf"^(!?)\s*({_KEY})$")
+_EQUALS = re.compile(rf"^({_KEY})\s*(==|=|!=)\s*({_VALUE})$")
+_ORDER = re.compile(rf"^({_KEY})\s*([<>])\s*(-?\d+)$")
+_SET = re.compile(rf"^({_KEY})\s+(in|notin)\s*\(([^()]*)\)$")
+_COMMA = re.compile(r",(?![^(]*\))")
+_FIELD = re.compile(r"^([A-Za-z0-9_.\-/]+)(==|!=|=)(.*)$")
+
+
+def _label_requirement(text: str) -> Requirement:
+    if match := _EXISTS.match(text):
+        absent, key = bool(match[1]), match[2]
+        return lambda labels: (key in labels) is not absent
+    if match := _EQUALS.match(text):
+        key, operator, value = match.groups()
+        if operator == "!=":
+            return lambda labels: labels.get(key) != value
+        return lambda labels: labels.get(key) == value
+    if match := _SET.match(text):
+        key, operator = match[1], match[2]
+        values = frozenset(part.strip() for part in match[3].split(","))
+        if operator == "notin":
+            return lambda labels: labels.get(key) not in values
+        return lambda labels: labels.get(key) in values
+    if match := _ORDER.match(text):
+        key, operator, bound = match[1], match[2], int(match[3])
+        return lambda labels: _ordered(labels.get(key), operator, bound)
+    raise errors.bad_request(
+        f"unable to parse requirement: {text!r} is not a label requirement such as a=b or a in (x,y)"
+    )
+
+
+def _ordered(value: str | None, operator: str, bound: int) -> bool:
+    if value is None or not re.fullmatch(r"-?\d+", value):
+        return False
+    return int(value) > bound if operator == ">" else int(value) < bound
+
+
+def labels(text: str) -> list[Requirement]:
+    """The requirements of a label selector.
+
+    Raises:
+        ApiError: 400, it can't be parsed.
+    """
+    return [_label_requirement(part.strip()) for part in _COMMA.split(text) if part.strip()]
+
+
+def fields(text: str, supported: frozenset[str]) -> list[Requirement]:
+    """The requirements of a field selector over the `supported` fields.
+
+    Raises:
+        ApiError: 400, it can't be parsed or names another field.
+    """
+    return [_field_requirement(part.strip(), supported) for part in text.split(",") if part.strip()]
+
+
+def _field_requirement(text: str, supported: frozenset[str]) -> Requirement:
+    match = _FIELD.match(text)
+    if match is None:
+        raise errors.bad_request(
+            f"invalid selector: {text!r}; can't understand it, write field=value or field!=value"
+        )
+    key, operator, value = match.groups()
+    if key not in supported:
+        raise errors.bad_request(
+            f"field label not supported: {key}; supported are {', '.join(sorted(supported))}"
+        )
+    if operator == "!=":
+        return lambda values: values.get(key, "") != value
+    return lambda values: values.get(key, "") == value
+
+
+def match(label_selector: str, field_selector: str, supported: frozenset[str]) -> store.Match:
+    """The match of a list or watch.
+
+    Raises:
+        ApiError: 400, one of the two can't be parsed.
+    """
+    if not label_selector and not field_selector:
+        return store.everything
+    by_label = labels(label_selector)
+    by_field = fields(field_selector, supported)
+
+    def matches(revision: store.Revision) -> bool:
+        return all(holds(revision.labels) for holds in by_label) and all(
+            holds(revision.fields) for holds in by_field
+        )
+
+    return matches

@@ -1,0 +1,81 @@
+"""Writes the structural schemas of the built-in kinds from the models of the `kubernetes` client.
+
+Run it after a new version of the client: ``python tests/unit/local/apiserver/generate_builtin_schemas.py``. The client's
+models are generated from Kubernetes' own OpenAPI document, so the schemas have its fields, types and required fields.
+"""
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+
+TARGET = Path(__file__).parents[4] / "edl_workflows" / "local" / "apiserver" / "builtin_schemas.json"
+ROOTS = (
+    "V1Namespace", "V1Node", "V1Pod", "V1Service", "V1Endpoints", "V1ConfigMap", "V1Secret", "V1ServiceAccount",
+    "CoreV1Event", "V1Lease", "V1PriorityClass", "V1CustomResourceDefinition", "V1Scale", "V1Eviction", "V1Binding",
+    "V1DeleteOptions",
+)  # fmt: skip
+OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
+QUANTITY: dict[str, Any] = {"x-kubernetes-int-or-string": True}
+QUANTITIES = {"limits", "requests", "capacity", "allocatable", "overhead", "allocatedResources", "default", "hard", "sizeLimit"}
+PLAIN = {
+    "str": {"type": "string"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "bool": {"type": "boolean"},
+    "datetime": {"type": "string", "format": "date-time"},
+    "object": OPEN,
+}
+LEFT_OPEN = {"V1ObjectMeta", "V1ListMeta", "V1JSONSchemaProps", "V1ManagedFieldsEntry"}
+"""Checked elsewhere, or recursive."""
+
+
+def field_schema(name: str, kind: str) -> dict[str, Any]:
+    if found := re.fullmatch(r"list\[(.+)\]", kind):
+        return {"type": "array", "items": field_schema(name, found[1])}
+    if found := re.fullmatch(r"dict[\[(]str, (.+)[\])]", kind):
+        value = QUANTITY if name in QUANTITIES else field_schema(name, found[1])
+        return {"type": "object", "additionalProperties": value}
+    if name in QUANTITIES and kind == "str":
+        return QUANTITY
+    if kind in LEFT_OPEN:
+        return {"type": "object", **OPEN}
+    return PLAIN.get(kind) or {"$ref": kind}
+
+
+def type_schema(name: str) -> dict[str, Any]:
+    model = getattr(client, name)
+    properties = {model.attribute_map[field]: field_schema(model.attribute_map[field], kind) for field, kind in model.openapi_types.items()}
+    required = [json_name for field, json_name in model.attribute_map.items() if is_required(model, field)]
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    return {**schema, "required": required} if required else schema
+
+
+def is_required(model: type, field: str) -> bool:
+    setter = getattr(model, field).fset
+    return "must not be `None`" in inspect.getsource(setter)
+
+
+def references(schema: Any) -> set[str]:
+    if isinstance(schema, dict):
+        found = {schema["$ref"]} if "$ref" in schema else set()
+        return found.union(*(references(value) for value in schema.values()))
+    return set()
+
+
+def generate() -> str:
+    types: dict[str, Any] = {}
+    waiting = set(ROOTS)
+    while waiting:
+        name = waiting.pop()
+        types[name] = type_schema(name)
+        waiting |= references(types[name]) - types.keys()
+    lines = [f"{json.dumps(name)}: {json.dumps(types[name], sort_keys=True)}" for name in sorted(types)]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(generate())
