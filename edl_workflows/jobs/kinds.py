@@ -4,7 +4,7 @@ The controller starts a LIST+WATCH for every row and every `Source`, groups what
 `Kind.decide` for each object of a group in which something changed. Stages and the CLI take `Kind.view` from here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +101,8 @@ def _rejected(manifest: Manifest, error: ManifestError) -> Actions:
 
 
 def _by_label(manifest: Manifest) -> str:
-    return (manifest["metadata"].get("labels") or {}).get(names.JOB_LABEL, "")
+    labels: Mapping[str, str] = manifest["metadata"].get("labels") or {}
+    return labels.get(names.JOB_LABEL, "")
 
 
 def _by_name(manifest: Manifest) -> str:

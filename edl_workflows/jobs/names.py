@@ -16,6 +16,8 @@ REPLICA_INDEX_LABEL = "elasticjob.dlrover/replica-index"
 """The node's id: unique within (job, type) for ever, never used twice."""
 RANK_INDEX_LABEL = "elasticjob.dlrover/rank-index"
 """The node's rank: kept by the node that replaces it."""
+RELAUNCH_COUNT_LABEL = "elasticjob.dlrover/relaunch-count"
+"""On master pods: how much of the budget of restarts was used when the pod was made."""
 SCALE_TYPE_LABEL = "scale-type"
 SCALE_AUTO = "auto"
 """Written by a job's master, carried out by the controller: create and remove these pods."""
@@ -47,13 +49,45 @@ ENV_NODE_TYPE = "NODE_TYPE"
 ENV_NODE_ID = "NODE_ID"
 ENV_NODE_RANK = "NODE_RANK"
 ENV_JOB_TOKEN = "EDL_JOB_TOKEN"  # noqa: S105 - the variable's name, not a secret
+ENV_NODE_NUM = "NODE_NUM"
+"""How many nodes of its type the job wanted when the pod was made; users' scripts read it (``--nnodes=1:$NODE_NUM``)."""
+ENV_POD_IP = "POD_IP"
+ENV_HOST_IP = "HOST_IP"
 ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
 """Set by the agent for the training process: the cluster version it belongs to."""
+
+
+MAX_JOB_NAME = 37
+"""Names of services and values of labels hold 63 characters, and the longest of a job's, `master_name`, adds 26.
+A node's name then still has room for ids up to 12 digits."""
 
 
 def node_name(job: str, node_type: str, node_id: int) -> str:
     """Name of a node's pod and of its service: ``<job>-edljob-<type>-<id>`` as upstream's scaler makes it."""
     return f"{job}-edljob-{node_type}-{node_id}"
+
+
+def parse_node_name(job: str, name: str) -> tuple[str, int] | None:
+    """Type and id in a name that `node_name` made for this job; None for any other name."""
+    node_type, _, node_id = name.removeprefix(f"{job}-edljob-").rpartition("-")
+    if node_type not in NODE_PORTS or not (node_id.isascii() and node_id.isdigit()):
+        return None
+    return (node_type, int(node_id)) if name == node_name(job, node_type, int(node_id)) else None
+
+
+def master_pod_name(job: str, index: int) -> str:
+    """Name of the job's master pod number `index`: 0, 1, … as masters are replaced."""
+    return f"{master_name(job)}-{index}"
+
+
+def master_account_name(job: str) -> str:
+    """Name of the master's ServiceAccount, and of the Role and RoleBinding that give it its rights."""
+    return f"{job}-edljob-master"
+
+
+def spec_plan_name(job: str, generation: int) -> str:
+    """Name of the ScalePlan that an edit of the job's replicas becomes."""
+    return f"{job}-spec-{generation}"
 
 
 def master_name(job: str) -> str:

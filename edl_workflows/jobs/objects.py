@@ -198,20 +198,19 @@ def _path(*parts: int | str) -> str:
 
 
 def _suggestion(cls: type[BaseModel], loc: tuple[int | str, ...]) -> str:
-    model: type[BaseModel] | None = cls
+    model = cls
     for part in loc[:-1]:
-        model = _model_at(model, part)
-        if model is None:
+        found = _model_at(model, part)
+        if found is None:
             return ""
-    names = [field.alias or name for name, field in model.model_fields.items()] if model else []
+        model = found
+    names = [field.alias or name for name, field in model.model_fields.items()]
     near = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(names))}"
 
 
-def _model_at(model: type[BaseModel] | None, part: int | str) -> type[BaseModel] | None:
+def _model_at(model: type[BaseModel], part: int | str) -> type[BaseModel] | None:
     """The model that `part` leads to: a field's own, or a container's (whose keys and indices lead nowhere new)."""
-    if model is None:
-        return None
     for name, field in model.model_fields.items():
         if part in (name, field.alias):
             return next(iter(_models_in(field.annotation)), None)

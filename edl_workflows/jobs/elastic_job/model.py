@@ -6,11 +6,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.objects import Condition, Model, PodTemplate, Quantity, Resource
+from edl_workflows.jobs.elastic_job import validation
+from edl_workflows.jobs.objects import Condition, Model, PodTemplate, Quantity, Resource, reject
 
 KIND = "ElasticJob"
 PLURAL = "elasticjobs"
+
+Role = Literal["ps", "worker", "chief", "evaluator", "dlrover-master"]
 
 
 class DistributionStrategy(StrEnum):
@@ -98,39 +100,16 @@ class ElasticJobSpec(Model):
     optimize_mode: OptimizeMode = OptimizeMode.SINGLE_JOB
     brain_service: str = ""
     resource_limits: ResourceLimits = Field(default_factory=ResourceLimits)
-    replica_specs: dict[Literal["ps", "worker", "chief", "evaluator", "dlrover-master"], ReplicaSpec]
+    replica_specs: dict[Role, ReplicaSpec]
     envs: dict[str, dict[str, Any]] = Field(default_factory=dict)
     suspend: bool = False
     enable_dynamic_sharding: bool | None = None
     enable_elastic_scheduling: bool | None = None
 
     @model_validator(mode="after")
-    def _check_roles(self) -> Self:
-        if not ({names.WORKER_TYPE, names.CHIEF_TYPE} & set(self.replica_specs)):
-            raise ValueError("replicaSpecs: a job needs a 'worker' or a 'chief'")
-        if (
-            self.distribution_strategy is DistributionStrategy.ALLREDUCE
-            and names.PS_TYPE in self.replica_specs
-        ):
-            raise ValueError(
-                "replicaSpecs.ps: AllreduceStrategy has no parameter servers; remove it or the strategy"
-            )
-        for role, spec in self.replica_specs.items():
-            _check_template(role, spec)
+    def _check(self) -> Self:
+        reject([*validation.roles(self), *validation.templates(self), *validation.envs(self.envs)])
         return self
-
-
-def _check_template(role: str, spec: ReplicaSpec) -> None:
-    containers = (spec.template.get("spec") or {}).get("containers")
-    if not containers and role == names.MASTER_TYPE:
-        return  # the controller brings a whole template of its own
-    if not isinstance(containers, list) or not containers:
-        raise ValueError(f"replicaSpecs.{role}.template.spec.containers: at least one container is needed")
-    for index, container in enumerate(containers):
-        if not isinstance(container, dict) or not container.get("name"):
-            raise ValueError(
-                f"replicaSpecs.{role}.template.spec.containers.{index}.name: required field is missing"
-            )
 
 
 class ReplicaStatus(Model):
@@ -215,7 +194,12 @@ class ElasticJobStatus(Model):
 class ElasticJob(Resource):
     """The custom resource."""
 
-    api_version: Literal["elastic.iml.github.io/v1alpha1"] = names.API_VERSION
-    kind: Literal["ElasticJob"] = KIND
+    api_version: Literal["elastic.iml.github.io/v1alpha1"] = "elastic.iml.github.io/v1alpha1"
+    kind: Literal["ElasticJob"] = "ElasticJob"
     spec: ElasticJobSpec
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        reject(validation.name(self.metadata))
+        return self

@@ -6,8 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from edl_workflows.exceptions import Problem
 from edl_workflows.jobs import names
-from edl_workflows.jobs.objects import Condition, Model, Quantity, Resource
+from edl_workflows.jobs.objects import Condition, Model, Quantity, Resource, reject
 
 KIND = "ScalePlan"
 PLURAL = "scaleplans"
@@ -142,8 +143,8 @@ class ScalePlanStatus(Model):
 class ScalePlan(Resource):
     """The custom resource."""
 
-    api_version: Literal["elastic.iml.github.io/v1alpha1"] = names.API_VERSION
-    kind: Literal["ScalePlan"] = KIND
+    api_version: Literal["elastic.iml.github.io/v1alpha1"] = "elastic.iml.github.io/v1alpha1"
+    kind: Literal["ScalePlan"] = "ScalePlan"
     spec: ScalePlanSpec
     status: ScalePlanStatus = Field(default_factory=ScalePlanStatus)
 
@@ -162,13 +163,11 @@ class ScalePlan(Resource):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        label = self.metadata.labels.get(names.JOB_LABEL, "")
         if not self.job:
-            raise ValueError(f"spec.ownerJob: name the ElasticJob here or in the label {names.JOB_LABEL!r}")
-        if (
-            self.spec.owner_job
-            and self.metadata.labels.get(names.JOB_LABEL, self.spec.owner_job) != self.spec.owner_job
-        ):
-            raise ValueError(
-                f"spec.ownerJob: says {self.spec.owner_job!r}, the label {names.JOB_LABEL!r} another job"
+            reject(
+                [Problem("spec.ownerJob", f"name the ElasticJob here or in the label {names.JOB_LABEL!r}")]
             )
+        if label and label != self.job:
+            reject([Problem("spec.ownerJob", f"says {self.job!r}, the label {names.JOB_LABEL!r} {label!r}")])
         return self
