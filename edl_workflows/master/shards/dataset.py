@@ -1,28 +1,31 @@
 """One data set: leases, acknowledgements, failures, time-outs, rollback. The rules are in the package's docstring."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple, Protocol
 
 from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.master.shards.epochs import Epochs, ShardSource
 from edl_workflows.master.shards.leases import Lease, Leases
 from edl_workflows.master.shards.sequence import Sequence
-from edl_workflows.master.shards.snapshot import DatasetPosition, DatasetSnapshot, LeaseSnapshot, numbers_of
+from edl_workflows.master.shards.snapshot import (
+    DatasetPosition,
+    DatasetSnapshot,
+    Interval,
+    LeaseSnapshot,
+    numbers_of,
+    to_intervals,
+)
 from edl_workflows.master.shards.stream import Stream
 from edl_workflows.protocol.datasets import (
     MAX_SHARDS_PER_MESSAGE,
-    AckReply,
-    AckRequest,
     DatasetParams,
     DatasetProgress,
     FailedShard,
-    LeaseReply,
     LeaseState,
     PartitionOffsets,
     ReleasedShard,
-    Shard,
-    ShardKey,
     Splitter,
     StreamUpdate,
 )
@@ -34,12 +37,44 @@ _LEASES_LOST_AT_MOST = 1_000_000
 also those that a restored master doesn't know it gave."""
 
 
-class _Outcome(Enum):
+class Outcome(Enum):
     """What an answer to a lease came to; see `AckReply`."""
 
     ACCEPTED = 1
     DUPLICATE = 2
     STALE = 3
+
+
+class LeasedShard(NamedTuple):
+    """A shard in a worker's hands; the fields are those of `Shard`. A tuple, since they are made by the thousand."""
+
+    epoch: int
+    ordinal: int
+    lease: int
+    partition: str
+    start: int
+    end: int
+    indices: list[int] | None
+
+
+class ShardName(Protocol):
+    """What names a shard and its lease: a `ShardKey` from the wire, or a `LeasedShard`."""
+
+    @property
+    def epoch(self) -> int:
+        """See `ShardKey`."""
+
+    @property
+    def ordinal(self) -> int:
+        """See `ShardKey`."""
+
+    @property
+    def lease(self) -> int:
+        """See `ShardKey`."""
+
+    @property
+    def partition(self) -> str:
+        """See `ShardKey`."""
 
 
 @dataclass(frozen=True)
@@ -135,48 +170,50 @@ class Dataset:
         self._params = params.model_copy(update={"partitions": grown, "closed": closed})
         self._source.grow(self._params)
 
-    def lease(self, node: str, max_shards: int, now: float, holding: list[int] | None = None) -> LeaseReply:
-        """Hands out up to ``max_shards`` shards; see `LeaseRequest`."""
+    def lease(
+        self, node: str, max_shards: int, now: float, holding: Container[int] | None = None
+    ) -> list[LeasedShard]:
+        """Hands out up to ``max_shards`` shards; see `LeaseRequest`. None: wait, or look at `state`."""
         if holding is not None:
             self._give_back(lease for lease in self._leases.of(node) if lease.number not in holding)
         if self._reason:
-            return LeaseReply(state=LeaseState.FAILED, reason=self._reason)
-        taken = self._source.take(min(max_shards, self._max_shards()))
-        if not taken:
-            return LeaseReply(state=LeaseState.END if self._source.finished else LeaseState.WAIT)
-        number = self._next_lease
-        self._next_lease = number + 1
-        self._leases.add(Lease(number, node, now + self._params.timeout_s, set(taken)))
-        return LeaseReply(state=LeaseState.OK, shards=[self._shard(*shard, number) for shard in taken])
+            return []
+        lease = Lease(self._next_lease, node, now + self._params.timeout_s)
+        taken = self._source.take(min(max_shards, self._max_shards), lease)
+        if taken:
+            self._next_lease += 1
+            self._leases.add(lease)
+        return [
+            self._shard(sequence, ordinal, lease.number)
+            for sequence, ordinals in taken
+            for ordinal in ordinals
+        ]
 
-    def acknowledge(self, node: str, request: AckRequest, now: float) -> AckReply:
-        """Takes answers to leases; see `AckRequest`."""
-        outcomes = [self._take_done(key, now) for key in request.done]
-        outcomes += [self._take_failed(node, failed) for failed in request.failed]
-        outcomes += [self._take_released(node, released, now) for released in request.released]
-        return AckReply(
-            accepted=outcomes.count(_Outcome.ACCEPTED),
-            duplicates=outcomes.count(_Outcome.DUPLICATE),
-            stale=outcomes.count(_Outcome.STALE),
-            state=self.state,
-            reason=self._reason,
-        )
+    def done(self, shards: Iterable[ShardName], now: float) -> list[Outcome]:
+        """Shards were processed, by whomever."""
+        return [self._take_done(shard, now) for shard in shards]
+
+    def failed(self, node: str, shards: Iterable[FailedShard]) -> list[Outcome]:
+        """Shards could not be processed: the next worker tries them, or the data set fails."""
+        return [self._take_failed(node, shard) for shard in shards]
+
+    def released(self, node: str, shards: Iterable[ReleasedShard], now: float) -> list[Outcome]:
+        """Shards are given back unfinished."""
+        return [self._take_released(node, shard, now) for shard in shards]
 
     def release_node(self, node: str) -> int:
         """The node died or restarted: what it held returns to the queue. How many shards."""
-        return self._give_back(self._leases.of(node))
+        return sum(len(ordinals) for _, ordinals in self._give_back(self._leases.of(node)))
 
     def expire(self, now: float) -> list[ExpiredLease]:
         """Returns the shards of leases whose deadline has passed; each has then one retry less."""
-        expired = []
-        for lease in self._leases.expired(now):
-            shards = self._leases.give_back(lease)
-            expired.append(ExpiredLease(self._params.name, lease.node, lease.number, len(shards)))
-            self._timeouts += len(shards)
-            for sequence, ordinal in shards:
-                self._count_retry(
-                    sequence, ordinal, f"{lease.node} did not answer in {self._params.timeout_s:g} s"
-                )
+        leases = self._leases.expired(now)
+        expired = [ExpiredLease(self._params.name, lease.node, lease.number, lease.open) for lease in leases]
+        why = f"no answer came in {self._params.timeout_s:g} s"
+        for sequence, ordinals in self._give_back(leases):
+            self._timeouts += len(ordinals)
+            for ordinal in ordinals:
+                self._count_retry(sequence, ordinal, why)
         return expired
 
     def position(self) -> DatasetPosition:
@@ -200,7 +237,7 @@ class Dataset:
         return DatasetSnapshot(
             params=self._params,
             position=self.position(),
-            leases=self._leases.snapshot(),
+            leases=self._stored_leases(),
             next_lease=self._next_lease,
             void_before=self._void_before,
             reason=self._reason,
@@ -231,6 +268,8 @@ class Dataset:
         streaming = self._params.splitter is Splitter.STREAMING
         self._source: ShardSource = (Stream if streaming else Epochs)(self._params, position)
         self._leases = Leases()
+        listed = MAX_INDICES_PER_REPLY // self._params.records_per_shard
+        self._max_shards = max(1, listed) if self._source.lists_records else MAX_SHARDS_PER_MESSAGE
         self._records_done = position.records_done
         self._completed_steps = position.completed_steps
 
@@ -238,96 +277,107 @@ class Dataset:
         lease = Lease(stored.number, stored.node, stored.deadline)
         sequences = {(sequence.epoch, sequence.partition): sequence for sequence in self._source.sequences()}
         for epoch, partition, intervals in stored.shards:
-            sequence = sequences[epoch, partition]
-            for ordinal in numbers_of(intervals):
-                del sequence.returned[ordinal]
-                lease.shards.add((sequence, ordinal))
+            sequences[epoch, partition].lease_returned(numbers_of(intervals), lease)
         self._leases.add(lease)
 
-    def _max_shards(self) -> int:
-        if self._source.lists_records:
-            return max(1, MAX_INDICES_PER_REPLY // self._params.records_per_shard)
-        return MAX_SHARDS_PER_MESSAGE
+    def _stored_leases(self) -> list[LeaseSnapshot]:
+        shards: dict[Lease, list[tuple[int, str, list[Interval]]]] = {
+            lease: [] for lease in self._leases.all()
+        }
+        for sequence in self._source.sequences():
+            for lease, ordinals in sequence.by_lease().items():
+                shards[lease].append((sequence.epoch, sequence.partition, to_intervals(ordinals)))
+        return [
+            LeaseSnapshot(number=lease.number, node=lease.node, deadline=lease.deadline, shards=held)
+            for lease, held in shards.items()
+        ]
 
-    def _shard(self, sequence: Sequence, ordinal: int, lease: int) -> Shard:
+    def _shard(self, sequence: Sequence, ordinal: int, lease: int) -> LeasedShard:
         start, end = self._source.bounds(sequence, ordinal)
-        start += sequence.partial.get(ordinal, 0)
+        if sequence.partial:
+            start += sequence.partial.get(ordinal, 0)
         indices = None
         if self._source.lists_records and sequence.order is not None:
             indices = [sequence.order[place] for place in range(start, end)]
-        return Shard(
-            epoch=sequence.epoch,
-            ordinal=ordinal,
-            lease=lease,
-            partition=sequence.partition,
-            start=start,
-            end=end,
-            indices=indices,
-        )
+        return LeasedShard(sequence.epoch, ordinal, lease, sequence.partition, start, end, indices)
 
-    def _take_done(self, key: ShardKey, now: float) -> _Outcome:
-        if key.lease < self._void_before:
-            return _Outcome.STALE
-        sequence = self._source.find(key.epoch, key.partition)
+    def _take_done(self, shard: ShardName, now: float) -> Outcome:
+        ordinal = shard.ordinal
+        if shard.lease < self._void_before:
+            return Outcome.STALE
+        sequence = self._source.find(shard.epoch, shard.partition)
         if sequence is None:
-            completed = not key.partition and key.epoch <= self._source.epoch
-            return _Outcome.DUPLICATE if completed else _Outcome.STALE
-        if key.ordinal >= sequence.count:
-            return _Outcome.STALE
-        lease = self._leases.holder_of(sequence, key.ordinal)
-        records = self._records_left(sequence, key.ordinal)
-        if not sequence.settle(key.ordinal):
-            return _Outcome.DUPLICATE
-        if lease is not None:
-            self._leases.remove(lease, sequence, key.ordinal)
-            if lease.number == key.lease:
-                lease.deadline = now + self._params.timeout_s
+            completed = not shard.partition and shard.epoch <= self._source.epoch
+            return Outcome.DUPLICATE if completed else Outcome.STALE
+        if ordinal >= sequence.count:
+            return Outcome.STALE
+        records = self._records_left(sequence, ordinal)
+        lease = sequence.leased.get(ordinal)
+        if not sequence.settle(ordinal):
+            return Outcome.DUPLICATE
         self._count_records(records)
+        if lease is not None:
+            if lease.number == shard.lease:
+                lease.deadline = now + self._params.timeout_s
+            if not lease.open:
+                self._leases.end(lease)
         if sequence.complete:
             self._source.close(sequence)
-        return _Outcome.ACCEPTED
+        return Outcome.ACCEPTED
 
-    def _take_failed(self, node: str, failed: FailedShard) -> _Outcome:
-        held = self._held(node, failed)
-        if held is None:
-            return _Outcome.STALE
-        self._return(*held, failed.ordinal)
+    def _take_failed(self, node: str, failed: FailedShard) -> Outcome:
+        sequence = self._held(node, failed)
+        if sequence is None:
+            return Outcome.STALE
+        self._return(sequence, failed.ordinal)
         self._failures += 1
-        self._count_retry(held[1], failed.ordinal, f"{node} says: {failed.message or 'no reason given'}")
-        return _Outcome.ACCEPTED
+        self._count_retry(sequence, failed.ordinal, f"{node} says: {failed.message or 'no reason given'}")
+        return Outcome.ACCEPTED
 
-    def _take_released(self, node: str, released: ReleasedShard, now: float) -> _Outcome:
-        held = self._held(node, released)
-        if held is None:
-            return _Outcome.STALE
-        lease, sequence = held
+    def _take_released(self, node: str, released: ReleasedShard, now: float) -> Outcome:
+        sequence = self._held(node, released)
+        if sequence is None:
+            return Outcome.STALE
         if released.records_done >= self._records_left(sequence, released.ordinal):
             return self._take_done(released, now)
         if released.records_done:
             done = sequence.partial.get(released.ordinal, 0) + released.records_done
             sequence.partial[released.ordinal] = done
             self._count_records(released.records_done)
-        self._return(lease, sequence, released.ordinal)
-        return _Outcome.ACCEPTED
+        self._return(sequence, released.ordinal)
+        return Outcome.ACCEPTED
 
-    def _held(self, node: str, key: ShardKey) -> tuple[Lease, Sequence] | None:
-        """The lease and sequence of a shard if that node holds it under that lease."""
-        sequence = self._source.find(key.epoch, key.partition)
-        lease = None if sequence is None else self._leases.holder_of(sequence, key.ordinal)
-        if sequence is None or lease is None or lease.number != key.lease or lease.node != node:
+    def _held(self, node: str, shard: ShardName) -> Sequence | None:
+        """The sequence of a shard if that node holds it under that lease."""
+        sequence = self._source.find(shard.epoch, shard.partition)
+        lease = None if sequence is None else sequence.leased.get(shard.ordinal)
+        if lease is None or lease.number != shard.lease or lease.node != node:
             return None
-        return lease, sequence
+        return sequence
 
-    def _return(self, lease: Lease, sequence: Sequence, ordinal: int) -> None:
-        self._leases.remove(lease, sequence, ordinal)
-        sequence.give_back(ordinal)
+    def _return(self, sequence: Sequence, ordinal: int) -> None:
+        lease = sequence.leased[ordinal]
+        sequence.give_back([ordinal])
+        if not lease.open:
+            self._leases.end(lease)
 
-    def _give_back(self, leases: Iterable[Lease]) -> int:
-        return sum(len(self._leases.give_back(lease)) for lease in leases)
+    def _give_back(self, leases: Iterable[Lease]) -> list[tuple[Sequence, list[int]]]:
+        """Ends leases: what they hold returns, in order, and is told."""
+        ended = set(leases)
+        if not ended:
+            return []
+        returned = []
+        for sequence in self._source.sequences():
+            ordinals = sorted(ordinal for ordinal, lease in sequence.leased.items() if lease in ended)
+            sequence.give_back(ordinals)
+            returned.append((sequence, ordinals))
+        for lease in ended:
+            self._leases.end(lease)
+        return returned
 
     def _records_left(self, sequence: Sequence, ordinal: int) -> int:
         start, end = self._source.bounds(sequence, ordinal)
-        return end - start - sequence.partial.get(ordinal, 0)
+        return end - start - sequence.partial.get(ordinal, 0) if sequence.partial else end - start
 
     def _count_records(self, records: int) -> None:
         self._records_done += records

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from edl_workflows.master.shards.leases import Lease
 from edl_workflows.master.shards.permutation import Permutation
 from edl_workflows.master.shards.sequence import Sequence
 from edl_workflows.master.shards.snapshot import DatasetPosition, SequencePosition
@@ -32,8 +33,8 @@ class ShardSource(Protocol):
     def sequences(self) -> list[Sequence]:
         """What is open, in order."""
 
-    def take(self, limit: int) -> list[tuple[Sequence, int]]:
-        """Up to ``limit`` next shards, which the caller leases."""
+    def take(self, limit: int, lease: Lease) -> list[tuple[Sequence, list[int]]]:
+        """Puts up to ``limit`` next shards under a lease."""
 
     def find(self, epoch: int, partition: str) -> Sequence | None:
         """The open sequence of that name; the next epoch is opened by that if it may be. None: there is none."""
@@ -56,6 +57,7 @@ class Epochs:
     def __init__(self, params: DatasetParams, position: DatasetPosition) -> None:
         self._params = params
         self._shard_size = params.records_per_shard
+        self._size = params.size
         self._count = -(-params.size // self._shard_size)
         self.lists_records = params.shuffle and params.splitter is Splitter.TEXT
         self._last = params.num_epochs if params.num_epochs > 0 else None
@@ -70,7 +72,7 @@ class Epochs:
     @property
     def total(self) -> int | None:
         """See `ShardSource`."""
-        return None if self._last is None else self._params.size * self._last
+        return None if self._last is None else self._size * self._last
 
     @property
     def finished(self) -> bool:
@@ -81,13 +83,20 @@ class Epochs:
         """See `ShardSource`."""
         return list(self._open.values())
 
-    def take(self, limit: int) -> list[tuple[Sequence, int]]:
+    def take(self, limit: int, lease: Lease) -> list[tuple[Sequence, list[int]]]:
         """See `ShardSource`. The oldest epoch goes first."""
-        taken: list[tuple[Sequence, int]] = []
+        taken: list[tuple[Sequence, list[int]]] = []
         for sequence in self._open.values():
-            _take_from(sequence, limit, taken)
-        while len(taken) < limit and (opened := self._open_next()):
-            _take_from(opened, limit, taken)
+            ordinals = sequence.take(limit, lease)
+            if ordinals:
+                taken.append((sequence, ordinals))
+                limit -= len(ordinals)
+                if not limit:
+                    return taken
+        while limit and (opened := self._open_next()):
+            ordinals = opened.take(limit, lease)
+            taken.append((opened, ordinals))
+            limit -= len(ordinals)
         return taken
 
     def find(self, epoch: int, partition: str) -> Sequence | None:
@@ -107,7 +116,7 @@ class Epochs:
         if sequence.order is not None and not self.lists_records:
             ordinal = sequence.order[ordinal]
         start = ordinal * self._shard_size
-        return start, min(start + self._shard_size, self._params.size)
+        return start, min(start + self._shard_size, self._size)
 
     def _open_next(self) -> Sequence | None:
         if self._epoch == self._last or len(self._open) >= MAX_OPEN_EPOCHS:
@@ -120,12 +129,6 @@ class Epochs:
     def _sequence(self, position: SequencePosition) -> Sequence:
         order = None
         if self._params.shuffle:
-            items = self._params.size if self.lists_records else self._count
+            items = self._size if self.lists_records else self._count
             order = Permutation(items, f"{self._params.seed}/{position.epoch}")
         return Sequence(self._count, position, order)
-
-
-def _take_from(sequence: Sequence, limit: int, taken: list[tuple[Sequence, int]]) -> None:
-    """Appends shards of a sequence until there are ``limit`` or no more."""
-    while len(taken) < limit and (ordinal := sequence.take()) is not None:
-        taken.append((sequence, ordinal))

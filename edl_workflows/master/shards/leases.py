@@ -1,89 +1,53 @@
-"""Who holds which shards, since when, under which number."""
+"""Who holds shards, under which number, until when. Which shards those are is the sequences' to know."""
 
-from dataclasses import dataclass, field
-
-from edl_workflows.master.shards.sequence import Sequence
-from edl_workflows.master.shards.snapshot import LeaseSnapshot, to_intervals
+from dataclasses import dataclass
 
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """Shards handed out together, and not yet answered.
+    """Shards handed out together.
 
     Attributes:
         deadline: Unix seconds; put off whenever one of them is acknowledged.
+        open: how many of them are not answered.
     """
 
     number: int
     node: str
     deadline: float
-    shards: set[tuple[Sequence, int]] = field(default_factory=set)
+    open: int = 0
 
 
 class Leases:
-    """The leases of one data set."""
+    """The leases of one data set that have open shards."""
 
-    __slots__ = ("_by_node", "_by_number", "_earliest")
+    __slots__ = ("_by_number", "_earliest")
 
     def __init__(self) -> None:
         self._by_number: dict[int, Lease] = {}
-        self._by_node: dict[str, dict[int, Lease]] = {}
         self._earliest = float("inf")
         """No lease has an earlier deadline; so most scans for time-outs end at once."""
 
     def add(self, lease: Lease) -> None:
-        """Hands out the shards of a lease."""
-        for sequence, ordinal in lease.shards:
-            sequence.leased[ordinal] = lease.number
+        """A lease begins."""
         self._by_number[lease.number] = lease
-        self._by_node.setdefault(lease.node, {})[lease.number] = lease
         self._earliest = min(self._earliest, lease.deadline)
 
-    def holder_of(self, sequence: Sequence, ordinal: int) -> Lease | None:
-        """The lease that a shard is under now."""
-        number = sequence.leased.get(ordinal)
-        return None if number is None else self._by_number[number]
+    def end(self, lease: Lease) -> None:
+        """Its last open shard was answered or went back."""
+        del self._by_number[lease.number]
 
-    def remove(self, lease: Lease, sequence: Sequence, ordinal: int) -> None:
-        """A shard leaves its lease; with the last one the lease ends. The sequence is the caller's to update."""
-        lease.shards.discard((sequence, ordinal))
-        if not lease.shards:
-            self._end(lease)
-
-    def give_back(self, lease: Lease) -> list[tuple[Sequence, int]]:
-        """Ends a lease: its shards return to their queues, in order. Returns them."""
-        shards = sorted(lease.shards, key=lambda shard: shard[1])
-        for sequence, ordinal in shards:
-            sequence.give_back(ordinal)
-        self._end(lease)
-        return shards
+    def all(self) -> list[Lease]:
+        """All, oldest first."""
+        return list(self._by_number.values())
 
     def of(self, node: str) -> list[Lease]:
         """A node's leases, oldest first."""
-        return list(self._by_node.get(node, {}).values())
+        return [lease for lease in self._by_number.values() if lease.node == node]
 
     def expired(self, now: float) -> list[Lease]:
-        """The leases whose deadline has passed."""
+        """Those whose deadline has passed."""
         if now < self._earliest:
             return []
         self._earliest = min((lease.deadline for lease in self._by_number.values()), default=float("inf"))
         return [lease for lease in self._by_number.values() if lease.deadline <= now]
-
-    def snapshot(self) -> list[LeaseSnapshot]:
-        """All leases, for storing."""
-        return [_stored(lease) for lease in self._by_number.values()]
-
-    def _end(self, lease: Lease) -> None:
-        del self._by_number[lease.number]
-        of_node = self._by_node[lease.node]
-        del of_node[lease.number]
-        if not of_node:
-            del self._by_node[lease.node]
-
-
-def _stored(lease: Lease) -> LeaseSnapshot:
-    ordinals: dict[tuple[int, str], list[int]] = {}
-    for sequence, ordinal in lease.shards:
-        ordinals.setdefault((sequence.epoch, sequence.partition), []).append(ordinal)
-    shards = [(*name, to_intervals(numbers)) for name, numbers in sorted(ordinals.items())]
-    return LeaseSnapshot(number=lease.number, node=lease.node, deadline=lease.deadline, shards=shards)

@@ -1,7 +1,7 @@
 """All data sets of a job: the door of this package. The HTTP routes, the clock and the storing are the app's."""
 
 from edl_workflows.exceptions import InvalidError, NotFoundError
-from edl_workflows.master.shards.dataset import Dataset, ExpiredLease
+from edl_workflows.master.shards.dataset import Dataset, ExpiredLease, LeasedShard, Outcome
 from edl_workflows.master.shards.snapshot import DatasetPosition, JobPosition, ShardsSnapshot
 from edl_workflows.protocol.datasets import (
     AckReply,
@@ -69,7 +69,13 @@ class ShardManager:
         Raises:
             NotFoundError: no such data set.
         """
-        return self._get(name).lease(str(request.node), request.max_shards, now, request.holding)
+        dataset = self._get(name)
+        leased = dataset.lease(str(request.node), request.max_shards, now, request.holding)
+        if not leased:
+            state = LeaseState.WAIT if dataset.state is LeaseState.OK else dataset.state
+            return LeaseReply(state=state, reason=dataset.reason)
+        shards = [dict(zip(LeasedShard._fields, shard, strict=True)) for shard in leased]
+        return LeaseReply.model_validate({"state": LeaseState.OK, "shards": shards})
 
     def acknowledge(self, name: str, request: AckRequest, now: float) -> AckReply:
         """Takes answers to leases. Repeatable.
@@ -77,7 +83,18 @@ class ShardManager:
         Raises:
             NotFoundError: no such data set.
         """
-        return self._get(name).acknowledge(str(request.node), request, now)
+        dataset = self._get(name)
+        node = str(request.node)
+        outcomes = dataset.done(request.done, now)
+        outcomes += dataset.failed(node, request.failed)
+        outcomes += dataset.released(node, request.released, now)
+        return AckReply(
+            accepted=outcomes.count(Outcome.ACCEPTED),
+            duplicates=outcomes.count(Outcome.DUPLICATE),
+            stale=outcomes.count(Outcome.STALE),
+            state=dataset.state,
+            reason=dataset.reason,
+        )
 
     def release_node(self, node: NodeRef) -> int:
         """The node died, was released, or restarted: what it held goes back. Returns how many shards."""

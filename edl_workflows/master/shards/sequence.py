@@ -1,7 +1,10 @@
 """One epoch or partition: which of its shards are new, out, back, or done."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import islice
 
+from edl_workflows.master.shards.leases import Lease
 from edl_workflows.master.shards.permutation import Permutation
 from edl_workflows.master.shards.snapshot import SequencePosition, numbers_of, to_intervals
 
@@ -41,8 +44,7 @@ class Sequence:
         self.partition = position.partition
         self.count = count
         self.cursor = position.cursor
-        self.leased: dict[int, int] = {}
-        """Lease number by ordinal."""
+        self.leased: dict[int, Lease] = {}
         self.returned = OrderedDict.fromkeys(numbers_of(position.outstanding))
         self.ahead = set(numbers_of(position.ahead))
         self.partial = dict(position.partial)
@@ -54,15 +56,18 @@ class Sequence:
         # Shards done ahead of the cursor are skipped at once, so that it reaches the end with the last of them.
         return self.cursor == self.count and not self.leased and not self.returned
 
-    def take(self) -> int | None:
-        """The next shard to hand out, which the caller leases; None if all are out or done."""
-        if self.cursor < self.count and len(self.returned) < MAX_RETURNED:
-            ordinal = self.cursor
-            self.cursor += 1
-            if self.ahead:
-                self._skip_ahead()
-            return ordinal
-        return self.returned.popitem(last=False)[0] if self.returned else None
+    def take(self, limit: int, lease: Lease) -> list[int]:
+        """Puts up to ``limit`` next shards under a lease."""
+        if len(self.returned) >= MAX_RETURNED:
+            taken = self._take_returned(limit)
+        else:
+            taken = self._take_fresh(limit)
+            if self.returned and len(taken) < limit:
+                taken += self._take_returned(limit - len(taken))
+        for ordinal in taken:
+            self.leased[ordinal] = lease
+        lease.open += len(taken)
+        return taken
 
     def settle(self, ordinal: int) -> bool:
         """Marks a shard of 0..count-1 as done, wherever it is; False if it was done before."""
@@ -71,18 +76,36 @@ class Sequence:
                 return False
             self.ahead.add(ordinal)
             self._skip_ahead()
-        elif self.leased.pop(ordinal, None) is None:
-            if ordinal not in self.returned:
-                return False
+        elif ordinal in self.leased:
+            self.leased.pop(ordinal).open -= 1
+        elif ordinal not in self.returned:
+            return False
+        else:
             del self.returned[ordinal]
-        self.partial.pop(ordinal, None)
-        self.retries.pop(ordinal, None)
+        if self.partial or self.retries:
+            self.partial.pop(ordinal, None)
+            self.retries.pop(ordinal, None)
         return True
 
-    def give_back(self, ordinal: int) -> None:
-        """A leased shard goes to the end of the queue."""
-        del self.leased[ordinal]
-        self.returned[ordinal] = None
+    def give_back(self, ordinals: Iterable[int]) -> None:
+        """Leased shards go to the end of the queue."""
+        for ordinal in ordinals:
+            self.leased.pop(ordinal).open -= 1
+            self.returned[ordinal] = None
+
+    def lease_returned(self, ordinals: Iterable[int], lease: Lease) -> None:
+        """Puts certain returned shards under a lease, as they were when a snapshot was taken."""
+        for ordinal in ordinals:
+            del self.returned[ordinal]
+            self.leased[ordinal] = lease
+            lease.open += 1
+
+    def by_lease(self) -> dict[Lease, list[int]]:
+        """The leased shards of each lease."""
+        shards: dict[Lease, list[int]] = {}
+        for ordinal, lease in self.leased.items():
+            shards.setdefault(lease, []).append(ordinal)
+        return shards
 
     def position(self) -> SequencePosition:
         """What is done, with leased and returned shards alike as outstanding."""
@@ -95,6 +118,24 @@ class Sequence:
             partial=dict(sorted(self.partial.items())),
             retries=dict(sorted(self.retries.items())),
         )
+
+    def _take_fresh(self, limit: int) -> list[int]:
+        if not self.ahead:
+            first = self.cursor
+            self.cursor = min(first + limit, self.count)
+            return list(range(first, self.cursor))
+        taken: list[int] = []
+        while len(taken) < limit and self.cursor < self.count:
+            taken.append(self.cursor)
+            self.cursor += 1
+            self._skip_ahead()
+        return taken
+
+    def _take_returned(self, limit: int) -> list[int]:
+        taken = list(islice(self.returned, limit))
+        for ordinal in taken:
+            del self.returned[ordinal]
+        return taken
 
     def _skip_ahead(self) -> None:
         while self.cursor in self.ahead:

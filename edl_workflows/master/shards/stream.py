@@ -4,6 +4,7 @@ A shard is the n-th ``shard_size`` offsets of its partition, so its range never 
 whole shards are handed out while the stream is open; the short tails follow when it is closed (upstream never emits them).
 """
 
+from edl_workflows.master.shards.leases import Lease
 from edl_workflows.master.shards.sequence import Sequence
 from edl_workflows.master.shards.snapshot import DatasetPosition, SequencePosition
 from edl_workflows.protocol.datasets import DatasetParams
@@ -49,16 +50,16 @@ class Stream:
         """See `ShardSource`."""
         return list(self._sequences.values())
 
-    def take(self, limit: int) -> list[tuple[Sequence, int]]:
+    def take(self, limit: int, lease: Lease) -> list[tuple[Sequence, list[int]]]:
         """See `ShardSource`. One shard of each partition in turn."""
-        taken: list[tuple[Sequence, int]] = []
+        taken: list[tuple[Sequence, list[int]]] = []
         waiting = list(self._sequences.values())
         waiting = waiting[self._turn :] + waiting[: self._turn]
         while waiting and len(taken) < limit:
             still: list[Sequence] = []
             for sequence in waiting:
-                if len(taken) < limit and (ordinal := sequence.take()) is not None:
-                    taken.append((sequence, ordinal))
+                if len(taken) < limit and (ordinals := sequence.take(1, lease)):
+                    taken.append((sequence, ordinals))
                     still.append(sequence)
             waiting = still
         self._turn = (self._turn + len(taken)) % len(self._sequences)
