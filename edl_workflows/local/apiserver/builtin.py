@@ -317,7 +317,7 @@ def resources() -> tuple[Resource, ...]:
         Resource(
             "", "v1", "namespaces", "Namespace", namespaced=False, singular="namespace", short_names=("ns",), has_status=True,
             label_name=True, schema=types["V1Namespace"], fill=_fill_namespace, field_paths={"status.phase": ".status.phase"},
-            subresources=("finalize",), columns=(Column("Status", "string", ".status.phase"),),
+            columns=(Column("Status", "string", ".status.phase"),),
         ),
         Resource(
             "", "v1", "nodes", "Node", namespaced=False, singular="node", short_names=("no",), has_status=True,

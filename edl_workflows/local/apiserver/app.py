@@ -1,0 +1,108 @@
+"""The API server as an ASGI application."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from edl_workflows.local.apiserver import auth, discovery, errors, openapi, requests, store, verbs, views
+from edl_workflows.local.apiserver.server import ApiServer
+from edl_workflows.local.apiserver.store import Object
+
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def build_app(server: ApiServer) -> Starlette:
+    """The application; while it runs (ASGI lifespan), so does garbage collection.
+
+    Args:
+        server: its parts; closing its store is up to the caller.
+    """
+
+    async def health(_request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def version(_request: Request) -> Response:
+        return _json(discovery.SERVER_VERSION)
+
+    async def root(request: Request) -> Response:
+        server.authenticator.identify(request.headers.get("authorization", ""))
+        return _document(server, request.url.path)
+
+    async def resource(request: Request) -> Response:
+        identity = server.authenticator.identify(request.headers.get("authorization", ""))
+        path = request.url.path
+        if path.rstrip("/").count("/") <= (2 if path.startswith("/api/") else 3):
+            return _document(server, path)
+        target = requests.locate(server.registry.catalog, path)
+        verb = requests.verb(target, request.method, request.query_params)
+        auth.authorize(identity, verb, target.resource, target.namespace, target.name)
+        return await verbs.BY_NAME[verb](server, request, target)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        collector = asyncio.create_task(server.collector.run(), name="garbage collector")
+        yield
+        collector.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await collector
+
+    return Starlette(
+        routes=[
+            *(Route(f"/{name}", health) for name in ("healthz", "livez", "readyz")),
+            Route("/version", version),
+            *(Route(path, root) for path in ("/", "/api", "/apis", "/openapi/{path:path}")),
+            Route("/api/{path:path}", resource, methods=_METHODS),
+            Route("/apis/{path:path}", resource, methods=_METHODS),
+        ],
+        exception_handlers={errors.ApiError: _refuse, 404: _absent, 405: _absent, Exception: _fail},
+        lifespan=lifespan,
+    )
+
+
+def _json(obj: Mapping[str, object]) -> Response:
+    return views.answer(store.encode(dict(obj)))
+
+
+def _document(server: ApiServer, path: str) -> Response:
+    catalog = server.registry.catalog
+    steps = path.strip("/").split("/")
+    found: Object | None = None
+    if steps == [""]:
+        found = {"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}
+    elif steps == ["api"]:
+        found = discovery.core_versions()
+    elif steps[0] == "api":
+        found = discovery.resources(catalog, "", steps[1])
+    elif steps == ["apis"]:
+        found = discovery.groups(catalog)
+    elif steps[0] == "apis":
+        found = (
+            discovery.group(catalog, steps[1])
+            if len(steps) == 2
+            else discovery.resources(catalog, *steps[1:3])
+        )
+    elif steps[:2] == ["openapi", "v3"]:
+        found = openapi.document(catalog, "/".join(steps[2:])) if steps[2:] else openapi.index(catalog)
+    if found is None:
+        raise errors.no_such_path()
+    return _json(found)
+
+
+async def _refuse(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.ApiError)
+    return views.refusal(error)
+
+
+async def _absent(_request: Request, _error: Exception) -> Response:
+    return views.refusal(errors.no_such_path())
+
+
+async def _fail(_request: Request, error: Exception) -> Response:
+    # Starlette raises it again after the answer, so that it is logged with its traceback.
+    message = f"Internal error occurred: {type(error).__name__}: {error}"
+    return views.refusal(errors.ApiError(500, "InternalError", message))

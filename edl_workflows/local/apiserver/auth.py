@@ -1,0 +1,120 @@
+"""Bearer tokens: who asks, and what they may do.
+
+Two kinds of identity. Administrators, by tokens given at the start, may do everything. Service accounts, by signed tokens
+that the ``serviceaccounts/token`` subresource hands out, may do everything in their own namespace and read nodes,
+priority classes and definitions; nothing else. That is no RBAC, but it keeps one namespace's jobs out of another's.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from edl_workflows.local.apiserver import errors
+from edl_workflows.local.apiserver.catalog import Resource
+from edl_workflows.local.apiserver.store import Key, Store
+
+READS = frozenset({"get", "list", "watch"})
+SHARED = frozenset(
+    {"nodes", "priorityclasses.scheduling.k8s.io", "customresourcedefinitions.apiextensions.k8s.io"}
+)
+"""Cluster-scoped resources that every service account may read."""
+_PREFIX = "edl-sa"
+DEFAULT_TOKEN_SECONDS = 3600
+MIN_TOKEN_SECONDS = 600
+"""Shortest life that may be asked for, as upstream."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who asks.
+
+    Attributes:
+        name: as in messages, ``admin`` or ``system:serviceaccount:NAMESPACE:NAME``.
+        namespace: the only one it may touch; empty for administrators.
+    """
+
+    name: str
+    namespace: str = ""
+
+
+class Authenticator:
+    """Tokens to identities.
+
+    Args:
+        admins: token → name of the administrators.
+        key: signs service-account tokens.
+        objects: to see that an account still exists.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self, admins: Mapping[str, str], key: str, objects: Store, now: Callable[[], float] = time.time
+    ) -> None:
+        self._admins = {hashlib.sha256(token.encode()).digest(): name for token, name in admins.items()}
+        self._key = key.encode()
+        self._store = objects
+        self._now = now
+
+    def identify(self, authorization: str) -> Identity:
+        """The identity behind an ``Authorization`` header.
+
+        Raises:
+            ApiError: 401.
+        """
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise errors.unauthorized()
+        # Looked up by digest, so that the time taken says nothing about a token.
+        admin = self._admins.get(hashlib.sha256(token.strip().encode()).digest())
+        return Identity(admin) if admin else self._account(token.strip())
+
+    def _sign(self, payload: str) -> str:
+        return (
+            base64.urlsafe_b64encode(hmac.digest(self._key, payload.encode(), "sha256")).decode().rstrip("=")
+        )
+
+    def _account(self, token: str) -> Identity:
+        prefix, _, rest = token.partition(".")
+        payload, _, signature = rest.partition(".")
+        if prefix != _PREFIX or not hmac.compare_digest(signature.encode(), self._sign(payload).encode()):
+            raise errors.unauthorized()
+        claims = json.loads(base64.urlsafe_b64decode(payload))
+        account = self._store.get(Key("serviceaccounts", claims["namespace"], claims["name"]))
+        if claims["expires"] < self._now() or account is None or account.uid != claims["uid"]:
+            raise errors.unauthorized()
+        return Identity(f"system:serviceaccount:{claims['namespace']}:{claims['name']}", claims["namespace"])
+
+    def issue(self, namespace: str, name: str, seconds: int) -> tuple[str, float]:
+        """A token of a service account, and when it ends (seconds since the epoch).
+
+        Raises:
+            ApiError: 404, no such account.
+        """
+        account = self._store.require(Key("serviceaccounts", namespace, name))
+        expires = self._now() + seconds
+        claims = {"namespace": namespace, "name": name, "uid": account.uid, "expires": expires}
+        payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
+        return f"{_PREFIX}.{payload}.{self._sign(payload)}", expires
+
+
+def authorize(identity: Identity, verb: str, resource: Resource, namespace: str, name: str) -> None:
+    """Let pass or refuse.
+
+    Raises:
+        ApiError: 403.
+    """
+    if not identity.namespace or (resource.namespaced and namespace == identity.namespace):
+        return
+    if verb in READS and resource.id in SHARED:
+        return
+    where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
+    group = f'API group "{resource.group}"'
+    raise errors.forbidden(
+        resource.id,
+        name,
+        f'User "{identity.name}" cannot {verb} resource "{resource.plural}" in {group}{where}',
+    )

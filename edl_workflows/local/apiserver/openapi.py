@@ -1,0 +1,123 @@
+"""OpenAPI documents, enough for ``kubectl`` to validate on the server, to apply and to explain.
+
+``/openapi/v3`` describes each group and version with the schemas that the server checks against. Descriptions of built-in
+fields are left out.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from edl_workflows.local.apiserver import discovery
+from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.store import Object
+
+_OPTIONS = ("dryRun", "fieldManager", "fieldValidation")
+_PATCHES = ("application/json-patch+json", "application/merge-patch+json")
+
+
+def index(catalog: Catalog) -> Object:
+    """``/openapi/v3``: where each group's document is; the hash changes with the content."""
+    paths = {}
+    for path in dict.fromkeys(_base(resource) for resource in catalog):
+        digest = hashlib.sha256(f"{path}@{catalog.generation}".encode()).hexdigest()[:32].upper()
+        paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
+    return {"paths": paths}
+
+
+def _base(resource: Resource) -> str:
+    return f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
+
+
+def _component(resource: Resource) -> str:
+    reverse = ".".join(reversed(resource.group.split("."))) if resource.group else "io.k8s.api.core"
+    return f"{reverse}.{resource.version}.{resource.kind}"
+
+
+def document(catalog: Catalog, path: str) -> Object | None:
+    """``/openapi/v3/PATH``; None if no group is served there."""
+    served = [resource for resource in catalog if _base(resource) == path]
+    if not served:
+        return None
+    paths: Object = {}
+    components: Object = {}
+    for resource in served:
+        components[_component(resource)] = _schema(resource)
+        paths |= _paths(resource)
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": discovery.SERVER_VERSION["gitVersion"]},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _gvk(resource: Resource) -> Object:
+    return {"group": resource.group, "version": resource.version, "kind": resource.kind}
+
+
+_METADATA: Object = {
+    "type": "object",
+    "description": "Standard object's metadata.",
+    "properties": {
+        "name": {"type": "string"},
+        "namespace": {"type": "string"},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+    "x-kubernetes-preserve-unknown-fields": True,
+}
+
+
+def _schema(resource: Resource) -> Object:
+    schema = {"type": "object", **json.loads(json.dumps(resource.schema))}
+    schema["properties"] = {
+        **(schema.get("properties") or {}),
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": _METADATA,
+    }
+    schema["x-kubernetes-group-version-kind"] = [_gvk(resource)]
+    return schema
+
+
+def _paths(resource: Resource) -> Object:
+    below = "/namespaces/{namespace}" if resource.namespaced else ""
+    collection = f"/{_base(resource)}{below}/{resource.plural}"
+    parameters: list[Any] = [
+        {"name": name, "in": "path", "required": True} for name in ("namespace",) if below
+    ]
+    return {
+        collection: {
+            "parameters": parameters,
+            "get": _operation(resource, "list"),
+            "post": _operation(resource, "post", ("application/json", "application/yaml")),
+        },
+        f"{collection}/{{name}}": {
+            "parameters": [*parameters, {"name": "name", "in": "path", "required": True}],
+            "get": _operation(resource, "get"),
+            "put": _operation(resource, "put", ("application/json", "application/yaml")),
+            "patch": _operation(resource, "patch", _patches(resource)),
+            "delete": _operation(resource, "delete"),
+        },
+    }
+
+
+def _patches(resource: Resource) -> tuple[str, ...]:
+    return _PATCHES if resource.custom else (*_PATCHES, "application/strategic-merge-patch+json")
+
+
+def _operation(resource: Resource, action: str, bodies: tuple[str, ...] = ()) -> Object:
+    reference = {"schema": {"$ref": f"#/components/schemas/{_component(resource)}"}}
+    operation: Object = {
+        "operationId": f"{action}{resource.kind}",
+        "responses": {"200": {"description": "OK", "content": {"application/json": reference}}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": _gvk(resource),
+    }
+    if bodies:
+        operation["requestBody"] = {"content": dict.fromkeys(bodies, reference)}
+        operation["parameters"] = [
+            {"name": name, "in": "query", "schema": {"type": "string"}} for name in _OPTIONS
+        ]
+    return operation

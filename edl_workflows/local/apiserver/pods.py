@@ -1,0 +1,159 @@
+"""What the API server does for pods and accounts beyond objects: logs, binding, eviction, tokens.
+
+Logs come from the pod runner, which registers a `LogProvider`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from starlette.responses import Response, StreamingResponse
+
+from edl_workflows.local.apiserver import auth, errors, metadata, requests, store, views
+from edl_workflows.local.apiserver.registry import DeleteOptions, Registry
+from edl_workflows.local.apiserver.store import Key, Object
+
+
+@dataclass(frozen=True)
+class LogRequest:
+    """Which part of a container's output is wanted.
+
+    Attributes:
+        namespace: of the pod.
+        pod: its name.
+        uid: its uid, so that a namesake's output is never shown.
+        container: the container's or init container's name.
+        follow: go on as it grows, until the container ends.
+        previous: the run before the last restart.
+        tail_lines: only the last lines; None: all.
+        since_seconds: only what was written in the last seconds; None: all.
+        limit_bytes: at most so many bytes; None: all.
+        timestamps: begin each line with its time.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    follow: bool = False
+    previous: bool = False
+    tail_lines: int | None = None
+    since_seconds: int | None = None
+    limit_bytes: int | None = None
+    timestamps: bool = False
+
+
+LogProvider = Callable[[LogRequest], AsyncIterator[bytes]]
+"""An asynchronous generator of output. It may raise `ApiError` before its first piece, as 400 for a container that has
+not started (upstream: ``container "x" in pod "y" is waiting to start: ContainerCreating``)."""
+
+
+def _container(pod: Object, wanted: str) -> str:
+    name = pod["metadata"]["name"]
+    main = [one["name"] for one in pod["spec"].get("containers") or []]
+    every = main + [one["name"] for one in pod["spec"].get("initContainers") or []]
+    wanted = wanted or pod["metadata"].get("annotations", {}).get(
+        "kubectl.kubernetes.io/default-container", ""
+    )
+    if not wanted and len(every) > 1:
+        raise errors.bad_request(
+            f"a container name must be specified for pod {name}, choose one of: [{' '.join(every)}]"
+        )
+    if wanted and wanted not in every:
+        raise errors.bad_request(f"container {wanted} is not valid for pod {name}")
+    return wanted or main[0]
+
+
+async def logs(
+    objects: store.Store, provider: LogProvider | None, target: requests.Target, query: Mapping[str, str]
+) -> Response:
+    """Answer ``pods/NAME/log``.
+
+    Raises:
+        ApiError: 404, no such pod; 400, no such container or it has not started; 503, no runner serves this cluster.
+    """
+    pod = objects.require(Key("pods", target.namespace, target.name)).decode()
+    request = LogRequest(
+        namespace=target.namespace,
+        pod=target.name,
+        uid=pod["metadata"]["uid"],
+        container=_container(pod, query.get("container", "")),
+        follow=requests.flag(query, "follow"),
+        previous=requests.flag(query, "previous"),
+        tail_lines=requests.number(query, "tailLines"),
+        since_seconds=requests.number(query, "sinceSeconds"),
+        limit_bytes=requests.number(query, "limitBytes"),
+        timestamps=requests.flag(query, "timestamps"),
+    )
+    if provider is None:
+        raise errors.ApiError(
+            503, "ServiceUnavailable", f"no pod runner serves the logs of pod {target.name}"
+        )
+    pieces = provider(request)
+    first = await anext(pieces, b"")  # a refusal comes before the answer's head is sent
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    return StreamingResponse(stream(), media_type="text/plain")
+
+
+def bind(registry: Registry, target: requests.Target, body: Object) -> Response:
+    """Answer ``pods/NAME/binding``.
+
+    Raises:
+        ApiError: 400, no node is named; 404; 409.
+    """
+    node = (body.get("target") or {}).get("name")
+    if not node:
+        raise errors.bad_request("target.name: Required value")
+    registry.bind(target.namespace, target.name, str(node))
+    return views.answer(store.encode(success({})), 201)
+
+
+def evict(registry: Registry, target: requests.Target, body: Object) -> Response:
+    """Answer ``pods/NAME/eviction``: a deletion, as there are no disruption budgets.
+
+    Raises:
+        ApiError: 404.
+    """
+    grace = (body.get("deleteOptions") or {}).get("gracePeriodSeconds")
+    registry.delete(target.resource, target.namespace, target.name, DeleteOptions(grace=grace))
+    return views.answer(store.encode(success({})), 201)
+
+
+def issue_token(authenticator: auth.Authenticator, target: requests.Target, body: Object) -> Response:
+    """Answer ``serviceaccounts/NAME/token``.
+
+    Raises:
+        ApiError: 404; 422, too short a life.
+    """
+    seconds = (body.get("spec") or {}).get("expirationSeconds") or auth.DEFAULT_TOKEN_SECONDS
+    if not isinstance(seconds, int) or seconds < auth.MIN_TOKEN_SECONDS:
+        message = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
+        cause = errors.Cause("FieldValueInvalid", message, "spec.expirationSeconds")
+        raise errors.invalid("authentication.k8s.io", "TokenRequest", target.name, [cause])
+    token, expires = authenticator.issue(target.namespace, target.name, seconds)
+    answer = {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {
+            "name": target.name,
+            "namespace": target.namespace,
+            "creationTimestamp": metadata.timestamp(datetime.now(UTC)),
+        },
+        "spec": {"audiences": [], "expirationSeconds": seconds},
+        "status": {
+            "token": token,
+            "expirationTimestamp": metadata.timestamp(datetime.fromtimestamp(expires, UTC)),
+        },
+    }
+    return views.answer(store.encode(answer), 201)
+
+
+def success(details: Object) -> Object:
+    """The ``Status`` of a request that leaves no object to show."""
+    status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    return {**status, "details": details} if details else status

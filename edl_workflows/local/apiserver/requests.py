@@ -1,0 +1,250 @@
+"""HTTP requests as values: paths to resources, query parameters to options, bodies to objects."""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from starlette.requests import Request
+
+from edl_workflows.local.apiserver import discovery, errors, patches, registry
+from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.registry import DeleteOptions, WriteOptions
+from edl_workflows.local.apiserver.store import Object
+
+MAX_BODY_BYTES = 3 * 1024 * 1024
+"""Largest request body, as upstream."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a path means.
+
+    Attributes:
+        resource: the resource.
+        namespace: empty for cluster-scoped resources and for all namespaces.
+        name: empty for collections.
+        subresource: empty for the object itself.
+    """
+
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+def locate(catalog: Catalog, path: str) -> Target:
+    """The target of a path below ``/api/v1`` or ``/apis/GROUP/VERSION``.
+
+    Raises:
+        ApiError: 404, nothing is served there.
+    """
+    group, version, rest = _group_version(path.strip("/").split("/"))
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
+        namespace, rest = rest[1], rest[2:]
+    resource = catalog.at(group, version, rest[0])
+    if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
+        raise errors.no_such_path()
+    name, subresource = ([*rest[1:], "", ""])[:2]
+    if name and resource.namespaced and not namespace:
+        raise errors.no_such_path()
+    if subresource and subresource not in discovery.subresources(resource):
+        raise errors.no_such_path()
+    return Target(resource, namespace, name, subresource)
+
+
+def _group_version(steps: list[str]) -> tuple[str, str, list[str]]:
+    if steps[0] == "api" and len(steps) > 2:
+        return "", steps[1], steps[2:]
+    if steps[0] == "apis" and len(steps) > 3:
+        return steps[1], steps[2], steps[3:]
+    raise errors.no_such_path()
+
+
+def verb(target: Target, method: str, query: Mapping[str, str]) -> str:
+    """The Kubernetes verb of a request.
+
+    Raises:
+        ApiError: 405.
+    """
+    if method == "GET":
+        if target.name:
+            return "get"
+        return "watch" if flag(query, "watch") else "list"
+    named = {"PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+    if target.name and method in named:
+        return named[method]
+    if method == "POST" and (not target.name or target.subresource):
+        return "create"
+    if method == "DELETE" and not target.name:
+        return "deletecollection"
+    raise errors.method_not_allowed()
+
+
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """A boolean query parameter."""
+    return query.get(name, "").lower() in ("1", "true", "t")
+
+
+def number(query: Mapping[str, str], name: str) -> int | None:
+    """A non-negative integer query parameter, None if it is absent.
+
+    Raises:
+        ApiError: 400.
+    """
+    text = query.get(name)
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise errors.bad_request(f"{name}: {text!r} is not a non-negative integer")
+    return int(text)
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, bounded.
+
+    Raises:
+        ApiError: 413.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
+            raise errors.ApiError(413, "RequestEntityTooLarge", message)
+    return bytes(body)
+
+
+def media_type(request: Request) -> str:
+    """The body's content type without parameters."""
+    return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+
+
+def parse(body: bytes, kind: str) -> Any:
+    """A JSON or YAML body.
+
+    Raises:
+        ApiError: 400, it can't be parsed; 415, it is something else, as protobuf.
+    """
+    if kind not in ("application/json", "application/yaml", "*/*") and not kind.endswith(("+json", "+yaml")):
+        raise errors.unsupported_media_type(
+            f"the body of the request was in an unknown format - {kind}; send application/json"
+        )
+    try:
+        return yaml.safe_load(body) if kind.endswith("yaml") else json.loads(body)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise errors.bad_request(
+            f"the object provided is unrecognized: couldn't parse the body as {kind}: {error}"
+        ) from error
+
+
+async def read_object(request: Request) -> Object:
+    """The body as one object.
+
+    Raises:
+        ApiError: 400, 413 or 415.
+    """
+    value = parse(await read_body(request), media_type(request))
+    if not isinstance(value, dict):
+        raise errors.bad_request("the object provided is unrecognized: the body must be an object")
+    return value
+
+
+async def read_patch(request: Request, resource: Resource) -> Callable[[Object], Object]:
+    """The body as a change of an object.
+
+    Raises:
+        ApiError: 415, a kind of patch that is not served here; 400 or 413.
+    """
+    kinds: dict[str, Callable[[Object, Any], Object]] = {
+        "application/json-patch+json": patches.json_patch,
+        "application/merge-patch+json": patches.merge_patch,
+    }
+    if not resource.custom:
+        kinds["application/strategic-merge-patch+json"] = patches.strategic_merge_patch
+    kind = media_type(request)
+    if kind.startswith("application/apply-patch"):
+        message = "server-side apply is not served by this API server; use client-side apply (kubectl apply without --server-side)"
+        raise errors.unsupported_media_type(message)
+    if kind not in kinds:
+        message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(kinds)}"
+        raise errors.unsupported_media_type(message)
+    patch = parse(await read_body(request), kind)
+    return lambda obj: kinds[kind](obj, patch)
+
+
+def _dry_run(values: list[str]) -> bool:
+    if any(value != "All" for value in values):
+        raise errors.bad_request(f'dryRun: Unsupported value: {", ".join(values)}: supported values: "All"')
+    return bool(values)
+
+
+def write_options(request: Request, subresource: str = "") -> WriteOptions:
+    """Options of create, update and patch.
+
+    Raises:
+        ApiError: 400.
+    """
+    validation = request.query_params.get("fieldValidation") or registry.WARN
+    if validation not in (registry.STRICT, registry.WARN, registry.IGNORE):
+        known = f'supported values: "{registry.IGNORE}", "{registry.WARN}", "{registry.STRICT}"'
+        raise errors.bad_request(f'fieldValidation: Unsupported value: "{validation}": {known}')
+    return WriteOptions(_dry_run(request.query_params.getlist("dryRun")), validation, subresource)
+
+
+async def delete_options(request: Request) -> DeleteOptions:
+    """Options of delete, from the body, then the query.
+
+    Raises:
+        ApiError: 400 or 413.
+    """
+    raw = await read_body(request)
+    body = parse(raw, media_type(request)) if raw else {}
+    if not isinstance(body, dict):
+        raise errors.bad_request("DeleteOptions must be an object")
+    query = request.query_params
+    grace = (
+        number(query, "gracePeriodSeconds")
+        if "gracePeriodSeconds" in query
+        else body.get("gracePeriodSeconds")
+    )
+    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
+        raise errors.bad_request(f"gracePeriodSeconds: {grace!r} is not a non-negative integer")
+    propagation = query.get("propagationPolicy") or body.get("propagationPolicy")
+    orphan = flag(query, "orphanDependents") or body.get("orphanDependents") is True
+    if propagation is None:
+        propagation = registry.ORPHAN if orphan else registry.BACKGROUND
+    if propagation not in (registry.BACKGROUND, registry.FOREGROUND, registry.ORPHAN):
+        known = 'supported values: "Background", "Foreground", "Orphan"'
+        raise errors.bad_request(f"propagationPolicy: Unsupported value: {json.dumps(propagation)}: {known}")
+    conditions = body.get("preconditions") or {}
+    dry_run = _dry_run([*query.getlist("dryRun"), *(body.get("dryRun") or [])])
+    return DeleteOptions(
+        grace, propagation, conditions.get("uid") or "", conditions.get("resourceVersion") or "", dry_run
+    )
+
+
+def encode_continue(rv: int, namespace: str, name: str) -> str:
+    """The token with which the next page goes on after an object, at the same version."""
+    return (
+        base64.urlsafe_b64encode(json.dumps({"rv": rv, "after": [namespace, name]}).encode())
+        .decode()
+        .rstrip("=")
+    )
+
+
+def decode_continue(token: str) -> tuple[int, tuple[str, str]]:
+    """What `encode_continue` made.
+
+    Raises:
+        ApiError: 400.
+    """
+    try:
+        value = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        namespace, name = value["after"]
+        return int(value["rv"]), (str(namespace), str(name))
+    except (ValueError, KeyError, TypeError) as error:
+        raise errors.bad_request(f"continue key is not valid: {error}") from error

@@ -1,0 +1,72 @@
+"""The API server's parts put together, for the process that serves them and for neighbours in it."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edl_workflows.local.apiserver import builtin
+from edl_workflows.local.apiserver.auth import Authenticator
+from edl_workflows.local.apiserver.catalog import Catalog
+from edl_workflows.local.apiserver.client import LocalClient
+from edl_workflows.local.apiserver.garbage import Collector
+from edl_workflows.local.apiserver.pods import LogProvider
+from edl_workflows.local.apiserver.registry import Registry
+from edl_workflows.local.apiserver.store import Store
+
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+"""What every cluster has from the start."""
+_BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+
+@dataclass
+class ApiServer:
+    """One API server.
+
+    Attributes:
+        registry: the verbs.
+        collector: deletes dependents; `app.build_app` runs it while it serves.
+        authenticator: tokens to identities.
+        client: the API for neighbours in the process.
+        logs: serves ``pods/log``; the pod runner sets it.
+    """
+
+    registry: Registry
+    collector: Collector
+    authenticator: Authenticator
+    client: LocalClient = field(init=False)
+    logs: LogProvider | None = None
+
+    def __post_init__(self) -> None:
+        self.client = LocalClient(self.registry)
+
+    def close(self) -> None:
+        """Close the store."""
+        self.registry.store.close()
+
+
+def open_server(directory: Path, admins: Mapping[str, str], *, history: int = 10_000) -> ApiServer:
+    """An API server over the state in `directory`, which is made if absent.
+
+    Args:
+        directory: where ``state.db`` lies.
+        admins: token → name of the administrators.
+        history: changes kept per resource for watches.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    catalog = Catalog(builtin.resources())
+    store = Store(directory / "state.db", history=history, index=catalog.index)
+    registry = Registry(store, catalog)
+    _furnish(registry)
+    key = store.setting("service-account-key", secrets.token_hex(32))
+    return ApiServer(registry, Collector(registry), Authenticator(admins, key, store))
+
+
+def _furnish(registry: Registry) -> None:
+    client = LocalClient(registry)
+    for name in NAMESPACES:
+        if client.find("namespaces", name) is None:
+            client.create("namespaces", {"metadata": {"name": name}})
+    for name, value in _BUILTIN_PRIORITIES.items():
+        if client.find("priorityclasses.scheduling.k8s.io", name) is None:
+            client.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": name}, "value": value})

@@ -1,0 +1,229 @@
+"""HTTP verbs on resources: a located request in, an answer out."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from edl_workflows.local.apiserver import errors, pods, requests, scale, selectors, store, views
+from edl_workflows.local.apiserver.registry import Outcome
+from edl_workflows.local.apiserver.requests import Target
+from edl_workflows.local.apiserver.server import ApiServer
+from edl_workflows.local.apiserver.store import Key, Object
+
+BOOKMARK_SECONDS = 30.0
+"""Longest silence of a watch that allows bookmarks."""
+DEFAULT_WATCH_SECONDS = 3600
+"""How long a watch lives that does not say so."""
+
+
+def _view(request: Request, target: Target) -> views.View:
+    form = views.negotiate(request.headers.get("accept", ""))
+    return views.View(target.resource, form, request.query_params.get("includeObject") or "Metadata")
+
+
+def _match(request: Request, target: Target) -> store.Match:
+    query = request.query_params
+    return selectors.match(
+        query.get("labelSelector", ""), query.get("fieldSelector", ""), target.resource.selectable_fields
+    )
+
+
+async def get(server: ApiServer, request: Request, target: Target) -> Response:
+    """One object, its scale or its log."""
+    if target.subresource == "log":
+        return await pods.logs(server.registry.store, server.logs, target, request.query_params)
+    if target.subresource not in ("", "status", "scale"):
+        raise errors.method_not_allowed()
+    revision = server.registry.store.require(Key(target.resource.id, target.namespace, target.name))
+    if target.subresource == "scale":
+        return views.answer(store.encode(scale.read(target.resource, revision.decode())))
+    return views.answer(_view(request, target).one(revision.body))
+
+
+async def list_objects(server: ApiServer, request: Request, target: Target) -> Response:
+    """A collection or a page of it, all pages at one version."""
+    query, objects = request.query_params, server.registry.store
+    view, match = _view(request, target), _match(request, target)
+    limit, after, at = requests.number(query, "limit") or 0, ("", ""), None
+    if token := query.get("continue"):
+        at, after = requests.decode_continue(token)
+    elif wanted := requests.number(query, "resourceVersion"):
+        if wanted > objects.revision:
+            raise errors.ApiError(
+                504, "Timeout", f"Too large resource version: {wanted}, current: {objects.revision}"
+            )
+        at = wanted if query.get("resourceVersionMatch") == "Exact" else None
+    version = at if at is not None else objects.revision
+    found = objects.list_objects(target.resource.id, target.namespace, match=match, at=at)
+    if token:
+        found = [revision for revision in found if (revision.key.namespace, revision.key.name) > after]
+    list_metadata: Object = {"resourceVersion": str(version)}
+    if limit and len(found) > limit:
+        last = found[limit - 1].key
+        list_metadata["continue"] = requests.encode_continue(version, last.namespace, last.name)
+        list_metadata["remainingItemCount"] = len(found) - limit
+        found = found[:limit]
+    return views.answer(view.many((revision.body for revision in found), list_metadata))
+
+
+async def watch(server: ApiServer, request: Request, target: Target) -> Response:
+    """A stream of changes; without a resourceVersion (or 0) it begins with what there is."""
+    query = request.query_params
+    view, match = _view(request, target), _match(request, target)
+    seconds = requests.number(query, "timeoutSeconds") or DEFAULT_WATCH_SECONDS
+    since = requests.number(query, "resourceVersion") or 0
+    bookmarks = requests.flag(query, "allowWatchBookmarks")
+    lines = _lines(server.registry.store, target, view, match, _Terms(since, seconds, bookmarks))
+    return StreamingResponse(lines, media_type="application/json")
+
+
+class _Terms:
+    """How a watch goes: from which version (0: from what there is), how long, with bookmarks or not."""
+
+    def __init__(self, since: int, seconds: float, bookmarks: bool) -> None:
+        self.since = since
+        self.deadline = time.monotonic() + seconds
+        self.bookmarks = bookmarks
+
+    def left(self) -> float:
+        """Seconds until the watch ends."""
+        return self.deadline - time.monotonic()
+
+
+async def _lines(
+    objects: store.Store, target: Target, view: views.View, match: store.Match, terms: _Terms
+) -> AsyncIterator[bytes]:
+    present = (
+        objects.list_objects(target.resource.id, target.namespace, match=match) if not terms.since else []
+    )
+    try:
+        watched = objects.watch(
+            target.resource.id, target.namespace, since=terms.since or objects.revision, match=match
+        )
+    except errors.ApiError as error:
+        yield _error_line(error)
+        return
+    with watched:
+        yield b"".join(view.event(store.ADDED, revision.body) for revision in present)
+        while (left := terms.left()) > 0:
+            try:
+                events = await watched.batch(min(left, BOOKMARK_SECONDS))
+            except errors.ApiError as error:
+                yield _error_line(error)
+                return
+            if events:
+                yield b"".join(view.event(event.type, event.body) for event in events)
+            elif terms.bookmarks:
+                # Nothing is pending, so the watch has come as far as the store.
+                yield view.bookmark(objects.revision)
+
+
+def _error_line(error: errors.ApiError) -> bytes:
+    return store.encode({"type": "ERROR", "object": error.to_status()}) + b"\n"
+
+
+def _written(request: Request, server: ApiServer, target: Target, outcome: Outcome, code: int) -> Response:
+    obj = server.registry.view(target.resource, outcome.obj)
+    if target.subresource == "scale":
+        return views.answer(store.encode(scale.read(target.resource, obj)), code)
+    form = views.negotiate(request.headers.get("accept", ""))
+    body = store.encode(obj) if form == views.WHOLE else _view(request, target).one(store.encode(obj))
+    return views.answer(body, code, outcome.warnings)
+
+
+async def create(server: ApiServer, request: Request, target: Target) -> Response:
+    """A new object, or what a subresource makes of a post."""
+    body = await requests.read_object(request)
+    if target.subresource == "binding":
+        return pods.bind(server.registry, target, body)
+    if target.subresource == "eviction":
+        return pods.evict(server.registry, target, body)
+    if target.subresource == "token":
+        return pods.issue_token(server.authenticator, target, body)
+    if target.subresource:
+        raise errors.method_not_allowed()
+    if target.resource.namespaced and not target.namespace:
+        raise errors.method_not_allowed()
+    outcome = server.registry.create(target.resource, target.namespace, body, requests.write_options(request))
+    return _written(request, server, target, outcome, 201)
+
+
+async def update(server: ApiServer, request: Request, target: Target) -> Response:
+    """Replace an object, its status or its scale."""
+    body = await requests.read_object(request)
+    place = (target.resource, target.namespace, target.name)
+    if target.subresource == "scale":
+        change = scale.writer(target.resource, lambda _: body)
+        outcome = server.registry.patch(*place, change, requests.write_options(request))
+    else:
+        _refuse_other_subresources(target)
+        outcome = server.registry.update(*place, body, requests.write_options(request, target.subresource))
+    return _written(request, server, target, outcome, 200)
+
+
+async def patch(server: ApiServer, request: Request, target: Target) -> Response:
+    """Patch an object, its status or its scale."""
+    change = await requests.read_patch(request, target.resource)
+    place = (target.resource, target.namespace, target.name)
+    if target.subresource == "scale":
+        change = scale.writer(target.resource, change)
+        outcome = server.registry.patch(*place, change, requests.write_options(request))
+    else:
+        _refuse_other_subresources(target)
+        outcome = server.registry.patch(*place, change, requests.write_options(request, target.subresource))
+    return _written(request, server, target, outcome, 200)
+
+
+def _refuse_other_subresources(target: Target) -> None:
+    if target.subresource not in ("", "status"):
+        raise errors.method_not_allowed()
+
+
+async def delete(server: ApiServer, request: Request, target: Target) -> Response:
+    """Delete one object; what is left of it, or a success."""
+    if target.subresource:
+        raise errors.method_not_allowed()
+    options = await requests.delete_options(request)
+    outcome = server.registry.delete(target.resource, target.namespace, target.name, options)
+    if outcome.gone and not target.resource.graceful:
+        resource = target.resource
+        details = {
+            "name": target.name,
+            "group": resource.group,
+            "kind": resource.plural,
+            "uid": outcome.obj["metadata"]["uid"],
+        }
+        body = pods.success({key: value for key, value in details.items() if value})
+        return views.answer(store.encode(body))
+    return _written(request, server, target, outcome, 200)
+
+
+async def delete_collection(server: ApiServer, request: Request, target: Target) -> Response:
+    """Delete the selected objects of a namespace."""
+    match = _match(request, target)
+    options = await requests.delete_options(request)
+    deleted: list[bytes] = []
+    for revision in server.registry.store.list_objects(target.resource.id, target.namespace, match=match):
+        if server.registry.store.get(revision.key) is None:
+            continue  # went with another one of them
+        outcome = server.registry.delete(target.resource, revision.key.namespace, revision.key.name, options)
+        deleted.append(store.encode(outcome.obj))
+        await asyncio.sleep(0)  # other requests between two deletions
+    view = views.View(target.resource)
+    return views.answer(view.many(deleted, {"resourceVersion": str(server.registry.store.revision)}))
+
+
+BY_NAME = {
+    "get": get,
+    "list": list_objects,
+    "watch": watch,
+    "create": create,
+    "update": update,
+    "patch": patch,
+    "delete": delete,
+    "deletecollection": delete_collection,
+}
+"""Kubernetes verb → its function."""

@@ -1,0 +1,100 @@
+"""Objects as the client asked for them: whole, as table rows or their metadata alone."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from starlette.responses import Response
+
+from edl_workflows.local.apiserver import errors, store, tables
+from edl_workflows.local.apiserver.catalog import Resource
+from edl_workflows.local.apiserver.store import Object
+
+WHOLE, TABLE, PARTIAL = "whole", "table", "partial"
+_FORMS = {"Table": TABLE, "PartialObjectMetadata": PARTIAL, "PartialObjectMetadataList": PARTIAL}
+
+
+def negotiate(accept: str) -> str:
+    """The first form in an ``Accept`` header that the server can write.
+
+    Raises:
+        ApiError: 406.
+    """
+    for part in (accept or "*/*").split(","):
+        media, *parameters = (piece.strip() for piece in part.split(";"))
+        options = dict(parameter.partition("=")[::2] for parameter in parameters)
+        if media not in ("application/json", "application/*", "*/*"):
+            continue
+        if "as" not in options:
+            return WHOLE
+        if options["as"] in _FORMS and options.get("g") == "meta.k8s.io" and options.get("v") == "v1":
+            return _FORMS[options["as"]]
+    raise errors.ApiError(
+        406, "NotAcceptable", "only the following media types are accepted: application/json"
+    )
+
+
+@dataclass(frozen=True)
+class View:
+    """How to write the objects of a resource.
+
+    Attributes:
+        resource: the resource, in the version that the client asked for.
+        form: ``WHOLE``, ``TABLE`` or ``PARTIAL``.
+        include: what table rows carry of their object.
+    """
+
+    resource: Resource
+    form: str = WHOLE
+    include: str = "Metadata"
+
+    def one(self, body: bytes) -> bytes:
+        """One stored object."""
+        if self.form == WHOLE and self.resource.api_version == self.resource.stored_as:
+            return body
+        obj = {**json.loads(body), "apiVersion": self.resource.api_version}
+        if self.form == TABLE:
+            return store.encode(self._table([obj], {"resourceVersion": obj["metadata"]["resourceVersion"]}))
+        return store.encode(tables.partial(obj) if self.form == PARTIAL else obj)
+
+    def many(self, bodies: Iterable[bytes], list_metadata: Object) -> bytes:
+        """A list of stored objects."""
+        if self.form == TABLE:
+            return store.encode(self._table([json.loads(body) for body in bodies], list_metadata))
+        kind, version = f"{self.resource.kind}List", self.resource.api_version
+        if self.form == PARTIAL:
+            kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+        head = store.encode({"kind": kind, "apiVersion": version, "metadata": list_metadata})
+        return head[:-1] + b',"items":[' + b",".join(self.one(body) for body in bodies) + b"]}"
+
+    def event(self, kind: str, body: bytes) -> bytes:
+        """One line of a watch."""
+        return b'{"type":"' + kind.encode() + b'","object":' + self.one(body) + b"}\n"
+
+    def bookmark(self, rv: int) -> bytes:
+        """A watch line that says how far the watch has come."""
+        meta = {"resourceVersion": str(rv), "creationTimestamp": None}
+        body: Object = {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": meta}
+        if self.form == TABLE:
+            body = self._table([], {"resourceVersion": str(rv)})
+        elif self.form == PARTIAL:
+            body = tables.partial(body)
+        return store.encode({"type": store.BOOKMARK, "object": body}) + b"\n"
+
+    def _table(self, objects: list[Object], list_metadata: Object) -> Object:
+        return tables.table(self.resource, objects, datetime.now(UTC), self.include, list_metadata)
+
+
+def answer(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Response:
+    """A JSON answer, with warnings as kubectl shows them."""
+    response = Response(body, code, media_type="application/json")
+    for warning in warnings:
+        quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.append("Warning", f'299 - "{quoted}"')
+    return response
+
+
+def refusal(error: errors.ApiError) -> Response:
+    """The ``Status`` of a refused request."""
+    return answer(store.encode(error.to_status()), error.code)
