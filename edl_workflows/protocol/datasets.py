@@ -166,7 +166,7 @@ class ShardKey(Message):
 
 
 class Shard(ShardKey):
-    """A shard to process: the records ``[start, end)``, or those listed in ``indices``.
+    """A shard to process: the records ``[start, end)``, or those listed in ``indices``. It is its own `ShardKey`.
 
     Attributes:
         indices: shuffled text only: the records themselves (as many as ``end - start``).
@@ -175,11 +175,6 @@ class Shard(ShardKey):
     start: int
     end: int
     indices: list[int] | None = None
-
-    @property
-    def key(self) -> ShardKey:
-        """What to acknowledge."""
-        return ShardKey(epoch=self.epoch, ordinal=self.ordinal, lease=self.lease, partition=self.partition)
 
 
 class LeaseState(StrEnum):

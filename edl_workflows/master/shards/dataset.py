@@ -1,13 +1,10 @@
 """One data set: leases, acknowledgements, failures, time-outs, rollback. The rules are in the package's docstring."""
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple, Protocol
 
 from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.master.shards.epochs import Epochs, ShardSource
-from edl_workflows.master.shards.leases import Lease, Leases
+from edl_workflows.master.shards.leases import ExpiredLease, Lease, LeasedShard, Leases, Outcome, ShardName
 from edl_workflows.master.shards.sequence import Sequence
 from edl_workflows.master.shards.snapshot import (
     DatasetPosition,
@@ -35,56 +32,6 @@ MAX_INDICES_PER_REPLY = 1_000_000
 _LEASES_LOST_AT_MOST = 1_000_000
 """More leases than a master gives out between two writes of its state: a rollback skips so many numbers, and so voids
 also those that a restored master doesn't know it gave."""
-
-
-class Outcome(Enum):
-    """What an answer to a lease came to; see `AckReply`."""
-
-    ACCEPTED = 1
-    DUPLICATE = 2
-    STALE = 3
-
-
-class LeasedShard(NamedTuple):
-    """A shard in a worker's hands; the fields are those of `Shard`. A tuple, since they are made by the thousand."""
-
-    epoch: int
-    ordinal: int
-    lease: int
-    partition: str
-    start: int
-    end: int
-    indices: list[int] | None
-
-
-class ShardName(Protocol):
-    """What names a shard and its lease: a `ShardKey` from the wire, or a `LeasedShard`."""
-
-    @property
-    def epoch(self) -> int:
-        """See `ShardKey`."""
-
-    @property
-    def ordinal(self) -> int:
-        """See `ShardKey`."""
-
-    @property
-    def lease(self) -> int:
-        """See `ShardKey`."""
-
-    @property
-    def partition(self) -> str:
-        """See `ShardKey`."""
-
-
-@dataclass(frozen=True)
-class ExpiredLease:
-    """A lease that timed out; its shards are in the queue again."""
-
-    dataset: str
-    node: str
-    lease: int
-    shards: int
 
 
 class Dataset:

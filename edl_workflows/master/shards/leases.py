@@ -1,6 +1,58 @@
 """Who holds shards, under which number, until when. Which shards those are is the sequences' to know."""
 
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Outcome(Enum):
+    """What an answer to a lease came to; see `AckReply`."""
+
+    ACCEPTED = 1
+    DUPLICATE = 2
+    STALE = 3
+
+
+class LeasedShard(NamedTuple):
+    """A shard in a worker's hands; the fields are those of `Shard`. A tuple, since they are made by the thousand."""
+
+    epoch: int
+    ordinal: int
+    lease: int
+    partition: str
+    start: int
+    end: int
+    indices: list[int] | None
+
+
+class ShardName(Protocol):
+    """What names a shard and its lease: a `ShardKey` from the wire, or a `LeasedShard`."""
+
+    @property
+    def epoch(self) -> int:
+        """See `ShardKey`."""
+
+    @property
+    def ordinal(self) -> int:
+        """See `ShardKey`."""
+
+    @property
+    def lease(self) -> int:
+        """See `ShardKey`."""
+
+    @property
+    def partition(self) -> str:
+        """See `ShardKey`."""
+
+
+@dataclass(frozen=True)
+class ExpiredLease:
+    """A lease that timed out; its shards are in the queue again."""
+
+    dataset: str
+    node: str
+    lease: int
+    shards: int
 
 
 @dataclass(eq=False, slots=True)

@@ -1,7 +1,8 @@
 """All data sets of a job: the door of this package. The HTTP routes, the clock and the storing are the app's."""
 
 from edl_workflows.exceptions import InvalidError, NotFoundError
-from edl_workflows.master.shards.dataset import Dataset, ExpiredLease, LeasedShard, Outcome
+from edl_workflows.master.shards.dataset import Dataset
+from edl_workflows.master.shards.leases import ExpiredLease, LeasedShard, Outcome
 from edl_workflows.master.shards.snapshot import DatasetPosition, JobPosition, ShardsSnapshot
 from edl_workflows.protocol.datasets import (
     AckReply,
