@@ -119,6 +119,7 @@ class ObjectCache:
 
     def _store(self, key: ObjectKey, obj: Object) -> None:
         self._drop(key)
+        obj["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
         self._objects[key] = obj
         for name, function in self._functions.items():
             for value in function(obj):

@@ -35,6 +35,22 @@ class RequestRecord:
     seconds: float
 
 
+@dataclass(frozen=True)
+class CallPolicy:
+    """How patient calls are.
+
+    Attributes:
+        attempts: how often a call is made at most; see `transport.retry_after` for which failures are repeated.
+        retry_seconds: after which no further attempt begins. With a back-off from 0.1 s an API server that restarts
+            is not noticed, and one that is down is reported while the user still looks.
+        read_seconds: to wait for bytes of an answer; a server gives requests up after 60 s by default (504).
+    """
+
+    attempts: int = 5
+    retry_seconds: float = 20.0
+    read_seconds: float = 60.0
+
+
 Observer = Callable[[RequestRecord], None]
 """Called after each request, from the thread that made it; it must be quick and must not raise."""
 
@@ -51,12 +67,14 @@ class Cluster:
         api_client: a ``kubernetes.client.ApiClient``.
         namespace: what a call without a namespace means.
         key: equal for two handles of the same server and identity; who shares a watch shares it by this.
+        policy: retries and time-outs.
         observer: told of each request.
     """
 
     api_client: Any
     namespace: str
     key: str
+    policy: CallPolicy = CallPolicy()
     observer: Observer = field(default=_no_observer, repr=False)
 
     @classmethod
@@ -132,6 +150,10 @@ class Cluster:
     def observed_by(self, observer: Observer) -> Self:
         """The same cluster, with `observer` told of each request."""
         return replace(self, observer=observer)
+
+    def with_policy(self, policy: CallPolicy) -> Self:
+        """The same cluster with other retries and time-outs."""
+        return replace(self, policy=policy)
 
     def in_namespace(self, namespace: str | None) -> Self:
         """The same cluster with another default namespace; None or "" changes nothing."""

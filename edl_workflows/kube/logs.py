@@ -8,6 +8,9 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import PODS
 from edl_workflows.kube.transport import Request
 
+FOLLOW_SECONDS = 24 * 3600.0
+"""A training container may print nothing for hours; a dead connection is told by its keepalives."""
+
 
 @dataclass(frozen=True)
 class LogOptions:
@@ -79,5 +82,5 @@ def _request(
         PODS.path(where, pod, "log"),
         f"read the log of Pod {where}/{pod}",
         tuple(query),
-        timeout=None if follow else transport.READ_SECONDS,
+        read_seconds=FOLLOW_SECONDS if follow else None,
     )

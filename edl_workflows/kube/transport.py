@@ -16,12 +16,8 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 CONNECT_SECONDS = 5.0
-READ_SECONDS = 60.0
-"""A LIST page of a loaded server takes seconds; a request that the server gave up (60 s by default) ends with a 504."""
-ATTEMPTS = 5
-RETRY_SECONDS = 20.0
-"""With stamina's back-off from 0.1 s: an API server that restarts within seconds is not noticed; one that is down is
-reported while the user still looks."""
+MAX_RETRY_AFTER = 20.0
+"""Seconds; a longer Retry-After is cut to this."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Request:
         body: JSON body.
         content_type: the body's.
         idempotent: whether it may be sent again when the connection broke before the answer.
-        timeout: seconds to wait for bytes; None for ever.
+        read_seconds: to wait for bytes of the answer; None takes the cluster's policy.
     """
 
     verb: str
@@ -48,7 +44,7 @@ class Request:
     body: Any = None
     content_type: str = JSON
     idempotent: bool = True
-    timeout: float | None = READ_SECONDS
+    read_seconds: float | None = None
 
 
 _METHODS = {
@@ -63,12 +59,14 @@ def send(cluster: Cluster, request: Request) -> Any:
     Raises:
         EdlError: as `errors.map_error` says.
     """
-    return _retried(request, lambda: json.loads(_send_once(cluster, request).data or b"null"))
+    return _retried(cluster, request, lambda: json.loads(_send_once(cluster, request).data or b"null"))
 
 
 def send_for_text(cluster: Cluster, request: Request) -> str:
     """Send, with retries, and read a plain-text answer (a pod's log)."""
-    return str(_retried(request, lambda: _send_once(cluster, request).data.decode("utf-8", "replace")))
+    return str(
+        _retried(cluster, request, lambda: _send_once(cluster, request).data.decode("utf-8", "replace"))
+    )
 
 
 def open_stream(cluster: Cluster, request: Request) -> Any:
@@ -77,13 +75,16 @@ def open_stream(cluster: Cluster, request: Request) -> Any:
         return _send_once(cluster, request)
 
 
-def _retried(request: Request, once: Callable[[], Any]) -> Any:
+def _retried(cluster: Cluster, request: Request, once: Callable[[], Any]) -> Any:
     def on(error: Exception) -> bool | float:
         return retry_after(error, idempotent=request.idempotent)
 
     with errors.mapped(request.what):
         for attempt in stamina.retry_context(
-            on=on, attempts=ATTEMPTS, timeout=RETRY_SECONDS, wait_jitter=0.3
+            on=on,
+            attempts=cluster.policy.attempts,
+            timeout=cluster.policy.retry_seconds,
+            wait_jitter=0.3,
         ):
             with attempt:
                 return once()
@@ -113,7 +114,7 @@ def retry_after(error: Exception, *, idempotent: bool) -> bool | float:
 
 def _retry_after_header(error: Any) -> bool | float:
     text = (error.headers or {}).get("Retry-After", "")
-    return min(float(text), RETRY_SECONDS) if text.isdecimal() and int(text) > 0 else True
+    return min(float(text), MAX_RETRY_AFTER) if text.isdecimal() and int(text) > 0 else True
 
 
 def _send_once(cluster: Cluster, request: Request) -> Any:
@@ -126,7 +127,7 @@ def _send_once(cluster: Cluster, request: Request) -> Any:
             body=request.body,
             auth_settings=["BearerToken"],
             _preload_content=False,
-            _request_timeout=(CONNECT_SECONDS, request.timeout),
+            _request_timeout=(CONNECT_SECONDS, request.read_seconds or cluster.policy.read_seconds),
         )
 
 

@@ -103,7 +103,7 @@ class WatchStream:
             self._scope.path,
             f"watch {self._scope}",
             query,
-            timeout=self._seconds + 15.0,
+            read_seconds=self._seconds + 15.0,
         )
 
 

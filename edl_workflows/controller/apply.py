@@ -1,0 +1,158 @@
+"""Carry one decision out: creates, deletes, patches, the status, events; in this order, each guarded.
+
+The contract is `edl_workflows.jobs.actions.Actions`. A failure raises; whoever calls tries the whole decision again later.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from edl_workflows.controller.world import Group, World
+from edl_workflows.exceptions import (
+    AlreadyExistsError,
+    ConflictError,
+    EdlError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+)
+from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Patch, Refusal
+from edl_workflows.kube import client, resources
+from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.events import EventNote, Recorder
+from edl_workflows.kube.resources import Object
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Creations:
+    """What became of a decision's creates.
+
+    Attributes:
+        made: how many objects are there now that were not.
+        clashes: objects, whoever owns them, that have a name which we wanted.
+        refused: what the server refused.
+    """
+
+    made: int = 0
+    clashes: list[Object] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+class Applier:
+    """Writes decisions to the API.
+
+    Args:
+        cluster: where.
+        world: takes our writes in at once.
+        recorder: writes events.
+        guard: called before each write; raises where this process must not write (any more).
+    """
+
+    def __init__(self, cluster: Cluster, world: World, recorder: Recorder, guard: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self._world = world
+        self._recorder = recorder
+        self._guard = guard
+
+    def create(self, actions: Actions, group: Group) -> Creations:
+        """Create what the decision wants created; refusals are collected, other failures raise."""
+        result = Creations()
+        for manifest in actions.create:
+            name, kind = manifest["metadata"]["name"], manifest["kind"]
+            try:
+                self._guard()
+                self._world.wrote(client.create(self._cluster, manifest, group.namespace))
+                result.made += 1
+                log.info("created", kind=kind, name=name, namespace=group.namespace)
+            except AlreadyExistsError:
+                result.clashes.append(self._read(manifest, group))
+            except InvalidError as error:
+                result.refused.append(Refusal(kind, name, invalid=True, message=str(error)))
+            except ForbiddenError as error:
+                result.refused.append(Refusal(kind, name, invalid=False, message=str(error)))
+        return result
+
+    def finish(self, manifest: Manifest, actions: Actions, group: Group, now: datetime) -> int:
+        """All that a decision wants besides creates.
+
+        Returns:
+            How many objects were changed.
+        """
+        changed = 0
+        for deletion in actions.delete:
+            changed += self._delete(deletion, group)
+        for patch in actions.patch:
+            self._patch(patch, group)
+            changed += 1
+        if actions.status:
+            self._write_status(manifest, actions.status, group)
+            changed += 1
+        for event in actions.events:
+            self.tell(manifest, EventNote(event.reason, event.message, event.type), now)
+        return changed
+
+    def tell(self, manifest: Manifest, note: EventNote, now: datetime) -> None:
+        """Write an event; one that can't be written is logged, since no decision rests on it."""
+        try:
+            self._guard()
+            self._recorder.record(manifest, note, now)
+        except EdlError as error:
+            log.warning("event not written", reason=note.reason, note=note.message, error=str(error))
+
+    def _read(self, manifest: Manifest, group: Group) -> Object:
+        """The object that has the wanted name.
+
+        Raises:
+            ConflictError: it went away just now.
+        """
+        name = manifest["metadata"]["name"]
+        there = client.find(self._cluster, resources.of_manifest(manifest), name, group.namespace)
+        if there is None:
+            raise ConflictError(f"{manifest['kind']} {group.namespace}/{name} came and went; trying again")
+        return there
+
+    def _delete(self, deletion: Deletion, group: Group) -> int:
+        resource = resources.of_kind(deletion.api_version, deletion.kind)
+        options = DeleteOptions(uid=deletion.uid, grace_seconds=deletion.grace_seconds)
+        self._guard()
+        try:
+            rest = client.delete(self._cluster, resource, deletion.name, group.namespace, options)
+        except ConflictError:
+            log.info("not deleted: it was replaced meanwhile", kind=deletion.kind, name=deletion.name)
+            rest = None
+        if rest is not None:
+            self._world.wrote(rest)
+        else:
+            self._forget(deletion, group)
+        log.info("deleted", kind=deletion.kind, name=deletion.name, namespace=group.namespace)
+        return 1
+
+    def _forget(self, deletion: Deletion, group: Group) -> None:
+        known = self._world.find(deletion.api_version, deletion.kind, group, deletion.name)
+        if known is not None and known["metadata"].get("uid") == deletion.uid:
+            self._world.removed(known)
+
+    def _patch(self, patch: Patch, group: Group) -> None:
+        resource = resources.of_kind(patch.api_version, patch.kind)
+        self._guard()
+        self._world.wrote(client.patch(self._cluster, resource, patch.name, patch.body, group.namespace))
+        log.info("patched", kind=patch.kind, name=patch.name, namespace=group.namespace)
+
+    def _write_status(self, manifest: Manifest, status: Mapping[str, Any], group: Group) -> None:
+        metadata = manifest["metadata"]
+        resource = resources.of_manifest(manifest)
+        self._guard()
+        try:
+            answer = client.patch_status(
+                self._cluster, resource, metadata["name"], status, group.namespace, metadata.get("uid")
+            )
+        except NotFoundError:
+            log.info("no status written: it is gone", kind=resource.kind, name=metadata["name"])
+            return
+        self._world.wrote(answer)

@@ -1,0 +1,168 @@
+"""Leader election by a ``coordination.k8s.io/v1`` Lease, with client-go's rules.
+
+The `kubernetes` package's own ``leaderelection`` (36.0) knows ConfigMap annotations only, which every other
+implementation has given up, compares wall clocks of different machines and can't be stopped.
+
+A candidate judges a lease by how long *it* has seen it unrenewed, never by the times in it: clocks differ. A leader counts
+from before its last successful renewal was sent, and stops by its own clock: `Elector.leading` turns False in time even
+while a renewal hangs.
+"""
+
+import datetime as dt
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from edl_workflows.exceptions import ConflictError, EdlError
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import CallPolicy, Cluster
+from edl_workflows.kube.resources import LEASES, Object
+
+log = structlog.get_logger(__name__)
+
+
+class LeadershipLostError(EdlError):
+    """This process may not write any more: it could not renew its lease in time. It ends, and starts as a candidate."""
+
+
+def _identity() -> str:
+    return f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True)
+class Election:
+    """What is competed for, and the times; their defaults are client-go's.
+
+    Attributes:
+        namespace: the Lease's.
+        name: the Lease's; one controller installation, one name.
+        identity: this candidate.
+        lease_seconds: how long others let an unrenewed lease stand.
+        renew_seconds: how long a leader leads after its last renewal; shorter than `lease_seconds`, so that there are
+            never two.
+        retry_seconds: between attempts.
+    """
+
+    namespace: str
+    name: str = "edl-controller"
+    identity: str = field(default_factory=_identity)
+    lease_seconds: float = 15.0
+    renew_seconds: float = 10.0
+    retry_seconds: float = 2.0
+
+
+class Elector:
+    """One candidate.
+
+    Args:
+        cluster: where the Lease lives.
+        election: see there.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, cluster: Cluster, election: Election, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        # A renewal that fails is tried again in our own rhythm, and one that hangs must not outlive the lease.
+        policy = CallPolicy(attempts=1, read_seconds=election.renew_seconds / 2)
+        self._cluster = cluster.with_policy(policy)
+        self._election = election
+        self._clock = clock
+        self._leads_until = float("-inf")
+        self._seen: tuple[str, float] = ("", float("-inf"))
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process may write now."""
+        return self._clock() < self._leads_until
+
+    def acquire(self, stop: threading.Event) -> bool:
+        """Wait until this process leads; False if `stop` was set before."""
+        log.info("waiting for leadership", lease=self._election.name, identity=self._election.identity)
+        while not stop.is_set():
+            if self.attempt():
+                log.info("leading", identity=self._election.identity)
+                return True
+            stop.wait(self._election.retry_seconds)
+        return False
+
+    def keep(self, stop: threading.Event) -> None:
+        """Renew until `stop` is set.
+
+        Raises:
+            LeadershipLostError: no renewal succeeded in time, or another process leads.
+        """
+        while not stop.wait(self._election.retry_seconds):
+            if not self.attempt() and not self.leading:
+                raise LeadershipLostError(
+                    f"leadership lost: lease {self._election.namespace}/{self._election.name} could not be "
+                    f"renewed within {self._election.renew_seconds:g} s; start the controller again"
+                )
+
+    def attempt(self) -> bool:
+        """Try once to get or to renew the lease; whether this process holds it."""
+        began = self._clock()
+        try:
+            held = self._take(began)
+        except ConflictError:
+            held = False  # another candidate was quicker
+        except EdlError as error:
+            log.warning("lease request failed", lease=self._election.name, error=str(error))
+            return False  # whoever leads goes on leading until its time is over
+        self._leads_until = began + self._election.renew_seconds if held else float("-inf")
+        return held
+
+    def release(self) -> None:
+        """Give the lease back, so that a successor need not wait; best effort."""
+        if not self.leading:
+            return
+        self._leads_until = float("-inf")
+        try:
+            lease = client.get(self._cluster, LEASES, self._election.name, self._election.namespace)
+            if lease["spec"].get("holderIdentity") == self._election.identity:
+                client.replace(self._cluster, lease | {"spec": lease["spec"] | {"holderIdentity": ""}})
+        except EdlError as error:
+            log.warning("lease not released", error=str(error))
+
+    def _take(self, now: float) -> bool:
+        election = self._election
+        lease = client.find(self._cluster, LEASES, election.name, election.namespace)
+        if lease is None:
+            client.create(self._cluster, self._manifest())
+            return True
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        version = lease["metadata"]["resourceVersion"]
+        if version != self._seen[0]:
+            self._seen = (version, now)
+        alive = now < self._seen[1] + float(spec.get("leaseDurationSeconds") or election.lease_seconds)
+        if holder not in ("", election.identity) and alive:
+            return False
+        client.replace(self._cluster, lease | {"spec": self._spec(spec)})
+        return True
+
+    def _manifest(self) -> Object:
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": self._election.name, "namespace": self._election.namespace},
+            "spec": self._spec({}),
+        }
+
+    def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        ours = old.get("holderIdentity") == self._election.identity
+        return old | {
+            "holderIdentity": self._election.identity,
+            "leaseDurationSeconds": max(1, round(self._election.lease_seconds)),
+            "renewTime": now,
+            "acquireTime": old.get("acquireTime") if ours else now,
+            "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if ours or not old else 1),
+        }

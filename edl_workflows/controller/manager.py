@@ -1,0 +1,138 @@
+"""The loop: informers put jobs into a queue, workers reconcile them. Starting, stopping and what is wrong."""
+
+import datetime as dt
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from edl_workflows.controller.apply import Applier
+from edl_workflows.controller.metrics import Metrics
+from edl_workflows.controller.queue import WorkQueue
+from edl_workflows.controller.reconciler import Reconciler
+from edl_workflows.controller.world import Group, World
+from edl_workflows.exceptions import EdlError, NotFoundError
+from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.kinds import KINDS, Kind, Source
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.events import Recorder
+from edl_workflows.kube.resources import ALL_NAMESPACES
+
+log = structlog.get_logger(__name__)
+
+COMPONENT = "edl-controller"
+STOP_SECONDS = 20.0
+"""How long `Manager.stop` waits for decisions in hand; below the 30 s that a pod has by default."""
+COMPLAIN_EVERY = 20
+"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+
+
+@dataclass(frozen=True)
+class ManagerOptions:
+    """How to run the loop.
+
+    Attributes:
+        namespace: the jobs' namespace, or `ALL_NAMESPACES`.
+        workers: jobs reconciled at a time.
+        settings: what an installation decides for every job.
+        kinds: which kinds.
+    """
+
+    namespace: str = ALL_NAMESPACES
+    workers: int = 4
+    settings: Settings = field(default_factory=Settings)
+    kinds: tuple[Kind, ...] = KINDS
+
+
+class Manager:
+    """The loop in threads of its own.
+
+    Args:
+        cluster: the API server.
+        options: see there.
+        metrics: counts.
+        guard: called before each write; raises where this process must not write (any more).
+    """
+
+    def __init__(
+        self, cluster: Cluster, options: ManagerOptions, metrics: Metrics, guard: Callable[[], None]
+    ) -> None:
+        observed = cluster.observed_by(metrics.requested)
+        self._options = options
+        self._metrics = metrics
+        self._queue: WorkQueue[Group] = WorkQueue()
+        metrics.observe_queue(lambda: len(self._queue))
+        sources = tuple(dict.fromkeys(s for kind in options.kinds for s in (kind.source, *kind.observes)))
+        self.world = World(observed, options.namespace, sources, self._queue.add, self._complain)
+        applier = Applier(observed, self.world, Recorder(observed, COMPONENT), guard)
+        self._reconciler = Reconciler(
+            self.world, applier, options.kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
+        )
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"worker {index}", daemon=True)
+            for index in range(options.workers)
+        ]
+
+    def start(self) -> None:
+        """Begin to watch; workers begin when everything is listed."""
+        self.world.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Finish the decisions in hand and end."""
+        self._stopped.set()
+        self._queue.close()
+        for thread in self._threads:
+            thread.join(STOP_SECONDS / len(self._threads))
+        self.world.stop()
+
+    def waits_for(self) -> list[str]:
+        """What must be there before decisions are made; empty when ready."""
+        return [f"not listed yet: {plural}" for plural in self.world.behind]
+
+    def problems(self) -> list[str]:
+        """What only a new process cures."""
+        if self._stopped.is_set():
+            return []
+        return [f"{thread.name} ended" for thread in self._threads if thread.ident and not thread.is_alive()]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job waits for a worker or is being worked on."""
+        return self._queue.idle
+
+    def _work(self) -> None:
+        while not self._stopped.is_set() and not self.world.wait_synced(0.5):
+            pass  # the wait is the pause
+        while (group := self._queue.get()) is not None:
+            try:
+                self._reconcile(group)
+            finally:
+                self._queue.done(group)
+
+    def _reconcile(self, group: Group) -> None:
+        outcome = self._reconciler.reconcile(group)
+        if outcome.failed:
+            self._metrics.retried()
+            self._queue.retry(group)
+        else:
+            self._queue.forget(group)
+        if outcome.changed:
+            # Our writes are in the cache already, so the watch reports no change: look again until nothing changes.
+            self._queue.add(group)
+        if outcome.requeue_after is not None:
+            self._queue.add_after(group, outcome.requeue_after)
+
+    def _complain(self, source: Source, error: EdlError, failures: int) -> None:
+        if failures % COMPLAIN_EVERY != 1:
+            return
+        if isinstance(error, NotFoundError):
+            log.error(
+                "the API server does not have this kind; install the CRDs with `edl crds install`. Trying again",
+                resource=f"{source.api.plural}.{source.api.group}",
+            )
+        else:
+            log.warning("watch failed; trying again", resource=source.api.plural, error=str(error))

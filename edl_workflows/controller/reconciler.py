@@ -1,0 +1,133 @@
+"""Decide and apply for all objects of one group: the body of the loop."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from time import perf_counter
+
+import structlog
+
+from edl_workflows.controller.apply import Applier, Creations
+from edl_workflows.controller.metrics import Metrics
+from edl_workflows.controller.world import Group, World
+from edl_workflows.exceptions import ConflictError, EdlError, UnavailableError
+from edl_workflows.jobs.actions import Manifest, Observed, Settings
+from edl_workflows.jobs.kinds import Kind
+from edl_workflows.kube.events import EventNote
+from edl_workflows.kube.resources import Object
+
+log = structlog.get_logger(__name__)
+
+MAX_DECISIONS = 3
+"""Decisions about one object in a row, each with what the server refused to the one before. One more than the contract
+needs: an object that appears between the first and the second is seen, too."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass over a group came to.
+
+    Attributes:
+        changed: whether something was written; the group is to be looked at again then.
+        requeue_after: seconds until the next look although nothing changed; None for never.
+        failed: whether an object's decision could not be carried out.
+    """
+
+    changed: bool = False
+    requeue_after: float | None = None
+    failed: bool = False
+
+    def __or__(self, other: "Outcome") -> "Outcome":
+        """Both together: the earlier of two times."""
+        times = [t for t in (self.requeue_after, other.requeue_after) if t is not None]
+        return Outcome(self.changed or other.changed, min(times, default=None), self.failed or other.failed)
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    """The loop's body.
+
+    Attributes:
+        world: what is observed.
+        applier: what writes.
+        kinds: whose objects are decided.
+        settings: see `Settings`.
+        clock: the time, with a zone.
+        metrics: counts decisions.
+    """
+
+    world: World
+    applier: Applier
+    kinds: Sequence[Kind]
+    settings: Settings
+    clock: Callable[[], datetime]
+    metrics: Metrics = field(repr=False)
+
+    def reconcile(self, group: Group) -> Outcome:
+        """Decide and apply for each object of each kind in the group. Never raises for one object's failure."""
+        outcome = Outcome()
+        for kind in self.kinds:
+            for manifest in self.world.of_group(kind.source, group):
+                outcome |= self._guarded(kind, manifest, group)
+        return outcome
+
+    def _guarded(self, kind: Kind, manifest: Manifest, group: Group) -> Outcome:
+        started = perf_counter()
+        result = "success"
+        try:
+            return self._object(kind, manifest, group)
+        except ConflictError as error:
+            result = "conflict"
+            log.info("decision was too late", kind=kind.name, group=str(group), error=str(error))
+        except UnavailableError as error:
+            result = "unavailable"
+            log.warning("API not available", kind=kind.name, group=str(group), error=str(error))
+        except EdlError as error:
+            result = "error"
+            self._complain(kind, manifest, str(error))
+        except Exception as error:
+            result = "defect"
+            log.exception("defect in a decision", kind=kind.name, group=str(group))
+            self._complain(kind, manifest, f"internal error: {type(error).__name__}: {error}")
+        finally:
+            self.metrics.decided(kind.name, result, perf_counter() - started)
+        return Outcome(failed=True)
+
+    def _object(self, kind: Kind, manifest: Manifest, group: Group) -> Outcome:
+        now = self.clock()
+        total = Creations()
+        for _ in range(MAX_DECISIONS):
+            actions = kind.decide(manifest, self._observe(kind, group, now, total))
+            creations = self.applier.create(actions, group)
+            total.made += creations.made
+            if not _news(total, creations):
+                break
+        changed = self.applier.finish(manifest, actions, group, now)
+        return Outcome(changed=bool(total.made or changed), requeue_after=actions.requeue_after)
+
+    def _observe(self, kind: Kind, group: Group, now: datetime, known: Creations) -> Observed:
+        objects: dict[str, list[Object]] = {
+            source.api.kind: self.world.of_group(source, group) for source in kind.observes
+        }
+        for clash in known.clashes:
+            same = objects.setdefault(clash["kind"], [])
+            if all(o["metadata"]["uid"] != clash["metadata"]["uid"] for o in same):
+                same.append(clash)
+        return Observed(now, objects, tuple(known.refused), secrets.token_urlsafe(32), self.settings)
+
+    def _complain(self, kind: Kind, manifest: Manifest, message: str) -> None:
+        name = manifest["metadata"]["name"]
+        log.warning("decision failed", kind=kind.name, name=name, error=message)
+        self.applier.tell(manifest, EventNote("ReconcileFailed", message, "Warning"), self.clock())
+
+
+def _news(known: Creations, creations: Creations) -> bool:
+    """Take refusals into `known`; whether there is one that the last decision did not know."""
+    names = {(r.kind, r.name) for r in known.refused}
+    uids = {clash["metadata"]["uid"] for clash in known.clashes}
+    refused = [r for r in creations.refused if (r.kind, r.name) not in names]
+    clashes = [c for c in creations.clashes if c["metadata"]["uid"] not in uids]
+    known.refused += refused
+    known.clashes += clashes
+    return bool(refused or clashes)

@@ -1,0 +1,133 @@
+"""The watched objects of all kinds, grouped by the job that they belong to.
+
+One informer a `Source`. What the controller writes goes through into the cache at once, so that the next decision never
+rests on a state older than its own last write: the guard against acting on a stale cache.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from edl_workflows.exceptions import EdlError
+from edl_workflows.jobs.kinds import Api, Source
+from edl_workflows.kube.cache import Change
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import ApiResource, Object, Scope
+
+
+class Group(NamedTuple):
+    """All objects of one job; prints as ``namespace/job``. The unit of work: never two workers on one group."""
+
+    namespace: str
+    job: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.job}"
+
+
+def api_resource(api: Api) -> ApiResource:
+    """The client's resource of a registry's API type."""
+    return ApiResource(api.group, api.version, api.plural, api.kind)
+
+
+def group_of(source: Source, obj: Mapping[str, Any]) -> Group | None:
+    """The group that an object of this source belongs to; None for none."""
+    job = source.job_of(obj)
+    return Group(obj["metadata"].get("namespace") or "", job) if job else None
+
+
+class World:
+    """The informers of all sources.
+
+    Args:
+        cluster: the API server.
+        namespace: one, or `ALL_NAMESPACES`.
+        sources: what to watch.
+        on_change: called with each group in which something changed, from an informer's thread.
+        on_error: called with a source that can't be watched, why, and how often in a row.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        sources: Sequence[Source],
+        on_change: Callable[[Group], None],
+        on_error: Callable[[Source, EdlError, int], None],
+    ) -> None:
+        self._notify = on_change
+        self._report = on_error
+        self._informers = {
+            source: self._informer(ClusterSource.of(cluster), namespace, source) for source in sources
+        }
+        self._sources = {(s.api.api_version, s.api.kind): s for s in sources}
+
+    def start(self) -> None:
+        """Begin to watch."""
+        for informer in self._informers.values():
+            informer.start()
+
+    def stop(self) -> None:
+        """End all watches."""
+        for informer in self._informers.values():
+            informer.stop(join_seconds=0)
+        for informer in self._informers.values():
+            informer.stop()
+
+    @property
+    def behind(self) -> list[str]:
+        """The plurals that are not listed yet; empty once decisions can be made."""
+        return [source.api.plural for source, informer in self._informers.items() if not informer.synced]
+
+    def wait_synced(self, seconds: float) -> bool:
+        """Wait until everything is listed; whether that came in time."""
+        deadline = time.monotonic() + seconds
+        return all(i.wait_synced(max(0.0, deadline - time.monotonic())) for i in self._informers.values())
+
+    def of_group(self, source: Source, group: Group) -> list[Object]:
+        """The objects of a source that belong to the group, by name."""
+        return self._informers[source].cache.by_index("group", str(group))
+
+    def count(self, source: Source) -> int:
+        """How many objects of the source there are."""
+        return len(self._informers[source].cache)
+
+    def wrote(self, obj: Object) -> None:
+        """Take in what the server answered to a create or a patch."""
+        source = self._source_of(obj)
+        if source is not None and group_of(source, obj) is not None:
+            self._informers[source].put(obj)
+
+    def removed(self, obj: Object) -> None:
+        """Take in that the server has removed this object."""
+        source = self._source_of(obj)
+        if source is not None:
+            self._informers[source].remove(obj)
+
+    def find(self, api_version: str, kind: str, group: Group, name: str) -> Object | None:
+        """The cached object of the group by kind and name."""
+        source = self._sources.get((api_version, kind))
+        objects = self.of_group(source, group) if source is not None else []
+        return next((obj for obj in objects if obj["metadata"]["name"] == name), None)
+
+    def _source_of(self, obj: Object) -> Source | None:
+        return self._sources.get((obj.get("apiVersion", ""), obj.get("kind", "")))
+
+    def _informer(self, cluster: ClusterSource, namespace: str, source: Source) -> Informer:
+        scope = Scope(api_resource(source.api), namespace, label_selector=source.selector)
+
+        def index(obj: Object) -> list[str]:
+            group = group_of(source, obj)
+            return [str(group)] if group is not None else []
+
+        def changed(change: Change) -> None:
+            states = (change.object, change.old) if change.old is not None else (change.object,)
+            for group in {group_of(source, state) for state in states}:
+                if group is not None:
+                    self._notify(group)
+
+        informer = Informer(cluster, scope, {"group": index})
+        informer.on_change(changed)
+        informer.on_error(lambda error, failures: self._report(source, error, failures))
+        return informer
