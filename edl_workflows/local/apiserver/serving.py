@@ -1,0 +1,91 @@
+"""How the API server is reached: its token, certificates and kubeconfig on disk, and uvicorn's settings."""
+
+import base64
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+import yaml
+from starlette.applications import Starlette
+
+from edl_workflows.local.apiserver import certificates
+
+HOST = "127.0.0.1"
+SHUTDOWN_SECONDS = 1
+"""How long open watches may go on after a stop was asked for; they never end by themselves."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach one API server.
+
+    Attributes:
+        url: ``https://127.0.0.1:PORT``.
+        token: of the administrator.
+        files: certificates and key.
+        kubeconfig: the file with all of it (0600).
+    """
+
+    url: str
+    token: str
+    files: certificates.Certificates
+    kubeconfig: Path
+
+
+def prepare(directory: Path, port: int) -> Access:
+    """Write what clients need below `directory`; what is there (token, certificates) is kept.
+
+    Args:
+        directory: made if absent.
+        port: where the server will listen.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    token_file = directory / "admin-token"
+    if not token_file.exists() or not token_file.read_text():
+        _write_private(token_file, secrets.token_urlsafe(32))
+    files = certificates.ensure(directory / "pki")
+    access = Access(f"https://{HOST}:{port}", token_file.read_text(), files, directory / "kubeconfig")
+    _write_private(access.kubeconfig, kubeconfig(access.url, access.token, files.authority.read_bytes()))
+    return access
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(0o600)
+    path.write_text(text)
+
+
+def kubeconfig(url: str, token: str, authority: bytes) -> str:
+    """A kubeconfig with one cluster, user and context, all named ``edl-local``.
+
+    Args:
+        url: of the API server.
+        token: the bearer token.
+        authority: PEM of the certificate authority.
+    """
+    name = "edl-local"
+    cluster = {"server": url, "certificate-authority-data": base64.b64encode(authority).decode()}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
+        "current-context": name,
+    }
+    return yaml.safe_dump(config)
+
+
+def uvicorn_config(app: Starlette, access: Access, port: int) -> uvicorn.Config:
+    """Settings to serve `app` over TLS on the loopback interface."""
+    return uvicorn.Config(
+        app,
+        host=HOST,
+        port=port,
+        ssl_certfile=access.files.certificate,
+        ssl_keyfile=access.files.key,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_keep_alive=75,
+    )
