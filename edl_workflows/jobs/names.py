@@ -53,9 +53,13 @@ ENV_NODE_NUM = "NODE_NUM"
 """How many nodes of its type the job wanted when the pod was made; users' scripts read it (``--nnodes=1:$NODE_NUM``)."""
 ENV_POD_IP = "POD_IP"
 ENV_HOST_IP = "HOST_IP"
+ENV_BRAIN_ADDR = "DLROVER_BRAIN_SERVICE_ADDR"
 ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
 """Set by the agent for the training process: the cluster version it belongs to."""
 
+
+TOKEN_KEY = "token"  # noqa: S105 - the Secret's key, not a secret
+STATE_KEY = "state"
 
 MAX_JOB_NAME = 37
 """Names of services and values of labels hold 63 characters, and the longest of a job's, `master_name`, adds 26.

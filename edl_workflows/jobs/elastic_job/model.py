@@ -199,6 +199,11 @@ class ElasticJob(Resource):
     spec: ElasticJobSpec
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)
 
+    @property
+    def finished(self) -> bool:
+        """Whether its phase is final."""
+        return self.status.phase is not None and self.status.phase.final
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         reject(validation.name(self.metadata))

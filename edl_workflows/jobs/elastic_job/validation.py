@@ -77,10 +77,16 @@ def templates(spec: "ElasticJobSpec") -> list[Problem]:
 
 def _template(role: str, template: Mapping[str, Any]) -> Iterator[Problem]:
     for part in ("metadata", "spec"):
-        if not isinstance(template.get(part, {}), Mapping):
+        if not isinstance(template.get(part) or {}, Mapping):
             yield Problem(part, "must be a map")
             return
-    containers = template.get("spec", {}).get("containers")
+    for part in ("labels", "annotations"):
+        values = (template.get("metadata") or {}).get(part) or {}
+        if not isinstance(values, Mapping) or not all(isinstance(value, str) for value in values.values()):
+            yield Problem(
+                f"metadata.{part}", "must be a map of strings; write numbers and booleans in quotes"
+            )
+    containers = (template.get("spec") or {}).get("containers")
     if not containers and role == names.MASTER_TYPE:
         return  # the controller brings a container of its own
     if not isinstance(containers, list) or not containers:
@@ -99,8 +105,15 @@ def _container(role: str, container: Mapping[str, Any]) -> Iterator[Problem]:
     for field in required:
         if not isinstance(container.get(field), str) or not container[field]:
             yield Problem(field, "required field is missing")
-    if not isinstance(container.get("env", []), list):
-        yield Problem("env", "must be a list of {name, value}")
+    variables = container.get("env") or []
+    if not isinstance(variables, list) or not all(
+        isinstance(v, Mapping) and v.get("name") for v in variables
+    ):
+        yield Problem("env", "must be a list of variables, each with a name")
+    yield from _resources(container)
+
+
+def _resources(container: Mapping[str, Any]) -> Iterator[Problem]:
     resources = container.get("resources") or {}
     for part in ("requests", "limits"):
         amounts = resources.get(part) or {} if isinstance(resources, Mapping) else None

@@ -157,6 +157,11 @@ class ScalePlan(Resource):
         )
 
     @property
+    def finished(self) -> bool:
+        """Whether its phase is final."""
+        return self.status.phase is not None and self.status.phase.final
+
+    @property
     def auto(self) -> bool:
         """Whether a job's master wrote it, for the controller to carry out."""
         return self.metadata.labels.get(names.SCALE_TYPE_LABEL) == names.SCALE_AUTO

@@ -1,9 +1,205 @@
-"""The pure state machine of a ScalePlan."""
+"""The pure state machine of a ScalePlan.
 
-from edl_workflows.jobs.actions import Actions, Observed
-from edl_workflows.jobs.scale_plan.model import ScalePlan
+Auto plans (a job's master wrote them) are carried out here: make these pods, remove those. Manual plans are carried out by
+the job's master; here they are tied to their job, and failed when no master ever will: the job is missing or finished, or
+the plan does not fit it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs.actions import (
+    Actions,
+    Deletion,
+    Event,
+    Manifest,
+    Observed,
+    Patch,
+    Refusal,
+    merge_patch,
+)
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.elastic_job.pods import Node, node_pod, node_service
+from edl_workflows.jobs.objects import Condition, set_condition
+from edl_workflows.jobs.scale_plan.model import Phase, PodMeta, ScalePlan, Step
+from edl_workflows.jobs.scale_plan.order import age_key, plans_of
+from edl_workflows.jobs.scale_plan.validation import against_job
+
+JOB_GRACE = timedelta(seconds=30)
+"""How long a plan waits for its job to appear: both may come from one ``kubectl apply``."""
+
+RETRY_SECONDS = 10.0
+"""Until the next attempt at what the API server refused for now (a quota), or a job that does not validate."""
+
+_MADE = ("Service", "Pod")
 
 
-def reconcile(resource: ScalePlan, observed: Observed) -> Actions:
-    """What to do about it now."""
-    return Actions()
+@dataclass(frozen=True)
+class _Outcome:
+    phase: Phase
+    reason: str
+    message: str = ""
+
+
+def reconcile(plan: ScalePlan, observed: Observed) -> Actions:
+    """What to do about a plan now. A finished plan is left alone."""
+    # 1. Final phases are final.
+    if plan.finished:
+        return Actions()
+    # 2. A plan without a job can't be carried out.
+    manifest = observed.find(ELASTIC_JOB, plan.job)
+    if manifest is None or manifests.terminating(manifest):
+        return _without_job(plan, observed.now)
+    try:
+        job = ElasticJob.parse(manifest)
+    except ManifestError:
+        return Actions(requeue_after=RETRY_SECONDS)  # its own status says what is wrong
+    # 3. Nor one for a job that has ended, or one that does not fit.
+    if hopeless := _hopeless(plan, job, observed):
+        return _end(plan, hopeless, observed.now)
+    # 4. A manual plan is the master's, once it is tied to the job.
+    if not plan.auto:
+        return Actions(patch=_tie(plan, job))
+    # 5. Plans of one job run in order.
+    if _waits(plan, observed):
+        return Actions()
+    return _carry_out(plan, job, observed)
+
+
+def _without_job(plan: ScalePlan, now: datetime) -> Actions:
+    created = plan.metadata.creation_timestamp or now
+    left = (created + JOB_GRACE - now).total_seconds()
+    if left > 0:
+        return Actions(requeue_after=left)
+    message = f"there is no ElasticJob {plan.metadata.namespace or 'default'}/{plan.job} (spec.ownerJob)"
+    return _end(plan, _Outcome(Phase.FAILED, "JobNotFound", message), now)
+
+
+def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _Outcome | None:
+    if job.finished:
+        message = f"ElasticJob {job.key} has ended ({job.status.phase}); a plan can't change it any more"
+        return _Outcome(Phase.FAILED, "JobFinished", message)
+    if plan.auto and job.spec.suspend:
+        message = f"ElasticJob {job.key} is suspended; its next master asks anew"
+        return _Outcome(Phase.FAILED, "JobSuspended", message)
+    if plan.status.phase not in (None, Phase.PENDING):
+        return None  # begun: what it names may be gone since
+    pods = [manifests.name_of(p) for p in observed.of("Pod") if manifests.owned_by(p, job)]
+    problems = against_job(plan, job, pods)
+    if problems:
+        return _Outcome(Phase.FAILED, "InvalidPlan", "; ".join(map(str, problems))[:4096])
+    return None
+
+
+def _tie(plan: ScalePlan, job: ElasticJob) -> tuple[Patch, ...]:
+    """Give the plan the labels that the master selects by, and the job as owner."""
+    wanted = {names.JOB_LABEL: job.metadata.name, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
+    labels = {key: value for key, value in wanted.items() if plan.metadata.labels.get(key) != value}
+    metadata: dict[str, Any] = {"labels": labels} if labels else {}
+    owners = plan.metadata.owner_references
+    if all(owner.uid != job.metadata.uid for owner in owners):
+        reference = manifests.owner_reference(job, controller=False)
+        metadata["ownerReferences"] = [*(owner.to_dict() for owner in owners), reference]
+    if not metadata:
+        return ()
+    metadata["resourceVersion"] = plan.metadata.resource_version
+    return (Patch(plan.api_version, plan.kind, plan.metadata.name, {"metadata": metadata}),)
+
+
+def _waits(plan: ScalePlan, observed: Observed) -> bool:
+    """Whether an older auto plan of the job has not ended."""
+    return any(
+        other.auto and not other.finished and age_key(other) < age_key(plan) for other in plans_of(observed)
+    )
+
+
+def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
+    present = {(m["kind"], manifests.name_of(m)): m for kind in _MADE for m in observed.of(kind)}
+    wanted = [manifest for meta in plan.spec.create_pods for manifest in _node(job, meta)]
+    missing = [m for m in wanted if _key(m) not in present]
+    foreign = [
+        present[_key(m)]
+        for m in wanted
+        if _key(m) in present and not manifests.owned_by(present[_key(m)], job)
+    ]
+    if any(manifests.of_earlier(m, job) for m in foreign):
+        return Actions(requeue_after=RETRY_SECONDS)  # the garbage collector is at it
+    if foreign:
+        return _end(
+            plan, _Outcome(Phase.FAILED, "NameConflict", manifests.conflict(foreign[0], job)), observed.now
+        )
+    delete = tuple(_removals(plan, job, observed))
+    refused = [r for r in observed.refused if (r.kind, r.name) in {_key(m) for m in missing}]
+    if refused:
+        return _refused(plan, refused, Actions(tuple(missing), delete), observed.now)
+    # The status is written only after what stands before it was done, so one round is enough.
+    summary = f"{len(plan.spec.create_pods)} pods created, {len(plan.spec.remove_pods)} removed"
+    ended = _end(plan, _Outcome(Phase.SUCCEEDED, "PlanSucceeded", summary), observed.now)
+    return replace(ended, create=tuple(missing), delete=delete)
+
+
+def _refused(plan: ScalePlan, refused: Sequence[Refusal], again: Actions, now: datetime) -> Actions:
+    first = next((r for r in refused if r.invalid), refused[0])
+    message = f"the API server refused {first.kind} {first.name}: {first.message}"
+    if first.invalid:
+        return _end(plan, _Outcome(Phase.FAILED, "PodRefused", message), now)
+    status = _status(plan, _Outcome(Phase.SCALING, "PodRefused", message), now)
+    return replace(again, status=status, requeue_after=RETRY_SECONDS)
+
+
+def _node(job: ElasticJob, meta: PodMeta) -> list[dict[str, Any]]:
+    """The service first: where it is looked up when a container starts, it must be there."""
+    role = meta.type or names.WORKER_TYPE  # validation requires a type
+    counts = job.status.replica_statuses.get(role)
+    node = Node(role, meta.id, meta.rank_index, max(counts.desired if counts else 1, 1), meta.resource)
+    return [node_service(job, role, meta.id), node_pod(job, node)]
+
+
+def _removals(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Iterator[Deletion]:
+    listed = {meta.name for meta in plan.spec.remove_pods}
+    for kind in _MADE:
+        for found in observed.of(kind):
+            listed_here = manifests.name_of(found) in listed and manifests.owned_by(found, job)
+            if listed_here and not manifests.terminating(found):
+                yield manifests.deletion(found)
+
+
+def _end(plan: ScalePlan, outcome: _Outcome, now: datetime) -> Actions:
+    succeeded = outcome.phase is Phase.SUCCEEDED
+    event = Event("Normal" if succeeded else "Warning", outcome.reason, outcome.message)
+    return Actions(status=_status(plan, outcome, now), events=(event,))
+
+
+def _status(plan: ScalePlan, outcome: _Outcome, now: datetime) -> dict[str, Any] | None:
+    final = outcome.phase.final
+    status = plan.status
+    condition = Condition(
+        type=outcome.phase.value, status="True", reason=outcome.reason, message=outcome.message
+    )
+    steps = [*status.steps]
+    if plan.auto:
+        begun = steps[0].start_time if steps else now
+        finish, message = (now, "") if final else (None, outcome.message)
+        steps = [Step(phase=Phase.SCALING, start_time=begun, finish_time=finish, message=message)]
+    new = status.model_copy(
+        update={
+            "phase": outcome.phase,
+            "reason": outcome.reason,
+            "message": outcome.message,
+            "observed_generation": plan.metadata.generation,
+            "conditions": set_condition(status.conditions, condition, now),
+            "create_time": status.create_time or plan.metadata.creation_timestamp or now,
+            "finish_time": now if final else None,
+            "steps": steps,
+        }
+    )
+    return merge_patch(status.to_dict(), new.to_dict())
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest["kind"], manifests.name_of(manifest)

@@ -1,0 +1,219 @@
+"""Manifests of an ElasticJob's pods and their services: the master's, and one pod and one service a node.
+
+What users wrote in a template stays; what the master and the agents rely on is put over it. The command of a training
+container is the user's own: it starts ``edl agent run -- python train.py``, and nothing is wrapped around it here.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ReplicaSpec
+from edl_workflows.jobs.manifests import child
+from edl_workflows.jobs.scale_plan.model import NodeResource
+
+_GPU = "nvidia.com/gpu"
+
+Container = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One training node to make.
+
+    Attributes:
+        type: ps, worker, chief or evaluator.  id: never used twice in (job, type).  rank: kept by replacements.
+        replicas: how many nodes of the type the job wants.
+        resource: overrides requests and limits of the template's first container.
+    """
+
+    type: str
+    id: int
+    rank: int
+    replicas: int
+    resource: NodeResource = field(default_factory=NodeResource)
+
+
+def role_spec(job: ElasticJob, role: str) -> ReplicaSpec | None:
+    """The role's spec. A chief without one of its own is made from the worker's (upstream's rule)."""
+    specs: Mapping[str, ReplicaSpec] = job.spec.replica_specs  # type: ignore[assignment]  # keys are literals
+    return specs.get(role) or (specs.get(names.WORKER_TYPE) if role == names.CHIEF_TYPE else None)
+
+
+def node_labels(job: ElasticJob, node_type: str, node_id: int) -> dict[str, str]:
+    """Labels that name exactly this node's pod. Its service selects by them: by id, not by rank as upstream does, since
+    during a migration two pods have the same rank."""
+    return {
+        names.JOB_LABEL: job.metadata.name,
+        names.REPLICA_TYPE_LABEL: node_type,
+        names.REPLICA_INDEX_LABEL: str(node_id),
+    }
+
+
+def node_pod(job: ElasticJob, node: Node) -> dict[str, Any]:
+    """The pod of a training node.
+
+    Its ``restartPolicy`` is Never: the master replaces nodes by its own policy. Environment, labels and resources are put
+    over the template; labels and annotations of the template stay.
+    """
+    spec = role_spec(job, node.type)
+    if spec is None:
+        raise ValueError(f"ElasticJob {job.key}: spec.replicaSpecs has no {node.type!r}")
+    labels = node_labels(job, node.type, node.id) | {names.RANK_INDEX_LABEL: str(node.rank)}
+    pod = _pod(names.node_name(job.metadata.name, node.type, node.id), job, spec.template, labels)
+    main = pod["spec"]["containers"][0]
+    main["env"] = merge_by_name(main.get("env") or (), [*_user_env(job), *_node_env(job, node)])
+    _set_resources(main, node.resource)
+    _set_scheduling(pod["spec"], spec, node)
+    return pod
+
+
+def node_service(job: ElasticJob, node_type: str, node_id: int) -> dict[str, Any]:
+    """The service that gives a node its address. Both ports of `names.NODE_PORTS`, reachable before the pod is Ready:
+    parameter servers and workers wait for each other."""
+    labels = node_labels(job, node_type, node_id)
+    service = child("v1", "Service", names.node_name(job.metadata.name, node_type, node_id), job, labels)
+    ports = [
+        {"name": f"version-{parity}", "port": port, "targetPort": port, "protocol": "TCP"}
+        for parity, port in enumerate(names.NODE_PORTS[node_type])
+    ]
+    service["spec"] = {"selector": labels, "ports": ports, "publishNotReadyAddresses": True}
+    return service
+
+
+def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -> dict[str, Any]:
+    """The job's master number `index`, made after `restarts` failures that count.
+
+    The ``dlrover-master`` template is merged over the defaults, so one that names only an image, or only resources, is
+    enough. ``restartPolicy`` is Never: the controller replaces a master, and counts.
+    """
+    spec = role_spec(job, names.MASTER_TYPE)
+    labels = node_labels(job, names.MASTER_TYPE, index) | {names.RELAUNCH_COUNT_LABEL: str(restarts)}
+    pod = _pod(names.master_pod_name(job.metadata.name, index), job, spec.template if spec else {}, labels)
+    pod["spec"].setdefault("serviceAccountName", names.master_account_name(job.metadata.name))
+    containers = pod["spec"].setdefault("containers", [])
+    own = containers[0] if containers else {}
+    main = _master_container(settings) | own
+    main["env"] = merge_by_name(own.get("env") or (), _master_env(job))
+    pod["spec"]["containers"] = [main, *containers[1:]]
+    if spec and spec.priority in ("high", "low"):
+        pod["spec"]["priorityClassName"] = spec.priority
+    return pod
+
+
+def master_service(job: ElasticJob) -> dict[str, Any]:
+    """The service of the master's HTTP API: the same address for every master that the job ever has."""
+    labels = {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
+    service = child("v1", "Service", names.master_name(job.metadata.name), job, labels)
+    port = {"name": "http", "port": names.MASTER_PORT, "targetPort": names.MASTER_PORT, "protocol": "TCP"}
+    selector = {names.JOB_LABEL: job.metadata.name, names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
+    service["spec"] = {"selector": selector, "ports": [port]}
+    return service
+
+
+def merge_by_name(
+    base: Iterable[Mapping[str, Any]], over: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Merge two lists of named items as a strategic merge does: those of `over` replace, new ones come last.
+
+    Variables of ``base`` keep their place, since a later ``$(VAR)`` may refer to an earlier variable.
+    """
+    merged = {item["name"]: dict(item) for item in base}
+    merged.update((item["name"], dict(item)) for item in over)
+    return list(merged.values())
+
+
+def _pod(
+    name: str, job: ElasticJob, template: Mapping[str, Any], labels: Mapping[str, str]
+) -> dict[str, Any]:
+    template = copy.deepcopy(dict(template))
+    pod = child("v1", "Pod", name, job, labels)
+    metadata = template.get("metadata") or {}
+    pod["metadata"]["labels"] = (metadata.get("labels") or {}) | pod["metadata"]["labels"]
+    if metadata.get("annotations"):
+        pod["metadata"]["annotations"] = metadata["annotations"]
+    pod["spec"] = (template.get("spec") or {}) | {"restartPolicy": "Never"}
+    return pod
+
+
+def _user_env(job: ElasticJob) -> list[dict[str, Any]]:
+    return [{"name": name, **variable} for name, variable in job.spec.envs.items()]
+
+
+def _value(name: str, value: object) -> dict[str, Any]:
+    return {"name": name, "value": str(value)}
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _common_env(job: ElasticJob) -> list[dict[str, Any]]:
+    token = {"name": names.token_secret_name(job.metadata.name), "key": names.TOKEN_KEY}
+    return [
+        _value(names.ENV_JOB_NAME, job.metadata.name),
+        _value(names.ENV_JOB_UID, job.metadata.uid),
+        _field(names.ENV_NAMESPACE, "metadata.namespace"),
+        _field(names.ENV_POD_NAME, "metadata.name"),
+        _field(names.ENV_POD_IP, "status.podIP"),
+        {"name": names.ENV_JOB_TOKEN, "valueFrom": {"secretKeyRef": token}},
+    ]
+
+
+def _node_env(job: ElasticJob, node: Node) -> list[dict[str, Any]]:
+    address = names.master_address(job.metadata.name, job.metadata.namespace or "default")
+    return [
+        *_common_env(job),
+        _field(names.ENV_HOST_IP, "status.hostIP"),
+        _value(names.ENV_MASTER_ADDR, address),
+        _value(names.ENV_NODE_TYPE, node.type),
+        _value(names.ENV_NODE_ID, node.id),
+        _value(names.ENV_NODE_RANK, node.rank),
+        _value(names.ENV_NODE_NUM, node.replicas),
+        # Upstream's older names of the same, which users' scripts read.
+        _value("WORKER_TYPE", node.type),
+        _value("WORKER_ID", node.id),
+        _value("WORKER_RANK", node.rank),
+        _value("WORKER_NUM", node.replicas),
+    ]
+
+
+def _master_env(job: ElasticJob) -> list[dict[str, Any]]:
+    brain = [_value(names.ENV_BRAIN_ADDR, job.spec.brain_service)] if job.spec.brain_service else []
+    return [*_common_env(job), *brain]
+
+
+def _master_container(settings: Settings) -> Container:
+    resources = {"cpu": settings.master_cpu, "memory": settings.master_memory}
+    return {
+        "name": "main",
+        "image": settings.master_image,
+        "command": list(settings.master_command),
+        "ports": [{"name": "http", "containerPort": names.MASTER_PORT}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": names.MASTER_PORT}, "periodSeconds": 5},
+        "resources": {"requests": resources, "limits": dict(resources)},
+    }
+
+
+def _set_resources(container: Container, resource: NodeResource) -> None:
+    wanted = {"cpu": resource.cpu, "memory": resource.memory, _GPU: resource.gpu}
+    amounts = {name: amount for name, amount in wanted.items() if amount is not None}
+    if amounts:
+        resources = container.get("resources") or {}
+        container["resources"] = resources | {
+            part: (resources.get(part) or {}) | amounts for part in ("requests", "limits")
+        }
+
+
+def _set_scheduling(pod_spec: dict[str, Any], spec: ReplicaSpec, node: Node) -> None:
+    if spec.batch_scheduler == "volcano":
+        pod_spec["schedulerName"] = "volcano"
+    if spec.priority in ("high", "low"):
+        pod_spec["priorityClassName"] = spec.priority
+    elif spec.priority:
+        # The share by rank, so that a replacement has its predecessor's class. Upstream has one node too many.
+        high = node.rank < round(node.replicas * float(spec.priority))
+        pod_spec["priorityClassName"] = "high" if high else "low"

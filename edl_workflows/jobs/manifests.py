@@ -1,0 +1,162 @@
+"""Reading and making manifests: what every kind's pods and reconcile need of an object as the API has it. Pure."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.actions import Deletion, Manifest
+from edl_workflows.jobs.objects import Resource
+
+_DISRUPTIONS = frozenset(
+    {
+        "Evicted",
+        "NodeLost",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+        "Preempting",
+        "UnexpectedAdmissionError",
+    }
+)
+"""``status.reason`` of pods that ended for a cause outside of them."""
+
+
+def owner_reference(owner: Resource, *, controller: bool = True) -> dict[str, Any]:
+    """The reference that makes the garbage collector delete an object after `owner`."""
+    reference = {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "name": owner.metadata.name,
+        "uid": owner.metadata.uid,
+    }
+    return reference | {"controller": True, "blockOwnerDeletion": True} if controller else reference
+
+
+def child(
+    api_version: str, kind: str, name: str, owner: Resource, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """The head of a child's manifest: in its owner's namespace, owned by it, labelled with its name."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": owner.metadata.namespace or "default",
+            "labels": {names.APP_LABEL: names.APP_VALUE, names.JOB_LABEL: owner.metadata.name, **labels},
+            "ownerReferences": [owner_reference(owner)],
+        },
+    }
+
+
+def name_of(manifest: Manifest) -> str:
+    """``metadata.name``."""
+    return str(manifest["metadata"]["name"])
+
+
+def label(manifest: Manifest, key: str) -> str:
+    """Value of a label; "" without it."""
+    return str((manifest["metadata"].get("labels") or {}).get(key, ""))
+
+
+def index_of(manifest: Manifest) -> int:
+    """The id that a node's or master's pod carries; -1 if somebody made it without one."""
+    text = label(manifest, names.REPLICA_INDEX_LABEL)
+    return int(text) if text.isdecimal() else -1
+
+
+def owner_of(manifest: Manifest) -> Mapping[str, Any]:
+    """The controlling owner; empty without one."""
+    references: Iterable[Mapping[str, Any]] = manifest["metadata"].get("ownerReferences") or ()
+    return next((r for r in references if r.get("controller")), {})
+
+
+def owned_by(manifest: Manifest, owner: Resource) -> bool:
+    """Whether `owner` itself, and not an earlier object of its name, controls this one."""
+    return owner_of(manifest).get("uid") == owner.metadata.uid
+
+
+def of_earlier(manifest: Manifest, owner: Resource) -> bool:
+    """Whether it belongs to an earlier object of the owner's name, so that the garbage collector is about to delete it."""
+    found = owner_of(manifest)
+    same = (found.get("kind"), found.get("name")) == (owner.kind, owner.metadata.name)
+    return same and found.get("uid") != owner.metadata.uid
+
+
+def conflict(manifest: Manifest, owner: Resource) -> str:
+    """What to tell a user whose object has the name of one that `owner` needs."""
+    found = owner_of(manifest)
+    whose = f"{found.get('kind')} {found.get('name')}" if found else "no controller"
+    kind, namespace = manifest["kind"], owner.metadata.namespace or "default"
+    return (
+        f"{kind} {namespace}/{name_of(manifest)} exists and belongs to {whose}, but {owner.kind} {owner.key} needs "
+        f"the name: delete or rename that {kind}, or give the {owner.kind} another name"
+    )
+
+
+def terminating(manifest: Manifest) -> bool:
+    """Whether its deletion was asked for."""
+    return bool(manifest["metadata"].get("deletionTimestamp"))
+
+
+def deletion(manifest: Manifest) -> Deletion:
+    """Delete exactly this object."""
+    return Deletion(
+        manifest["apiVersion"], manifest["kind"], name_of(manifest), str(manifest["metadata"].get("uid", ""))
+    )
+
+
+def pod_phase(pod: Manifest) -> str:
+    """``status.phase``; a pod that nobody has looked at yet is Pending."""
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def ended(pod: Manifest) -> bool:
+    """Whether all its containers ended for good."""
+    return pod_phase(pod) in ("Succeeded", "Failed")
+
+
+def ready(pod: Manifest) -> bool:
+    """Whether its Ready condition holds."""
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in _conditions(pod))
+
+
+def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:
+    """``state.terminated`` of the container that the pod is about; empty if it did not end or never ran."""
+    containers = pod["spec"].get("containers") or [{}]
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    for status in statuses:
+        if status.get("name") == containers[0].get("name"):
+            found: Mapping[str, Any] = (status.get("state") or {}).get("terminated") or {}
+            return found
+    return {}
+
+
+def disrupted(pod: Manifest) -> bool:
+    """Whether a failed pod ended for a cause outside of it: evicted, preempted, its machine lost."""
+    if (pod.get("status") or {}).get("reason") in _DISRUPTIONS:
+        return True
+    if any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in _conditions(pod)):
+        return True
+    return "exitCode" not in exit_of_first_container(pod)
+
+
+def why_pending(pod: Manifest) -> str:
+    """What keeps a pending pod from running, as the scheduler or the node says; "" if nothing is known."""
+    for condition in _conditions(pod):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}"
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{waiting['reason']}: {waiting.get('message', '')}"
+    return ""
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """A time as the API writes it."""
+    return datetime.fromisoformat(text) if text else None
+
+
+def _conditions(pod: Manifest) -> Iterable[Mapping[str, Any]]:
+    return (pod.get("status") or {}).get("conditions") or ()
