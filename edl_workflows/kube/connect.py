@@ -147,6 +147,11 @@ class Cluster:
             "name a kubeconfig, or start a local cluster with `edl local up`"
         )
 
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return str(self.api_client.configuration.host)
+
     def observed_by(self, observer: Observer) -> Self:
         """The same cluster, with `observer` told of each request."""
         return replace(self, observer=observer)

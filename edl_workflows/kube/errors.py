@@ -27,11 +27,12 @@ class ExpiredError(UnavailableError):
 
 
 @contextmanager
-def mapped(what: str) -> Iterator[None]:
+def mapped(what: str, server: str = "") -> Iterator[None]:
     """Map what a block raises.
 
     Args:
         what: what the block does, as ``create ElasticJob default/mnist``.
+        server: its address, for errors of the connection.
 
     Raises:
         EdlError: in place of an exception of the client. Anything else passes.
@@ -41,23 +42,25 @@ def mapped(what: str) -> Iterator[None]:
     except EdlError:
         raise
     except Exception as error:
-        ours = map_error(error, what)
+        ours = map_error(error, what, server)
         if ours is None:
             raise
         raise ours from error
 
 
-def map_error(error: Exception, what: str) -> EdlError | None:
+def map_error(error: Exception, what: str, server: str = "") -> EdlError | None:
     """Our error for an exception of the client; None if it is none of the client's.
 
     Args:
         error: what the client raised.
         what: what was asked, as ``create ElasticJob default/mnist``.
+        server: its address, for errors of the connection.
     """
     import urllib3.exceptions
     from kubernetes.client.exceptions import ApiException, OpenApiException
     from kubernetes.config import ConfigException
 
+    where = f" {server}" if server else ""
     match error:
         case ApiException():
             return _of_api_exception(error, what)
@@ -73,14 +76,14 @@ def map_error(error: Exception, what: str) -> EdlError | None:
             )
         case urllib3.exceptions.HTTPError() | urllib3.exceptions.HTTPWarning():
             return UnavailableError(
-                f"cannot {what}: {_connection_cause(error)}; check that the API server runs and can be reached"
+                f"cannot {what}: {_connection_cause(error)}; check that the API server{where} runs and can be reached"
             )
         case json.JSONDecodeError() | UnicodeDecodeError():
             return UnavailableError(
                 f"cannot {what}: the answer is not JSON ({error}); is there a proxy before the API server?"
             )
         case OSError():
-            return UnavailableError(f"cannot {what}: {error}; check the connection to the API server")
+            return UnavailableError(f"cannot {what}: {error}; check the connection to the API server{where}")
     return None
 
 

@@ -64,7 +64,7 @@ def follow(
     request = _request(cluster, pod, namespace, options, follow=True)
     response = transport.open_stream(cluster, request)
     try:
-        with errors.mapped(request.what):
+        with errors.mapped(request.what, cluster.server):
             for line in transport.lines(response):
                 yield line.decode("utf-8", "replace")
     finally:

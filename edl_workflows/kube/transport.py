@@ -71,7 +71,7 @@ def send_for_text(cluster: Cluster, request: Request) -> str:
 
 def open_stream(cluster: Cluster, request: Request) -> Any:
     """Send once and hand out the open ``urllib3.HTTPResponse``; the caller reads and closes it."""
-    with errors.mapped(request.what):
+    with errors.mapped(request.what, cluster.server):
         return _send_once(cluster, request)
 
 
@@ -79,7 +79,7 @@ def _retried(cluster: Cluster, request: Request, once: Callable[[], Any]) -> Any
     def on(error: Exception) -> bool | float:
         return retry_after(error, idempotent=request.idempotent)
 
-    with errors.mapped(request.what):
+    with errors.mapped(request.what, cluster.server):
         for attempt in stamina.retry_context(
             on=on,
             attempts=cluster.policy.attempts,

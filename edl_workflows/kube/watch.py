@@ -71,7 +71,7 @@ class WatchStream:
         try:
             if self._closed:
                 return
-            with errors.mapped(request.what):
+            with errors.mapped(request.what, self._cluster.server):
                 for line in transport.lines(response):
                     if line:
                         yield _parse(line, request.what)

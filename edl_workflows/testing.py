@@ -1,0 +1,97 @@
+"""What tests stand on, ours and those of who builds on this package: an API server in a process of its own.
+
+It needs the ``local`` extra. Nothing here is used by the package itself.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from edl_workflows.exceptions import EdlError, UnavailableError
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import CallPolicy, Cluster
+from edl_workflows.kube.resources import NAMESPACES
+
+START_SECONDS = 60.0
+
+
+class ApiServerProcess:
+    """The embedded API server without scheduler and runner: pods stay pending until the test says otherwise.
+
+    Args:
+        directory: its state; survives `kill`.
+        port: on 127.0.0.1; default any free one, the same after a restart.
+        history: changes kept for watches; a small number makes them expire.
+    """
+
+    def __init__(self, directory: Path, port: int | None = None, history: int = 10_000) -> None:
+        self.directory = directory
+        self.port = port or free_port()
+        self._history = history
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.directory / "kubeconfig"
+
+    def start(self) -> None:
+        """Start it and wait until it answers.
+
+        Raises:
+            UnavailableError: it ended, or did not answer in time; with what it printed.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "edl_workflows.local.apiserver", "--dir", str(self.directory)]
+        command += ["--port", str(self.port), "--history", str(self._history)]
+        with (self.directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise UnavailableError(
+                    f"the API server did not start: {(self.directory / 'server.log').read_text()}"
+                )
+            time.sleep(0.05)
+
+    def cluster(self, namespace: str = "default") -> Cluster:
+        """A handle with the administrator's rights."""
+        return Cluster.from_kubeconfig(self.kubeconfig).in_namespace(namespace)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _answers(self) -> bool:
+        if not self.kubeconfig.exists():
+            return False
+        with contextlib.suppress(EdlError):
+            impatient = self.cluster().with_policy(CallPolicy(attempts=1, read_seconds=2))
+            return client.find(impatient, NAMESPACES, "default") is not None
+        return False
+
+
+@contextlib.contextmanager
+def api_server(directory: Path) -> Iterator[ApiServerProcess]:
+    """A running API server that is killed at the end."""
+    server = ApiServerProcess(directory)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
