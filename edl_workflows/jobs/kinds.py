@@ -6,6 +6,7 @@ The controller starts a LIST+WATCH for every row and every `Source`, groups what
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError, ManifestError
@@ -14,7 +15,7 @@ from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, merge
 from edl_workflows.jobs.elastic_job import model as elastic_job
 from edl_workflows.jobs.elastic_job.reconcile import reconcile as reconcile_elastic_job
 from edl_workflows.jobs.elastic_job.view import view as view_elastic_job
-from edl_workflows.jobs.objects import Resource
+from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.scale_plan import model as scale_plan
 from edl_workflows.jobs.scale_plan.reconcile import reconcile as reconcile_scale_plan
 from edl_workflows.jobs.view import JobView
@@ -83,11 +84,11 @@ class Kind:
         try:
             resource = self.model.parse(manifest)
         except ManifestError as error:
-            return _rejected(manifest, error)
+            return _rejected(manifest, error, observed.now)
         return self.reconcile(resource, observed)
 
 
-def _rejected(manifest: Manifest, error: ManifestError) -> Actions:
+def _rejected(manifest: Manifest, error: ManifestError, now: datetime) -> Actions:
     status = manifest.get("status") or {}
     message = "; ".join(str(problem) for problem in error.problems)[:4096]
     wanted = {
@@ -96,6 +97,9 @@ def _rejected(manifest: Manifest, error: ManifestError) -> Actions:
         "message": message,
         "observedGeneration": manifest["metadata"].get("generation", 0),
     }
+    if "phase" not in status:
+        failed = Condition(type="Failed", status="True", reason="InvalidSpec", message=message)
+        wanted["conditions"] = [c.to_dict() for c in set_condition((), failed, now)]
     patch = merge_patch(status, wanted)
     return Actions(status=patch, events=(Event("Warning", "InvalidSpec", message),) if patch else ())
 

@@ -46,6 +46,13 @@ def reject(problems: Sequence[Problem]) -> None:
 DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 """Names of services (RFC 1035), which the names of jobs become part of."""
 
+
+class Status(Model):
+    """Base of what controllers write. Read leniently: an older reader meets the fields of a newer writer."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 _QUANTITY = re.compile(r"^([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$")
 _SUFFIXES = {
     "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
@@ -121,7 +128,7 @@ class Metadata(Model):
     finalizers: list[str] = Field(default_factory=list)
 
 
-class Condition(Model):
+class Condition(Status):
     """One condition of a status, as apimachinery's ``metav1.Condition``."""
 
     type: str

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from edl_workflows.jobs.elastic_job import validation
-from edl_workflows.jobs.objects import Condition, Model, PodTemplate, Quantity, Resource, reject
+from edl_workflows.jobs.objects import Condition, Model, PodTemplate, Quantity, Resource, Status, reject
 
 KIND = "ElasticJob"
 PLURAL = "elasticjobs"
@@ -112,7 +112,7 @@ class ElasticJobSpec(Model):
         return self
 
 
-class ReplicaStatus(Model):
+class ReplicaStatus(Status):
     """Counters of one role (upstream's names).
 
     Attributes:
@@ -132,7 +132,7 @@ class ReplicaStatus(Model):
     label_selector: str = ""
 
 
-class CheckpointStatus(Model):
+class CheckpointStatus(Status):
     """The newest complete checkpoint.
 
     Attributes:
@@ -146,7 +146,7 @@ class CheckpointStatus(Model):
     time: datetime
 
 
-class ProgressStatus(Model):
+class ProgressStatus(Status):
     """How far training is, as the master last wrote it (at most every few seconds).
 
     Attributes:
@@ -164,7 +164,7 @@ class ProgressStatus(Model):
     time: datetime | None = None
 
 
-class ElasticJobStatus(Model):
+class ElasticJobStatus(Status):
     """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
     ``checkpoint`` and ``failure``: one writer a field.
 

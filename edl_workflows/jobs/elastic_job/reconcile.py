@@ -1,9 +1,247 @@
-"""The pure state machine of a ElasticJob."""
+"""The pure state machine of an ElasticJob: its master, its phase, suspend and resume.
 
-from edl_workflows.jobs.actions import Actions, Observed
-from edl_workflows.jobs.elastic_job.model import ElasticJob
+Training pods are made by auto ScalePlans (`scale_plan.reconcile`), which the job's master asks for. Here they are only
+counted, and deleted when the job is suspended or has ended.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.jobs.elastic_job import children, pods
+from edl_workflows.jobs.elastic_job.facts import Facts
+from edl_workflows.jobs.elastic_job.model import ElasticJob, Phase
+from edl_workflows.jobs.elastic_job.status import Outcome, events, spec_replicas, status_patch
+from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
+
+KEPT_PLANS = 10
+"""Finished plans of a job that stay for users to read; older ones are deleted."""
+
+RETRY_SECONDS = 30.0
+"""Until the next look at what only a user can change: a foreign object in the way, a refused pod."""
+
+GARBAGE_SECONDS = 2.0
+"""Until the next look at objects of an earlier job of the same name, which the garbage collector deletes."""
+
+MAX_BACKOFF = timedelta(seconds=300)
+
+FATAL_EXIT_CODE = 1
+"""With it a master gives the job up (upstream's rule); any other non-zero code is an accident, and the master is replaced."""
+
+_NODE_TYPES = tuple(names.NODE_PORTS)
+_WORKERS = (names.WORKER_TYPE, names.CHIEF_TYPE, names.EVALUATOR_TYPE)
 
 
-def reconcile(resource: ElasticJob, observed: Observed) -> Actions:
-    """What to do about it now."""
-    return Actions()
+def reconcile(job: ElasticJob, observed: Observed) -> Actions:
+    """What to do about a job now."""
+    facts = Facts.of(job, observed)
+    # 1. Final phases are final; what still runs goes, what ended stays for its logs.
+    if job.finished:
+        return _finished(
+            facts, Outcome(job.status.phase or Phase.FAILED, job.status.reason, job.status.message)
+        )
+    # 2. The master's end is the job's end, unless it was an accident.
+    if verdict := _verdict(facts):
+        return _finished(facts, verdict)
+    # 3. Suspended: no pods.
+    if job.spec.suspend:
+        return _suspend(facts)
+    # 4. Foreign objects where ours should be.
+    if blocked := _blocked(facts):
+        return blocked
+    # 5. The master and what it needs; changes of the spec.
+    return _run(facts)
+
+
+def _finished(facts: Facts, outcome: Outcome) -> Actions:
+    running = [p for p in facts.live(*_NODE_TYPES, names.MASTER_TYPE) if not manifests.terminating(p)]
+    services = facts.services(*_NODE_TYPES, names.MASTER_TYPE)
+    return _act(facts, outcome, delete=_delete(running + services))
+
+
+def _verdict(facts: Facts) -> Outcome | None:
+    """The job's end as the newest master's end tells it; None while there is none."""
+    master = facts.master
+    if master is None or not manifests.ended(master):
+        return None
+    if manifests.pod_phase(master) == "Succeeded":
+        return Outcome(Phase.SUCCEEDED, "JobSucceeded")
+    if manifests.terminating(master) or manifests.disrupted(master):
+        return None
+    code = manifests.exit_of_first_container(master)["exitCode"]
+    log = f"see `kubectl logs {manifests.name_of(master)}`"
+    failure = facts.job.status.failure
+    if failure:
+        return Outcome(Phase.FAILED, failure.get("reason", "MasterFailed"), failure.get("message", log))
+    if code == FATAL_EXIT_CODE:
+        return Outcome(Phase.FAILED, "MasterFailed", f"the master ended with exit code {code}; {log}")
+    if facts.failures_before_master >= _restart_limit(facts):
+        message = (
+            f"the master ended with exit code {code} after {facts.failures_before_master} restarts; {log}"
+        )
+        return Outcome(Phase.FAILED, "MasterRestartsExhausted", message)
+    return None
+
+
+def _restart_limit(facts: Facts) -> int:
+    spec = pods.role_spec(facts.job, names.MASTER_TYPE)
+    return spec.restart_count if spec else 3  # the field's default
+
+
+def _suspend(facts: Facts) -> Actions:
+    """Workers first, since the chief saves a checkpoint when it is told to end, and needs the others for it."""
+    workers = facts.live(*_WORKERS)
+    others = facts.live(names.PS_TYPE, names.MASTER_TYPE)
+    going = workers or others
+    if not going:
+        services = facts.services(*_NODE_TYPES)
+        return _act(facts, Outcome(Phase.SUSPENDED, "JobSuspended"), delete=_delete(services))
+    message = f"{len(workers) + len(others)} pods have not ended yet"
+    outcome = Outcome(facts.job.status.phase or Phase.PENDING, "Suspending", message)
+    return _act(facts, outcome, delete=_delete(p for p in going if not manifests.terminating(p)))
+
+
+def _needed(facts: Facts) -> list[Manifest]:
+    """What a master needs, in the order of making."""
+    job = facts.job
+    return [
+        children.token_secret(job, facts.observed.new_token),
+        children.state_config_map(job),
+        children.master_account(job),
+        children.master_role(job),
+        children.master_role_binding(job),
+        pods.master_service(job),
+    ]
+
+
+def _find(facts: Facts, wanted: Manifest) -> Manifest | None:
+    return facts.observed.find(wanted["kind"], manifests.name_of(wanted))
+
+
+def _blocked(facts: Facts) -> Actions | None:
+    found = [_find(facts, wanted) for wanted in (*_needed(facts), *_new_master(facts))]
+    foreign = [m for m in found if m is not None and not manifests.owned_by(m, facts.job)]
+    if not foreign:
+        return None
+    outcome = _phase(facts)
+    phase = outcome.phase if facts.master_runs else Phase.PENDING
+    if any(manifests.of_earlier(m, facts.job) for m in foreign):
+        message = f"{foreign[0]['kind']} {manifests.name_of(foreign[0])} of an earlier job of this name is being deleted"
+        return replace(_act(facts, Outcome(phase, "EarlierJob", message)), requeue_after=GARBAGE_SECONDS)
+    conflict = Outcome(phase, "NameConflict", manifests.conflict(foreign[0], facts.job))
+    return replace(_act(facts, conflict), requeue_after=RETRY_SECONDS)
+
+
+def _run(facts: Facts) -> Actions:
+    missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
+    create = (*missing, *_new_master(facts))
+    wanted = {(m["kind"], manifests.name_of(m)) for m in create}
+    refused = [r for r in facts.observed.refused if (r.kind, r.name) in wanted]
+    if refused:
+        message = f"the API server refused {refused[0].kind} {refused[0].name}: {refused[0].message}"
+        outcome = Outcome(_phase(facts).phase, "CreateRefused", message)
+        return replace(_act(facts, outcome, create=create), requeue_after=RETRY_SECONDS)
+    delete = _delete(p for p in facts.masters[:-1] if manifests.ended(p) and manifests.disrupted(p))
+    actions = _act(facts, _phase(facts), create=create, delete=delete)
+    return replace(actions, requeue_after=_until_restart(facts) or None)
+
+
+def _phase(facts: Facts) -> Outcome:
+    """The phase of a job that is to run. What it was before tells a start from a restart."""
+    before = facts.job.status.phase
+    if facts.master_runs:
+        plan = facts.plan_in_progress
+        if plan is not None:
+            return Outcome(
+                Phase.SCALING, "JobScaling", f"ScalePlan {plan.metadata.name}: {plan.status.phase}"
+            )
+        return Outcome(Phase.RUNNING, "JobRunning", _waiting(facts.nodes))
+    message = _waiting(facts.masters[-1:])
+    if before in (Phase.RUNNING, Phase.SCALING, Phase.RESTARTING):
+        return Outcome(Phase.RESTARTING, "JobRestarting", message or "the master is being replaced")
+    if facts.master is None and before in (None, Phase.CREATED):
+        return Outcome(Phase.CREATED, "JobCreated")
+    return Outcome(Phase.PENDING, "JobPending", message)
+
+
+def _waiting(of: Iterable[Manifest]) -> str:
+    pending = [p for p in of if manifests.pod_phase(p) == "Pending" and not manifests.terminating(p)]
+    reasons = [(manifests.name_of(p), manifests.why_pending(p)) for p in pending]
+    return next((f"{name}: {why}" for name, why in reasons if why), "")[:1024]
+
+
+def _new_master(facts: Facts) -> tuple[Manifest, ...]:
+    """The next master pod, if there is to be one now.
+
+    One that is being deleted is waited for: two masters would write one state. A disrupted or deleted one costs nothing of
+    the budget; a failed one counts, and waits longer each time.
+    """
+    master = facts.master
+    if master is None:
+        return (_master_pod(facts, facts.restarts, facts.restarts),)
+    if not manifests.ended(master) or manifests.terminating(master) or _until_restart(facts) > 0:
+        return ()
+    failures = facts.failures_before_master + (0 if manifests.disrupted(master) else 1)
+    return (_master_pod(facts, manifests.index_of(master) + 1, max(facts.restarts, failures)),)
+
+
+def _master_pod(facts: Facts, index: int, restarts: int) -> Manifest:
+    return pods.master_pod(facts.job, index, restarts, facts.observed.settings)
+
+
+def _until_restart(facts: Facts) -> float:
+    """Seconds until a failed master's successor is made: none after the first failure, then 10, 20, 40 and so on."""
+    master = facts.master
+    if (
+        master is None
+        or not manifests.ended(master)
+        or manifests.disrupted(master)
+        or not facts.failures_before_master
+    ):
+        return 0.0
+    finished = manifests.parse_time(manifests.exit_of_first_container(master).get("finishedAt"))
+    if finished is None:
+        return 0.0
+    backoff = min(timedelta(seconds=10 * 2 ** (facts.failures_before_master - 1)), MAX_BACKOFF)
+    return max(0.0, (finished + backoff - facts.now).total_seconds())
+
+
+def _act(
+    facts: Facts, outcome: Outcome, create: Iterable[Manifest] = (), delete: Iterable[Deletion] = ()
+) -> Actions:
+    """Everything at once: the children, the plan that an edit of the spec becomes, old plans, the status."""
+    return Actions(
+        create=(*create, *_spec_plan(facts, outcome)),
+        delete=(*delete, *_old_plans(facts)),
+        status=status_patch(facts, outcome),
+        events=events(facts, outcome),
+    )
+
+
+def _spec_plan(facts: Facts, outcome: Outcome) -> tuple[Manifest, ...]:
+    """The manual plan that an edit of ``replicas`` becomes, named after the generation: repeating it makes no second."""
+    job, recorded = facts.job, facts.job.status.spec_replicas
+    changed = {role: n for role, n in spec_replicas(facts).items() if recorded.get(role, 0) != n}
+    if not recorded or not changed or outcome.phase.final:
+        return ()
+    name = names.spec_plan_name(job.metadata.name, job.metadata.generation)
+    if facts.observed.find(SCALE_PLAN, name) is not None:
+        return ()
+    plan = manifests.child(
+        names.API_VERSION, SCALE_PLAN, name, job, {names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
+    )
+    plan["metadata"]["ownerReferences"] = [manifests.owner_reference(job, controller=False)]
+    wanted = {role: {"replicas": replicas} for role, replicas in changed.items()}
+    plan["spec"] = {"ownerJob": job.metadata.name, "replicaResourceSpecs": wanted}
+    return (plan,)
+
+
+def _old_plans(facts: Facts) -> tuple[Deletion, ...]:
+    finished = [p.metadata for p in facts.plans if p.finished]
+    return tuple(Deletion(names.API_VERSION, SCALE_PLAN, m.name, m.uid) for m in finished[:-KEPT_PLANS])
+
+
+def _delete(objects: Iterable[Manifest]) -> tuple[Deletion, ...]:
+    return tuple(manifests.deletion(o) for o in objects)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from edl_workflows.exceptions import Problem
 from edl_workflows.jobs import names
-from edl_workflows.jobs.objects import Condition, Model, Quantity, Resource, reject
+from edl_workflows.jobs.objects import Condition, Model, Quantity, Resource, Status, reject
 
 KIND = "ScalePlan"
 PLURAL = "scaleplans"
@@ -99,7 +99,7 @@ class ScalePlanSpec(Model):
     step_timeout_seconds: int = Field(default=600, ge=1, le=86_400)
 
 
-class Step(Model):
+class Step(Status):
     """One step of a plan: recorded before the next begins."""
 
     phase: Phase
@@ -108,14 +108,14 @@ class Step(Model):
     message: str = ""
 
 
-class PlanCheckpoint(Model):
+class PlanCheckpoint(Status):
     """The checkpoint from which the changed cluster resumed (or the requested one)."""
 
     uri: str
     step: int
 
 
-class ScalePlanStatus(Model):
+class ScalePlanStatus(Status):
     """How far the plan is. Manual plans: written by the job's master. Auto plans: by the controller.
 
     Attributes:

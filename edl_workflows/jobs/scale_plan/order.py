@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.actions import Observed
+from edl_workflows.jobs.objects import Resource
 from edl_workflows.jobs.scale_plan.model import KIND, ScalePlan
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -19,15 +20,21 @@ def age_key(plan: ScalePlan) -> tuple[datetime, list[tuple[int, str]]]:
     return plan.metadata.creation_timestamp or _BEGINNING, key
 
 
-def plans_of(observed: Observed) -> Sequence[ScalePlan]:
+def of_earlier_job(plan: ScalePlan, job: Resource) -> bool:
+    """Whether it was tied to an earlier job of the same name; the garbage collector is about to delete it."""
+    owners = [o for o in plan.metadata.owner_references if (o.kind, o.name) == (job.kind, job.metadata.name)]
+    return bool(owners) and all(owner.uid != job.metadata.uid for owner in owners)
+
+
+def plans_of(observed: Observed, job: Resource) -> Sequence[ScalePlan]:
     """The job's plans, oldest first. One that does not validate is never carried out (its status says so), and one that is
-    being deleted is no longer wanted: both are left out."""
+    being deleted, or belongs to an earlier job of the name, is no longer wanted: they are left out."""
     plans = []
     for manifest in observed.of(KIND):
         try:
             plan = ScalePlan.parse(manifest)
         except ManifestError:
             continue
-        if plan.metadata.deletion_timestamp is None:
+        if plan.metadata.deletion_timestamp is None and not of_earlier_job(plan, job):
             plans.append(plan)
     return sorted(plans, key=age_key)

@@ -27,7 +27,7 @@ from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.elastic_job.pods import Node, node_pod, node_service
 from edl_workflows.jobs.objects import Condition, set_condition
 from edl_workflows.jobs.scale_plan.model import Phase, PodMeta, ScalePlan, Step
-from edl_workflows.jobs.scale_plan.order import age_key, plans_of
+from edl_workflows.jobs.scale_plan.order import age_key, of_earlier_job, plans_of
 from edl_workflows.jobs.scale_plan.validation import against_job
 
 JOB_GRACE = timedelta(seconds=30)
@@ -59,6 +59,8 @@ def reconcile(plan: ScalePlan, observed: Observed) -> Actions:
         job = ElasticJob.parse(manifest)
     except ManifestError:
         return Actions(requeue_after=RETRY_SECONDS)  # its own status says what is wrong
+    if of_earlier_job(plan, job):
+        return Actions()
     # 3. Nor one for a job that has ended, or one that does not fit.
     if hopeless := _hopeless(plan, job, observed):
         return _end(plan, hopeless, observed.now)
@@ -66,7 +68,7 @@ def reconcile(plan: ScalePlan, observed: Observed) -> Actions:
     if not plan.auto:
         return Actions(patch=_tie(plan, job))
     # 5. Plans of one job run in order.
-    if _waits(plan, observed):
+    if _waits(plan, job, observed):
         return Actions()
     return _carry_out(plan, job, observed)
 
@@ -111,10 +113,11 @@ def _tie(plan: ScalePlan, job: ElasticJob) -> tuple[Patch, ...]:
     return (Patch(plan.api_version, plan.kind, plan.metadata.name, {"metadata": metadata}),)
 
 
-def _waits(plan: ScalePlan, observed: Observed) -> bool:
+def _waits(plan: ScalePlan, job: ElasticJob, observed: Observed) -> bool:
     """Whether an older auto plan of the job has not ended."""
     return any(
-        other.auto and not other.finished and age_key(other) < age_key(plan) for other in plans_of(observed)
+        other.auto and not other.finished and age_key(other) < age_key(plan)
+        for other in plans_of(observed, job)
     )
 
 

@@ -1,0 +1,97 @@
+"""What is observed of one ElasticJob, sorted once: masters, nodes, plans, and what has a name that the job needs. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs.actions import Manifest, Observed
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.scale_plan.order import plans_of
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A job and its world.
+
+    Attributes:
+        masters: its master pods, oldest first.
+        nodes: its training pods.
+        plans: its ScalePlans, oldest first.
+    """
+
+    job: ElasticJob
+    observed: Observed
+    masters: Sequence[Manifest]
+    nodes: Sequence[Manifest]
+    plans: Sequence[ScalePlan]
+
+    @classmethod
+    def of(cls, job: ElasticJob, observed: Observed) -> "Facts":
+        """Sort what was observed."""
+        own = [pod for pod in observed.of("Pod") if manifests.owned_by(pod, job)]
+        masters = [p for p in own if manifests.label(p, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE]
+        nodes = [p for p in own if manifests.label(p, names.REPLICA_TYPE_LABEL) in names.NODE_PORTS]
+        return cls(job, observed, sorted(masters, key=manifests.index_of), nodes, plans_of(observed, job))
+
+    @property
+    def now(self) -> datetime:
+        """The time of the decision."""
+        return self.observed.now
+
+    @property
+    def master(self) -> Manifest | None:
+        """The newest master pod."""
+        return self.masters[-1] if self.masters else None
+
+    @property
+    def master_runs(self) -> bool:
+        """Whether the newest master runs and is to go on."""
+        master = self.master
+        return (
+            master is not None
+            and manifests.pod_phase(master) == "Running"
+            and not manifests.terminating(master)
+        )
+
+    @property
+    def failures_before_master(self) -> int:
+        """Failures that counted when the newest master was made. It stands on the pod, so that a controller that dies
+        between making a master and recording it counts each failure once."""
+        text = manifests.label(self.master, names.RELAUNCH_COUNT_LABEL) if self.master else ""
+        return int(text) if text.isdecimal() else 0
+
+    @property
+    def restarts(self) -> int:
+        """Masters that were replaced after a failure that counts. The status remembers them when the pods are gone."""
+        return max(self.job.status.master_restarts, self.failures_before_master)
+
+    @property
+    def plan_in_progress(self) -> ScalePlan | None:
+        """The manual plan that the master is carrying out. Auto plans are how a master replaces nodes; they are done in
+        one decision and don't count as a change of the job."""
+        begun = (None, PlanPhase.PENDING)
+        return next(
+            (p for p in self.plans if not p.auto and not p.finished and p.status.phase not in begun), None
+        )
+
+    def live(self, *types: str) -> list[Manifest]:
+        """Pods of these types whose containers have not ended, those being deleted included."""
+        pods = [*self.nodes, *self.masters]
+        return [
+            p
+            for p in pods
+            if manifests.label(p, names.REPLICA_TYPE_LABEL) in types and not manifests.ended(p)
+        ]
+
+    def services(self, *types: str) -> list[Manifest]:
+        """The job's services for these types of nodes."""
+        return [
+            s
+            for s in self.observed.of("Service")
+            if manifests.label(s, names.REPLICA_TYPE_LABEL) in types
+            and manifests.owned_by(s, self.job)
+            and not manifests.terminating(s)
+        ]

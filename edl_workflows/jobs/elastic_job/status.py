@@ -1,0 +1,125 @@
+"""What an ElasticJob's status says: outcome, conditions, counters. Pure.
+
+Quirks of upstream that are not copied: ``completionTime`` is set, the counters cover all roles, and the count of
+replaced masters survives the controller.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs.actions import Event, Manifest, merge_patch
+from edl_workflows.jobs.elastic_job.facts import Facts
+from edl_workflows.jobs.elastic_job.model import Phase, ReplicaStatus
+from edl_workflows.jobs.objects import Condition, set_condition
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+
+OWNED = (
+    "phase", "reason", "message", "observedGeneration", "conditions", "replicaStatuses", "startTime",
+    "completionTime", "masterRestarts", "scalePlan", "specReplicas",
+)  # fmt: skip
+"""Fields of the status that the controller writes; the others are the master's."""
+
+WARNINGS = frozenset({"NameConflict", "CreateRefused"})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The phase and why."""
+
+    phase: Phase
+    reason: str
+    message: str = ""
+
+
+def spec_replicas(facts: Facts) -> dict[str, int]:
+    """Replicas of each training role as the spec has them."""
+    specs = facts.job.spec.replica_specs
+    return {role: spec.replicas for role, spec in specs.items() if role != names.MASTER_TYPE}
+
+
+def status_patch(facts: Facts, outcome: Outcome) -> dict[str, Any] | None:
+    """The merge patch that makes the status say `outcome`; None if it does already."""
+    old = facts.job.status
+    plan = facts.plan_in_progress
+    new = old.model_copy(
+        update={
+            "phase": outcome.phase,
+            "reason": outcome.reason,
+            "message": outcome.message,
+            "observed_generation": facts.job.metadata.generation,
+            "conditions": _conditions(facts, outcome),
+            "replica_statuses": replica_statuses(facts, outcome.phase),
+            "start_time": old.start_time or facts.now,
+            "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
+            "master_restarts": facts.restarts,
+            "scale_plan": plan.metadata.name if plan and not outcome.phase.final else "",
+            "spec_replicas": spec_replicas(facts),
+        }
+    )
+    wanted = new.to_dict()
+    return merge_patch(old.to_dict(), {field: wanted[field] for field in OWNED if field in wanted})
+
+
+def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
+    """One Event for each change of phase or reason."""
+    old = facts.job.status
+    if (old.phase, old.reason) == (outcome.phase, outcome.reason):
+        return ()
+    bad = outcome.phase is Phase.FAILED or outcome.reason in WARNINGS
+    message = outcome.message or f"the job is {outcome.phase}"
+    return (Event("Warning" if bad else "Normal", outcome.reason, message),)
+
+
+def _conditions(facts: Facts, outcome: Outcome) -> list[Condition]:
+    """The phase's condition is True; those of other phases turn False where they exist. Created stays, and Running holds
+    on while a job is scaled."""
+    conditions = facts.job.status.conditions
+    phase = outcome.phase
+    true = {Phase.CREATED.value, phase.value} | ({Phase.RUNNING.value} if phase is Phase.SCALING else set())
+    for condition in conditions:
+        if condition.type in set(Phase) - true and condition.status == "True":
+            end = Condition(type=condition.type, status="False", reason=outcome.reason)
+            conditions = set_condition(conditions, end, facts.now)
+    new = Condition(type=phase.value, status="True", reason=outcome.reason, message=outcome.message)
+    return set_condition(conditions, new, facts.now)
+
+
+def replica_statuses(facts: Facts, phase: Phase) -> dict[str, ReplicaStatus]:
+    """Counters of each role of the spec, and of each role that has pods."""
+    pods: dict[str, list[Manifest]] = {role: [] for role in facts.job.spec.replica_specs}
+    pods.setdefault(names.MASTER_TYPE, [])
+    for pod in (*facts.nodes, *facts.masters):
+        pods.setdefault(manifests.label(pod, names.REPLICA_TYPE_LABEL), []).append(pod)
+    wanted = _desired(facts)
+    return {role: _count(facts, role, wanted.get(role, 0), of_role, phase) for role, of_role in pods.items()}
+
+
+def _desired(facts: Facts) -> Mapping[str, int]:
+    """The newest word on each role: the spec when the job was new, then each succeeded manual plan in its turn."""
+    known = {role: counts.desired for role, counts in facts.job.status.replica_statuses.items()}
+    wanted = {names.MASTER_TYPE: 1} | spec_replicas(facts) | known
+    for plan in facts.plans:
+        if not plan.auto and plan.status.phase is PlanPhase.SUCCEEDED:
+            changes = plan.spec.replica_resource_specs.items()
+            wanted |= {role: change.replicas for role, change in changes if change.replicas is not None}
+    return wanted
+
+
+def _count(facts: Facts, role: str, desired: int, pods: list[Manifest], phase: Phase) -> ReplicaStatus:
+    """A running or pending pod that is being deleted is counted nowhere: it is on its way out."""
+    phases = [manifests.pod_phase(p) for p in pods if manifests.ended(p) or not manifests.terminating(p)]
+    pending, active = phases.count("Pending"), phases.count("Running")
+    succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
+    missing = max(0, desired - pending - active - succeeded)
+    return ReplicaStatus(
+        desired=desired,
+        initial=0 if phase.final else missing,
+        pending=pending,
+        active=active,
+        ready=sum(manifests.ready(p) for p in pods if not manifests.terminating(p)),
+        succeeded=succeeded,
+        failed=failed,
+        label_selector=f"{names.JOB_LABEL}={facts.job.metadata.name},{names.REPLICA_TYPE_LABEL}={role}",
+    )
