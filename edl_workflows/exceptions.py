@@ -11,6 +11,7 @@
     ├── ForbiddenError          the API refused our credentials or rights
     ├── UnavailableError        a server can't be reached or is overloaded: retry later
     ├── JobFailedError          the job ended in phase Failed
+    ├── PlanFailedError         a ScalePlan ended in phase Failed; its job goes on as it was
     ├── JobDisappearedError     the job was deleted or replaced while somebody waited for it
     ├── StageTimeoutError       a stage's deadline passed
     └── CheckpointError         a checkpoint is missing, torn or does not verify
@@ -87,6 +88,10 @@ class UnavailableError(EdlError):
 
 class JobFailedError(EdlError):
     """The job ended in phase Failed."""
+
+
+class PlanFailedError(EdlError):
+    """A ScalePlan ended in phase Failed; what it had changed was rolled back."""
 
 
 class JobDisappearedError(EdlError):

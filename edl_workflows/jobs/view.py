@@ -57,6 +57,7 @@ class JobView:
         generation, observed_generation: a phase speaks of the spec only when the second has reached the first.
         reason, message: why the phase is what it is, in the controller's words.
         replicas: by role.
+        conditions: type → status ("True", "False" or "Unknown").
         labels, annotations: the object's, for ownership checks.
     """
 
@@ -74,6 +75,7 @@ class JobView:
     checkpoint: Checkpoint | None = None
     started: datetime | None = None
     finished: datetime | None = None
+    conditions: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
 

@@ -41,6 +41,7 @@ class DeleteOptions:
 
     Attributes:
         uid: delete only this very object, not a later one of the same name.
+        resource_version: delete only if nothing changed since this version was read.
         propagation: what happens to what it owns.
         grace_seconds: before a pod is killed; None leaves it to the pod.
     """
@@ -48,6 +49,7 @@ class DeleteOptions:
     uid: str | None = None
     propagation: Literal["Background", "Foreground", "Orphan"] = "Background"
     grace_seconds: int | None = None
+    resource_version: str | None = None
 
     def to_body(self) -> dict[str, Any]:
         """The ``metav1.DeleteOptions``."""
@@ -56,8 +58,9 @@ class DeleteOptions:
             "kind": "DeleteOptions",
             "propagationPolicy": self.propagation,
         }
-        if self.uid:
-            body["preconditions"] = {"uid": self.uid}
+        conditions = {"uid": self.uid, "resourceVersion": self.resource_version}
+        if any(conditions.values()):
+            body["preconditions"] = {name: value for name, value in conditions.items() if value}
         if self.grace_seconds is not None:
             body["gracePeriodSeconds"] = self.grace_seconds
         return body

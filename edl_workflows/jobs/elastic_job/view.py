@@ -37,6 +37,7 @@ def view(job: ElasticJob) -> JobView:
         checkpoint=Checkpoint(status.checkpoint.uri, status.checkpoint.step) if status.checkpoint else None,
         started=status.start_time,
         finished=status.completion_time,
+        conditions={condition.type: condition.status for condition in status.conditions},
         labels=job.metadata.labels,
         annotations=job.metadata.annotations,
     )
