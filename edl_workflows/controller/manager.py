@@ -131,7 +131,9 @@ class Manager:
             return
         if isinstance(error, NotFoundError):
             log.error(
-                "the API server does not have this kind; install the CRDs with `edl crds install`. Trying again",
+                "the API server does not have this kind: install the CRDs with `edl crds install`; trying again"
+                if any(source is kind.source for kind in self._options.kinds)
+                else "the API server does not have this kind: it is older than Kubernetes 1.29; trying again",
                 resource=f"{source.api.plural}.{source.api.group}",
             )
         else:

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,8 +117,10 @@ def _retry_after_header(error: Any) -> bool | float:
 
 
 def _send_once(cluster: Cluster, request: Request) -> Any:
-    with _observed(cluster, request):
-        return cluster.api_client.call_api(
+    started = time.monotonic()
+    code = 0
+    try:
+        response = cluster.api_client.call_api(
             request.path,
             _METHODS[request.verb],
             query_params=list(request.query),
@@ -129,20 +130,13 @@ def _send_once(cluster: Cluster, request: Request) -> Any:
             _preload_content=False,
             _request_timeout=(CONNECT_SECONDS, request.read_seconds or cluster.policy.read_seconds),
         )
-
-
-@contextmanager
-def _observed(cluster: Cluster, request: Request) -> Iterator[None]:
-    started = time.monotonic()
-    code = 0
-    try:
-        yield
-        code = 200
+        code = response.status
     except Exception as error:
         code = getattr(error, "status", None) or 0
         raise
     finally:
         cluster.observer(RequestRecord(request.verb, request.plural, code, time.monotonic() - started))
+    return response
 
 
 def lines(response: Any) -> Iterator[bytes]:
