@@ -85,6 +85,11 @@ class ExitReport(Message):
     last_lines: str = Field(default="", max_length=8192)
 
 
+CLUSTER_LOST_EXIT_CODE = 75
+"""A training process ends so when its cluster broke and the master named no other version meanwhile (the code is
+sysexits' EX_TEMPFAIL): most likely a parameter server was lost, and the process itself is sound."""
+
+
 class ExitVerdict(Message):
     """What the agent does about the exit.
 
