@@ -1,8 +1,8 @@
-"""The controller's Prometheus metrics. Retries of API requests are counted by stamina's own ``stamina_retries_total``."""
+"""The controller's Prometheus metrics. A repeated API request counts each time, so failures stand beside successes."""
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from edl_workflows.kube.connect import RequestRecord
 
@@ -18,6 +18,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._decisions = Counter(
             "edl_controller_reconcile",
             "Decisions by kind and result (success, conflict, unavailable, error, defect).",

@@ -1,5 +1,6 @@
 """The controller as a process, and in a thread of another one (`edl local up`)."""
 
+import signal
 import threading
 from dataclasses import dataclass, field
 
@@ -135,6 +136,19 @@ class RunningController:
         except EdlError as error:
             self.error = error
             log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says it all
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    return stop
 
 
 def run_in_thread(cluster: Cluster, options: RunOptions | None = None) -> RunningController:

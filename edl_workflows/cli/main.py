@@ -1,0 +1,158 @@
+"""The root of `edl`: which commands there are, where each lies, and what an error means to a shell.
+
+A command's module is imported when the command is used, so that `edl --help` costs what typer costs. A new command is a
+row of `COMMANDS` and a module with a typer application called ``app``.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from edl_workflows import exceptions
+
+
+@dataclass(frozen=True)
+class Command:
+    """One word after `edl`.
+
+    Attributes:
+        name: the word.
+        module: where its ``app`` is.
+        help: its line in `edl --help`.
+        group: whether the whole ``app`` is meant (`edl local up`), or its command of this name (`edl get`).
+        extra: what to install where an import fails.
+    """
+
+    name: str
+    module: str
+    help: str
+    group: bool = False
+    extra: str = "controller"
+
+
+COMMANDS = (
+    Command("controller", "edl_workflows.cli.controller", "The controller of all job kinds.", group=True),
+)
+
+AGENT_HELP = "The agent in a training pod; see `edl agent run --help`."
+
+EXIT_CODES: Mapping[type[BaseException], int] = MappingProxyType(
+    {
+        exceptions.InvalidError: 2,
+        exceptions.NotFoundError: 3,
+        exceptions.ConflictError: 4,
+        exceptions.ForbiddenError: 5,
+        exceptions.UnavailableError: 6,
+        exceptions.JobFailedError: 7,
+        exceptions.JobDisappearedError: 7,
+        exceptions.StageTimeoutError: 8,
+        exceptions.EdlError: 1,
+    }
+)
+"""What a shell sees. 0 is success, 1 any other failure, 2 also wrong usage, 130 Ctrl-C."""
+
+
+class _LazyGroup(TyperGroup):
+    """The root: imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class's signature
+        """All names, in the table's order."""
+        return [*(command.name for command in COMMANDS), "agent"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command; for a help page or a completion only its name and line."""
+        row = next((command for command in COMMANDS if command.name == cmd_name), None)
+        if row is None:
+            return _placeholder("agent", AGENT_HELP) if cmd_name == "agent" else None
+        if getattr(ctx, "edl_listing", False):
+            return _placeholder(row.name, row.help)
+        return _load(row)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The help page, without importing any command."""
+        ctx.edl_listing = True
+        super().format_help(ctx, formatter)
+
+
+def _placeholder(name: str, text: str) -> Any:
+    shown = typer.Typer(add_completion=False)
+    shown.command(name, help=text)(lambda: None)
+    command = typer.main.get_command(shown)
+    command.name = name
+    return command
+
+
+def _load(row: Command) -> Any:
+    try:
+        app: typer.Typer = importlib.import_module(row.module).app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("edl_workflows"):
+            raise
+        raise exceptions.InvalidError(
+            f"`edl {row.name}` needs {error.name}, which is not installed: "
+            f"pip install 'edl-workflows[{row.extra}]'"
+        ) from error
+    group: Any = typer.main.get_group(app)
+    if row.group:
+        group.name = row.name
+        return group
+    return group.commands[row.name]
+
+
+app = typer.Typer(
+    name="edl",
+    cls=_LazyGroup,
+    help="Elastic deep-learning jobs on Kubernetes, as stages of pipelines.",
+    epilog="Exit codes: 0 done, 1 failure, 2 invalid input or usage, 3 not found, 4 conflict, 5 forbidden, "
+    "6 API not available, 7 the job failed, 8 time-out.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from edl_workflows import __version__
+
+        typer.echo(f"edl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of `edl` itself."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line.
+
+    Args:
+        arguments: what follows ``edl``.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        app(args=list(arguments), prog_name="edl")
+    except exceptions.EdlError as error:
+        print(f"edl: {error}", file=sys.stderr)  # noqa: T201 - a command line speaks
+        return exit_code(error)
+    except SystemExit as end:  # how typer ends, well or with wrong usage
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return 0
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of an error: that of its nearest listed ancestor."""
+    return next((EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES), 1)

@@ -1,0 +1,121 @@
+"""Options that several commands share, and what they mean. Each stands here once.
+
+::
+
+    @app.command()
+    def get(name: str, kubeconfig: Kubeconfig = None, context: Context = None, namespace: Namespace = None,
+            output: Output = OutputFormat.TABLE) -> None:
+        cluster = connect(kubeconfig, context, namespace)
+"""
+
+import logging
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from edl_workflows.kube.connect import Cluster
+
+CLUSTER_PANEL = "Cluster"
+
+
+class OutputFormat(StrEnum):
+    """How a command prints what it found."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class LogFormat(StrEnum):
+    """How a long-running process logs."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        help="Kubeconfig file; default $KUBECONFIG or ~/.kube/config, in a pod its service account.",
+        rich_help_panel=CLUSTER_PANEL,
+        show_default=False,
+    ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help="Context of the kubeconfig; default its current one.",
+        rich_help_panel=CLUSTER_PANEL,
+        show_default=False,
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace; default the context's.",
+        rich_help_panel=CLUSTER_PANEL,
+        show_default=False,
+    ),
+]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Format of the answer.")]
+Logs = Annotated[
+    LogFormat,
+    typer.Option("--log-format", help="Format of the log on stderr; auto: console on a terminal, else JSON."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+
+
+def connect(
+    kubeconfig: Path | None, context: str | None, namespace: str | None, *, log_retries: bool = False
+) -> "Cluster":
+    """The cluster that the three options mean.
+
+    Args:
+        kubeconfig: the option's value.
+        context: the option's value.
+        namespace: the option's value.
+        log_retries: whether repeated API calls are logged; a command that ends with an answer or an error need not.
+
+    Raises:
+        InvalidError: there is none, or the kubeconfig is wrong.
+    """
+    import stamina.instrumentation
+
+    from edl_workflows.kube.connect import Cluster
+
+    if not log_retries:
+        stamina.instrumentation.set_on_retry_hooks(())
+    return Cluster.connect(kubeconfig, context).in_namespace(namespace)
+
+
+def configure_logs(log_format: LogFormat, *, verbose: bool) -> None:
+    """Set the process's logging up: one event a line on stderr, with its fields."""
+    import sys
+
+    import structlog
+
+    level = logging.DEBUG if verbose else logging.INFO
+    as_json = log_format is LogFormat.JSON or (log_format is LogFormat.AUTO and not sys.stderr.isatty())
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([structlog.processors.format_exc_info] if as_json else []),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
