@@ -1,0 +1,17 @@
+"""The agent of a training pod (``edl agent run``), and the library for training code.
+
+::
+
+    job = edl_workflows.agent.connect()
+    for batch in job.batches("train", size=60_000, batch_size=64, num_epochs=3):
+        ...
+        job.report_step(step, loss)
+
+Imports the base install only; TensorFlow's adapter stands apart in `edl_workflows.agent.tensorflow`.
+"""
+
+from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.job import Job, connect
+from edl_workflows.agent.shards import Batch
+
+__all__ = ["Batch", "CheckpointStore", "Job", "connect"]

@@ -1,0 +1,85 @@
+"""``edl agent run -- CMD…``: the process that a training pod starts with. Needs the base install only."""
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.signals import call_on_signals
+from edl_workflows.agent.supervisor import AgentSettings, Supervisor
+from edl_workflows.exceptions import EdlError
+
+INVALID = 2
+"""Exit code for wrong usage or environment, as argparse's own."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line.
+
+    Args:
+        argv: what follows ``edl agent``.
+
+    Returns:
+        The exit code.
+    """
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if arguments.verbose else logging.INFO,
+        format="%(asctime)s edl-agent %(levelname)s %(message)s",
+    )
+    for noisy in ("httpx", "httpcore"):  # a line for each request would bury the training's own output
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        _parser().error("no command: write the training program after --")
+    try:
+        environment = NodeEnvironment.read()
+        return _supervise(
+            environment, AgentSettings(command=command, checkpoint_grace=arguments.checkpoint_grace)
+        )
+    except EdlError as error:
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the message says it; no trace for a user's mistake
+        return INVALID
+
+
+def _supervise(environment: NodeEnvironment, settings: AgentSettings) -> int:
+    with MasterClient(environment.master, environment.token) as client:
+        supervisor = Supervisor(environment, client, settings)
+        call_on_signals((signal.SIGTERM, signal.SIGINT), supervisor.terminate)
+        return supervisor.run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="edl agent", description="The agent in a training pod.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="run the training program as the job's master says",
+        description="Runs the training program as the job's master says: one process for the active cluster version, "
+        "one prepared for the next. The pod's environment names the master.",
+    )
+    run.add_argument(
+        "--checkpoint-grace",
+        type=_seconds,
+        default=AgentSettings.checkpoint_grace,
+        metavar="SECONDS",
+        help="time from SIGTERM to SIGKILL, in which the chief saves a checkpoint (default %(default)s)",
+    )
+    run.add_argument("--verbose", action="store_true", help="say more on stderr")
+    run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the training program")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text}: must be from 0 to 86400 seconds")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,213 @@
+"""Checkpoints in a folder: published whole or not at all, verified before use, the newest complete one wins.
+
+A checkpoint is a folder ``checkpoint-<step>-<random>`` with the framework's files and ``MANIFEST.json``, which lists their
+sizes and SHA-256 sums. It is written under a hidden name, synced and renamed, so a crash leaves no half-written
+checkpoint under a valid name; what a disk or a user does to it later, the manifest shows. Names are never used twice:
+after a rollback the same step comes again with another data position.
+
+Any framework's files will do. Not here: when to save (`edl_workflows.agent.job`) and how (the adapters).
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edl_workflows.exceptions import CheckpointError
+from edl_workflows.protocol.cluster import CheckpointRef
+
+MANIFEST = "MANIFEST.json"
+_PREFIX = "checkpoint-"
+_UNFINISHED = ".unfinished-"
+FOLLOW_SECONDS = 1.0
+"""How often `CheckpointStore.follow` looks: a listing a second is cheap, and evaluation takes longer."""
+ABANDONED_SECONDS = 3600.0
+"""An unfinished checkpoint that nobody has written to for so long is removed."""
+
+log = logging.getLogger(__name__)
+
+
+class FileEntry(BaseModel):
+    """One file of a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Manifest(BaseModel):
+    """What a complete checkpoint consists of.
+
+    Attributes:
+        step: global step at which it was taken.
+        published_ns: Unix nanoseconds of its publication: the newest checkpoint is the one that was published last,
+            which after a rollback need not be the one with the highest step.
+        files: by path relative to the checkpoint's folder.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    step: int = Field(ge=0)
+    published_ns: int = Field(ge=0)
+    files: dict[str, FileEntry]
+
+
+class CheckpointStore:
+    """The checkpoints of one training run, in one folder.
+
+    Args:
+        folder: made when needed. For a job on several machines it must be shared storage.
+        keep: how many of the newest complete checkpoints stay; at least 1.
+    """
+
+    def __init__(self, folder: Path, keep: int = 3) -> None:
+        if keep < 1:
+            raise CheckpointError(f"keep is {keep}: at least one checkpoint must stay")
+        self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow a link that may be moved
+        self._keep = keep
+
+    def publish(self, step: int, write: Callable[[Path], object]) -> CheckpointRef:
+        """Save a checkpoint; it is the newest when this returns. A failure leaves nothing behind.
+
+        Args:
+            step: global step at which the checkpoint is taken.
+            write: writes the checkpoint's files into the folder that it is given.
+
+        Raises:
+            CheckpointError: nothing was written, or the storage refused. What `write` raises goes through.
+        """
+        name = f"{_PREFIX}{step:012d}-{secrets.token_hex(4)}"
+        unfinished, final = self.folder / f"{_UNFINISHED}{name}", self.folder / name
+        try:
+            unfinished.mkdir(parents=True)
+            write(unfinished)
+            _seal(unfinished, step)
+            unfinished.rename(final)
+            _sync(self.folder)
+        except OSError as error:
+            raise CheckpointError(
+                f"{unfinished}: the checkpoint of step {step} can't be written: {error}"
+            ) from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        self._retire()
+        return CheckpointRef(uri=str(final), step=step)
+
+    def newest(self) -> CheckpointRef | None:
+        """The newest complete checkpoint; None if there is none. Broken ones are skipped with a warning."""
+        for _, path in self._published():
+            try:
+                return verify(path)
+            except CheckpointError as error:
+                log.warning("%s; trying the one before", error)
+        return None
+
+    def follow(self, stopped: Callable[[], bool]) -> Iterator[CheckpointRef]:
+        """New checkpoints as they come, for an evaluator. One that comes while another is evaluated may be skipped.
+
+        Args:
+            stopped: asked about once a second; ends the iteration after what there is then.
+        """
+        seen: Path | None = None
+        while True:
+            last = stopped()
+            published = self._published()
+            if published and published[0][1] != seen:
+                seen = published[0][1]
+                with contextlib.suppress(CheckpointError):  # retention may have removed it meanwhile
+                    yield verify(seen)
+            elif last:
+                return
+            else:
+                time.sleep(FOLLOW_SECONDS)
+
+    def _published(self) -> list[tuple[Manifest, Path]]:
+        """All that have a readable manifest, newest first."""
+        found = []
+        for path in self.folder.glob(f"{_PREFIX}*"):
+            try:
+                found.append((_manifest(path), path))
+            except CheckpointError as error:
+                log.warning("%s; skipped", error)
+        return sorted(found, key=lambda entry: (entry[0].published_ns, entry[1].name), reverse=True)
+
+    def _retire(self) -> None:
+        for _, path in self._published()[self._keep :]:
+            # Hidden first: a reader sees it whole or not at all.
+            hidden = self.folder / f"{_UNFINISHED}{path.name}"
+            with contextlib.suppress(OSError):  # another process retires too
+                path.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+        for left in self.folder.glob(f"{_UNFINISHED}*"):  # of a writer that was killed
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def verify(path: Path) -> CheckpointRef:
+    """See that a checkpoint is whole.
+
+    Raises:
+        CheckpointError: it is missing, torn or changed; the message says which file.
+    """
+    manifest = _manifest(path)
+    for name, entry in manifest.files.items():
+        file = path / name
+        try:
+            size = file.stat().st_size
+            digest = _sha256(file) if size == entry.size else ""
+        except OSError as error:
+            raise CheckpointError(f"{file}: a file of the checkpoint is missing: {error}") from error
+        if size != entry.size:
+            raise CheckpointError(f"{file}: torn: {size} bytes where the manifest says {entry.size}")
+        if digest != entry.sha256:
+            raise CheckpointError(f"{file}: changed: its SHA-256 is not the manifest's")
+    return CheckpointRef(uri=str(path), step=manifest.step)
+
+
+def _manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    try:
+        manifest = Manifest.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{file}: no complete checkpoint: {error}") from error
+    except ValidationError as error:
+        raise CheckpointError(f"{file}: the manifest is damaged: {error}") from error
+    for name in manifest.files:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise CheckpointError(f"{file}: names {name!r}, which lies outside of the checkpoint")
+    return manifest
+
+
+def _seal(folder: Path, step: int) -> None:
+    files = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        _sync(file)
+        files[str(file.relative_to(folder))] = FileEntry(size=file.stat().st_size, sha256=_sha256(file))
+    if not files:
+        raise CheckpointError(f"{folder}: nothing was saved for step {step}")
+    manifest = Manifest(step=step, published_ns=time.time_ns(), files=files)
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1))
+    for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):
+        _sync(path)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

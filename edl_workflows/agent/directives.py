@@ -1,0 +1,103 @@
+"""The newest directive of the master, kept by one long-polling thread."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.patience import BackOff
+from edl_workflows.exceptions import EdlError, NotFoundError
+from edl_workflows.protocol.nodes import Directive, NodeRef
+
+POLL_SECONDS = 25.0
+"""Below the master's limit of 30 s, and below what proxies cut."""
+
+log = logging.getLogger(__name__)
+
+
+class DirectiveWatch:
+    """Follows a node's directive until closed.
+
+    Args:
+        client: to the master.
+        node: whose directive.
+        on_change: called in the watching thread after each change.
+        register: called in the watching thread before the first poll and when the master does not know the node.
+    """
+
+    def __init__(
+        self,
+        client: MasterClient,
+        node: NodeRef,
+        on_change: Callable[[], None] = lambda: None,
+        register: Callable[[], Directive] | None = None,
+    ) -> None:
+        self.latest = Directive(revision=0)
+        self._client = client
+        self._node = node
+        self._on_change = on_change
+        self._register = register
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._heard = False
+        self._thread = threading.Thread(target=self._follow, name="directive", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following; waiters return."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def offer(self, directive: Directive) -> None:
+        """Take a directive that came as the answer of another call, if it is newer."""
+        if directive.revision > self.latest.revision:
+            self._take(directive)
+
+    def wait_for(self, predicate: Callable[[Directive], bool], timeout: float | None = None) -> bool:
+        """Wait until the directive fulfils `predicate`; False when the time is over or the watch was closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._stop.is_set() or (self._heard and predicate(self.latest)), timeout
+            )
+            return self._heard and predicate(self.latest)
+
+    def nudge(self) -> None:
+        """Let waiters look again: something beside the directive changed. Not for signal handlers: it locks."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take(self, directive: Directive) -> None:
+        with self._changed:
+            changed = not self._heard or directive != self.latest
+            self.latest = directive
+            self._heard = True
+            self._changed.notify_all()
+        if changed:
+            self._on_change()
+
+    def _follow(self) -> None:
+        back_off = BackOff(self._stop)
+        registered = self._register is None
+        said = ""
+        while not self._stop.is_set():
+            try:
+                if not registered and self._register is not None:
+                    self._take(self._register())
+                    registered = True
+                # The first question is answered at once: what holds now?
+                wait = POLL_SECONDS if self._heard else 0.0
+                # The master's word is taken even if its revision is lower: it may have been replaced.
+                self._take(self._client.directive(self._node, self.latest.revision, wait))
+                back_off.reset()
+                said = ""
+            except EdlError as error:
+                if isinstance(error, NotFoundError):
+                    registered = self._register is None
+                if not self._stop.is_set() and said != type(error).__name__:
+                    log.warning("%s; trying on", error)
+                    said = type(error).__name__
+                back_off.wait()

@@ -1,0 +1,388 @@
+"""The job as training code sees it: its cluster, its data, its progress, its checkpoints.
+
+A training process belongs to one cluster version. Whatever the master wants of it (save, drain, end) is done between
+two steps: `Job.batches` and `Job.shards` see to it by themselves, a loop of another shape calls `Job.between_steps`.
+Calls in the loop cost microseconds; the talking is done in background threads.
+
+Free of any framework; TensorFlow's adapter is `edl_workflows.agent.tensorflow`.
+"""
+
+import atexit
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.directives import DirectiveWatch
+from edl_workflows.agent.environment import NodeEnvironment, cluster_version
+from edl_workflows.agent.patience import patiently
+from edl_workflows.agent.reports import Reporter
+from edl_workflows.agent.shards import Batch, ShardReader
+from edl_workflows.agent.signals import call_on_signals, die_with_parent
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster
+from edl_workflows.protocol.datasets import DatasetParams, Shard
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, NodeRef, ProcessState
+from edl_workflows.protocol.sync import SyncJoin
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+
+TERMINATED = 143
+CLOSE_SECONDS = 5.0
+"""What an ending process grants to its last messages."""
+CLUSTER_LOST_SECONDS = 30.0
+"""How long a process whose cluster broke waits for the master to name the next one before it ends by itself. The master
+learns of a lost parameter server from its pod's end, within seconds."""
+SAVE_RETRY_SECONDS = 1.0
+_WAIT_SECONDS = 25.0
+
+log = logging.getLogger(__name__)
+
+
+class Job:
+    """A training process's view of its job. Made by `connect`.
+
+    Args:
+        environment: of the pod.
+        version: the cluster version of this process.
+        client: to the master.
+    """
+
+    def __init__(self, environment: NodeEnvironment, version: int, client: MasterClient) -> None:
+        self.environment = environment
+        self.version = version
+        self._client = client
+        self._watch = DirectiveWatch(client, environment.node)
+        self._reporter = Reporter(client, self._watch, environment.node, version)
+        self._readers: list[ShardReader] = []
+        self._cluster: Cluster | None = None
+        self._save: Callable[[], CheckpointRef] | None = None
+        self._save_seconds = float("inf")
+        self._save_due = float("inf")
+        self._saved_request = ""
+        self._terminated = False
+        self._closed = False
+        self._watch.start()
+        self._reporter.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """Name of the ElasticJob."""
+        return self.environment.job
+
+    @property
+    def node(self) -> NodeRef:
+        """Type and id of this node."""
+        return self.environment.node
+
+    @property
+    def rank(self) -> int:
+        """Rank of this node among those of its type."""
+        return self.environment.rank
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster version of this process. Waits for the master's first word."""
+        for known in (self._watch.latest.active, self._watch.latest.next):
+            if known is not None and known.version == self.version:
+                self._cluster = known
+        while self._cluster is None:
+            if self._terminated:
+                raise SystemExit(TERMINATED)
+            self._watch.wait_for(lambda d: self._names_us(d) or self._terminated)
+            if self._names_us(self._watch.latest):
+                return self.cluster
+        return self._cluster
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this node initialises, saves and restores. May change: a lost chief is replaced by another node."""
+        cluster = self.cluster
+        return (cluster.chief_type, cluster.chief_id) == (self.node.type, self.node.id)
+
+    @property
+    def active(self) -> bool:
+        """Whether the cluster version of this process is the one that trains."""
+        active = self._watch.latest.active
+        return active is not None and active.version == self.version
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether the master wants this process to stop at the next step boundary."""
+        return self.active and self._watch.latest.drain
+
+    @property
+    def terminated(self) -> bool:
+        """Whether this process was told to end."""
+        return self._terminated
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job's data is consumed and all workers have ended."""
+        return self._watch.latest.finished
+
+    def wait_until_active(self) -> Cluster:
+        """Say that all is prepared, and wait until this process's cluster version is the one that trains.
+
+        Call it when imports are done and the model is built: what comes before costs training nothing, what comes after
+        is the stall.
+
+        Raises:
+            SystemExit: told to end instead.
+        """
+        self._reporter.state(ProcessState.READY)
+        while not self.active:
+            if self._terminated:
+                self.close()
+                raise SystemExit(TERMINATED)
+            self._watch.wait_for(lambda _: self.active or self._terminated)
+        return self.cluster
+
+    def serve(self) -> NoReturn:
+        """Say that all is prepared, and wait for the end: what the main thread of a server does.
+
+        Raises:
+            SystemExit: told to end.
+        """
+        self._reporter.state(ProcessState.READY)
+        while not self._terminated:
+            self._watch.wait_for(lambda _: self._terminated)
+        self.close()
+        raise SystemExit(TERMINATED)
+
+    def shards(self, name: str, *, ahead: int = 4, **params: Any) -> Iterator[Shard]:
+        """Shards of a data set until all workers together have consumed it; acknowledged when the loop comes back.
+
+        Args:
+            name: of the data set.
+            ahead: shards to hold beyond the one being processed.
+            params: the other fields of `DatasetParams`: ``size``, ``shard_size``, ``batch_size``, ``num_epochs``,
+                ``shuffle``, ``seed``, …; the same in every worker.
+
+        Raises:
+            InvalidError, ConflictError: bad parameters, or not those that the data set was registered with.
+            JobFailedError: a shard failed too often.
+            SystemExit: told to end; all is given back and, by the chief, saved.
+        """
+        return self._reader(DatasetParams(name=name, **params), ahead).shards()
+
+    def batches(self, name: str, *, ahead: int = 4, **params: Any) -> Iterator[Batch]:
+        """As `shards`, cut into batches of ``batch_size`` records: one for each step."""
+        return self._reader(DatasetParams(name=name, **params), ahead).batches()
+
+    def report_step(self, step: int, loss: float | None = None) -> None:
+        """Say that a step is done. Cheap; the newest is sent twice a second.
+
+        Args:
+            step: the global step.
+            loss: of the step, for the job's statistics.
+        """
+        self._reporter.step(step, loss)
+
+    def save_with(self, save: Callable[[], CheckpointRef], every_seconds: float | None = None) -> None:
+        """How to save a checkpoint. It is called between two steps, on the chief only.
+
+        Args:
+            save: saves, and says where and at which step (see `CheckpointStore.publish`).
+            every_seconds: also save so often unasked; None: only on request and before the end.
+        """
+        self._save = save
+        self._save_seconds = every_seconds or float("inf")
+        self._save_due = time.monotonic() + self._save_seconds
+
+    def should_checkpoint(self) -> bool:
+        """Whether this process is the chief and a checkpoint is due now, requested or periodic.
+
+        `between_steps` looks by itself; this is for loops that prepare something for it.
+        """
+        return self.active and self._is_save_due(self._watch.latest) and self.is_chief
+
+    def checkpoint(self) -> CheckpointRef | None:
+        """Save now, as `save_with` says, together with the data position.
+
+        Returns:
+            The checkpoint; None if the master was away (the next boundary tries again) or saving failed, which the
+            master is told.
+        """
+        assert self._save is not None, "say how to save by save_with first"
+        request = self._watch.latest.save
+        request = "" if request == self._saved_request else request
+        try:
+            ticket = self._client.begin_checkpoint(
+                CheckpointBegin(node=self.node, version=self.version, request=request)
+            )
+        except UnavailableError as error:
+            log.warning("%s; saving later", error)
+            self._save_due = time.monotonic() + SAVE_RETRY_SECONDS
+            return None
+        self._saved_request = request or self._saved_request
+        self._save_due = time.monotonic() + self._save_seconds
+        try:
+            saved = self._save()
+        except Exception as error:
+            # Whatever went wrong, the master must know, and training can go on without this checkpoint.
+            log.exception("saving a checkpoint failed")
+            reason = f"{type(error).__name__}: {error}"[:4096]
+            self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self.node, error=reason))
+            return None
+        self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self.node, uri=saved.uri, step=saved.step))
+        return saved
+
+    def between_steps(self) -> None:
+        """Do what the master wants done between two steps: save, drain and wait, or end.
+
+        Raises:
+            SystemExit: told to end; all is given back and, by the chief, saved.
+        """
+        directive = self._watch.latest
+        quiet = not (self._terminated or directive.drain or directive.save)
+        if quiet and self.active and time.monotonic() < self._save_due:
+            return
+        self._serve_wishes()
+
+    def sync(self, name: str) -> None:
+        """Wait until all workers that ran when the first came here have come here too.
+
+        Raises:
+            EdlError: the master refused.
+        """
+        stop = threading.Event()
+        state = patiently(lambda: self._client.join_sync(name, SyncJoin(node=self.node)), stop)
+        while state is None or not state.finished:
+            self.between_steps()
+            state = patiently(lambda: self._client.sync(name, _WAIT_SECONDS), stop)
+
+    def barrier(self, name: str) -> None:
+        """Wait until somebody opens the barrier (`open_barrier`)."""
+        stop = threading.Event()
+        state = None
+        while state is None or not state.open:
+            self.between_steps()
+            state = patiently(lambda: self._client.barrier(name, _WAIT_SECONDS), stop)
+
+    def open_barrier(self, name: str) -> None:
+        """Let all through that wait at a barrier, now and later."""
+        patiently(lambda: self._client.open_barrier(name, SyncJoin(node=self.node)), threading.Event())
+
+    def cluster_lost(self, reason: str) -> NoReturn:
+        """Stop because the cluster does not answer: most likely a parameter server was lost.
+
+        Waits for the master to name the next cluster version and then to be ended; if it names none, ends the process
+        with a code that tells so.
+
+        Args:
+            reason: for the log.
+
+        Raises:
+            SystemExit: always.
+        """
+        log.warning("cluster version %d is broken: %s", self.version, reason)
+        self._watch.wait_for(lambda d: self._terminated or self._replaced(d), CLUSTER_LOST_SECONDS)
+        if not self._replaced(self._watch.latest):
+            self.close()
+            raise SystemExit(TERMINATED if self._terminated else CLUSTER_LOST_EXIT_CODE)
+        self._watch.wait_for(lambda _: self._terminated)
+        raise SystemExit(TERMINATED)
+
+    def terminate(self) -> None:
+        """End at the next boundary, as on SIGTERM. Callable from any thread, not from a signal handler."""
+        self._terminated = True
+        self._watch.nudge()
+
+    def close(self) -> None:
+        """Give leases back and send the last messages, within seconds. Done at the process's end by itself."""
+        if not self._closed:
+            self._closed = True
+            for reader in self._readers:
+                reader.close(CLOSE_SECONDS)
+            self._reporter.close(CLOSE_SECONDS)
+            self._watch.close()
+            self._client.close()
+
+    def _reader(self, params: DatasetParams, ahead: int) -> ShardReader:
+        patiently(lambda: self._client.dataset(params), threading.Event())
+        reader = ShardReader(
+            self._client,
+            self.node,
+            params,
+            ahead,
+            may_lease=lambda: self.active and not self._watch.latest.drain and not self._terminated,
+            between=self.between_steps,
+        )
+        self._readers.append(reader)
+        return reader
+
+    def _serve_wishes(self) -> None:
+        drained = False
+        while True:
+            directive = self._watch.latest
+            if self._terminated:
+                self._leave()
+            elif not self.active:
+                self._watch.wait_for(lambda _: self._terminated or self.active)
+            elif self._is_save_due(directive) and self._save is not None and self.is_chief:
+                self.checkpoint()
+            elif directive.drain:
+                if not drained:
+                    for reader in self._readers:
+                        reader.settle()
+                    self._reporter.state(ProcessState.DRAINED)
+                    drained = True
+                self._watch.wait_for(
+                    lambda d, seen=directive: d is not seen or self._terminated,  # type: ignore[misc]
+                    SAVE_RETRY_SECONDS,
+                )
+            else:
+                break
+        if drained:
+            for reader in self._readers:
+                reader.resume()
+
+    def _is_save_due(self, directive: Directive) -> bool:
+        if time.monotonic() >= self._save_due:
+            return True
+        return bool(directive.save) and directive.save != self._saved_request
+
+    def _leave(self) -> NoReturn:
+        """End after SIGTERM, or when a later version trains: save if this is the chief, give leases back."""
+        if self.active and not self._watch.latest.drain and self._save is not None and self.is_chief:
+            self.checkpoint()
+        self.close()
+        raise SystemExit(TERMINATED)
+
+    def _names_us(self, directive: Directive) -> bool:
+        return any(c is not None and c.version == self.version for c in (directive.active, directive.next))
+
+    def _replaced(self, directive: Directive) -> bool:
+        """Whether the master has named a later version than ours."""
+        return any(c is not None and c.version > self.version for c in (directive.active, directive.next))
+
+
+def connect() -> Job:
+    """Connect to the job's master; the environment, which the agent provides, says where it is.
+
+    Call it in the main thread and early: from then on SIGTERM means *save, give back, end at the next boundary*, and
+    the process ends with its agent.
+
+    Raises:
+        InvalidError: not started by ``edl agent run``; the message names the variable that is missing.
+    """
+    environment = NodeEnvironment.read()
+    version = cluster_version(os.environ)
+    die_with_parent()
+    job = Job(environment, version, MasterClient(environment.master, environment.token))
+    call_on_signals((signal.SIGTERM,), job.terminate)
+    atexit.register(job.close)
+    return job

@@ -1,0 +1,63 @@
+"""Which training processes a node shall have: the pure part of `edl_workflows.agent.supervisor`."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from edl_workflows.jobs import names
+from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.nodes import Directive, NodeRef
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do now.
+
+    Attributes:
+        start: versions whose process is to be started.
+        end: versions whose process is to be ended.
+    """
+
+    start: tuple[Cluster, ...] = ()
+    end: tuple[int, ...] = ()
+
+
+def plan(directive: Directive, node: NodeRef, running: AbstractSet[int], ended: AbstractSet[int]) -> Plan:
+    """Compare what the master wants with what there is.
+
+    A version's process keeps its port until it has ended, so a successor of the same parity starts after that: the
+    plan ends the one now and starts the other when it is called again.
+
+    Args:
+        directive: of the master.
+        node: whose processes.
+        running: versions whose process runs.
+        ended: versions whose process ended and is not to be started again.
+    """
+    wanted = {
+        cluster.version: cluster
+        for cluster in (directive.active, directive.next)
+        if cluster is not None and _takes_part(node, cluster)
+    }
+    start = [cluster for version, cluster in wanted.items() if version not in running | ended]
+    in_the_way = {version for version in running - set(wanted) if any(_same_port(version, c) for c in start)}
+    kept = set(wanted) | {version for version in running if _still_needed(version, directive)} - in_the_way
+    end = running - kept
+    return Plan(
+        start=tuple(
+            cluster for cluster in start if not any(_same_port(version, cluster) for version in running)
+        ),
+        end=tuple(sorted(end)),
+    )
+
+
+def _takes_part(node: NodeRef, cluster: Cluster) -> bool:
+    return node.type != names.PS_TYPE or any(member.id == node.id for member in cluster.ps)
+
+
+def _still_needed(version: int, directive: Directive) -> bool:
+    """An older version can be gone back to until the active one has trained."""
+    return directive.active is not None and version < directive.active.version > directive.trained
+
+
+def _same_port(version: int, cluster: Cluster) -> bool:
+    return version % 2 == cluster.version % 2

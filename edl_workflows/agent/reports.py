@@ -1,0 +1,128 @@
+"""What a training process tells its master, sent in the background: a call in the training loop costs microseconds."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.directives import DirectiveWatch
+from edl_workflows.agent.patience import patiently
+from edl_workflows.exceptions import EdlError
+from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessReport, ProcessState
+from edl_workflows.protocol.training import CheckpointEnd, StepReport
+
+STEP_SECONDS = 0.5
+"""Between step reports; the protocol promises at most a few a second."""
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """One sending thread. Reports of states and checkpoints are sent in order, until the master answers; of steps only
+    the newest counts.
+
+    Args:
+        client: to the master.
+        watch: takes the directives that come as answers.
+        node, version: who reports.
+    """
+
+    def __init__(self, client: MasterClient, watch: DirectiveWatch, node: NodeRef, version: int) -> None:
+        self._client = client
+        self._watch = watch
+        self._node = node
+        self._version = version
+        self._lock = threading.Condition()
+        self._letters: deque[Callable[[], object]] = deque()
+        self._step: tuple[int, float | None, float] | None = None
+        self._first_step_time: float | None = None
+        self._step_due = 0.0
+        self._busy = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send, name="reports", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Send what there is to send, for at most `timeout` seconds, and stop."""
+        self.flush(timeout)
+        self._stop.set()
+        with self._lock:
+            self._lock.notify_all()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all is sent; False when the time is over."""
+        with self._lock:
+            self._step_due = 0.0
+            self._lock.notify_all()
+            return self._lock.wait_for(lambda: not (self._letters or self._step or self._busy), timeout)
+
+    def state(self, state: ProcessState) -> None:
+        """Report what state the process reached."""
+        report = ProcessReport(node=self._node, version=self._version, state=state)
+        self._put(lambda: self._take(self._client.process(report)))
+
+    def checkpoint(self, ticket: str, end: CheckpointEnd) -> None:
+        """Report the end of a checkpoint."""
+        self._put(lambda: self._client.end_checkpoint(ticket, end))
+
+    def step(self, step: int, loss: float | None) -> None:
+        """Report the newest step; the first is sent at once, the others at most every half second."""
+        now = time.time()
+        first = self._first_step_time is None
+        self._step = (step, loss, now)
+        if first:
+            self._first_step_time = now
+            self.state(ProcessState.TRAINING)
+
+    def _put(self, letter: Callable[[], object]) -> None:
+        with self._lock:
+            self._letters.append(letter)
+            self._lock.notify_all()
+
+    def _take(self, directive: Directive) -> None:
+        self._watch.offer(directive)
+
+    def _send(self) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                # Steps come without a notification, which would cost the training loop a switch of threads.
+                self._lock.wait_for(self._anything_due, timeout=STEP_SECONDS / 2)
+                letter = self._next_letter()
+                self._busy = letter is not None
+            if letter is not None:
+                self._deliver(letter)
+                with self._lock:
+                    self._busy = False
+                    self._lock.notify_all()
+
+    def _anything_due(self) -> bool:
+        return self._stop.is_set() or bool(self._letters)
+
+    def _next_letter(self) -> Callable[[], object] | None:
+        if self._letters:
+            return self._letters.popleft()
+        if self._step is None or time.monotonic() < self._step_due:
+            return None
+        (step, loss, at), self._step = self._step, None
+        self._step_due = time.monotonic() + STEP_SECONDS
+        report = StepReport(
+            node=self._node,
+            version=self._version,
+            step=step,
+            time=at,
+            first_step_time=self._first_step_time or at,
+            loss=loss,
+        )
+        return lambda: self._take(self._client.step(report))
+
+    def _deliver(self, letter: Callable[[], object]) -> None:
+        try:
+            patiently(letter, self._stop)
+        except EdlError as error:
+            # A refusal can't be mended by repeating it, and must not end the training.
+            log.warning("%s", error)

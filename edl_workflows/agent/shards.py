@@ -1,0 +1,309 @@
+"""Shards of a data set for one training process: leased ahead and acknowledged behind the training loop's back.
+
+At least once: a shard is acknowledged when the loop has come back for more, never before. What is held when the
+process must stop is given back, a begun shard with the number of its records that are done.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.patience import BackOff
+from edl_workflows.exceptions import EdlError, JobFailedError, UnavailableError
+from edl_workflows.protocol.datasets import (
+    MAX_SHARDS_PER_MESSAGE,
+    AckRequest,
+    DatasetParams,
+    LeaseReply,
+    LeaseRequest,
+    LeaseState,
+    ReleasedShard,
+    Shard,
+    ShardKey,
+)
+from edl_workflows.protocol.nodes import NodeRef
+
+ACK_SECONDS = 0.2
+"""Acknowledgements of so long go in one message; the master's own grouped writes take longer."""
+BOUNDARY_SECONDS = 0.05
+"""How often a loop that waits for shards serves the master's wishes."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records of one step.
+
+    Attributes:
+        indices: of the records within the data set, or offsets within the partition.
+        epoch: from 1.
+        partition: streaming only.
+    """
+
+    indices: Sequence[int]
+    epoch: int
+    partition: str = ""
+
+
+@dataclass
+class _Held:
+    """What the process holds, guarded by the reader's lock.
+
+    Attributes:
+        ahead: leased, not begun.
+        current: being processed, and how many of its records are done.
+        done, released: to be acknowledged.
+        sending: being acknowledged now.
+    """
+
+    ahead: deque[Shard] = field(default_factory=deque)
+    current: Shard | None = None
+    records_done: int = 0
+    done: list[ShardKey] = field(default_factory=list)
+    released: list[ReleasedShard] = field(default_factory=list)
+    sending: list[ShardKey] = field(default_factory=list)
+
+    def leases(self) -> list[int]:
+        """Numbers of the leases under which anything is held."""
+        current = [self.current] if self.current else []
+        keys: list[ShardKey] = [*self.ahead, *current, *self.done, *self.released, *self.sending]
+        return sorted({key.lease for key in keys})
+
+
+class ShardReader:
+    """The shards of one data set. One consumer at a time.
+
+    Args:
+        client: to the master.
+        node: who reads.
+        params: of the data set.
+        ahead: shards to hold beyond the one being processed. A worker that is killed has at most these and that one
+            processed again by others.
+        may_lease: whether the process is to take work now.
+        between: called between two batches, or two shards, and now and then while there is nothing to process; may
+            call `settle`.
+    """
+
+    def __init__(
+        self,
+        client: MasterClient,
+        node: NodeRef,
+        params: DatasetParams,
+        ahead: int,
+        may_lease: Callable[[], bool],
+        between: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._params = params
+        self._ahead = max(1, min(ahead, MAX_SHARDS_PER_MESSAGE))
+        self._may_lease = may_lease
+        self._between = between
+        self._held = _Held()
+        self._lock = threading.Condition()
+        self._state = LeaseState.OK
+        self._error: EdlError | None = None
+        self._paused = False
+        self._leasing = False
+        self._stop = threading.Event()
+        for work in (self._lease_ahead, self._acknowledge):
+            threading.Thread(
+                target=work, name=f"{work.__name__.strip('_')}-{params.name}", daemon=True
+            ).start()
+
+    def shards(self) -> Iterator[Shard]:
+        """Shards until the data set is consumed by all workers together.
+
+        Raises:
+            JobFailedError: a shard of it failed too often.
+            EdlError: the master refused.
+        """
+        while (shard := self._next()) is not None:
+            yield shard
+            self._finish(shard)
+            self._between()
+
+    def batches(self) -> Iterator[Batch]:
+        """The same, cut into batches of the data set's batch size (a whole shard without one)."""
+        while (shard := self._next()) is not None:
+            size = self._params.batch_size or shard.end - shard.start
+            records: Sequence[int] = (
+                shard.indices if shard.indices is not None else range(shard.start, shard.end)
+            )
+            for first in range(0, len(records), size):
+                indices = records[first : first + size]
+                yield Batch(indices=indices, epoch=shard.epoch, partition=shard.partition)
+                if first + size < len(records):
+                    self._held.records_done = first + len(indices)
+                    self._between()
+                    if self._held.current is not shard:  # given back meanwhile
+                        break
+                else:
+                    self._finish(shard)
+                    self._between()
+
+    def settle(self, timeout: float | None = None) -> bool:
+        """Give back what is held, and wait until the master has stored all acknowledgements.
+
+        Nothing is leased afterwards until `resume`.
+
+        Args:
+            timeout: seconds to wait; None: as long as it takes.
+
+        Returns:
+            Whether all is settled.
+        """
+        with self._lock:
+            self._paused = True
+            self._lock.notify_all()
+            leased = self._lock.wait_for(lambda: not self._leasing, timeout)
+            held = self._held
+            held.released += [_released(shard, 0) for shard in held.ahead]
+            held.ahead.clear()
+            if held.current is not None:
+                held.released.append(_released(held.current, held.records_done))
+                held.current = None
+            self._lock.notify_all()
+            return leased and self._lock.wait_for(lambda: self._settled or self._error is not None, timeout)
+
+    def resume(self) -> None:
+        """Lease again."""
+        with self._lock:
+            self._paused = False
+            self._lock.notify_all()
+
+    def close(self, timeout: float) -> None:
+        """Settle within `timeout` seconds and stop for good."""
+        self.settle(timeout)
+        self._stop.set()
+        with self._lock:
+            self._lock.notify_all()
+
+    @property
+    def _settled(self) -> bool:
+        return not (self._held.done or self._held.released or self._held.sending)
+
+    def _next(self) -> Shard | None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._held.ahead or self._over, BOUNDARY_SECONDS)
+                if self._held.ahead:
+                    shard = self._held.current = self._held.ahead.popleft()
+                    self._held.records_done = 0
+                    self._lock.notify_all()
+                    return shard
+                if self._error is not None:
+                    raise self._error
+                if self._state is LeaseState.END and self._settled:
+                    return None
+            self._between()
+
+    @property
+    def _over(self) -> bool:
+        return self._error is not None or (self._state is LeaseState.END and self._settled)
+
+    def _finish(self, shard: Shard) -> None:
+        with self._lock:
+            if self._held.current is shard:
+                self._held.current = None
+                self._held.done.append(shard)
+                self._lock.notify_all()
+
+    def _lease_ahead(self) -> None:
+        back_off = BackOff(self._stop)
+        while not self._stop.is_set():
+            with self._lock:
+                self._lock.wait_for(self._wants_more, timeout=BOUNDARY_SECONDS)
+                if self._state is LeaseState.END or self._error is not None:
+                    return
+                if not self._wants_more():
+                    continue
+                self._leasing = True
+                request = LeaseRequest(
+                    node=self._node,
+                    max_shards=self._ahead - len(self._held.ahead),
+                    holding=self._held.leases(),
+                )
+            try:
+                reply = self._client.lease(self._params.name, request)
+            except UnavailableError:
+                reply = None  # the directive's thread complains about an absent master
+            except EdlError as error:
+                self._fail(error)
+                return
+            if self._take(reply):
+                back_off.reset()
+            else:
+                back_off.wait()
+
+    def _wants_more(self) -> bool:
+        # Half: several shards a request, and no pause while the next ones come.
+        few = len(self._held.ahead) <= self._ahead // 2
+        return few and not self._paused and self._error is None and self._may_lease()
+
+    def _take(self, reply: LeaseReply | None) -> bool:
+        """Take an answer in; False: ask again later."""
+        with self._lock:
+            self._leasing = False
+            if reply is not None:
+                self._held.ahead.extend(reply.shards)
+                self._state = reply.state
+                if reply.state is LeaseState.FAILED:
+                    self._error = JobFailedError(f"data set {self._params.name} failed: {reply.reason}")
+            self._lock.notify_all()
+            return reply is not None and bool(reply.shards)
+
+    def _fail(self, error: EdlError) -> None:
+        with self._lock:
+            self._leasing = False
+            self._error = error
+            self._lock.notify_all()
+
+    def _acknowledge(self) -> None:
+        back_off = BackOff(self._stop)
+        while not self._stop.is_set():
+            with self._lock:
+                self._lock.wait_for(lambda: self._stop.is_set() or not self._settled)
+                if not (self._paused or self._held.ahead == deque()):
+                    self._lock.wait_for(lambda: self._paused or self._stop.is_set(), ACK_SECONDS)
+                request = AckRequest(
+                    node=self._node,
+                    done=self._held.done[:MAX_SHARDS_PER_MESSAGE],
+                    released=self._held.released[:MAX_SHARDS_PER_MESSAGE],
+                )
+                del self._held.done[: len(request.done)], self._held.released[: len(request.released)]
+                self._held.sending = [*request.done, *request.released]
+            if request.done or request.released:
+                self._send(request, back_off)
+
+    def _send(self, request: AckRequest, back_off: BackOff) -> None:
+        while not self._stop.is_set():
+            try:
+                reply = self._client.acknowledge(self._params.name, request)
+            except UnavailableError:
+                back_off.wait()
+                continue
+            except EdlError as error:
+                self._fail(error)
+                break
+            back_off.reset()
+            if reply.stale:
+                log.info("data set %s: %d acknowledgements were void", self._params.name, reply.stale)
+            break
+        with self._lock:
+            self._held.sending = []
+            self._lock.notify_all()
+
+
+def _released(shard: Shard, records_done: int) -> ReleasedShard:
+    return ReleasedShard(
+        epoch=shard.epoch,
+        ordinal=shard.ordinal,
+        lease=shard.lease,
+        partition=shard.partition,
+        records_done=records_done,
+    )

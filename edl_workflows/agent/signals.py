@@ -1,0 +1,30 @@
+"""Signals as calls in a thread: a Python signal handler itself may not take locks, which the main thread may hold."""
+
+import ctypes
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable
+
+_PR_SET_PDEATHSIG = 1
+
+
+def call_on_signals(numbers: Iterable[signal.Signals], callback: Callable[[], None]) -> None:
+    """Call `callback` in a thread of its own whenever one of the signals comes. Call this in the main thread."""
+    came: queue.SimpleQueue[None] = queue.SimpleQueue()  # the one queue whose put is safe in a signal handler
+
+    def relay() -> None:
+        while True:
+            came.get()
+            callback()
+
+    threading.Thread(target=relay, name="signals", daemon=True).start()
+    for number in numbers:
+        signal.signal(number, lambda *_: came.put(None))
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process (SIGKILL) when the one that started it ends. Linux only; elsewhere nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

@@ -1,0 +1,254 @@
+"""The agent's loop: keeps the training processes that the master's directive asks for, and reports how they end.
+
+What shall run is decided in `edl_workflows.agent.plan`; one process is `edl_workflows.agent.processes`.
+"""
+
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.directives import DirectiveWatch
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.patience import patiently
+from edl_workflows.agent.plan import plan
+from edl_workflows.agent.processes import TrainingProcess
+from edl_workflows.agent.tf_config import tf_config
+from edl_workflows.agent.usage import UsageMeter
+from edl_workflows.exceptions import EdlError
+from edl_workflows.jobs import names
+from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.nodes import Directive, ExitReport, Heartbeat, Registration
+
+TERMINATED = 143
+FAREWELL_SECONDS = 2.0
+"""How long a terminated agent tries to tell the master."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """How the agent runs.
+
+    Attributes:
+        command: the training program with its arguments.
+        checkpoint_grace: seconds from SIGTERM to SIGKILL for a process of the active version, in which the chief
+            saves. Kubernetes gives a pod 30 s (``terminationGracePeriodSeconds``); a little is left for us.
+        retire_grace: the same for processes that are not needed any more.
+        heartbeat: seconds between heartbeats.
+        first_restart_delay: seconds before a prepared process that died is started again; doubles each time.
+    """
+
+    command: Sequence[str]
+    checkpoint_grace: float = 25.0
+    retire_grace: float = 2.0
+    heartbeat: float = 5.0
+    first_restart_delay: float = 1.0
+
+
+class Supervisor:
+    """The agent of one node.
+
+    Args:
+        environment: of the pod.
+        client: to the master.
+        settings: how to run.
+        base_env: environment of the training processes, to which their own variables are added.
+    """
+
+    def __init__(
+        self,
+        environment: NodeEnvironment,
+        client: MasterClient,
+        settings: AgentSettings,
+        base_env: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._environment = environment
+        self._client = client
+        self._settings = settings
+        self._base_env = base_env
+        self._incarnation = uuid.uuid4().hex
+        self._wake = threading.Event()
+        self._terminating = threading.Event()
+        self._watch = DirectiveWatch(client, environment.node, self._wake.set, self._register)
+        self._processes: dict[int, TrainingProcess] = {}
+        self._retiring: dict[int, float] = {}
+        """When a version's process that was asked to end is killed (monotonic seconds)."""
+        self._ended: set[int] = set()
+        self._crashes: dict[int, int] = {}
+        self._restart_at: dict[int, float] = {}
+
+    def terminate(self) -> None:
+        """Ask the agent to end, as on SIGTERM. Callable from any thread, not from a signal handler."""
+        self._terminating.set()
+        self._wake.set()
+
+    def run(self) -> int:
+        """Supervise until the node's work is over. Call it in the main thread.
+
+        Returns:
+            The agent's exit code: that of the training process; 0 when released; 143 after `terminate`.
+        """
+        self._watch.start()
+        threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
+        try:
+            while True:
+                self._wake.wait(self._next_due())
+                self._wake.clear()
+                code = self._turn()
+                if code is not None:
+                    return code
+        finally:
+            self._watch.close()
+            self._terminating.set()
+            for process in self._processes.values():
+                process.kill()
+            for process in self._processes.values():
+                process.wait(5.0)
+
+    def _turn(self) -> int | None:
+        """One round: look, decide, act. The exit code when it was the last."""
+        if self._terminating.is_set():
+            return self._shut_down(TERMINATED)
+        for version in [v for v, process in self._processes.items() if process.code is not None]:
+            code = self._process_ended(self._processes.pop(version))
+            if code is not None:
+                return code
+        directive = self._watch.latest
+        if directive.stop or (directive.finished and self._serves):
+            return self._shut_down(0)
+        self._follow(directive)
+        return None
+
+    @property
+    def _serves(self) -> bool:
+        return self._environment.node.type in (names.PS_TYPE, names.EVALUATOR_TYPE)
+
+    def _follow(self, directive: Directive) -> None:
+        now = time.monotonic()
+        waiting = {version for version, at in self._restart_at.items() if at > now}
+        decided = plan(directive, self._environment.node, self._processes.keys(), self._ended | waiting)
+        for version in decided.end:
+            if version not in self._retiring:
+                log.info("ending the process of cluster version %d", version)
+                self._retiring[version] = now + self._settings.retire_grace
+                self._processes[version].terminate()
+        for version, kill_at in self._retiring.items():
+            if kill_at <= now:
+                self._processes[version].kill()
+        for cluster in decided.start:
+            self._start(cluster)
+
+    def _start(self, cluster: Cluster) -> None:
+        log.info("starting the process of cluster version %d", cluster.version)
+        env = {
+            **self._base_env,
+            names.ENV_CLUSTER_VERSION: str(cluster.version),
+            "TF_CONFIG": tf_config(self._environment, cluster),
+        }
+        self._processes[cluster.version] = TrainingProcess(
+            cluster.version, self._settings.command, env, self._wake.set
+        )
+
+    def _process_ended(self, process: TrainingProcess) -> int | None:
+        """What follows from the end of a process: None, or the agent's exit code."""
+        version, code = process.version, process.code
+        assert code is not None
+        if self._retiring.pop(version, None) is not None:
+            return None
+        directive = self._watch.latest
+        active = directive.active.version if directive.active else None
+        if version != active and self._processes:
+            self._put_off(version, code)
+            return None
+        log.info("the process of cluster version %d ended with code %d", version, code)
+        verdict = patiently(lambda: self._client.exit(self._exit_report(process, code)), self._terminating)
+        if verdict is None or not verdict.wait:
+            return code
+        log.info("waiting for the cluster version after %d", version)
+        self._ended.add(version)
+        return None
+
+    def _put_off(self, version: int, code: int) -> None:
+        """A process that only prepares has died beside the one that trains: try again later, each time more so."""
+        crashes = self._crashes[version] = self._crashes.get(version, 0) + 1
+        delay = self._settings.first_restart_delay * 2 ** (crashes - 1)
+        log.warning("the process of version %d ended with code %d, again in %.0f s", version, code, delay)
+        self._restart_at[version] = time.monotonic() + delay
+
+    def _shut_down(self, code: int) -> int:
+        """End all processes as on SIGTERM; the active one gets time for a checkpoint."""
+        ended = {version: process for version, process in self._processes.items() if process.code is not None}
+        active = self._watch.latest.active
+        grace = {
+            version: self._settings.checkpoint_grace
+            if active is not None and version == active.version
+            else self._settings.retire_grace
+            for version in self._processes
+        }
+        start = time.monotonic()
+        for process in self._processes.values():
+            process.terminate()
+        for version in sorted(grace, key=grace.__getitem__):
+            process = self._processes[version]
+            if not process.wait(max(0.0, start + grace[version] - time.monotonic())):
+                log.warning("the process of version %d did not end within %.0f s", version, grace[version])
+                process.kill()
+                process.wait(5.0)
+        # A process that had ended by itself a moment before keeps its own code.
+        if active is not None and active.version in ended:
+            code = ended[active.version].code or 0
+        if code == TERMINATED and active is not None and active.version in self._processes:
+            self._say_farewell(self._processes[active.version])
+        return code
+
+    def _say_farewell(self, process: TrainingProcess) -> None:
+        over = threading.Event()
+        timer = threading.Timer(FAREWELL_SECONDS, over.set)
+        timer.start()
+        try:
+            patiently(lambda: self._client.exit(self._exit_report(process, TERMINATED)), over)
+        except EdlError as error:
+            log.warning("%s", error)
+        finally:
+            timer.cancel()
+
+    def _next_due(self) -> float | None:
+        """Seconds until a put-off start or a kill is due; None if nothing is."""
+        due = [*self._restart_at.values(), *self._retiring.values()]
+        now = time.monotonic()
+        later = [at - now for at in due if at > now]
+        return min(later) + 0.01 if later else None
+
+    def _register(self) -> Directive:
+        return self._client.register(
+            Registration(
+                node=self._environment.node,
+                rank=self._environment.rank,
+                pod=self._environment.pod,
+                incarnation=self._incarnation,
+            )
+        )
+
+    def _exit_report(self, process: TrainingProcess, code: int) -> ExitReport:
+        return ExitReport(
+            node=self._environment.node,
+            incarnation=self._incarnation,
+            version=process.version,
+            code=code,
+            last_lines=process.last_lines,
+        )
+
+    def _heartbeats(self) -> None:
+        meter = UsageMeter(os.getpid())
+        while not self._terminating.wait(self._settings.heartbeat):
+            beat = Heartbeat(node=self._environment.node, incarnation=self._incarnation, usage=meter.read())
+            try:
+                self._watch.offer(self._client.heartbeat(beat))
+            except EdlError as error:
+                log.debug("%s", error)  # the directive's thread says it aloud

@@ -1,0 +1,264 @@
+"""TensorFlow adapter: between-graph parameter-server training with ``tf.compat.v1`` that follows the job's cluster.
+
+A training program says how to build its model and runs steps in a ``with training(...)`` block; in a parameter server
+the same line serves until the end. Everything that can be done before a cluster version becomes active is done before:
+imports, the graph with its save and restore operations, the server, the session, the variables' first values. What is
+left for the switch is to restore and to step.
+
+How the servers come together: each process runs a TensorFlow server that knows nobody, and the worker's session brings
+the cluster along (ClusterSpec propagation), listing the parameter servers and itself. So parameter servers need not
+know of workers that come later. Two facts of TensorFlow that this rests on: a server that was booted as the task which
+the propagated cluster makes of it is refused, hence the boot as job ``local``; and sessions share variables only with
+``share_session_state_in_clusterspec_propagation``.
+"""
+
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from edl_workflows.agent.checkpoints import CheckpointStore, verify
+from edl_workflows.agent.job import Job
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import names
+from edl_workflows.protocol import addresses
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster
+
+tf1 = tf.compat.v1
+
+MODEL_FILE = "model.ckpt"
+"""Prefix of TensorFlow's files within a checkpoint's folder."""
+CONNECT_SECONDS = 0.05
+INITIALISED_SECONDS = 0.02
+"""How often a worker asks whether the chief has initialised the variables: part of the stall of a switch."""
+
+_LOST = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.UnavailableError,
+)
+"""What a step raises when a parameter server is gone, or came back without its variables."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a training program builds.
+
+    Attributes:
+        train: operation that makes one step and increments the global step.
+        loss: scalar tensor of the step's loss.
+        inputs: placeholders by name.
+    """
+
+    train: Any
+    loss: Any
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How to train.
+
+    Attributes:
+        checkpoint_dir: folder of the checkpoints, shared by chiefs that may run on other machines.
+        save_seconds: between periodic checkpoints; None: only on the master's request and at the end.
+        keep: checkpoints that stay.
+        threads: of TensorFlow in each process, for operations and within them; 0: as many as there are cores.
+    """
+
+    checkpoint_dir: Path
+    save_seconds: float | None = 600.0
+    keep: int = 3
+    threads: int = 0
+
+
+class Training:
+    """A worker's or chief's running training. Made by `training`."""
+
+    def __init__(self, job: Job, model: Model, graph: Any, session: Any) -> None:
+        self.job = job
+        self.model = model
+        self.graph = graph
+        self.session = session
+        self._global_step = tf1.train.get_global_step(graph)
+
+    def step(self, **values: Any) -> tuple[int, float]:
+        """Make one step and report it.
+
+        Args:
+            values: of the model's inputs.
+
+        Returns:
+            The global step after it, and the loss.
+
+        Raises:
+            SystemExit: the cluster broke, and this process with it; the next one goes on.
+        """
+        feed = {self.model.inputs[name]: value for name, value in values.items()}
+        fetches = [self.model.train, self.model.loss, self._global_step]
+        try:
+            _, loss, step = self.session.run(fetches, feed_dict=feed)
+        except _LOST as error:
+            self.job.cluster_lost(str(error))
+        self.job.report_step(int(step), float(loss))
+        return int(step), float(loss)
+
+
+@contextlib.contextmanager
+def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> Iterator[Training]:
+    """Train with the job's parameter servers. In a parameter server this serves and never enters the block.
+
+    On entry the variables have their values: those of the checkpoint that the master names; else of the newest in the
+    folder; else the initial ones. When the block ends without an error the chief saves.
+
+    Args:
+        job: from `edl_workflows.agent.connect`.
+        build: makes the model in the default graph with ``tf.compat.v1``; variables are partitioned over the
+            parameter servers and placed there without its help.
+        options: how to train.
+
+    Raises:
+        InvalidError: the job has no parameter servers.
+        CheckpointError: the checkpoint to start from is missing or torn.
+        SystemExit: told to end.
+    """
+    tf1.disable_eager_execution()
+    server = _boot(job, options)
+    if job.node.type == names.PS_TYPE:
+        job.serve()
+    cluster = job.cluster
+    if not cluster.ps:
+        raise InvalidError(f"job {job.name} has no parameter servers: add replicas of type ps")
+    store = CheckpointStore(options.checkpoint_dir, options.keep)
+    graph = _Graph(job, cluster, build)
+    session = _connect(job, server, cluster, graph, options)
+    try:
+        _initialise(job, graph, session, store)
+    except _LOST as error:
+        job.cluster_lost(str(error))
+    job.save_with(lambda: graph.save(session, store), options.save_seconds)
+    yield Training(job, graph.model, graph.graph, session)
+    if job.is_chief:
+        job.checkpoint()
+    job.close()
+
+
+class _Graph:
+    """The model's graph with all that saving, restoring and initialising need, built ahead of the session."""
+
+    def __init__(self, job: Job, cluster: Cluster, build: Callable[[], Model]) -> None:
+        self.graph = tf.Graph()
+        me = f"/job:{job.node.type}/task:{job.rank}"
+        count = len(cluster.ps)
+        placement = tf1.train.replica_device_setter(ps_tasks=count, worker_device=me)
+        with self.graph.as_default(), tf1.device(placement):
+            with tf1.variable_scope(tf1.get_variable_scope(), partitioner=tf1.fixed_size_partitioner(count)):
+                self.step = tf1.train.get_or_create_global_step()
+                self.model = build()
+            # Neither saved nor initialised with the others: it says that this version's variables are ready.
+            marker = tf1.get_variable(
+                "edl_initialised", shape=(), dtype=tf.int32, trainable=False, collections=["edl"]
+            )
+            self.is_initialised = tf1.is_variable_initialized(marker)
+            self.mark_initialised = marker.assign(1)
+            self.initialise = tf1.global_variables_initializer()
+            self.initialise_local = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
+            # The chief itself reads and writes the files, so that they are published as one.
+            with tf1.device(f"{me}/cpu:0"):
+                self._saver = tf1.train.Saver(max_to_keep=None)
+        self.graph.finalize()
+
+    def save(self, session: Any, store: CheckpointStore) -> CheckpointRef:
+        """Save all variables as a new checkpoint."""
+        step = int(session.run(self.step))
+
+        def write(folder: Path) -> None:
+            self._saver.save(session, str(folder / MODEL_FILE), write_meta_graph=False, write_state=False)
+
+        return store.publish(step, write)
+
+    def restore(self, session: Any, checkpoint: CheckpointRef) -> None:
+        """Set all variables from a checkpoint."""
+        self._saver.restore(session, str(Path(checkpoint.uri) / MODEL_FILE))
+        log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
+
+
+def _session_config(options: TrainingOptions) -> Any:
+    return tf1.ConfigProto(
+        intra_op_parallelism_threads=options.threads, inter_op_parallelism_threads=options.threads
+    )
+
+
+def _boot(job: Job, options: TrainingOptions) -> Any:
+    """This process's TensorFlow server, listening on the port of its cluster version."""
+    host, port = addresses.listen(names.NODE_PORTS[job.node.type][job.version % 2])
+    return tf1.train.Server(
+        {"local": [f"{host}:{port}"]}, job_name="local", task_index=0, config=_session_config(options)
+    )
+
+
+def _connect(job: Job, server: Any, cluster: Cluster, graph: _Graph, options: TrainingOptions) -> Any:
+    """A session over the cluster; waits for its parameter servers."""
+    servers = {member.rank: addresses.resolve(member.address) for member in cluster.ps}
+    for address in servers.values():
+        _await_server(job, address)
+    spec = tf1.train.ClusterSpec(
+        {
+            names.PS_TYPE: servers,
+            job.node.type: {job.rank: job.environment.listen_address(cluster.version)},
+        }
+    )
+    config = _session_config(options)
+    config.cluster_def.CopyFrom(spec.as_cluster_def())
+    config.device_filters.extend([f"/job:{names.PS_TYPE}", f"/job:{job.node.type}/task:{job.rank}"])
+    config.experimental.share_session_state_in_clusterspec_propagation = True
+    return tf1.Session(server.target, graph=graph.graph, config=config)
+
+
+def _await_server(job: Job, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    while not job.terminated:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+            return
+        time.sleep(CONNECT_SECONDS)
+    raise SystemExit(143)
+
+
+def _initialise(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> None:
+    """Prepare, wait until the version is active, and see to it that its variables have their values."""
+    session.run(graph.initialise_local)
+    prepared = False
+    if not job.active and job.is_chief and not session.run(graph.is_initialised):
+        session.run(graph.initialise)
+        before = job.cluster.restore
+        if before is not None:  # warms every cache; the switch restores again, from the checkpoint taken then
+            graph.restore(session, before)
+        prepared = True
+    job.wait_until_active()
+    while not session.run(graph.is_initialised):
+        if job.is_chief:
+            if not prepared:
+                session.run(graph.initialise)
+            checkpoint = _start_from(job, store)
+            if checkpoint is not None:
+                graph.restore(session, checkpoint)
+            session.run(graph.mark_initialised)
+        else:
+            job.between_steps()
+            time.sleep(INITIALISED_SECONDS)
+
+
+def _start_from(job: Job, store: CheckpointStore) -> CheckpointRef | None:
+    """The master's word wins: model and data position must belong together."""
+    named = job.cluster.restore
+    return store.newest() if named is None else verify(Path(named.uri))
