@@ -13,11 +13,14 @@ from edl_workflows.exceptions import InvalidError, ManifestError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, merge_patch
 from edl_workflows.jobs.elastic_job import model as elastic_job
+from edl_workflows.jobs.elastic_job.crd import OPTIONS as ELASTIC_JOB_CRD
 from edl_workflows.jobs.elastic_job.reconcile import reconcile as reconcile_elastic_job
 from edl_workflows.jobs.elastic_job.view import view as view_elastic_job
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.scale_plan import model as scale_plan
+from edl_workflows.jobs.scale_plan.crd import OPTIONS as SCALE_PLAN_CRD
 from edl_workflows.jobs.scale_plan.reconcile import reconcile as reconcile_scale_plan
+from edl_workflows.jobs.schema import CrdOptions
 from edl_workflows.jobs.view import JobView
 
 
@@ -58,6 +61,7 @@ class Kind:
         source: the kind's own objects.
         observes: what else its `reconcile` sees; a change there makes the job's objects of this kind be decided anew.
         reconcile: the pure state machine, called through `decide`.
+        crd: what its CustomResourceDefinition has beside the schema.
         view: how pipelines see an object; None for a kind that is no job.
     """
 
@@ -65,6 +69,7 @@ class Kind:
     model: type[Resource]
     reconcile: Callable[[Any, Observed], Actions]
     observes: tuple[Source, ...]
+    crd: CrdOptions
     view: Callable[[Any], JobView] | None = None
 
     @property
@@ -141,6 +146,7 @@ KINDS: tuple[Kind, ...] = (
         model=elastic_job.ElasticJob,
         reconcile=reconcile_elastic_job,
         observes=(PODS, SERVICES, SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, SCALE_PLANS),
+        crd=ELASTIC_JOB_CRD,
         view=view_elastic_job,
     ),
     Kind(
@@ -148,6 +154,7 @@ KINDS: tuple[Kind, ...] = (
         model=scale_plan.ScalePlan,
         reconcile=reconcile_scale_plan,
         observes=(ELASTIC_JOBS, PODS, SERVICES, SCALE_PLANS),
+        crd=SCALE_PLAN_CRD,
     ),
 )
 

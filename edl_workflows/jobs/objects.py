@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
@@ -43,6 +43,23 @@ def reject(problems: Sequence[Problem]) -> None:
         raise FieldErrors(problems)
 
 
+def rules(*pairs: tuple[str, str]) -> ConfigDict:
+    """Config of a model with rules over several fields: (CEL expression, message), for the CRD's schema.
+
+    Each says in CEL what a validator of the model says in Python, or what only the API server can check: transitions.
+    """
+    validations: list[JsonValue] = [{"rule": rule, "message": message} for rule, message in pairs]
+    return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
+
+
+NO_PHASE = "!has(oldSelf.status) || !has(oldSelf.status.phase)"
+"""CEL: nobody had looked at the object yet."""
+FINAL_PHASES = (
+    f"{NO_PHASE} || !(oldSelf.status.phase in ['Succeeded', 'Failed'])"
+    " || has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase",
+    "phases Succeeded and Failed are final",
+)
+
 DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 """Names of services (RFC 1035), which the names of jobs become part of."""
 
@@ -51,6 +68,10 @@ class Status(Model):
     """Base of what controllers write. Read leniently: an older reader meets the fields of a newer writer."""
 
     model_config = ConfigDict(extra="ignore")
+
+    def stored(self) -> dict[str, Any]:
+        """What the object really says: without defaults that only stand for an absent field."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
 
 _QUANTITY = re.compile(r"^([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$")
@@ -92,8 +113,15 @@ Quantity = Annotated[
 ]
 """A non-negative Kubernetes quantity, kept as the user wrote it."""
 
+_OPEN: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_CONTAINER = _OPEN | {"required": ["name"], "properties": {"name": {"type": "string", "maxLength": 63}}}
+_CONTAINERS = {"type": "array", "maxItems": 100, "items": _CONTAINER}
 PodTemplate = Annotated[
-    dict[str, Any], Field(json_schema_extra={"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+    dict[str, Any],
+    Field(
+        json_schema_extra=_OPEN
+        | {"properties": {"metadata": _OPEN, "spec": _OPEN | {"properties": {"containers": _CONTAINERS}}}}
+    ),
 ]
 """A core/v1 PodTemplateSpec. The API server validates it when the pod is made; we check only what we build on."""
 

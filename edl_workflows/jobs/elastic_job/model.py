@@ -6,8 +6,18 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import validation
-from edl_workflows.jobs.objects import Condition, Model, PodTemplate, Quantity, Resource, Status, reject
+from edl_workflows.jobs.objects import (
+    Condition,
+    Model,
+    PodTemplate,
+    Quantity,
+    Resource,
+    Status,
+    reject,
+    rules,
+)
 
 KIND = "ElasticJob"
 PLURAL = "elasticjobs"
@@ -85,6 +95,15 @@ class ResourceLimits(Model):
     gpu: Quantity = "4"
 
 
+def _needs_container(role: str) -> tuple[str, str]:
+    spec = f"self.replicaSpecs.{role}"
+    there = " && ".join(
+        f"has({spec}.{path})" for path in ("template", "template.spec", "template.spec.containers")
+    )
+    rule = f"!has({spec}) || {there} && {spec}.template.spec.containers.size() > 0"
+    return rule, f"replicaSpecs.{role}.template.spec.containers: at least one container is needed"
+
+
 class ElasticJobSpec(Model):
     """What the user asks for.
 
@@ -96,9 +115,32 @@ class ElasticJobSpec(Model):
         enable_dynamic_sharding, enable_elastic_scheduling: accepted for older manifests; both are always on.
     """
 
+    model_config = rules(
+        (
+            "has(self.replicaSpecs.worker) || has(self.replicaSpecs.chief)",
+            "a job needs a 'worker' or a 'chief'",
+        ),
+        (
+            "!has(self.replicaSpecs.ps) || !(self.distributionStrategy in ['AllreduceStrategy', 'Local'])",
+            "AllreduceStrategy and Local have no parameter servers",
+        ),
+        (
+            "!has(self.replicaSpecs.chief) || self.replicaSpecs.chief.replicas <= 1",
+            "a job has one chief",
+        ),
+        (
+            "!has(self.replicaSpecs.dlrover__dash__master) || self.replicaSpecs.dlrover__dash__master.replicas <= 1",
+            "a job has one dlrover-master",
+        ),
+        *(_needs_container(role) for role in ("ps", "worker", "chief", "evaluator")),
+        (
+            "self.distributionStrategy == oldSelf.distributionStrategy",
+            "distributionStrategy can't be changed: make a new job",
+        ),
+    )
     distribution_strategy: DistributionStrategy = DistributionStrategy.PARAMETER_SERVER
     optimize_mode: OptimizeMode = OptimizeMode.SINGLE_JOB
-    brain_service: str = ""
+    brain_service: str = Field(default="", max_length=512)
     resource_limits: ResourceLimits = Field(default_factory=ResourceLimits)
     replica_specs: dict[Role, ReplicaSpec]
     envs: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -192,8 +234,19 @@ class ElasticJobStatus(Status):
 
 
 class ElasticJob(Resource):
-    """The custom resource."""
+    """A training job whose workers and parameter servers may change while it runs."""
 
+    model_config = rules(
+        (
+            f"size(self.metadata.name) <= {names.MAX_JOB_NAME}",
+            f"metadata.name: at most {names.MAX_JOB_NAME} characters: the names of the job's services add to it",
+        ),
+        (
+            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name: must be lower-case letters, digits and '-', beginning with a letter",
+        ),
+        FINAL_PHASES,
+    )
     api_version: Literal["elastic.iml.github.io/v1alpha1"] = "elastic.iml.github.io/v1alpha1"
     kind: Literal["ElasticJob"] = "ElasticJob"
     spec: ElasticJobSpec

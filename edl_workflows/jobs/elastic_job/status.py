@@ -59,7 +59,7 @@ def status_patch(facts: Facts, outcome: Outcome) -> dict[str, Any] | None:
         }
     )
     wanted = new.to_dict()
-    return merge_patch(old.to_dict(), {field: wanted[field] for field in OWNED if field in wanted})
+    return merge_patch(old.stored(), {field: wanted[field] for field in OWNED if field in wanted})
 
 
 def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:

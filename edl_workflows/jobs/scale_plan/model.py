@@ -2,18 +2,31 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from edl_workflows.exceptions import Problem
 from edl_workflows.jobs import names
-from edl_workflows.jobs.objects import Condition, Model, Quantity, Resource, Status, reject
+from edl_workflows.jobs.objects import (
+    FINAL_PHASES,
+    NO_PHASE,
+    Condition,
+    Model,
+    Quantity,
+    Resource,
+    Status,
+    reject,
+    rules,
+)
 
 KIND = "ScalePlan"
 PLURAL = "scaleplans"
 
 Role = Literal["ps", "worker", "chief", "evaluator"]
+
+MAX_PODS = 2_000
+"""In one list of a plan: what an API server stores of an object (1.5 MiB) holds about three such lists."""
 
 
 class Phase(StrEnum):
@@ -68,11 +81,11 @@ class PodMeta(Model):
         id, rank_index, type: the node's.  service: address that others reach it by.
     """
 
-    name: str
+    name: str = Field(max_length=253)
     id: int = Field(default=0, ge=0)
     type: Role | None = None
     rank_index: int = Field(default=0, ge=0)
-    service: str = ""
+    service: str = Field(default="", max_length=512)
     resource: NodeResource = Field(default_factory=NodeResource)
 
 
@@ -89,12 +102,18 @@ class ScalePlanSpec(Model):
         step_timeout_seconds: limit of each step; a migration that exceeds it is rolled back.
     """
 
-    owner_job: str = ""
+    model_config = rules(
+        (
+            "!(has(oldSelf.ownerJob) && oldSelf.ownerJob != '') || has(self.ownerJob) && self.ownerJob == oldSelf.ownerJob",
+            "ownerJob can't be changed: make a new plan",
+        ),
+    )
+    owner_job: str = Field(default="", max_length=253)
     replica_resource_specs: dict[Role, ReplicaResourceSpec] = Field(default_factory=dict)
-    create_pods: list[PodMeta] = Field(default_factory=list)
-    remove_pods: list[PodMeta] = Field(default_factory=list)
-    migrate_pods: list[PodMeta] = Field(default_factory=list)
-    ps_hosts: list[str] = Field(default_factory=list)
+    create_pods: list[PodMeta] = Field(default_factory=list, max_length=MAX_PODS)
+    remove_pods: list[PodMeta] = Field(default_factory=list, max_length=MAX_PODS)
+    migrate_pods: list[PodMeta] = Field(default_factory=list, max_length=MAX_PODS)
+    ps_hosts: list[Annotated[str, Field(max_length=512)]] = Field(default_factory=list, max_length=MAX_PODS)
     checkpoint: bool = False
     step_timeout_seconds: int = Field(default=600, ge=1, le=86_400)
 
@@ -141,8 +160,15 @@ class ScalePlanStatus(Status):
 
 
 class ScalePlan(Resource):
-    """The custom resource."""
+    """A change of a running ElasticJob, and the record of how it was carried out."""
 
+    model_config = rules(
+        (
+            f"{NO_PHASE} || oldSelf.status.phase == 'Pending' || self.spec == oldSelf.spec",
+            "the spec of a plan that has begun can't be changed: make a new plan",
+        ),
+        FINAL_PHASES,
+    )
     api_version: Literal["elastic.iml.github.io/v1alpha1"] = "elastic.iml.github.io/v1alpha1"
     kind: Literal["ScalePlan"] = "ScalePlan"
     spec: ScalePlanSpec

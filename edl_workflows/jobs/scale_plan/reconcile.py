@@ -201,7 +201,7 @@ def _status(plan: ScalePlan, outcome: _Outcome, now: datetime) -> dict[str, Any]
             "steps": steps,
         }
     )
-    return merge_patch(status.to_dict(), new.to_dict())
+    return merge_patch(status.stored(), new.to_dict())
 
 
 def _key(manifest: Manifest) -> tuple[str, str]:

@@ -1,0 +1,62 @@
+"""Writes or checks the generated ``crds/*.yaml``: ``python -m edl_workflows.jobs.crd --write|--check``.
+
+A command, not a library: nothing imports it. `schema` makes the definitions, ``edl crds`` prints the files.
+"""
+
+import argparse
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from edl_workflows.jobs import schema
+from edl_workflows.jobs.kinds import KINDS, Kind
+
+HEADER = "# Generated from the models by `python -m edl_workflows.jobs.crd --write`; `make lint` checks it.\n"
+
+
+def definition(kind: Kind) -> dict[str, Any]:
+    """A kind's CustomResourceDefinition."""
+    api = kind.source.api
+    return schema.crd(api.group, api.version, api.plural, kind.model, kind.crd)
+
+
+def render(kind: Kind) -> str:
+    """Its file."""
+    return HEADER + yaml.safe_dump(definition(kind), sort_keys=False, width=120)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files, or say which are not what the models give.
+
+    Returns:
+        The exit status.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--write", action="store_true", help="write the files")
+    mode.add_argument("--check", action="store_true", help="fail if a file is not up to date")
+    write = parser.parse_args(arguments).write
+    folder = Path(str(resources.files("edl_workflows.jobs"))) / "crds"
+    stale = []
+    for kind in KINDS:
+        path = folder / f"{kind.source.api.plural}.yaml"
+        text = render(kind)
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if write:
+            folder.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        else:
+            stale.append(str(path))
+    if stale:
+        sys.stderr.write(
+            f"not up to date: {', '.join(stale)}; run `python -m edl_workflows.jobs.crd --write`\n"
+        )
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""CustomResourceDefinitions from the models: structural OpenAPI schemas with CEL rules. Pure; `crd` writes the files.
+
+What Kubernetes calls structural: no ``$ref``, every node typed, no ``additionalProperties: false``, nothing validated under
+``anyOf`` but int-or-string.
+"""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
+
+from edl_workflows.jobs.objects import Metadata, Resource
+
+Schema = dict[str, Any]
+
+_QUANTITY_PATTERN = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
+_COPIED = (
+    "type", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+    "description", "x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of ``kubectl get``; shown with ``-o wide`` only if `priority` is above 0."""
+
+    name: str
+    type: str
+    path: str
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class CrdOptions:
+    """What a CustomResourceDefinition has beside its schema.
+
+    Attributes:
+        scale: the scale subresource's specReplicasPath, statusReplicasPath and labelSelectorPath.
+    """
+
+    singular: str
+    short_names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    categories: tuple[str, ...] = ("all", "edl")
+    scale: tuple[str, str, str] | None = None
+
+
+def crd(group: str, version: str, plural: str, model: type[Resource], options: CrdOptions) -> dict[str, Any]:
+    """The CustomResourceDefinition of a kind."""
+    subresources: dict[str, Any] = {"status": {}}
+    if options.scale:
+        paths = ("specReplicasPath", "statusReplicasPath", "labelSelectorPath")
+        subresources["scale"] = dict(zip(paths, options.scale, strict=True))
+    served = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": structural(model)},
+        "subresources": subresources,
+        "additionalPrinterColumns": [_column(column) for column in options.columns],
+    }
+    kind = model.__name__
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": options.singular,
+                "shortNames": list(options.short_names),
+                "categories": list(options.categories),
+            },
+            "versions": [served],
+        },
+    }
+
+
+def structural(model: type[Resource]) -> Schema:
+    """The structural schema of a custom resource."""
+    source = model.model_json_schema(by_alias=True, schema_generator=_Documented)
+    schema = _node(source, source.get("$defs", {}))
+    # The API server knows ObjectMeta, and takes nothing about it but rules on the name.
+    schema["properties"]["metadata"] = {"type": "object"}
+    schema["properties"]["status"] = _without_defaults(schema["properties"]["status"])
+    schema["properties"] |= {name: {"type": "string"} for name in ("apiVersion", "kind")}
+    return schema | {"required": ["spec"]}
+
+
+class _Documented(GenerateJsonSchema):
+    """Takes descriptions from the models' docstrings: the first paragraph, and the lines under ``Attributes``."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
+        found = super().model_schema(schema)
+        model: type[BaseModel] = schema["cls"]
+        if model is Metadata:
+            return {"type": "object"}
+        text = inspect.cleandoc(model.__doc__ or "")
+        found["description"] = _plain(text.split("\n\n")[0])
+        documented = _attributes(text)
+        for name, field in model.model_fields.items():
+            if name in documented:
+                found["properties"][field.alias or name]["description"] = documented[name]
+        return found
+
+
+def _attributes(doc: str) -> dict[str, str]:
+    """Field name → text, from lines ``a, b: text`` (deeper lines go on) of a Google-style Attributes section."""
+    _, _, section = doc.partition("Attributes:\n")
+    entries = re.split(r"\n(?=    \w)|(?<=\.)  (?=\w+: )", section.split("\n\n")[0])
+    found: dict[str, str] = {}
+    for entry in entries:
+        match = re.match(r"\s*(\w+(?:, \w+)*): (.+)", entry, re.DOTALL)
+        if match:
+            found |= {name: _plain(match[2]) for name in match[1].split(", ")}
+    return found
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("``", "").replace("`", "").split())
+
+
+def _column(column: Column) -> dict[str, Any]:
+    found = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    return found | {"priority": column.priority} if column.priority else found
+
+
+def _node(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
+    if "$ref" in node:
+        target = defs[node["$ref"].removeprefix("#/$defs/")]
+        return _node({**target, **{key: value for key, value in node.items() if key != "$ref"}}, defs)
+    if "anyOf" in node:  # in our models only "or None"
+        chosen = next(option for option in node["anyOf"] if option.get("type") != "null")
+        rest = {key: value for key, value in node.items() if key != "anyOf"}
+        return _node({**chosen, **rest}, defs) | {"nullable": True}
+    if node.get("x-kubernetes-int-or-string"):
+        return _quantity(node)
+    schema = {key: node[key] for key in _COPIED if key in node}
+    if "const" in node:
+        schema["enum"] = [node["const"]]
+    if node.get("default") not in (None, ""):
+        schema["default"] = node["default"]
+    if "required" in node:
+        schema["required"] = list(node["required"])
+    if "properties" in node:
+        schema["properties"] = {name: _node(value, defs) for name, value in node["properties"].items()}
+    if "items" in node:
+        schema["items"] = _node(node["items"], defs)
+    return schema | _members(node, defs)
+
+
+def _quantity(node: Mapping[str, Any]) -> Schema:
+    schema: Schema = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+    schema |= {"pattern": _QUANTITY_PATTERN, "maxLength": 32}
+    return schema | {key: node[key] for key in ("default", "description") if node.get(key) is not None}
+
+
+def _members(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
+    """Maps: those with fixed keys become properties (CEL and the scale subresource need paths), the others stay maps."""
+    members = node.get("additionalProperties")
+    if not isinstance(members, Mapping):
+        open_map = members is True and "x-kubernetes-preserve-unknown-fields" not in node
+        return {"x-kubernetes-preserve-unknown-fields": True} if open_map else {}
+    keys = node.get("propertyNames", {}).get("enum")
+    if keys:
+        return {"properties": {key: _node(members, defs) for key in keys}}
+    return {"additionalProperties": _node(members, defs)}
+
+
+def _without_defaults(node: Any) -> Any:
+    """What a controller writes is never filled in by the API server."""
+    if isinstance(node, Mapping):
+        kept = {k: _without_defaults(v) for k, v in node.items() if k != "default" or isinstance(v, Mapping)}
+        return {key: value for key, value in kept.items() if key != "required"}
+    return [_without_defaults(item) for item in node] if isinstance(node, list) else node
