@@ -17,6 +17,13 @@ from edl_workflows.jobs.kinds import KINDS, Kind
 HEADER = "# Generated from the models by `python -m edl_workflows.jobs.crd --write`; `make lint` checks it.\n"
 
 
+class _Plain(yaml.SafeDumper):
+    """No anchors: equal parts are written out, as people and diffs want them."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base class's signature
+        return True
+
+
 def definition(kind: Kind) -> dict[str, Any]:
     """A kind's CustomResourceDefinition."""
     api = kind.source.api
@@ -25,7 +32,7 @@ def definition(kind: Kind) -> dict[str, Any]:
 
 def render(kind: Kind) -> str:
     """Its file."""
-    return HEADER + yaml.safe_dump(definition(kind), sort_keys=False, width=120)
+    return HEADER + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -54,9 +54,9 @@ def rules(*pairs: tuple[str, str]) -> ConfigDict:
 
 NO_PHASE = "!has(oldSelf.status) || !has(oldSelf.status.phase)"
 """CEL: nobody had looked at the object yet."""
+_SAME_PHASE = "has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase"
 FINAL_PHASES = (
-    f"{NO_PHASE} || !(oldSelf.status.phase in ['Succeeded', 'Failed'])"
-    " || has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase",
+    f"{NO_PHASE} || !(oldSelf.status.phase in ['Succeeded', 'Failed']) || {_SAME_PHASE}",
     "phases Succeeded and Failed are final",
 )
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import validation
 from edl_workflows.jobs.objects import (
+    FINAL_PHASES,
     Condition,
     Model,
     PodTemplate,
