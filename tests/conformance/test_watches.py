@@ -1,0 +1,160 @@
+"""Watches: order, versions, selectors, bookmarks, expiry."""
+
+import threading
+from collections.abc import Callable
+
+from tests.conformance.support import Api, Object, config_map, refusal
+
+MakeWidget = Callable[..., Object]
+
+
+def _version(api: Api, path: str) -> str:
+    return str(api.get(path)["metadata"]["resourceVersion"])
+
+
+def test_from_a_version(api: Api, core: str) -> None:
+    """A watch from a version shows each later change once, in order, with its type."""
+    path = f"{core}/secrets"
+    since = _version(api, path)
+    api.post(path, {"metadata": {"name": "a"}})
+    api.merge(f"{path}/a", {"metadata": {"labels": {"k": "v"}}})
+    api.post(path, {"metadata": {"name": "b"}})
+    api.delete(f"{path}/a")
+
+    assert api.first(path, 4, resourceVersion=since) == [
+        ("ADDED", "a"),
+        ("MODIFIED", "a"),
+        ("ADDED", "b"),
+        ("DELETED", "a"),
+    ]
+
+
+def test_versions_grow(api: Api, core: str) -> None:
+    """Each event carries the version at which it happened, a deletion too."""
+    path = f"{core}/secrets"
+    since = _version(api, path)
+    api.post(path, {"metadata": {"name": "a"}})
+    api.delete(f"{path}/a")
+    versions = []
+    for event in api.watch(path, resourceVersion=since):
+        versions.append(int(event["object"]["metadata"]["resourceVersion"]))
+        if event["type"] == "DELETED":
+            break
+
+    assert int(since) < versions[0] < versions[1]
+
+
+def test_resume(api: Api, core: str) -> None:
+    """A watch that broke goes on from the last version it saw, without loss or repetition."""
+    path = f"{core}/secrets"
+    since = _version(api, path)
+    made = [api.post(path, {"metadata": {"name": name}}) for name in ("a", "b", "c")]
+
+    assert api.first(path, 2, resourceVersion=made[0]["metadata"]["resourceVersion"]) == [
+        ("ADDED", "b"),
+        ("ADDED", "c"),
+    ]
+    assert len(api.first(path, 3, resourceVersion=since)) == 3
+
+
+def test_without_a_version(api: Api, core: str) -> None:
+    """A watch without a version begins with what there is."""
+    path = f"{core}/secrets"
+    api.post(path, {"metadata": {"name": "a"}})
+    api.post(path, {"metadata": {"name": "b"}})
+
+    assert sorted(api.first(path, 2)) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_live(api: Api, core: str) -> None:
+    """An open watch sees a change that comes later."""
+    path = f"{core}/secrets"
+    since = _version(api, path)
+    later = threading.Timer(0.3, lambda: api.post(path, {"metadata": {"name": "late"}}))
+    later.start()
+    seen = api.first(path, 1, resourceVersion=since)
+    later.join()
+
+    assert seen == [("ADDED", "late")]
+
+
+def test_entering_and_leaving_a_selection(api: Api, core: str) -> None:
+    """An object that begins to match is ADDED, one that ceases to match is DELETED."""
+    path = f"{core}/configmaps"
+    since = _version(api, path)
+    api.post(path, config_map("a"))
+    api.merge(f"{path}/a", {"metadata": {"labels": {"in": "yes"}}})
+    api.merge(f"{path}/a", {"data": {"k": "v"}})
+    api.merge(f"{path}/a", {"metadata": {"labels": {"in": None}}})
+
+    assert api.first(path, 3, resourceVersion=since, labelSelector="in=yes") == [
+        ("ADDED", "a"),
+        ("MODIFIED", "a"),
+        ("DELETED", "a"),
+    ]
+
+
+def test_one_object(api: Api, core: str) -> None:
+    """A field selector narrows a watch to one object."""
+    path = f"{core}/configmaps"
+    since = _version(api, path)
+    api.post(path, config_map("a"))
+    api.post(path, config_map("b"))
+
+    assert api.first(path, 1, resourceVersion=since, fieldSelector="metadata.name=b") == [("ADDED", "b")]
+
+
+def test_namespaces_apart(api: Api, core: str) -> None:
+    """A watch of a namespace does not see others."""
+    path = f"{core}/secrets"
+    since = _version(api, path)
+    other = api.post("/api/v1/namespaces/default/secrets", {"metadata": {"generateName": "other-"}})
+    api.post(path, {"metadata": {"name": "mine"}})
+    api.delete(f"/api/v1/namespaces/default/secrets/{other['metadata']['name']}")
+
+    assert api.first(path, 1, resourceVersion=since) == [("ADDED", "mine")]
+
+
+def test_bookmarks(api: Api, core: str) -> None:
+    """A watch that allows bookmarks gets one before it ends, at a version that can be resumed from."""
+    path = f"{core}/secrets"
+    since = _version(api, path)
+    api.post(f"{core}/configmaps", config_map("elsewhere"))
+    events = list(api.watch(path, seconds=2, resourceVersion=since, allowWatchBookmarks="true"))
+    bookmark = events[-1]
+
+    assert bookmark["type"] == "BOOKMARK"
+    assert bookmark["object"]["kind"] == "Secret"
+    assert int(bookmark["object"]["metadata"]["resourceVersion"]) >= int(since)
+
+
+def test_ends_in_time(api: Api, core: str) -> None:
+    """A watch ends after timeoutSeconds."""
+    path = f"{core}/secrets"
+
+    assert list(api.watch(path, seconds=1, resourceVersion=_version(api, path))) == []
+
+
+def test_custom_resources(api: Api, wpath: str, widget: MakeWidget) -> None:
+    """Custom resources are watched as built-in ones; a status write is a MODIFIED."""
+    since = _version(api, wpath)
+    api.post(wpath, widget())
+    api.merge(f"{wpath}/w/status", {"status": {"phase": "Running"}})
+
+    assert api.first(wpath, 2, resourceVersion=since) == [("ADDED", "w"), ("MODIFIED", "w")]
+
+
+def test_bad_version(api: Api, core: str) -> None:
+    """A version that is no number is a BadRequest."""
+    assert refusal(lambda: list(api.watch(f"{core}/secrets", resourceVersion="nonsense"))).code == 400
+
+
+def test_table_events(api: Api, wpath: str, widget: MakeWidget) -> None:
+    """A watch in table form carries rows, as kubectl get -w reads them."""
+    api.post(wpath, widget())
+    accept = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    parameters = {"watch": "true", "timeoutSeconds": "1"}
+    line = api.http.get(wpath, params=parameters, headers=accept).text.splitlines()[0]
+
+    assert '"kind":"Table"' in line
+    assert '"ADDED"' in line
