@@ -6,7 +6,8 @@ The `kubernetes` package is imported when a cluster is connected and not before:
 import hashlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,7 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.kube import errors
 
 DEFAULT_NAMESPACE = "default"
+_HOME_CONFIG = Path("~/.kube/config")
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -90,15 +92,14 @@ class Cluster:
         """
         from kubernetes import config
 
-        file = str(path) if path is not None else None
-        what = f"read the kubeconfig {file or 'of $KUBECONFIG or ~/.kube/config'}"
+        file = str(path or os.environ.get("KUBECONFIG") or _HOME_CONFIG.expanduser())
         configuration = _new_configuration()
-        with errors.mapped(what):
+        with errors.mapped(f"read the kubeconfig {file}"), _well_formed(file):
             config.load_kube_config(file, context, client_configuration=configuration, persist_config=False)
             contexts, current = config.list_kube_config_contexts(file)
         chosen = next((c for c in contexts if c["name"] == context), current)
         details = chosen.get("context") or {}
-        identity = f"{configuration.host}|{chosen['name']}|{details.get('user', '')}|{_file_identity(file)}"
+        identity = f"{configuration.host}|{chosen['name']}|{details.get('user', '')}|{file}"
         return cls(
             _api_client(configuration), details.get("namespace") or DEFAULT_NAMESPACE, _digest(identity)
         )
@@ -184,11 +185,20 @@ class ClusterSource:
 
 
 def _has_default_kubeconfig() -> bool:
-    return bool(os.environ.get("KUBECONFIG")) or (Path.home() / ".kube" / "config").exists()
+    return bool(os.environ.get("KUBECONFIG")) or _HOME_CONFIG.expanduser().exists()
 
 
-def _file_identity(file: str | None) -> str:
-    return file or os.environ.get("KUBECONFIG", "")
+@contextmanager
+def _well_formed(file: str) -> Iterator[None]:
+    """The client reads a kubeconfig on trust: a malformed one makes it fail in any way."""
+    import yaml
+
+    try:
+        yield
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidError(
+            f"cannot read the kubeconfig {file}: it is malformed ({type(error).__name__}: {error}); correct it"
+        ) from error
 
 
 def _digest(text: str) -> str:

@@ -7,6 +7,7 @@ server's words, and what to do.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPException
 from typing import Any
 
 from edl_workflows.exceptions import (
@@ -70,11 +71,11 @@ def map_error(error: Exception, what: str, server: str = "") -> EdlError | None:
             return InvalidError(
                 f"cannot {what}: {_first_line(error)}; check the file, or name another with --kubeconfig and --context"
             )
-        case urllib3.exceptions.LocationValueError():
+        case urllib3.exceptions.LocationValueError() | urllib3.exceptions.ProxySchemeUnsupported():
             return InvalidError(
-                f"cannot {what}: the server's address is malformed ({error}); correct the kubeconfig"
+                f"cannot {what}: the server's or the proxy's address is malformed ({error}); correct the kubeconfig"
             )
-        case urllib3.exceptions.HTTPError() | urllib3.exceptions.HTTPWarning():
+        case urllib3.exceptions.HTTPError() | urllib3.exceptions.HTTPWarning() | HTTPException():
             return UnavailableError(
                 f"cannot {what}: {_connection_cause(error)}; check that the API server{where} runs and can be reached"
             )

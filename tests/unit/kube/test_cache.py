@@ -1,0 +1,143 @@
+"""What an informer's cache holds after any order of lists, events and our own writes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.kube.cache import ObjectCache
+from edl_workflows.kube.resources import ObjectKey
+from edl_workflows.kube.watch import EventType
+
+KEY = ObjectKey("ns", "a")
+
+
+def obj(version: int, uid: str = "u1", label: str = "") -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": "a", "namespace": "ns", "uid": uid, "resourceVersion": str(version)}
+    return {"metadata": metadata | {"labels": {"l": label}}}
+
+
+def by_label(value: dict[str, Any]) -> list[str]:
+    label = value["metadata"]["labels"]["l"]
+    return [label] if label else []
+
+
+def test_newest_wins() -> None:
+    """A late event does not undo a newer state."""
+    cache = ObjectCache()
+    cache.put(obj(5))
+
+    assert cache.put(obj(4)) is None
+    assert obj(5) == cache.get(KEY)
+
+
+def test_own_deletion_is_not_undone() -> None:
+    """An object that we saw removed does not come back by a late event of it, but a successor does."""
+    cache = ObjectCache()
+    cache.put(obj(5))
+    cache.remove(obj(5), seen=False)
+
+    assert cache.put(obj(6)) is None
+    assert cache.get(KEY) is None
+    assert cache.put(obj(9, uid="u2")) is not None
+
+
+def test_late_deletion_spares_the_successor() -> None:
+    """The DELETED event of an object leaves the next one of that name in place."""
+    cache = ObjectCache()
+    cache.put(obj(5))
+    cache.put(obj(8, uid="u2"))
+
+    assert cache.remove(obj(7), seen=True) is None
+    assert obj(8, uid="u2") == cache.get(KEY)
+
+
+def test_list_older_than_our_write() -> None:
+    """A list that was taken before our own create does not drop what we created."""
+    cache = ObjectCache()
+    cache.put(obj(12))
+
+    assert cache.replace([], "10") == []
+    assert obj(12) == cache.get(KEY)
+
+
+def test_list_tells_differences_only() -> None:
+    """A list tells what came, changed and went since; what is the same is not told."""
+    cache = ObjectCache()
+    cache.replace([obj(5)], "5")
+
+    assert cache.replace([obj(5)], "9") == []
+    assert [c.type for c in cache.replace([obj(10)], "11")] == [EventType.MODIFIED]
+    assert [c.type for c in cache.replace([], "12")] == [EventType.DELETED]
+
+
+def test_index_follows_the_object() -> None:
+    """An object is found under its present values only."""
+    cache = ObjectCache({"l": by_label})
+    cache.put(obj(1, label="x"))
+    cache.put(obj(2, label="y"))
+
+    assert cache.by_index("l", "x") == []
+    assert [obj(2, label="y")] == cache.by_index("l", "y")
+    cache.remove(obj(2, label="y"), seen=True)
+    assert cache.by_index("l", "y") == []
+
+
+def test_managed_fields_are_dropped() -> None:
+    """Half of what a real API server sends of an object is not kept."""
+    cache = ObjectCache()
+    given_object = obj(1)
+    given_object["metadata"]["managedFields"] = [{"manager": "kubectl"}]
+    cache.put(given_object)
+
+    assert "managedFields" not in (cache.get(KEY) or {})["metadata"]
+
+
+@given(st.data())
+def test_ends_at_the_servers_state(data: st.DataObject) -> None:
+    """However our own writes and the watch's events interleave, the cache ends with what the server has."""
+    history: list[tuple[str, dict[str, Any]]] = []
+    uid, exists = 0, False
+    for version, create in enumerate(data.draw(st.lists(st.booleans(), min_size=1, max_size=12)), 1):
+        if not exists:
+            uid, exists = uid + 1, True
+            history.append(("put", obj(version, f"u{uid}")))
+        elif create:
+            history.append(("put", obj(version, f"u{uid}")))
+        else:
+            exists = False
+            history.append(("remove", obj(version, f"u{uid}")))
+    cache = ObjectCache()
+    seen = 0
+    for written in range(len(history)):
+        # Every change is written through by us, and the watch lags behind by any number of events.
+        kind, value = history[written]
+        if data.draw(st.booleans()):
+            cache.put(value) if kind == "put" else cache.remove(value, seen=False)
+        while seen <= written and data.draw(st.booleans()):
+            _deliver(cache, history[seen])
+            seen += 1
+    for event in history[seen:]:
+        _deliver(cache, event)
+
+    assert (history[-1][1] if exists else None) == cache.get(KEY)
+
+
+def _deliver(cache: ObjectCache, event: tuple[str, dict[str, Any]]) -> None:
+    kind, value = event
+    if kind == "put":
+        cache.put(value)
+    else:
+        cache.remove(value, seen=True)
+
+
+@pytest.mark.parametrize("version", ["", "abc"])
+def test_opaque_versions(version: str) -> None:
+    """Where versions are no numbers every event counts as newer."""
+    cache = ObjectCache()
+    odd = obj(1)
+    odd["metadata"]["resourceVersion"] = version
+    cache.put(odd)
+
+    assert cache.put(odd) is not None

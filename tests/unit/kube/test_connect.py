@@ -1,0 +1,67 @@
+"""How a cluster is found, and what is said when it is not."""
+
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.testing import ApiServerProcess
+
+
+def test_same_kubeconfig_same_key(server: ApiServerProcess) -> None:
+    """Two handles of one server and identity share watches; another namespace does not matter."""
+    one, other = server.cluster("a"), server.cluster("b")
+
+    assert one.key == other.key
+    assert (one.namespace, other.namespace) == ("a", "b")
+
+
+def test_default_kubeconfig(server: ApiServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without options $KUBECONFIG counts, as for kubectl."""
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+
+    assert server.cluster().server == Cluster.connect().server
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("", "kubeconfig", id="empty"),
+        pytest.param("[1, 2]", "kubeconfig", id="not a mapping"),
+        pytest.param("a: [", "kubeconfig", id="no YAML"),
+        pytest.param("apiVersion: v1\nkind: Config\nclusters: []\n", "kubeconfig", id="no context"),
+    ],
+)
+def test_malformed_kubeconfig(tmp_path: Path, text: str, says: str) -> None:
+    """A broken file is one clear error that names it."""
+    file = tmp_path / "config"
+    file.write_text(text)
+
+    with pytest.raises(InvalidError, match=says) as caught:
+        Cluster.from_kubeconfig(file)
+
+    assert str(file) in str(caught.value)
+
+
+def test_unknown_context(server: ApiServerProcess) -> None:
+    """A context that the file does not have is named."""
+    with pytest.raises(InvalidError, match="elsewhere"):
+        Cluster.from_kubeconfig(server.kubeconfig, "elsewhere")
+
+
+def test_nothing_to_connect_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Who has no cluster is told how to get one."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    with pytest.raises(InvalidError, match="edl local up"):
+        Cluster.connect()
+
+
+def test_not_in_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The in-cluster account outside of a cluster is an InvalidError."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    with pytest.raises(InvalidError, match="service account"):
+        Cluster.in_cluster()

@@ -1,0 +1,132 @@
+"""LIST+WATCH into a cache: through restarts, expired versions and refusals."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.exceptions import EdlError, NotFoundError
+from edl_workflows.kube import client
+from edl_workflows.kube.cache import Change
+from edl_workflows.kube.connect import Cluster, ClusterSource, RequestRecord
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, ObjectKey, Scope
+from edl_workflows.testing import ApiServerProcess
+from tests.unit.kube.support import eventually
+from tests.unit.kube.test_client import config_map
+
+Start = Callable[..., Informer]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts informers of a namespace's ConfigMaps, and stops them at the end."""
+    started: list[Informer] = []
+
+    def begin(cluster: Cluster, listener: Callable[[Change], None] | None = None) -> Informer:
+        informer = Informer(ClusterSource.of(cluster), Scope(CONFIG_MAPS, cluster.namespace))
+        if listener is not None:
+            informer.on_change(listener)
+        informer.start()
+        started.append(informer)
+        assert informer.wait_synced(10)
+        return informer
+
+    yield begin
+    for informer in started:
+        informer.stop()
+
+
+def test_follows_the_server(cluster: Cluster, start: Start) -> None:
+    """Each change is told once, in order, and is in the cache by then."""
+    told: list[tuple[str, str]] = []
+    client.create(cluster, config_map("before"))
+    informer = start(cluster, lambda change: told.append((change.type, change.key.name)))
+    client.create(cluster, config_map("a"))
+    client.patch(cluster, CONFIG_MAPS, "a", {"data": {"x": "1"}})
+    client.delete(cluster, CONFIG_MAPS, "a")
+
+    eventually(lambda: len(told) >= 4)
+    assert told == [("ADDED", "before"), ("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    assert [o["metadata"]["name"] for o in informer.cache.items()] == ["before"]
+
+
+def test_own_write_is_seen_at_once(cluster: Cluster, start: Start) -> None:
+    """What is written through is in the cache whether or not the watch has brought it, and is told once at most."""
+    told: list[Change] = []
+    informer = start(cluster, told.append)
+    informer.put(client.create(cluster, config_map("a")))
+
+    assert informer.cache.get(ObjectKey(cluster.namespace, "a")) is not None
+    client.create(cluster, config_map("b"))
+    eventually(lambda: "b" in [change.key.name for change in told])
+    assert [change.key.name for change in told] in (["b"], ["a", "b"])
+
+
+def test_stop_is_prompt(cluster: Cluster, start: Start) -> None:
+    """A watch on which nothing happens ends at once."""
+    informer = start(cluster)
+    began = time.monotonic()
+    informer.stop()
+
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.slow
+def test_survives_a_restart_of_the_server(tmp_path: Path, start: Start) -> None:
+    """After the server comes back the cache catches up, by resuming and not by a second list."""
+    server = ApiServerProcess(tmp_path)
+    server.start()
+    try:
+        requests: list[RequestRecord] = []
+        cluster = server.cluster()
+        informer = start(cluster.observed_by(requests.append))
+        server.kill()
+        eventually(lambda: informer.last_error is not None)
+        server.start()
+        client.create(cluster, config_map("a"))
+
+        eventually(lambda: informer.cache.get(ObjectKey("default", "a")) is not None, 20)
+        assert len([r for r in requests if r.verb == "list"]) == 1
+    finally:
+        server.kill()
+
+
+@pytest.mark.slow
+def test_expired_version_lists_anew(tmp_path: Path, start: Start) -> None:
+    """A watch whose version the server has forgotten goes on with a list, and tells the differences."""
+    server = ApiServerProcess(tmp_path, history=3)
+    server.start()
+    try:
+        cluster = server.cluster()
+        told: list[Change] = []
+        informer = start(cluster, told.append)
+        server.kill()
+        other = ApiServerProcess(tmp_path, history=3)  # another port: the informer can't see it yet
+        other.start()
+        for index in range(12):
+            client.create(other.cluster(), config_map(f"a-{index}"))
+        other.kill()
+        server.start()
+
+        eventually(lambda: len(informer.cache) == 12, 20)
+        assert len([change for change in told if change.type == "ADDED"]) == 12
+    finally:
+        server.kill()
+
+
+def test_missing_kind_is_reported(cluster: Cluster) -> None:
+    """Who watches a kind that the server does not have is told each time, and goes on trying."""
+    errors: list[tuple[EdlError, int]] = []
+    informer = Informer(ClusterSource.of(cluster), Scope(ELASTIC_JOBS, cluster.namespace))
+    informer.on_error(lambda error, failures: errors.append((error, failures)))
+    informer.start()
+    try:
+        eventually(lambda: len(errors) >= 2)
+    finally:
+        informer.stop()
+
+    assert [failures for _, failures in errors[:2]] == [1, 2]
+    assert isinstance(errors[0][0], NotFoundError)
+    assert not informer.synced
