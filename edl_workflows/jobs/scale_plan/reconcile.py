@@ -91,8 +91,9 @@ def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _Outcome 
         return _Outcome(Phase.FAILED, "JobSuspended", message)
     if plan.status.phase not in (None, Phase.PENDING):
         return None  # begun: what it names may be gone since
-    pods = [manifests.name_of(p) for p in observed.of("Pod") if manifests.owned_by(p, job)]
-    problems = against_job(plan, job, pods)
+    own = sorted(manifests.name_of(p) for p in observed.of("Pod") if manifests.owned_by(p, job))
+    nodes = [name for name in own if names.parse_node_name(job.metadata.name, name)]
+    problems = against_job(plan, job, nodes)
     if problems:
         return _Outcome(Phase.FAILED, "InvalidPlan", "; ".join(map(str, problems))[:4096])
     return None

@@ -16,7 +16,7 @@ def against_job(plan: ScalePlan, job: ElasticJob, pods: Sequence[str]) -> list[P
     Args:
         plan: manual or auto.
         job: the job that it is for.
-        pods: names of the job's present pods; a manual plan can only name one of them once the job runs.
+        pods: names of the job's present training pods; a manual plan can only name one of them once the job runs.
     """
     return [*_roles(plan, job), *_created(plan, job), *_named(plan, job, pods)]
 

@@ -1,0 +1,252 @@
+"""Auto plans are carried out in order; manual plans are tied to their job or failed with a reason."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs.actions import Refusal
+from edl_workflows.jobs.testing import World
+
+MASTER = "elasticjob-digits-dlrover-master-0"
+Make = Callable[..., dict[str, Any]]
+
+
+def meta(node: str, **more: Any) -> dict[str, Any]:
+    kind, _, number = node.rpartition("-")
+    return {"name": f"digits-edljob-{node}", "type": kind, "id": int(number), "rankIndex": int(number)} | more
+
+
+def status(world: World, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = world.objects["ScalePlan", name].get("status", {})
+    return found
+
+
+def test_auto_plan_makes_a_pod_and_a_service_a_node(running: World, plan: Make) -> None:
+    """What createPods lists exists afterwards, with the plan's resources, and the plan records when."""
+    running.add(plan("p", auto=True, createPods=[meta("ps-0", resource={"cpu": "2"}), meta("worker-0")]))
+    running.settle()
+
+    assert running.pods("ps") == ["digits-edljob-ps-0"]
+    assert running.pods("worker") == ["digits-edljob-worker-0"]
+    assert ("Service", "digits-edljob-worker-0") in running.objects
+    resources = running.objects["Pod", "digits-edljob-ps-0"]["spec"]["containers"][0]["resources"]
+    assert resources == {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}}
+    assert status(running, "p")["phase"] == "Succeeded"
+    assert status(running, "p")["finishTime"]
+    assert [step["phase"] for step in status(running, "p")["steps"]] == ["Scaling"]
+    assert status(running, "p")["steps"][0]["finishTime"]
+
+
+def test_auto_plan_removes_pods_with_their_services(running: World, plan: Make) -> None:
+    """What removePods lists is gone; a name that is gone already is no failure."""
+    running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))
+    running.settle()
+    running.add(plan("p-2", auto=True, removePods=[meta("worker-1"), meta("worker-7")]))
+    running.settle()
+
+    assert running.pods("worker") == ["digits-edljob-worker-0"]
+    assert ("Service", "digits-edljob-worker-1") not in running.objects
+    assert status(running, "p-2")["phase"] == "Succeeded"
+
+
+def test_repeated_auto_plan_adopts(running: World, plan: Make) -> None:
+    """A master that died and asks again gets the same pods, not new ones."""
+    running.add(plan("p-1", auto=True, createPods=[meta("worker-0")]))
+    running.settle()
+    uid = running.objects["Pod", "digits-edljob-worker-0"]["metadata"]["uid"]
+    running.add(plan("p-2", auto=True, createPods=[meta("worker-0")]))
+    running.settle()
+
+    assert running.objects["Pod", "digits-edljob-worker-0"]["metadata"]["uid"] == uid
+    assert status(running, "p-2")["phase"] == "Succeeded"
+
+
+def test_auto_plans_run_in_order_of_age_then_number(running: World, plan: Make) -> None:
+    """Plans of one second go by the number in their names, 9 before 10."""
+    running.add(plan("p-10", auto=True, removePods=[meta("worker-0")]))
+    running.add(plan("p-9", auto=True, createPods=[meta("worker-0")]))
+
+    assert running.decide("ScalePlan", "p-10").status is None
+    running.settle()
+    assert running.pods("worker") == []
+    assert status(running, "p-10")["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param(
+            {"createPods": [{"name": "other", "type": "worker", "id": 3}]},
+            "spec.createPods.0.name: 'other' must be 'digits-edljob-worker-3' for this type and id",
+            id="name of a node",
+        ),
+        pytest.param(
+            {"createPods": [{"name": "digits-edljob-worker-3"}]},
+            "spec.createPods.0.type: required field is missing",
+            id="type of a node",
+        ),
+        pytest.param(
+            {"createPods": [meta("evaluator-0")]},
+            "spec.createPods.0.type: ElasticJob default/digits has no role 'evaluator'; it has ps, worker",
+            id="role of a node",
+        ),
+        pytest.param(
+            {"removePods": [{"name": "digits-worker-0"}]},
+            "spec.removePods.0.name: 'digits-worker-0' is no pod of the job; they are called digits-edljob-<type>-<id>",
+            id="name of a pod",
+        ),
+    ],
+)
+def test_invalid_auto_plan_fails_and_makes_nothing(
+    running: World, plan: Make, spec: dict[str, Any], message: str
+) -> None:
+    """A plan that does not fit its job names the field."""
+    before = set(running.objects)
+    running.add(plan("p", auto=True, **spec))
+    running.settle()
+
+    assert (status(running, "p")["phase"], status(running, "p")["reason"]) == ("Failed", "InvalidPlan")
+    assert status(running, "p")["message"] == message
+    assert set(running.objects) == before | {("ScalePlan", "p")}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param(
+            {"replicaResourceSpecs": {"evaluator": {"replicas": 1}}},
+            "spec.replicaResourceSpecs.evaluator: ElasticJob default/digits has no role 'evaluator'; it has ps, worker",
+            id="unknown role",
+        ),
+        pytest.param(
+            {"migratePods": [{"name": "digits-edljob-ps-5"}]},
+            "spec.migratePods.0.name: the job has no pod 'digits-edljob-ps-5'; it has "
+            "digits-edljob-ps-0",
+            id="no such pod",
+        ),
+    ],
+)
+def test_invalid_manual_plan_fails(running: World, plan: Make, spec: dict[str, Any], message: str) -> None:
+    """A manual plan that does not fit its running job is failed before the master sees it."""
+    running.add(plan("p-0", auto=True, createPods=[meta("ps-0")]))
+    running.settle()
+    running.add(plan("p", **spec))
+    running.settle()
+
+    assert (status(running, "p")["phase"], status(running, "p")["reason"]) == ("Failed", "InvalidPlan")
+    assert status(running, "p")["message"] == message
+
+
+def test_manual_plan_is_the_masters(running: World, plan: Make) -> None:
+    """A valid manual plan gets the labels that the master selects by and its owner, and no status from us."""
+    manifest = plan("grow", replicaResourceSpecs={"worker": {"replicas": 2}})
+    manifest["metadata"]["labels"] = {"team": "ads"}
+    running.add(manifest)
+    running.settle()
+
+    metadata = running.objects["ScalePlan", "grow"]["metadata"]
+    assert metadata["labels"] == {"team": "ads", "elasticjob.dlrover/name": "digits", "scale-type": "manual"}
+    job = running.objects["ElasticJob", "digits"]["metadata"]
+    assert metadata["ownerReferences"] == [
+        {
+            "apiVersion": "elastic.iml.github.io/v1alpha1",
+            "kind": "ElasticJob",
+            "name": "digits",
+            "uid": job["uid"],
+        }
+    ]
+    assert status(running, "grow") == {}
+
+
+def test_begun_plan_is_not_judged_again(running: World, plan: Make) -> None:
+    """A migration removes the pod that it names: what was valid once stays so."""
+    running.add(plan("p", migratePods=[{"name": "digits-edljob-ps-0"}]) | {"status": {"phase": "Verifying"}})
+    running.settle()
+
+    assert status(running, "p")["phase"] == "Verifying"
+
+
+@pytest.mark.parametrize("auto", [True, False], ids=["auto", "manual"])
+def test_plan_for_a_missing_job_fails_after_a_grace(world: World, plan: Make, auto: bool) -> None:
+    """The job may come with the same `kubectl apply`; after half a minute the plan says which job is missing."""
+    world.add(plan("p", auto=auto, replicaResourceSpecs={"worker": {"replicas": 2}}))
+    world.settle()
+    assert status(world, "p") == {}
+    assert world.decide("ScalePlan", "p").requeue_after == 30
+
+    world.tick(31)
+    world.settle()
+    assert (status(world, "p")["phase"], status(world, "p")["reason"]) == ("Failed", "JobNotFound")
+    assert "ElasticJob default/digits" in status(world, "p")["message"]
+
+
+@pytest.mark.parametrize("auto", [True, False], ids=["auto", "manual"])
+def test_plan_for_a_finished_job_fails(running: World, plan: Make, auto: bool) -> None:
+    """Nothing can be changed after the end."""
+    running.set_pod(MASTER, "Succeeded", 0)
+    running.settle()
+    running.add(plan("p", auto=auto))
+    running.settle()
+
+    assert (status(running, "p")["phase"], status(running, "p")["reason"]) == ("Failed", "JobFinished")
+    assert "has ended (Succeeded)" in status(running, "p")["message"]
+
+
+def test_auto_plan_for_a_suspended_job_makes_no_pods(running: World, plan: Make) -> None:
+    """A plan that a master left behind does not wake a suspended job."""
+    running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
+    running.add(plan("p", auto=True, createPods=[meta("worker-0")]))
+    running.settle()
+
+    assert status(running, "p")["reason"] == "JobSuspended"
+    assert running.pods("worker") == []
+
+
+def test_foreign_pod_fails_an_auto_plan(running: World, plan: Make) -> None:
+    """A pod of somebody else under a node's name is left alone and named."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "digits-edljob-worker-0"}, "spec": {}}
+    running.add(pod)
+    running.add(plan("p", auto=True, createPods=[meta("worker-0")]))
+    running.settle()
+
+    assert status(running, "p")["reason"] == "NameConflict"
+    assert "Pod default/digits-edljob-worker-0 exists" in status(running, "p")["message"]
+
+
+@pytest.mark.parametrize(
+    ("invalid", "phase"), [pytest.param(True, "Failed", id="422"), pytest.param(False, "Scaling", id="quota")]
+)
+def test_refused_pod(running: World, plan: Make, invalid: bool, phase: str) -> None:
+    """What can never be made fails the plan; what a quota refuses is tried again until it can."""
+    name = "digits-edljob-worker-0"
+    running.refuse[name] = Refusal("Pod", name, invalid, "spec.containers[0].image: no")
+    running.add(plan("p", auto=True, createPods=[meta("worker-0")]))
+    actions = running.decide("ScalePlan", "p")
+    running.apply("ScalePlan", "p", actions)
+
+    assert (status(running, "p")["phase"], status(running, "p")["reason"]) == (phase, "PodRefused")
+    assert f"{name}: spec.containers[0].image: no" in status(running, "p")["message"]
+    if not invalid:
+        assert actions.requeue_after
+        running.refuse.clear()
+        running.settle()
+        assert status(running, "p")["phase"] == "Succeeded"
+        assert running.pods("worker") == [name]
+
+
+def test_plan_of_an_earlier_job_is_left_to_the_collector(running: World, plan: Make) -> None:
+    """A plan tied to a deleted job is never applied to its namesake."""
+    manifest = plan("p", auto=True, createPods=[meta("worker-0")])
+    owner = {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "name": "digits",
+        "uid": "gone",
+    }
+    manifest["metadata"]["ownerReferences"] = [owner]
+    running.add(manifest)
+    running.settle()
+
+    assert status(running, "p") == {}
+    assert running.pods("worker") == []
