@@ -354,6 +354,12 @@ def resources() -> tuple[Resource, ...]:
             "coordination.k8s.io", "v1", "leases", "Lease", singular="lease", schema=types["V1Lease"],
             columns=(Column("Holder", "string", ".spec.holderIdentity"), Column("Age", "date", ".metadata.creationTimestamp")),
         ),
+        # Kept, so that the controller writes here what it writes anywhere; identities are told apart, rights are not.
+        Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", singular="role", schema=types["V1Role"]),
+        Resource(
+            "rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", singular="rolebinding",
+            schema=types["V1RoleBinding"],
+        ),
         Resource(
             "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, singular="priorityclass",
             short_names=("pc",), schema=types["V1PriorityClass"], fill=_fill_priority_class, check=_check_priority_class,
