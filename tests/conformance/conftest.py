@@ -115,16 +115,9 @@ class Embedded:
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-m",
-            "edl_workflows.local.apiserver",
-            "--dir",
-            self.folder,
-            "--port",
-            str(self.port),
-        ]
-        process = subprocess.Popen([*command, *self._arguments])
+        place = ["--dir", str(self.folder), "--port", str(self.port)]
+        command = [sys.executable, "-m", "edl_workflows.local.apiserver", *place, *self._arguments]
+        process = subprocess.Popen(command)
         kubeconfig = self.folder / "kubeconfig"
 
         def ready() -> bool:

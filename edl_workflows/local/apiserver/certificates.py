@@ -34,7 +34,10 @@ def ensure(directory: Path) -> Certificates:
         if end - _RENEW_BEFORE > dt.datetime.now(dt.UTC):
             return files
     directory.mkdir(parents=True, exist_ok=True)
-    authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority_key, server_key = (
+        ec.generate_private_key(ec.SECP256R1()),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
     authority = _authority(authority_key)
     pem = serialization.Encoding.PEM
     files.key.touch(0o600)
@@ -46,7 +49,9 @@ def ensure(directory: Path) -> Certificates:
     return files
 
 
-def _builder(name: str, public_key: ec.EllipticCurvePublicKey, issuer: x509.Name | None) -> x509.CertificateBuilder:
+def _builder(
+    name: str, public_key: ec.EllipticCurvePublicKey, issuer: x509.Name | None
+) -> x509.CertificateBuilder:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)
     return (
@@ -55,7 +60,9 @@ def _builder(name: str, public_key: ec.EllipticCurvePublicKey, issuer: x509.Name
         .issuer_name(issuer or subject)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(minutes=5))  # clocks differ a little between machines and containers
+        .not_valid_before(
+            now - dt.timedelta(minutes=5)
+        )  # clocks differ a little between machines and containers
         .not_valid_after(now + _LIFE)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )

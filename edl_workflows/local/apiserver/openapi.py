@@ -57,26 +57,19 @@ def _gvk(resource: Resource) -> Object:
 
 
 _METADATA: Object = {
-    "type": "object",
-    "description": "Standard object's metadata.",
-    "properties": {
-        "name": {"type": "string"},
-        "namespace": {"type": "string"},
-        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
-    },
-    "x-kubernetes-preserve-unknown-fields": True,
+    "name": {"type": "string"},
+    "namespace": {"type": "string"},
+    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
 }
 
 
 def _schema(resource: Resource) -> Object:
     schema = {"type": "object", **json.loads(json.dumps(resource.schema))}
-    schema["properties"] = {
-        **(schema.get("properties") or {}),
-        "apiVersion": {"type": "string"},
-        "kind": {"type": "string"},
-        "metadata": _METADATA,
-    }
+    properties = schema.setdefault("properties", {})
+    metadata = properties.setdefault("metadata", {"type": "object"})
+    metadata["properties"] = {**_METADATA, **(metadata.get("properties") or {})}
+    properties |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
     schema["x-kubernetes-group-version-kind"] = [_gvk(resource)]
     return schema
 

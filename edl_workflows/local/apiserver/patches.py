@@ -9,6 +9,7 @@ from typing import Any
 import jsonpatch
 
 from edl_workflows.local.apiserver import errors
+from edl_workflows.local.apiserver.schemas import SchemaDict
 from edl_workflows.local.apiserver.store import Object
 
 MAX_OPERATIONS = 10_000
@@ -60,34 +61,25 @@ def _object(value: Any) -> Object:
     return value
 
 
-_ENV_LIKE = {
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "ports": "containerPort",
-    "volumeDevices": "devicePath",
-}
-_MERGE_KEYS: Mapping[str, str] = {
-    **_ENV_LIKE,
-    "containers": "name", "initContainers": "name", "ephemeralContainers": "name", "volumes": "name",
-    "imagePullSecrets": "name", "hostAliases": "ip", "topologySpreadConstraints": "topologyKey",
-    "conditions": "type", "addresses": "type", "ownerReferences": "uid", "secrets": "name", "taints": "",
-    "podIPs": "ip", "hostIPs": "ip", "resourceClaims": "name", "schedulingGates": "name",
-}  # fmt: skip
-"""List field → the merge key of its entries, from the ``patchMergeKey`` tags of k8s.io/api (core types)."""
-_SETS = frozenset({"finalizers"})
-"""Lists of plain values with ``patchStrategy: merge``."""
+_KEY = "x-kubernetes-patch-merge-key"
+_STRATEGY = "x-kubernetes-patch-strategy"
 
 
-def strategic_merge_patch(obj: Object, patch: Any) -> Object:
-    """Apply a strategic merge patch: as merge patch, but lists of the known fields merge by key.
+def strategic_merge_patch(obj: Object, patch: Any, schema: SchemaDict) -> Object:
+    """Apply a strategic merge patch: as merge patch, but the lists that `schema` marks merge by key or as sets.
 
     Understands ``$patch: delete|replace|merge``, ``$deleteFromPrimitiveList/…``, ``$setElementOrder/…`` and
     ``$retainKeys``, as ``kubectl apply`` writes them.
     """
-    return _object(_strategic(obj, _object(patch)))
+    return _object(_strategic(obj, _object(patch), schema))
 
 
-def _strategic(target: Any, patch: Mapping[str, Any]) -> Any:
+def _below(schema: SchemaDict, field: str) -> SchemaDict:
+    known = (schema.get("properties") or {}).get(field) or schema.get("additionalProperties")
+    return known if isinstance(known, Mapping) else {}
+
+
+def _strategic(target: Any, patch: Mapping[str, Any], schema: SchemaDict) -> Any:
     directive = patch.get("$patch")
     body = {key: value for key, value in patch.items() if not key.startswith("$")}
     if directive == "replace":
@@ -101,52 +93,44 @@ def _strategic(target: Any, patch: Mapping[str, Any]) -> Any:
         if value is None:
             merged.pop(key, None)
         elif isinstance(value, dict):
-            merged[key] = _strategic(merged.get(key), value)
+            merged[key] = _strategic(merged.get(key), value, _below(schema, key))
         elif isinstance(value, list):
-            merged[key] = _list(key, merged.get(key) or [], value)
+            merged[key] = _list(merged.get(key) or [], value, _below(schema, key))
         else:
             merged[key] = value
-    _directives(merged, patch)
+    _directives(merged, patch, schema)
     return merged
 
 
-def _directives(merged: dict[str, Any], patch: Mapping[str, Any]) -> None:
+def _directives(merged: dict[str, Any], patch: Mapping[str, Any], schema: SchemaDict) -> None:
     for directive, value in patch.items():
         kind, _, field = directive.partition("/")
         if kind == "$deleteFromPrimitiveList":
             merged[field] = [entry for entry in merged.get(field, []) if entry not in value]
         elif kind == "$setElementOrder" and isinstance(merged.get(field), list):
-            merged[field] = _ordered(merged[field], value, _key(field, merged[field]))
+            merged[field] = _ordered(merged[field], value, _below(schema, field).get(_KEY, ""))
 
 
-def _key(field: str, entries: list[Any]) -> str:
-    # A Service's ports merge by `port`, a container's by `containerPort`.
-    if field == "ports" and any(isinstance(entry, dict) and "port" in entry for entry in entries):
-        return "port"
-    return _MERGE_KEYS.get(field, "")
-
-
-def _list(field: str, current: list[Any], patch: list[Any]) -> list[Any]:
-    if field in _SETS:
+def _list(current: list[Any], patch: list[Any], schema: SchemaDict) -> list[Any]:
+    key = schema.get(_KEY, "")
+    if schema.get(_STRATEGY) == "merge" and not key:
         return current + [entry for entry in patch if entry not in current]
-    key = _key(field, patch)
-    mergeable = key and all(isinstance(entry, dict) for entry in patch)
     replace = any(isinstance(entry, dict) and entry.get("$patch") == "replace" for entry in patch)
-    if not mergeable or replace:
+    if not key or replace:
         return [
             entry for entry in patch if not (isinstance(entry, dict) and entry.get("$patch") == "replace")
         ]
     merged = list(current)
     for entry in patch:
-        if key not in entry:
+        if not isinstance(entry, dict) or key not in entry:
             raise errors.bad_request(f"map: {entry} does not contain declared merge key: {key}")
         at = next((index for index, old in enumerate(merged) if old.get(key) == entry[key]), None)
         if entry.get("$patch") == "delete":
             merged = [old for old in merged if old.get(key) != entry[key]]
         elif at is None:
-            merged.append(_strategic({}, entry))
+            merged.append(_strategic({}, entry, schema.get("items") or {}))
         else:
-            merged[at] = _strategic(merged[at], entry)
+            merged[at] = _strategic(merged[at], entry, schema.get("items") or {})
     return merged
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from starlette.requests import Request
 
-from edl_workflows.local.apiserver import discovery, errors, patches, registry
+from edl_workflows.local.apiserver import discovery, errors, patches, protobuf, registry
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
 from edl_workflows.local.apiserver.registry import DeleteOptions, WriteOptions
 from edl_workflows.local.apiserver.store import Object
@@ -124,11 +124,13 @@ def media_type(request: Request) -> str:
 
 
 def parse(body: bytes, kind: str) -> Any:
-    """A JSON or YAML body.
+    """A JSON or YAML body, or one of the protobuf bodies that kubectl sends.
 
     Raises:
-        ApiError: 400, it can't be parsed; 415, it is something else, as protobuf.
+        ApiError: 400, it can't be parsed; 415, it is something else.
     """
+    if kind == "application/vnd.kubernetes.protobuf":
+        return protobuf.decode(body)
     if kind not in ("application/json", "application/yaml", "*/*") and not kind.endswith(("+json", "+yaml")):
         raise errors.unsupported_media_type(
             f"the body of the request was in an unknown format - {kind}; send application/json"
@@ -164,7 +166,9 @@ async def read_patch(request: Request, resource: Resource) -> Callable[[Object],
         "application/merge-patch+json": patches.merge_patch,
     }
     if not resource.custom:
-        kinds["application/strategic-merge-patch+json"] = patches.strategic_merge_patch
+        kinds["application/strategic-merge-patch+json"] = lambda obj, patch: patches.strategic_merge_patch(
+            obj, patch, resource.schema
+        )
     kind = media_type(request)
     if kind.startswith("application/apply-patch"):
         message = "server-side apply is not served by this API server; use client-side apply (kubectl apply without --server-side)"

@@ -20,7 +20,17 @@ ROOTS = (
 )  # fmt: skip
 OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 QUANTITY: dict[str, Any] = {"x-kubernetes-int-or-string": True}
-QUANTITIES = {"limits", "requests", "capacity", "allocatable", "overhead", "allocatedResources", "default", "hard", "sizeLimit"}
+QUANTITIES = {
+    "limits",
+    "requests",
+    "capacity",
+    "allocatable",
+    "overhead",
+    "allocatedResources",
+    "default",
+    "hard",
+    "sizeLimit",
+}
 PLAIN = {
     "str": {"type": "string"},
     "int": {"type": "integer"},
@@ -29,7 +39,39 @@ PLAIN = {
     "datetime": {"type": "string", "format": "date-time"},
     "object": OPEN,
 }
-LEFT_OPEN = {"V1ObjectMeta", "V1ListMeta", "V1JSONSchemaProps", "V1ManagedFieldsEntry"}
+MERGE_KEYS = {
+    "V1PodSpec": {
+        "containers": "name", "initContainers": "name", "ephemeralContainers": "name", "volumes": "name",
+        "imagePullSecrets": "name", "hostAliases": "ip", "topologySpreadConstraints": "topologyKey",
+        "resourceClaims": "name", "schedulingGates": "name",
+    },
+    "V1Container": {"env": "name", "ports": "containerPort", "volumeMounts": "mountPath", "volumeDevices": "devicePath"},
+    "V1EphemeralContainer": {
+        "env": "name", "ports": "containerPort", "volumeMounts": "mountPath", "volumeDevices": "devicePath",
+    },
+    "V1PodStatus": {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"},
+    "V1ServiceSpec": {"ports": "port"},
+    "V1ServiceStatus": {"conditions": "type"},
+    "V1NodeStatus": {"conditions": "type", "addresses": "type"},
+    "V1NamespaceStatus": {"conditions": "type"},
+    "V1ServiceAccount": {"secrets": "name"},
+}  # fmt: skip
+"""Lists that merge by a key: the patchMergeKey tags of k8s.io/api, which the client's models have lost."""
+RETAIN_KEYS = {("V1PodSpec", "volumes"), ("V1PodSpec", "resourceClaims")}
+METADATA = {
+    "type": "object",
+    **OPEN,
+    "properties": {
+        "finalizers": {"type": "array", "items": {"type": "string"}, "x-kubernetes-patch-strategy": "merge"},
+        "ownerReferences": {
+            "type": "array",
+            "items": {"type": "object", **OPEN},
+            "x-kubernetes-patch-strategy": "merge",
+            "x-kubernetes-patch-merge-key": "uid",
+        },
+    },
+}
+LEFT_OPEN = {"V1ListMeta", "V1JSONSchemaProps", "V1ManagedFieldsEntry"}
 """Checked elsewhere, or recursive."""
 
 
@@ -41,6 +83,8 @@ def field_schema(name: str, kind: str) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": value}
     if name in QUANTITIES and kind == "str":
         return QUANTITY
+    if kind == "V1ObjectMeta":
+        return METADATA
     if kind in LEFT_OPEN:
         return {"type": "object", **OPEN}
     return PLAIN.get(kind) or {"$ref": kind}
@@ -48,7 +92,14 @@ def field_schema(name: str, kind: str) -> dict[str, Any]:
 
 def type_schema(name: str) -> dict[str, Any]:
     model = getattr(client, name)
-    properties = {model.attribute_map[field]: field_schema(model.attribute_map[field], kind) for field, kind in model.openapi_types.items()}
+    properties = {
+        model.attribute_map[field]: field_schema(model.attribute_map[field], kind)
+        for field, kind in model.openapi_types.items()
+    }
+    for field, key in MERGE_KEYS.get(name, {}).items():
+        properties[field]["x-kubernetes-patch-merge-key"] = key
+        strategy = "merge,retainKeys" if (name, field) in RETAIN_KEYS else "merge"
+        properties[field]["x-kubernetes-patch-strategy"] = strategy
     required = [json_name for field, json_name in model.attribute_map.items() if is_required(model, field)]
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     return {**schema, "required": required} if required else schema
