@@ -1,5 +1,6 @@
-"""One job's master: its data, nodes, parameter-server versions and plans.
+"""One job's master: its nodes, its data, its parameter-server versions, its ScalePlans.
 
-Pure parts (``shards/``, ``state/``) take values and the time and give values; the app around them serves HTTP, reads the
-clock and stores.
+Pure parts: `state` (all rules) and `shards` (data). The shell around them: ``master.py`` the loop that stores and
+publishes · ``app.py`` HTTP · ``store.py`` durability · ``effects.py`` what is done outside, by ``kubernetes.py`` in a
+cluster or ``standalone.py`` without one · ``server.py`` the process.
 """

@@ -197,9 +197,12 @@ class LeaseRequest(Message):
         max_shards: at most so many; fewer come when fewer are there.
         holding: numbers of the leases that this node knows it holds. What the master counts as its own under any other
             lease goes back to the queue at once: the answer that brought it was lost. None: not said.
+        version: cluster version of the training process that asks; 0: not said. Only processes of the active version
+            get data (others are answered WAIT): one that outlives its parameter servers must not eat records.
     """
 
     node: NodeRef
+    version: int = Field(default=0, ge=0)
     max_shards: int = Field(default=1, ge=1, le=MAX_SHARDS_PER_MESSAGE)
     holding: list[int] | None = Field(default=None, max_length=MAX_SHARDS_PER_MESSAGE)
 

@@ -1,0 +1,97 @@
+"""``edl master``: the master of one job as a process. The controller starts it in the job's master pod."""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edl_workflows.cli.options import (
+    Context,
+    Kubeconfig,
+    LogFormat,
+    Logs,
+    Namespace,
+    Verbose,
+    configure_logs,
+    connect,
+)
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import names
+
+app = typer.Typer(help="The master of one job.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `run` a command of its own while it is the only one."""
+
+
+@app.command()
+def run(
+    job: Annotated[
+        str | None, typer.Option(envvar=names.ENV_JOB_NAME, help="The ElasticJob.", show_default=False)
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API.")] = names.MASTER_PORT,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Without a Kubernetes API: agents come by themselves.")
+    ] = False,
+    nodes: Annotated[
+        str, typer.Option(help="Standalone: the nodes to wait for, as ps=2,worker=1.", show_default=False)
+    ] = "worker=1",
+    state_dir: Annotated[
+        Path, typer.Option(help="Standalone: where the state is kept.", show_default=False)
+    ] = Path("edl-master"),
+    heartbeat_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds of silence after which a node has failed.")
+    ] = 600.0,
+    pending_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds that a critical node may be pending; 0 for ever.")
+    ] = 900.0,
+    verdict_wait: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds for which a worker's failure may turn out to be a lost server's."),
+    ] = 10.0,
+    log_format: Logs = LogFormat.AUTO,
+    verbose: Verbose = False,
+) -> None:
+    """Serve one job until it is over.
+
+    Exit codes: 0 the job succeeded, 1 it failed for good, any other: start me again. The token that agents must bring is
+    $EDL_JOB_TOKEN; standalone without it, one is made and kept in the state folder's file "token".
+    """
+    from edl_workflows.master import server
+    from edl_workflows.master.standalone import parse_nodes
+    from edl_workflows.master.state.settings import JobSettings, Timeouts
+    from edl_workflows.protocol.addresses import listen
+
+    configure_logs(log_format, verbose=verbose)
+    timeouts = Timeouts(heartbeat_timeout, pending_timeout, verdict_wait)
+    if standalone:
+        settings = JobSettings(job or "job", namespace or "default", parse_nodes(nodes), timeouts=timeouts)
+        token = os.environ.get(names.ENV_JOB_TOKEN) or _own_token(state_dir)
+        code = server.run_standalone(settings, state_dir, token, server.Address("127.0.0.1", port))
+    else:
+        token = os.environ.get(names.ENV_JOB_TOKEN, "")
+        if not job or not token:
+            raise InvalidError(
+                f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are needed in a cluster"
+            )
+        cluster = connect(kubeconfig, context, namespace, log_retries=True)
+        address = server.Address(*listen(port))
+        code = server.run_in_cluster(cluster, server.JobAccess(job, token, timeouts), address)
+    sys.exit(code)
+
+
+def _own_token(folder: Path) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "token"
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(32))
+    return path.read_text().strip()

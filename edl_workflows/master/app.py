@@ -1,0 +1,308 @@
+"""The master's HTTP API: routes put messages into the state and answer from what is stored. No rules here.
+
+Every request but ``/healthz`` and ``/metrics`` carries the job's bearer token; bodies are bounded.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edl_workflows.exceptions import (
+    ConflictError,
+    EdlError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
+from edl_workflows.jobs import names
+from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.metrics import exposition
+from edl_workflows.master.state import messages, sync, views
+from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.datasets import (
+    AckReply,
+    AckRequest,
+    DatasetName,
+    DatasetParams,
+    DatasetProgress,
+    LeaseReply,
+    LeaseRequest,
+    LeaseState,
+    StreamUpdate,
+)
+from edl_workflows.protocol.nodes import (
+    Directive,
+    ExitReport,
+    ExitVerdict,
+    Heartbeat,
+    NodeRef,
+    NodeType,
+    ProcessReport,
+    Registration,
+)
+from edl_workflows.protocol.sync import BarrierState, SyncJoin, SyncName, SyncState
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket, StepReport
+
+MAX_BODY = 16 * 2**20
+"""Bytes. The largest sensible message, 10,000 failed shards with a reason each, has some 12 MB."""
+MAX_WAIT = 30.0
+"""Seconds of a long poll."""
+OPEN_PATHS = frozenset({"/healthz", "/metrics"})
+
+M = TypeVar("M", LeaseRequest, AckRequest)
+Wait = Annotated[float, Query(ge=0, le=MAX_WAIT)]
+
+_STATUS: tuple[tuple[type[EdlError], int], ...] = (
+    (NotFoundError, 404),
+    (ConflictError, 409),
+    (InvalidError, 400),
+    (ForbiddenError, 403),
+    (UnavailableError, 503),
+)
+
+
+def create_app(master: Master, token: str) -> FastAPI:
+    """The API of one master.
+
+    Args:
+        master: whose loop runs elsewhere.
+        token: the job's; every request must bring it.
+    """
+    app = FastAPI(title="edl-workflows job master", version="1", docs_url=None, redoc_url=None)
+    app.add_exception_handler(EdlError, _edl_error)
+    app.add_exception_handler(RequestValidationError, _invalid_body)
+    _node_routes(app, master)
+    _checkpoint_routes(app, master)
+    _dataset_routes(app, master)
+    _sync_routes(app, master)
+    _info_routes(app, master)
+    app.add_middleware(Guard, token=token)
+    return app
+
+
+def _node_routes(app: FastAPI, master: Master) -> None:
+    state = master.state
+
+    @app.post("/v1/nodes")
+    async def register(message: Registration) -> Directive:
+        messages.register(state, message, master.clock())
+        await master.durable(master.changed(Hurry.NOW))
+        return master.directive(message.node)
+
+    @app.post("/v1/nodes/heartbeat")
+    async def heartbeat(message: Heartbeat) -> Directive:
+        messages.heartbeat(state, message, master.clock())
+        return master.directive(message.node)
+
+    @app.get("/v1/directive")
+    async def directive(
+        node_type: Annotated[NodeType, Query(alias="type")],
+        node_id: Annotated[int, Query(alias="id", ge=0)],
+        after: int = 0,
+        wait: Wait = MAX_WAIT,
+    ) -> Directive:
+        return await master.next_directive(NodeRef(type=node_type, id=node_id), after, wait)
+
+    @app.post("/v1/processes")
+    async def process(message: ProcessReport) -> Directive:
+        messages.process_report(state, message)
+        await master.durable(master.changed(Hurry.NOW))
+        return master.directive(message.node)
+
+    @app.post("/v1/nodes/exit")
+    async def exited(message: ExitReport) -> ExitVerdict:
+        while (verdict := messages.exit_report(state, message, master.clock())) is None:
+            await master.moved(0.5)
+        await master.durable(master.changed(Hurry.NOW))
+        return verdict
+
+    @app.post("/v1/steps")
+    async def step(message: StepReport) -> Directive:
+        before = state.versions
+        messages.step_report(state, message)
+        if state.versions is not before:
+            await master.durable(master.changed(Hurry.NOW))
+        else:
+            master.touched(Hurry.LAZY)
+        return master.directive(message.node)
+
+
+def _checkpoint_routes(app: FastAPI, master: Master) -> None:
+    state = master.state
+
+    @app.post("/v1/checkpoints")
+    async def begin(message: CheckpointBegin) -> CheckpointTicket:
+        ticket = messages.checkpoint_begin(state, message)
+        await master.durable(master.changed(Hurry.NOW))
+        return CheckpointTicket(id=ticket.id)
+
+    @app.post("/v1/checkpoints/{ticket}")
+    async def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
+        messages.checkpoint_end(state, ticket, message, master.clock())
+        await master.durable(master.changed(Hurry.NOW))
+        return CheckpointRef(uri=message.uri, step=message.step)
+
+
+def _dataset_routes(app: FastAPI, master: Master) -> None:
+    shards = master.state.shards
+
+    @app.post("/v1/datasets")
+    async def register(message: DatasetParams) -> DatasetProgress:
+        progress = shards.register(message)
+        await master.durable(master.changed(Hurry.NOW))
+        return progress
+
+    @app.post("/v1/datasets/{name}/lease")
+    async def lease(name: DatasetName, request: Request) -> Response:
+        # Parsed and written without FastAPI's detour over Python objects: these two calls carry the data plane.
+        message = _parse(LeaseRequest, await request.body())
+        node = messages.find(master.state, message.node)
+        if node is None or not node.live or not views.may_lease(master.state, message.version):
+            reply = LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")
+        else:
+            reply = shards.lease(name, message, master.clock())
+            master.touched(Hurry.GROUPED)
+        return _json(reply)
+
+    @app.post("/v1/datasets/{name}/ack")
+    async def acknowledge(name: DatasetName, request: Request) -> Response:
+        message = _parse(AckRequest, await request.body())
+        reply: AckReply = shards.acknowledge(name, message, master.clock())
+        await master.durable(master.touched(Hurry.GROUPED))
+        return _json(reply)
+
+    @app.post("/v1/datasets/{name}/offsets")
+    async def update(name: DatasetName, message: StreamUpdate) -> DatasetProgress:
+        progress = shards.update(name, message)
+        await master.durable(master.touched(Hurry.GROUPED))
+        return progress
+
+    @app.get("/v1/datasets/{name}")
+    async def progress(name: DatasetName) -> DatasetProgress:
+        return shards.progress(name)
+
+
+def _sync_routes(app: FastAPI, master: Master) -> None:
+    state = master.state
+
+    def running() -> list[str]:
+        return [str(node) for node in state.trainers]
+
+    async def awaited(done: Callable[[], bool], seconds: float) -> None:
+        deadline = master.clock() + seconds
+        while not done() and (left := deadline - master.clock()) > 0:
+            await master.moved(left)
+
+    @app.post("/v1/sync/{name}")
+    async def join(name: SyncName, message: SyncJoin) -> SyncState:
+        messages.find(state, message.node)
+        state.sync = sync.join(state.sync, name, str(message.node), running())
+        await master.durable(master.changed(Hurry.GROUPED))
+        return sync.state(state.sync, name, running())
+
+    @app.get("/v1/sync/{name}")
+    async def group(name: SyncName, wait: Wait = 0.0) -> SyncState:
+        await awaited(lambda: sync.state(state.sync, name, running()).finished, wait)
+        return sync.state(state.sync, name, running())
+
+    @app.post("/v1/barriers/{name}")
+    async def open_barrier(name: SyncName) -> BarrierState:
+        state.sync = sync.open_barrier(state.sync, name)
+        await master.durable(master.changed(Hurry.GROUPED))
+        return BarrierState(open=True)
+
+    @app.get("/v1/barriers/{name}")
+    async def barrier(name: SyncName, wait: Wait = 0.0) -> BarrierState:
+        await awaited(lambda: name in state.sync.barriers, wait)
+        return BarrierState(open=name in state.sync.barriers)
+
+
+def _info_routes(app: FastAPI, master: Master) -> None:
+    @app.get("/v1/status")
+    async def status() -> dict[str, Any]:
+        return views.status(master.state, master.clock())
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return Response("ok", media_type="text/plain")
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(exposition(master), media_type=CONTENT_TYPE_LATEST)
+
+
+class Guard:
+    """Lets in who has the token, with a body that is not too large.
+
+    Args:
+        app: what is guarded.
+        token: what ``Authorization: Bearer`` must say.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
+            where = names.ENV_JOB_TOKEN
+            await _error(401, f"the job's token is missing or wrong; it stands in {where}")(
+                scope, receive, send
+            )
+            return
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > MAX_BODY:
+            await _error(413, f"the body has more than {MAX_BODY} bytes")(scope, receive, send)
+            return
+        await self._app(scope, _bounded(receive), send)
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Ends a body that turns out longer than allowed as if the client had gone."""
+    seen = 0
+
+    async def bounded() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if seen > MAX_BODY else message
+
+    return bounded
+
+
+def _parse(model: type[M], body: bytes) -> M:
+    try:
+        return model.model_validate_json(body)
+    except ValueError as error:
+        raise InvalidError(f"the body is no {model.__name__}: {error}") from error
+
+
+def _json(message: LeaseReply | AckReply) -> Response:
+    return Response(message.model_dump_json(exclude_defaults=True), media_type="application/json")
+
+
+def _error(status: int, message: str, kind: str = "") -> JSONResponse:
+    return JSONResponse({"error": message, "kind": kind}, status)
+
+
+async def _edl_error(_request: Request, error: Exception) -> Response:
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    return _error(status, str(error), type(error).__name__)
+
+
+async def _invalid_body(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()]
+    return _error(422, "; ".join(problems), "InvalidError")

@@ -1,0 +1,125 @@
+"""What the master does outside of itself: asks for pods, reports on plans and on the job. Always from the stored state.
+
+So whatever is seen outside survives a crash, and whatever a crash interrupts is done again: each effect can be repeated.
+The two adapters of `Outside` are `edl_workflows.master.kubernetes` and `edl_workflows.master.standalone`.
+"""
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+import structlog
+
+from edl_workflows.exceptions import ConflictError, EdlError, NotFoundError
+from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.state import observations, views
+from edl_workflows.master.state.job import JobDocument
+from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.pod_plans import PodPlan
+
+REPORT_SECONDS = 2.0
+"""Between two reports of progress."""
+MAX_BACK_OFF = 15.0
+
+log = structlog.get_logger(__name__)
+
+
+class Outside(Protocol):
+    """The world around a master. Blocking calls, made in a thread; all of them repeatable.
+
+    Each raises an `EdlError` when it can't be done now.
+    """
+
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
+        """Has pods made and removed, unless this plan was asked for before."""
+
+    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
+        """Merges into the status of a ScalePlan.
+
+        Raises:
+            NotFoundError: it was deleted.
+            ConflictError: it was deleted, and another has its name.
+        """
+
+    def report_job(self, status: dict[str, Any]) -> None:
+        """Merges into the status of the job."""
+
+
+class Effects:
+    """Carries the effects out, one after another.
+
+    Args:
+        master: whose.
+        outside: where.
+    """
+
+    def __init__(self, master: Master, outside: Outside) -> None:
+        self._master = master
+        self._outside = outside
+        self._asked: set[int] = set()
+        self._reported: dict[str, Any] = {}
+        self._reported_at = float("-inf")
+
+    async def run(self) -> None:
+        """Follows the commits until cancelled."""
+        back_off = 0.0
+        while True:
+            try:
+                await self.once()
+                back_off = 0.0
+            except EdlError as error:
+                back_off = min(MAX_BACK_OFF, max(1.0, 2 * back_off))
+                log.warning("not done, trying again", error=str(error), seconds=back_off)
+                await asyncio.sleep(back_off)
+            await self._master.committed(REPORT_SECONDS)
+
+    async def once(self) -> None:
+        """All that is to be done for the state as it is stored now."""
+        stored = self._master.stored
+        await self._pods(stored)
+        await self._plan(stored)
+        await self._job(stored)
+
+    async def _pods(self, stored: JobDocument) -> None:
+        nodes = {(node.type, node.id): node for node in stored.nodes}
+        for plan in stored.pod_plans.open:
+            if plan.number not in self._asked:
+                await asyncio.to_thread(self._outside.ask_for_pods, plan, nodes)
+                log.info("asked for pods", plan=plan.number, create=plan.create, remove=plan.remove)
+                self._asked.add(plan.number)
+        self._asked &= {plan.number for plan in stored.pod_plans.open}
+
+    async def _plan(self, stored: JobDocument) -> None:
+        run = stored.plan
+        if run is None or self._master.state.recorded_serial >= run.serial:
+            return
+        try:
+            await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
+        except (NotFoundError, ConflictError):
+            log.info("a plan was deleted", plan=run.name)  # the watch will say so, too
+        else:
+            log.info("plan", plan=run.name, phase=str(run.phase), message=run.message)
+        observations.plan_recorded(self._master.state, run.uid, run.serial)
+        self._master.changed(Hurry.GROUPED)
+
+    async def _job(self, stored: JobDocument) -> None:
+        ended = stored.outcome is not None and not self._reported.get("ended")
+        if not ended and time.monotonic() - self._reported_at < REPORT_SECONDS:
+            return
+        status = views.job_status(self._master.state, self._master.clock())
+        if not ended and _without_time(status) == _without_time(self._reported):
+            return
+        await asyncio.to_thread(self._outside.report_job, status)
+        self._reported = {**status, "ended": stored.outcome is not None}
+        self._reported_at = time.monotonic()
+
+    @property
+    def reported_end(self) -> bool:
+        """Whether the job's status shows how it ended."""
+        return bool(self._reported.get("ended"))
+
+
+def _without_time(status: dict[str, Any]) -> dict[str, Any]:
+    progress = {key: value for key, value in status.get("progress", {}).items() if key != "time"}
+    return {"progress": progress, "checkpoint": status.get("checkpoint")}

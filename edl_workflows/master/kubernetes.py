@@ -1,0 +1,230 @@
+"""The master in a cluster: watches its job, pods and ScalePlans, and is the `Outside` that writes there.
+
+Reads through informers (threads), whose news are put into the state in the loop's thread, all at once. Writes auto
+ScalePlans (upstream's ElasticJobScaler) and statuses. The rights that it needs are those of the job's own Role.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import structlog
+
+from edl_workflows.exceptions import (
+    AlreadyExistsError,
+    ManifestError,
+    UnavailableError,
+)
+from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.scale_plan.model import PodMeta, ScalePlan, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.order import age_key, of_earlier_job
+from edl_workflows.kube import client, resources
+from edl_workflows.kube.cache import Change
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import Scope
+from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.state import observations
+from edl_workflows.master.state.job import PlanSeen
+from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.observations import PodPhase, PodSeen
+from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.pod_plans import PodPlan
+from edl_workflows.master.state.settings import Timeouts, settings_of
+
+SYNC_SECONDS = 30.0
+"""For the first lists. A master that can't read its cluster ends, and is started again."""
+
+log = structlog.get_logger(__name__)
+
+
+class KubernetesOutside:
+    """The adapter of `edl_workflows.master.effects.Outside` that writes to a Kubernetes API.
+
+    Args:
+        cluster: with the job's namespace.
+        job: the job.
+    """
+
+    def __init__(self, cluster: Cluster, job: ElasticJob) -> None:
+        self._cluster = cluster
+        self._job = job
+
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
+        """Creates the auto ScalePlan; one of this name that is the job's own was created before."""
+        try:
+            client.create(self._cluster, self._manifest(plan, nodes))
+        except AlreadyExistsError:
+            there = client.get(self._cluster, resources.SCALE_PLANS, plan.name(self._job.metadata.name))
+            if not manifests.owned_by(there, self._job):
+                raise
+
+    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
+        """See `Outside`."""
+        client.patch_status(self._cluster, resources.SCALE_PLANS, run.name, status, uid=run.uid)
+
+    def report_job(self, status: dict[str, Any]) -> None:
+        """See `Outside`."""
+        metadata = self._job.metadata
+        client.patch_status(self._cluster, resources.ELASTIC_JOBS, metadata.name, status, uid=metadata.uid)
+
+    def _manifest(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> dict[str, Any]:
+        name = self._job.metadata.name
+        spec = ScalePlanSpec(
+            owner_job=name,
+            create_pods=[self._meta(nodes[ref]) for ref in plan.create if ref in nodes],
+            remove_pods=[self._meta(nodes[ref]) for ref in plan.remove if ref in nodes],
+        )
+        labels = {names.SCALE_TYPE_LABEL: names.SCALE_AUTO}
+        head = manifests.child(names.API_VERSION, "ScalePlan", plan.name(name), self._job, labels)
+        return {**head, "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
+
+    def _meta(self, node: Node) -> PodMeta:
+        job = self._job.metadata
+        return PodMeta.model_validate(
+            {
+                "name": names.node_name(job.name, node.type, node.id),
+                "id": node.id,
+                "type": node.type,
+                "rankIndex": node.rank,
+                "service": names.node_address(job.name, job.namespace or "default", node.type, node.id, 0),
+                "resource": node.resource,
+            }
+        )
+
+
+class ClusterWatch:
+    """Puts what the cluster shows into the master's state.
+
+    Args:
+        cluster: with the job's namespace.
+        job: the job as it was read at the start.
+        master: whose state.
+        timeouts: of the installation.
+    """
+
+    def __init__(self, cluster: Cluster, job: ElasticJob, master: Master, timeouts: Timeouts) -> None:
+        self._job = job
+        self._master = master
+        self._timeouts = timeouts
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        source = ClusterSource.of(cluster)
+        name = job.metadata.name
+        namespace = job.metadata.namespace or cluster.namespace
+        mine = f"{names.JOB_LABEL}={name}"
+        self._pods = Informer(source, Scope(resources.PODS, namespace, mine))
+        self._plans = Informer(source, Scope(resources.SCALE_PLANS, namespace, mine))
+        own = f"metadata.name={name}"
+        self._jobs = Informer(source, Scope(resources.ELASTIC_JOBS, namespace, field_selector=own))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watches while the context is open; begins when everything was seen once.
+
+        Raises:
+            UnavailableError: the cluster can't be read.
+        """
+        informers = (self._pods, self._plans, self._jobs)
+        for informer in informers:
+            informer.on_change(self._changed)
+            informer.start()
+        try:
+            for informer in informers:
+                if not await asyncio.to_thread(informer.wait_synced, SYNC_SECONDS):
+                    raise UnavailableError(f"{informer.scope} can't be listed: {informer.last_error}")
+            self._observe()
+            yield
+        finally:
+            for informer in informers:
+                await asyncio.to_thread(informer.stop)
+
+    def _changed(self, _change: Change) -> None:
+        # In the informer's thread. News of one moment are looked at together.
+        with contextlib.suppress(RuntimeError):  # the loop has ended; so does this process
+            self._loop.call_soon_threadsafe(self._schedule)
+
+    def _schedule(self) -> None:
+        if not self._scheduled and all(i.synced for i in (self._pods, self._plans, self._jobs)):
+            self._scheduled = True
+            self._loop.call_soon(self._observe)
+
+    def _observe(self) -> None:
+        self._scheduled = False
+        state, now = self._master.state, self._master.clock()
+        job = self._own_job()
+        if job is None:
+            return  # it is deleted, and so will this pod be
+        metadata = job.metadata
+        state.settings = settings_of(metadata.name, metadata.namespace or "default", job.spec, self._timeouts)
+        plans = self._own_plans()
+        observations.pod_plans_seen(
+            state, {plan.metadata.name: plan.status.phase for plan in plans if plan.auto}, now
+        )
+        observations.pods(state, self._own_pods(), now)
+        manual = (plan for plan in plans if not plan.auto)
+        observations.plans(
+            state, [PlanSeen(p.metadata.uid, p.metadata.name, p.spec, p.status.phase) for p in manual]
+        )
+        self._master.changed(Hurry.GROUPED)
+
+    def _own_job(self) -> ElasticJob | None:
+        """The job as it is now; as it was known last where an edit does not validate."""
+        found = next(
+            (o for o in self._jobs.cache.items() if o["metadata"]["uid"] == self._job.metadata.uid), None
+        )
+        if found is None or manifests.terminating(found):
+            return None
+        try:
+            self._job = ElasticJob.parse(found)
+        except ManifestError as error:
+            log.warning("the job's manifest is not valid; going on with the one before", error=str(error))
+        return self._job
+
+    def _own_plans(self) -> list[ScalePlan]:
+        plans = []
+        for manifest in self._plans.cache.items():
+            if manifests.terminating(manifest):
+                continue
+            try:
+                plan = ScalePlan.parse(manifest)
+            except ManifestError:
+                continue  # the controller says so in its status
+            if not of_earlier_job(plan, self._job):
+                plans.append(plan)
+        return sorted(plans, key=age_key)
+
+    def _own_pods(self) -> list[PodSeen]:
+        owned = (pod for pod in self._pods.cache.items() if manifests.owned_by(pod, self._job))
+        return [seen for pod in owned if (seen := pod_seen(pod)) is not None]
+
+
+def pod_seen(pod: Mapping[str, Any]) -> PodSeen | None:
+    """A training pod as the state needs it; None for another pod, as the master's own."""
+    labels = pod["metadata"].get("labels") or {}
+    node_type, index = labels.get(names.REPLICA_TYPE_LABEL), labels.get(names.REPLICA_INDEX_LABEL, "")
+    if node_type not in names.NODE_PORTS or not index.isdecimal():
+        return None
+    status = pod.get("status") or {}
+    container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or []), {})
+    ended = (container.get("state") or {}).get("terminated") or {}
+    return PodSeen(
+        node_type,
+        int(index),
+        PodPhase(status.get("phase") or "Pending"),
+        ended.get("exitCode"),
+        status.get("reason") or ended.get("reason") or "",
+        status.get("message") or ended.get("message") or "",
+    )
+
+
+def read_job(cluster: Cluster, name: str) -> ElasticJob:
+    """The job at the start.
+
+    Raises:
+        NotFoundError: it is gone.
+        ManifestError: it does not validate.
+    """
+    return ElasticJob.parse(client.get(cluster, resources.ELASTIC_JOBS, name))

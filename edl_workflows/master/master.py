@@ -1,0 +1,190 @@
+"""The master's loop: messages change the state, commits store it, and only what is stored is published.
+
+Group commit: whoever must answer durably waits for the commit after its change. A change of what nodes are told is stored
+at once; everything else at most once in `Store.interval`; mere statistics more seldom.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from enum import IntEnum
+
+import structlog
+
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.master.state import views
+from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.messages import find
+from edl_workflows.master.state.transitions import settle
+from edl_workflows.master.store import Store
+from edl_workflows.protocol.nodes import Directive, NodeRef
+
+TICK = 1.0
+"""Seconds between two looks at time-outs."""
+LAZY = 5.0
+"""Seconds within which mere progress is stored."""
+RETRY = 0.5
+"""Seconds before a failed write is repeated."""
+
+log = structlog.get_logger(__name__)
+
+
+class Hurry(IntEnum):
+    """How soon a change must be stored."""
+
+    LAZY = 0
+    GROUPED = 1
+    NOW = 2
+
+
+class Master:
+    """Owns the state. All methods are for the loop's thread.
+
+    Args:
+        state: restored from `store`.
+        store: where it is kept.
+        clock: Unix seconds.
+    """
+
+    def __init__(self, state: JobState, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self.state = state
+        self.clock = clock
+        self.stored: JobDocument = state.document()
+        """What a restarted master would find: effects outside follow it, never the state itself."""
+        self.published = state.said
+        self.commits = 0
+        self._store = store
+        self._change = 0
+        self._durable = 0
+        self._due = float("inf")
+        self._last_write = 0.0
+        self._written = b""
+        self._wake = asyncio.Event()
+        self._moved = Broadcast()
+        self._committed = Broadcast()
+
+    async def run(self) -> None:
+        """Commits and ticks until cancelled; what changed by then is stored."""
+        self.changed(Hurry.NOW)
+        ticks = asyncio.create_task(self._tick())
+        try:
+            await self._commit_forever()
+        except asyncio.CancelledError:
+            await self._commit()
+            raise
+        finally:
+            ticks.cancel()
+
+    def changed(self, hurry: Hurry = Hurry.GROUPED) -> int:
+        """Draws the consequences of what was put into the state. Returns the change's number, for `durable`."""
+        settle(self.state, self.clock())
+        if views.say(self.state) is not self.state.said:
+            hurry = Hurry.NOW
+        self._moved.tell()
+        return self.touched(hurry)
+
+    def touched(self, hurry: Hurry) -> int:
+        """Something is to be stored that has no consequences."""
+        self._change += 1
+        pause = {Hurry.NOW: 0.0, Hurry.GROUPED: self._store.interval, Hurry.LAZY: LAZY}[hurry]
+        due = self._last_write + pause
+        if due < self._due:
+            self._due = due
+            self._wake.set()
+        return self._change
+
+    async def durable(self, change: int) -> None:
+        """Waits until a change is stored."""
+        while self._durable < change:
+            await self._committed.wait()
+
+    async def moved(self, seconds: float) -> None:
+        """Waits until the state may have changed, or for so long."""
+        await self._moved.wait(seconds)
+
+    async def committed(self, seconds: float) -> None:
+        """Waits for the next commit, or for so long."""
+        await self._committed.wait(seconds)
+
+    def directive(self, ref: NodeRef) -> Directive:
+        """What this node is told, as far as it is stored.
+
+        Raises:
+            NotFoundError: the job never had such a node.
+        """
+        return views.directive_for(self.published, str(ref), known=find(self.state, ref) is not None)
+
+    async def next_directive(self, ref: NodeRef, after: int, seconds: float) -> Directive:
+        """The directive once its revision is beyond `after`, or after so many seconds as it is."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while (directive := self.directive(ref)).revision <= after:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            await self._committed.wait(left)
+        return directive
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            self.state.statistics.take_records(views.records_done(self.state), self.clock())
+            self.changed(Hurry.LAZY)
+
+    async def _commit_forever(self) -> None:
+        while True:
+            pause = self._due - time.monotonic()
+            if pause > 0:
+                self._wake.clear()
+                await _within(self._wake, min(pause, 3600.0))
+                continue
+            await self._commit()
+
+    async def _commit(self) -> None:
+        change, self._due = self._change, float("inf")
+        self.state.said = views.say(self.state)
+        document = self.state.document()
+        text = document.to_json()
+        if text != self._written:
+            await self._write(text)
+        self._last_write = time.monotonic()
+        self._written, self._durable = text, change
+        self.stored, self.published = document, document.said
+        self._committed.tell()
+
+    async def _write(self, text: bytes) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._store.save, text)
+            except UnavailableError as error:
+                log.warning("state not stored, trying again", error=str(error))
+                await asyncio.sleep(RETRY)
+            else:
+                self.commits += 1
+                return
+
+
+class Broadcast:
+    """Wakes all who wait, once each time something happens."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        """Wakes those who wait now."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Until the next `tell`, or for so long."""
+        if seconds is None:
+            await self._event.wait()
+        else:
+            await _within(self._event, seconds)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

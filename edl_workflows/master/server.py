@@ -1,0 +1,220 @@
+"""The master as a process: wires state, store, loop, API and the world outside together, and says how it ended."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from edl_workflows.exceptions import EdlError, InvalidError
+from edl_workflows.jobs import names
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.master import kubernetes
+from edl_workflows.master.app import create_app
+from edl_workflows.master.effects import Effects, Outside
+from edl_workflows.master.master import Master
+from edl_workflows.master.standalone import StandaloneOutside, add_plan_routes
+from edl_workflows.master.state import observations
+from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.settings import JobSettings, Timeouts, settings_of
+from edl_workflows.master.store import ConfigMapStore, FileStore, Store
+
+SUCCEEDED = 0
+FAILED = 1
+INTERRUPTED = 3
+"""Not the job's fault: start me again."""
+LINGER = 10.0
+"""Seconds in which nodes learn that the job is over."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the API listens."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What `serve` wires.
+
+    Attributes:
+        watch: starts to observe; the context ends with the process.
+    """
+
+    master: Master
+    app: FastAPI
+    outside: Outside
+    watch: Callable[[], contextlib.AbstractAsyncContextManager[None]]
+
+
+def load(settings: JobSettings, store: Store, *, watches_pods: bool) -> JobState:
+    """The state as it was stored, or that of a new job.
+
+    Raises:
+        InvalidError: what is stored can't be read.
+    """
+    text = store.load()
+    try:
+        document = JobDocument.from_json(text) if text else None
+    except ValueError as error:
+        raise InvalidError(
+            f"the stored state of job {settings.name} is not this version's: {error}; "
+            "delete it to begin the job anew"
+        ) from error
+    return JobState(settings, document, watches_pods=watches_pods)
+
+
+def run_standalone(settings: JobSettings, folder: Path, token: str, address: Address) -> int:
+    """Serves a job without a cluster until it is over.
+
+    Args:
+        settings: of the job.
+        folder: where state and plans are kept; made if it is not there.
+        token: that agents must bring.
+        address: where to listen.
+
+    Returns:
+        The exit code.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    store = FileStore(folder / "state.json")
+
+    async def main() -> int:
+        master = Master(load(settings, store, watches_pods=False), store)
+        outside = StandaloneOutside(folder / "scaleplans.json", settings)
+        app = create_app(master, token)
+        add_plan_routes(app, master, outside)
+
+        @contextlib.asynccontextmanager
+        async def watch() -> AsyncIterator[None]:
+            observations.plans(master.state, outside.seen())
+            yield
+
+        return await serve(Parts(master, app, outside, watch), address)
+
+    return asyncio.run(main())
+
+
+@dataclass(frozen=True)
+class JobAccess:
+    """Which job a master in a cluster serves.
+
+    Attributes:
+        name: of the ElasticJob, in the cluster handle's namespace.
+        token: that agents must bring.
+    """
+
+    name: str
+    token: str
+    timeouts: Timeouts
+
+
+def run_in_cluster(cluster: Cluster, access: JobAccess, address: Address) -> int:
+    """Serves an ElasticJob until it is over.
+
+    Args:
+        cluster: with the job's namespace.
+        access: which job.
+        address: where to listen.
+
+    Returns:
+        The exit code.
+    """
+    job = kubernetes.read_job(cluster, access.name)
+    namespace = job.metadata.namespace or cluster.namespace
+    settings = settings_of(access.name, namespace, job.spec, access.timeouts)
+    store = ConfigMapStore(cluster, access.name)
+
+    async def main() -> int:
+        master = Master(load(settings, store, watches_pods=True), store)
+        outside = kubernetes.KubernetesOutside(cluster, job)
+        watch = kubernetes.ClusterWatch(cluster, job, master, access.timeouts)
+        return await serve(Parts(master, create_app(master, access.token), outside, watch.running), address)
+
+    return asyncio.run(main())
+
+
+async def serve(parts: Parts, address: Address) -> int:
+    """Serves until the job is over or the process is told to end.
+
+    Returns:
+        The exit code.
+    """
+    server = _Server(
+        uvicorn.Config(
+            parts.app,
+            host=address.host,
+            port=address.port,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=60,
+        )
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    effects = Effects(parts.master, parts.outside)
+    async with parts.watch():
+        running = [
+            asyncio.create_task(parts.master.run(), name="master"),
+            asyncio.create_task(effects.run(), name="effects"),
+            asyncio.create_task(server.serve(), name="http"),
+        ]
+        over = asyncio.create_task(_until_over(parts.master, effects), name="over")
+        stopped = asyncio.create_task(stop.wait(), name="signal")
+        try:
+            await asyncio.wait([*running, over, stopped], return_when=asyncio.FIRST_COMPLETED)
+            _raise_failure(running)
+            if not over.done():
+                return INTERRUPTED
+            outcome = parts.master.state.outcome
+            log.info("the job is over", outcome=outcome)
+            return SUCCEEDED if outcome is not None and outcome.succeeded else FAILED
+        finally:
+            server.should_exit = True
+            await asyncio.wait([running[2]], timeout=5)
+            for task in (over, stopped, *reversed(running)):
+                task.cancel()
+            await asyncio.gather(*running, over, stopped, return_exceptions=True)
+
+
+async def _until_over(master: Master, effects: Effects) -> None:
+    while master.stored.outcome is None or not effects.reported_end:
+        await master.committed(1.0)
+    deadline = asyncio.get_running_loop().time() + LINGER
+    while (left := deadline - asyncio.get_running_loop().time()) > 0 and _somebody_listens(master):
+        await master.moved(min(left, 1.0))
+
+
+def _somebody_listens(master: Master) -> bool:
+    serving = (names.PS_TYPE, names.EVALUATOR_TYPE)
+    return any(node.registered for node in master.state.nodes if node.type in serving)
+
+
+def _raise_failure(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done():
+            error = task.exception()
+            if isinstance(error, EdlError):
+                raise error
+            raise EdlError(f"the master's {task.get_name()} ended: {error}") from error
+
+
+class _Server(uvicorn.Server):
+    """Signals are the process's: uvicorn would end the API before the state is stored."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        """Leaves signals alone."""
+        yield

@@ -1,0 +1,161 @@
+"""A master without a Kubernetes API: its nodes come by registration, its ScalePlans over HTTP. For tests and development.
+
+The nodes that the job wants stand in ``GET /v1/status``; who runs the master starts their agents. A plan is posted as a
+manifest to ``/v1/scaleplans`` and kept, with its status, in a file.
+"""
+
+import json
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI
+
+from edl_workflows.exceptions import AlreadyExistsError, InvalidError, NotFoundError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.scale_plan.order import age_key
+from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.state import observations
+from edl_workflows.master.state.job import PlanSeen
+from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.pod_plans import PodPlan
+from edl_workflows.master.state.settings import TRAINING_TYPES, JobSettings, Role
+
+MAX_PLANS = 1000
+
+
+def parse_nodes(text: str) -> dict[str, Role]:
+    """Reads ``ps=2,worker=1``.
+
+    Raises:
+        InvalidError: unknown role, no count, or nobody to train.
+    """
+    roles: dict[str, Role] = {}
+    for part in text.split(","):
+        role, _, count = part.strip().partition("=")
+        if role not in TRAINING_TYPES or not count.isdecimal():
+            raise InvalidError(
+                f"--nodes: {part!r} is not ROLE=COUNT with a role of {', '.join(TRAINING_TYPES)}"
+            )
+        roles[role] = Role(replicas=int(count))
+    if not {names.WORKER_TYPE, names.CHIEF_TYPE} & roles.keys():
+        raise InvalidError("--nodes: a job needs a worker or a chief, as in ps=2,worker=1")
+    return roles
+
+
+class StandaloneOutside:
+    """The adapter of `edl_workflows.master.effects.Outside` that has no cluster.
+
+    Args:
+        path: where the plans are kept.
+        settings: of the job.
+    """
+
+    def __init__(self, path: Path, settings: JobSettings) -> None:
+        self._path = path
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._plans: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
+        """Nobody is asked: agents come by themselves."""
+
+    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
+        """See `Outside`."""
+        with self._lock:
+            plan = self._plans.get(run.name)
+            if plan is None or plan["metadata"]["uid"] != run.uid:
+                raise NotFoundError(f"ScalePlan {run.name} was deleted")
+            plan["status"] = status
+            self._save()
+
+    def report_job(self, status: dict[str, Any]) -> None:
+        """Nobody reads it but ``GET /v1/status``."""
+
+    def submit(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes a plan in.
+
+        Raises:
+            ManifestError: it does not validate.
+            AlreadyExistsError: there is one of its name.
+        """
+        with self._lock:
+            metadata = dict(manifest.get("metadata") or {})
+            name = metadata.get("name", "")
+            if name in self._plans:
+                raise AlreadyExistsError(f"ScalePlan {name} exists")
+            if not name or len(self._plans) >= MAX_PLANS:
+                raise InvalidError(f"metadata.name: a ScalePlan needs one, and there can be {MAX_PLANS}")
+            labels = {names.JOB_LABEL: self._settings.name, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
+            metadata |= {
+                "uid": str(uuid.uuid4()),
+                "labels": labels,
+                "creationTimestamp": datetime.now(UTC).isoformat(),
+            }
+            stored = {**manifest, "metadata": metadata, "status": {}}
+            ScalePlan.parse(stored)
+            self._plans[name] = stored
+            self._save()
+            return stored
+
+    def find(self, name: str) -> dict[str, Any]:
+        """A plan with its status.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        try:
+            return self._plans[name]
+        except KeyError:
+            raise NotFoundError(f"ScalePlan {name} is not there") from None
+
+    def delete(self, name: str) -> None:
+        """Drops a plan: one that has not been activated is taken back."""
+        with self._lock:
+            self._plans.pop(name, None)
+            self._save()
+
+    def seen(self) -> list[PlanSeen]:
+        """All plans in order."""
+        with self._lock:
+            plans = sorted((ScalePlan.parse(manifest) for manifest in self._plans.values()), key=age_key)
+        return [
+            PlanSeen(plan.metadata.uid, plan.metadata.name, plan.spec, plan.status.phase) for plan in plans
+        ]
+
+    def _save(self) -> None:
+        fresh = self._path.with_suffix(".new")
+        with fresh.open("w") as file:
+            json.dump(self._plans, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+
+
+def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneOutside) -> None:
+    """ScalePlans over HTTP, where there is no Kubernetes API to have them."""
+
+    def look() -> None:
+        observations.plans(master.state, outside.seen())
+        master.changed(Hurry.NOW)
+
+    @app.post("/v1/scaleplans")
+    async def submit(manifest: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+        stored = outside.submit(manifest)
+        look()
+        return stored
+
+    @app.get("/v1/scaleplans/{name}")
+    async def find(name: str) -> dict[str, Any]:
+        return outside.find(name)
+
+    @app.delete("/v1/scaleplans/{name}")
+    async def delete(name: str) -> None:
+        outside.delete(name)
+        look()

@@ -1,0 +1,128 @@
+"""Model checkpoints and the data position that belongs to each.
+
+The position is taken when the chief begins to save: all that was acknowledged by then is in the model. A restore goes back
+to both together.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from edl_workflows.exceptions import ConflictError, NotFoundError
+from edl_workflows.master.shards.snapshot import JobPosition
+from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+
+KEPT = 3
+"""Complete checkpoints whose position is remembered; older ones can't be restored."""
+MAX_PENDING = 4
+"""Saves under way. A chief does one at a time; what is older was abandoned."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A save that was begun."""
+
+    id: str
+    request: str
+    version: int
+    position: JobPosition
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A complete checkpoint. `time` is Unix seconds."""
+
+    id: str
+    request: str
+    uri: str
+    step: int
+    time: float
+    position: JobPosition
+
+    @property
+    def ref(self) -> CheckpointRef:
+        """What a cluster restores from."""
+        return CheckpointRef(uri=self.uri, step=self.step)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """All about checkpoints.
+
+    Attributes:
+        last_number: counts tickets.
+        request: id of the save that the chief shall make now; "" for none.
+        failed: id of the newest ticket that failed, and why, by request.
+        saved: the newest complete ones, newest last.
+    """
+
+    last_number: int = 0
+    request: str = ""
+    pending: tuple[Ticket, ...] = ()
+    saved: tuple[Saved, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
+    failed_tickets: tuple[str, ...] = ()
+
+    @property
+    def newest(self) -> Saved | None:
+        """The one to restore from."""
+        return self.saved[-1] if self.saved else None
+
+    def result(self, request: str) -> Saved | str | None:
+        """What became of a request: the checkpoint, why it failed, or None while it is under way."""
+        done = next((saved for saved in reversed(self.saved) if saved.request == request), None)
+        return done or self.failed.get(request)
+
+
+def ask(checkpoints: Checkpoints, request: str) -> Checkpoints:
+    """Asks the chief for a checkpoint. Repeatable: what was answered is not asked again."""
+    if checkpoints.request == request or checkpoints.result(request) is not None:
+        return checkpoints
+    return replace(checkpoints, request=request, failed={})
+
+
+def withdraw(checkpoints: Checkpoints) -> Checkpoints:
+    """The save is not needed any more; one that completes nevertheless counts as periodic."""
+    return replace(checkpoints, request="")
+
+
+def begin(
+    checkpoints: Checkpoints, message: CheckpointBegin, position: JobPosition
+) -> tuple[Checkpoints, Ticket]:
+    """The chief begins to save now. A repeated message makes another ticket, and the older stays unused."""
+    fresh = checkpoints.last_number + 1
+    ticket = Ticket(f"checkpoint-{fresh}", message.request, message.version, position)
+    pending = (*checkpoints.pending, ticket)[-MAX_PENDING:]
+    return replace(checkpoints, last_number=fresh, pending=pending), ticket
+
+
+def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: float) -> Checkpoints:
+    """The save is complete, or failed. Repeatable.
+
+    Raises:
+        NotFoundError: the ticket is unknown or too old.
+        ConflictError: the message names no place.
+    """
+    if ticket_id in checkpoints.failed_tickets or any(saved.id == ticket_id for saved in checkpoints.saved):
+        return checkpoints
+    ticket = next((ticket for ticket in checkpoints.pending if ticket.id == ticket_id), None)
+    if ticket is None:
+        raise NotFoundError(
+            f"checkpoint {ticket_id!r} is not under way: begin it again; the cluster version may have changed"
+        )
+    if not message.error and not message.uri:
+        raise ConflictError(f"checkpoint {ticket_id!r}: say the uri of what was saved, or the error")
+    pending = tuple(other for other in checkpoints.pending if other is not ticket)
+    request = "" if ticket.request == checkpoints.request else checkpoints.request
+    if message.error:
+        failed = (
+            {**checkpoints.failed, ticket.request: message.error} if ticket.request else checkpoints.failed
+        )
+        tickets = (*checkpoints.failed_tickets, ticket_id)[-MAX_PENDING:]
+        return replace(checkpoints, pending=pending, request=request, failed=failed, failed_tickets=tickets)
+    saved = Saved(ticket_id, ticket.request, message.uri, message.step, now, ticket.position)
+    return replace(checkpoints, pending=pending, request=request, saved=(*checkpoints.saved, saved)[-KEPT:])
+
+
+def abandon_pending(checkpoints: Checkpoints) -> Checkpoints:
+    """Another version became active: what the one before still saves is of a model that nobody continues."""
+    return replace(checkpoints, pending=(), request="")

@@ -1,0 +1,183 @@
+"""The whole state of a job's master: one owned object, one small JSON document.
+
+`messages` and `observations` put in what nodes and the cluster say, `transitions.settle` draws the consequences, `views`
+reads what is to be said. All that matters after a crash is in `JobDocument`; the rest is measured or told anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from pydantic import TypeAdapter
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSpec
+from edl_workflows.master.shards.manager import ShardManager
+from edl_workflows.master.shards.snapshot import ShardsSnapshot
+from edl_workflows.master.state.checkpoints import Checkpoints
+from edl_workflows.master.state.nodes import Node, NodeRegistry
+from edl_workflows.master.state.outcome import Outcome
+from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.pod_plans import PodPlans
+from edl_workflows.master.state.ps_manager import Versions
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.statistics import Statistics
+from edl_workflows.master.state.sync import Sync
+from edl_workflows.protocol.nodes import Directive
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The global step, and when it moved.
+
+    Attributes:
+        step: the newest of the active version.
+        time: Unix seconds of it at the worker that made it.
+        first, first_time: first step of the active version that was reported, and when it was made.
+    """
+
+    step: int = 0
+    time: float = 0.0
+    first: int = 0
+    first_time: float = 0.0
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the nodes were told last."""
+
+    directive: Directive = field(default_factory=lambda: Directive(revision=0))
+    stopping: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanSeen:
+    """A manual ScalePlan as the cluster has it."""
+
+    uid: str
+    name: str
+    spec: ScalePlanSpec
+    phase: Phase | None = None
+
+
+@dataclass(frozen=True)
+class JobDocument:
+    """What is stored.
+
+    Attributes:
+        counts: desired nodes by role; after the beginning only ScalePlans change them.
+        sizes: size of new nodes by role, where it is not the template's.
+        finished_plans: uids of the newest plans that are through.
+    """
+
+    counts: dict[str, int]
+    sizes: dict[str, NodeResource] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
+    next_ids: dict[str, int] = field(default_factory=dict)
+    versions: Versions = field(default_factory=Versions)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    sync: Sync = field(default_factory=Sync)
+    plan: PlanRun | None = None
+    finished_plans: tuple[str, ...] = ()
+    pod_plans: PodPlans = field(default_factory=PodPlans)
+    steps: Steps = field(default_factory=Steps)
+    outcome: Outcome | None = None
+    said: Said = field(default_factory=Said)
+    shards: ShardsSnapshot = field(default_factory=ShardsSnapshot)
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """The compact text to store."""
+        return _adapter().dump_json(self, exclude_defaults=True)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "JobDocument":
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: it is no such document.
+        """
+        return _adapter().validate_json(text)
+
+
+class JobState:
+    """The state, for one thread: the master's loop.
+
+    Args:
+        settings: the job's; `settings` may be replaced when the job's spec changes.
+        document: what a former master stored; None for a new job.
+        watches_pods: whether somebody reports pods (a cluster); without, only what agents say counts.
+    """
+
+    def __init__(
+        self, settings: JobSettings, document: JobDocument | None = None, *, watches_pods: bool = False
+    ) -> None:
+        stored = document or JobDocument({role: spec.replicas for role, spec in settings.roles.items()})
+        self.settings = settings
+        self.watches_pods = watches_pods
+        self.counts = dict(stored.counts)
+        self.sizes = dict(stored.sizes)
+        self.nodes = NodeRegistry(stored.nodes, stored.next_ids)
+        self.versions = stored.versions
+        self.checkpoints = stored.checkpoints
+        self.sync = stored.sync
+        self.plan = stored.plan
+        self.finished_plans = stored.finished_plans
+        self.pod_plans = stored.pod_plans
+        self.steps = stored.steps
+        self.outcome = stored.outcome
+        self.said = stored.said
+        self.shards = ShardManager(stored.shards)
+        # Not stored: told or measured anew.
+        self.statistics = Statistics()
+        self.last_seen: dict[str, float] = {}
+        self.exits_since: dict[str, float] = {}
+        self.plans_seen: tuple[PlanSeen, ...] | None = None
+        self.recorded_serial = 0
+
+    def document(self) -> JobDocument:
+        """All there is to store."""
+        return JobDocument(
+            counts=self.counts,
+            sizes=self.sizes,
+            nodes=tuple(self.nodes),
+            next_ids=self.nodes.next_ids,
+            versions=self.versions,
+            checkpoints=self.checkpoints,
+            sync=self.sync,
+            plan=self.plan,
+            finished_plans=self.finished_plans,
+            pod_plans=self.pod_plans,
+            steps=self.steps,
+            outcome=self.outcome,
+            said=self.said,
+            shards=self.shards.snapshot(),
+        )
+
+    @property
+    def chief(self) -> Node | None:
+        """The node that has the chief's rank now."""
+        return self.nodes.at_rank(self.settings.chief_type, 0)
+
+    @property
+    def trainers(self) -> list[Node]:
+        """Nodes with a training process that can be asked to do something: registered workers and the chief."""
+        both = (*self.nodes.live(names.CHIEF_TYPE), *self.nodes.live(names.WORKER_TYPE))
+        return [node for node in both if node.registered and not node.waiting]
+
+    @property
+    def ps_by_id(self) -> Mapping[int, Node]:
+        """The parameter servers."""
+        return {node.id: node for node in self.nodes.of(names.PS_TYPE)}
+
+    def lost_ps(self, ps: tuple[int, ...]) -> list[int]:
+        """Those of `ps` that do not serve any more."""
+        known = self.ps_by_id
+        return [node_id for node_id in ps if node_id not in known or known[node_id].status.final]
+
+
+@cache
+def _adapter() -> TypeAdapter[JobDocument]:
+    return TypeAdapter(JobDocument)

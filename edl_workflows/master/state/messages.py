@@ -1,0 +1,238 @@
+"""What nodes say, put into the state. Each message can arrive twice, late, or from a node that is none any more.
+
+`edl_workflows.master.state.transitions.settle` draws the consequences afterwards.
+"""
+
+from dataclasses import replace
+
+from edl_workflows.exceptions import ConflictError, NotFoundError
+from edl_workflows.jobs import names
+from edl_workflows.master.state import checkpoints, ps_manager, relaunch
+from edl_workflows.master.state.job import JobState, Steps
+from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
+from edl_workflows.protocol.nodes import (
+    ExitReport,
+    ExitVerdict,
+    Heartbeat,
+    NodeRef,
+    ProcessReport,
+    ProcessState,
+    Registration,
+)
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
+
+
+def find(state: JobState, ref: NodeRef) -> Node | None:
+    """The node, or None if it was one of this job and is forgotten.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = state.nodes.find(ref.type, ref.id)
+    if node is None and ref.id >= state.nodes.next_ids.get(ref.type, 0):
+        raise NotFoundError(
+            f"node {ref}: job {state.settings.name!r} has no such node; check NODE_TYPE and NODE_ID"
+        )
+    return node
+
+
+def register(state: JobState, message: Registration, now: float) -> None:
+    """An agent has started.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = find(state, message.node)
+    if node is None or node.status.final:
+        return
+    restarted = node.incarnation not in ("", message.incarnation)
+    if restarted and _holds_model(state, node):
+        end(state, node, NodeStatus.FAILED, ExitReason.UNKNOWN, message="its container was restarted")
+        return
+    if restarted:
+        _forget_processes(state, node)
+    state.nodes.change(node, status=NodeStatus.RUNNING, incarnation=message.incarnation, waiting=False)
+    state.last_seen[str(node)] = now
+
+
+def heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
+    """A node lives.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = find(state, message.node)
+    if node is None or node.status.final:
+        return
+    if not node.incarnation:  # its registration came to a master that died before it could store it
+        node = state.nodes.change(node, status=NodeStatus.RUNNING, incarnation=message.incarnation)
+    if node.incarnation == message.incarnation:
+        state.last_seen[str(node)] = now
+        if message.usage is not None:
+            state.statistics.usage[str(node)] = message.usage
+
+
+def process_report(state: JobState, message: ProcessReport) -> None:
+    """A training process reached a state.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = find(state, message.node)
+    if node is None or not node.live:
+        return
+    if message.state is ProcessState.READY:
+        state.versions = ps_manager.report_ready(state.versions, str(node), message.version)
+    elif message.state is ProcessState.DRAINED:
+        state.versions = ps_manager.report_drained(state.versions, str(node), message.version)
+    elif node.type != names.PS_TYPE:
+        state.versions = ps_manager.report_trained(state.versions, message.version)
+
+
+def step_report(state: JobState, message: StepReport) -> None:
+    """A process of a version is at this global step. Those of other versions than the active one don't count.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = find(state, message.node)
+    active = state.versions.active
+    if node is None or active is None or message.version != active.number:
+        return
+    state.statistics.take_step(message)
+    steps = state.steps
+    if not steps.first_time:
+        steps = Steps(message.step, message.time, first=message.step, first_time=message.first_step_time)
+    elif message.step > steps.step:
+        steps = replace(steps, step=message.step, time=max(steps.time, message.time))
+    if message.first_step_time < steps.first_time:
+        steps = replace(steps, first_time=message.first_step_time)
+    state.steps = steps
+    state.versions = ps_manager.report_trained(state.versions, message.version)
+
+
+def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
+    """A training process ended. None: not decided yet; ask again when something changed, or a little later.
+
+    The failure of a worker is often the shadow of a lost parameter server, of which we hear a moment later.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = find(state, message.node)
+    if node is None or not node.live or node.incarnation not in ("", message.incarnation):
+        if node is not None and node.released:
+            end(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, message.code)
+        return ExitVerdict(wait=False)
+    reason = relaunch.exit_reason(message.code)
+    own = reason in (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.OOM) or node.type == names.PS_TYPE
+    if not own and (_is_shadow(state, message.version) or _spoils_switch(state, node, message)):
+        state.exits_since.pop(str(node), None)
+        _forget_processes(state, node)
+        state.nodes.change(node, waiting=True)
+        return ExitVerdict(wait=True)
+    if not own and _may_be_shadow(state, message.version):
+        since = state.exits_since.setdefault(str(node), now)
+        if now - since < state.settings.timeouts.verdict:
+            return None
+    status = NodeStatus.SUCCEEDED if reason is ExitReason.SUCCEEDED else NodeStatus.FAILED
+    end(state, node, status, reason, message.code, message.last_lines)
+    return ExitVerdict(wait=False)
+
+
+def checkpoint_begin(state: JobState, message: CheckpointBegin) -> checkpoints.Ticket:
+    """The chief is about to save: the data position of now belongs to it.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+        ConflictError: the node's version is not the active one.
+    """
+    find(state, message.node)
+    active = state.versions.active
+    if active is None or message.version != active.number:
+        raise ConflictError(
+            f"version {message.version} is not the active one ({active.number if active else 'none'}): "
+            "its checkpoint would belong to no data position"
+        )
+    state.checkpoints, ticket = checkpoints.begin(state.checkpoints, message, state.shards.position())
+    return ticket
+
+
+def checkpoint_end(state: JobState, ticket: str, message: CheckpointEnd, now: float) -> None:
+    """The save is complete, or failed.
+
+    Raises:
+        NotFoundError: no such ticket.
+        ConflictError: neither a place nor an error is said.
+    """
+    find(state, message.node)
+    state.checkpoints = checkpoints.end(state.checkpoints, ticket, message, now)
+
+
+def end(
+    state: JobState,
+    node: Node,
+    status: NodeStatus,
+    reason: ExitReason,
+    code: int | None = None,
+    message: str = "",
+) -> None:
+    """A node ended. What it held goes back to the queues. A node that has ended stays as it is."""
+    if node.status.final:
+        return
+    if (
+        node.type == names.PS_TYPE
+        and status is NodeStatus.SUCCEEDED
+        and state.outcome is None
+        and not node.released
+    ):
+        status, reason = NodeStatus.FAILED, ExitReason.UNKNOWN  # nobody told it to end
+    _forget_processes(state, node)
+    state.statistics.forget(str(node))
+    state.last_seen.pop(str(node), None)
+    state.exits_since.pop(str(node), None)
+    state.nodes.change(
+        node, status=status, exit_reason=reason, exit_code=code, message=message[-2048:], waiting=False
+    )
+
+
+def _forget_processes(state: JobState, node: Node) -> None:
+    state.shards.release_node(node.ref)
+    state.versions = ps_manager.forget_reports(state.versions, str(node))
+
+
+def _holds_model(state: JobState, node: Node) -> bool:
+    active = state.versions.active
+    if active is None:
+        return False
+    if node.type == names.PS_TYPE:
+        return node.id in active.ps
+    return node.type == state.settings.chief_type and node.id == active.chief
+
+
+def _may_be_shadow(state: JobState, version: int) -> bool:
+    """Whether the news of a lost server may still be on its way."""
+    active = state.versions.active
+    return active is not None and bool(active.ps) and version == active.number
+
+
+def _is_shadow(state: JobState, version: int) -> bool:
+    """Whether the version that the process belonged to has lost a server, or was left behind."""
+    active, change = state.versions.active, state.versions.change
+    if active is None or version > active.number:
+        return False
+    recovering = change is not None and change.cause is not ps_manager.Cause.PLAN
+    return version < active.number or recovering or bool(state.lost_ps(active.ps))
+
+
+def _spoils_switch(state: JobState, node: Node, message: ExitReport) -> bool:
+    """A process that dies before the first step of a version that a plan made: the plan's failure, not the node's."""
+    plan = state.plan
+    if plan is None or not plan.activated or message.version != plan.number:
+        return False
+    if state.versions.trained >= plan.number:
+        return False
+    last = message.last_lines.strip().rsplit("\n", 1)[-1]
+    broken = f"the process of {node} ended with code {message.code} before the first step: {last}"
+    state.plan = replace(plan, broken=broken)
+    return True

@@ -1,0 +1,68 @@
+"""When a job is over. Pure: from nodes and data to a verdict, or none yet."""
+
+from dataclasses import dataclass
+
+from edl_workflows.jobs import names
+from edl_workflows.master.state.nodes import NodeRegistry, NodeStatus
+from edl_workflows.master.state.settings import JobSettings
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the job ended."""
+
+    succeeded: bool
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the data sets say.
+
+    Attributes:
+        unfinished: names of the finite data sets that are not consumed.
+        failure: why a data set failed.
+    """
+
+    unfinished: tuple[str, ...] = ()
+    failure: str = ""
+
+
+def outcome(registry: NodeRegistry, settings: JobSettings, data: Data, now: float) -> Outcome | None:
+    """The job's end, or None while it can go on.
+
+    It fails when a data set fails, when a critical node can't be replaced or stays pending for too long, and when no
+    worker is left to go on. It succeeds when all workers have ended, those that were not given up with success, and all
+    finite data sets are consumed. An endless data set ends with its workers.
+    """
+    if data.failure:
+        return Outcome(False, "DataSetFailed", data.failure)
+    for node in registry:
+        if not settings.critical(node.type, node.rank) or node.released:
+            continue
+        if node.given_up:
+            return Outcome(False, "CriticalNodeFailed", node.given_up)
+        pending = node.status in (NodeStatus.INITIAL, NodeStatus.PENDING)
+        if pending and 0 < settings.timeouts.pending < now - node.since:
+            message = (
+                f"{node} was pending for {settings.timeouts.pending:g} s, and the job can't go on without it"
+            )
+            return Outcome(False, "PendingTimeout", message)
+    return _ended(registry, data)
+
+
+def _ended(registry: NodeRegistry, data: Data) -> Outcome | None:
+    workers = [
+        node
+        for node in (*registry.of(names.CHIEF_TYPE), *registry.of(names.WORKER_TYPE))
+        if not node.released and node.replaced_by < 0
+    ]
+    if not workers or any(not node.status.final or (node.lost and not node.given_up) for node in workers):
+        return None
+    if not any(node.status is NodeStatus.SUCCEEDED for node in workers):
+        return Outcome(False, "AllWorkersFailed", "; ".join(node.given_up for node in workers)[:2048])
+    if data.unfinished:
+        message = f"all workers ended with success, but these data sets are not consumed: {', '.join(data.unfinished)}"
+        return Outcome(False, "DataNotConsumed", message)
+    return Outcome(True, "Completed", "all data is consumed and all workers ended")

@@ -1,0 +1,127 @@
+"""Whether a manual ScalePlan can be carried out on its job at all. Each message names the field."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanSpec
+from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.plans import changes_ps, wanted
+from edl_workflows.master.state.settings import JobSettings, merged
+
+
+@dataclass(frozen=True)
+class Present:
+    """The job as the plan finds it.
+
+    Attributes:
+        counts: desired counts by role.
+        sizes: size of a node by role, where it is not the template's.
+        nodes: the live nodes by pod name.
+    """
+
+    settings: JobSettings
+    counts: Mapping[str, int]
+    sizes: Mapping[str, NodeResource]
+    nodes: Mapping[str, Node]
+
+
+def problem(spec: ScalePlanSpec, present: Present) -> str:
+    """The first thing wrong with a plan; "" for none."""
+    return next((message for message in _problems(spec, present) if message), "")
+
+
+def _problems(spec: ScalePlanSpec, present: Present) -> Iterator[str]:
+    for name, pods in (("createPods", spec.create_pods), ("removePods", spec.remove_pods)):
+        if pods:
+            yield f"spec.{name}: only plans of a job's master have it; use replicaResourceSpecs and migratePods"
+    for role in spec.replica_resource_specs:
+        yield _role_problem(spec, role, present)
+    for index, pod in enumerate(spec.migrate_pods):
+        yield _migration_problem(spec, index, pod.name, present)
+    for resource in ("cpu", "memory", "gpu"):
+        yield _limit_problem(spec, resource, present)
+
+
+def _role_problem(spec: ScalePlanSpec, role: str, present: Present) -> str:
+    path = f"spec.replicaResourceSpecs.{role}"
+    if role not in present.settings.roles:
+        return f"{path}: the job has no such role; it has {', '.join(sorted(present.settings.roles))}"
+    replicas = _wanted(spec, role)
+    if replicas is None:
+        return ""
+    if role == names.PS_TYPE and replicas < 1:
+        return f"{path}.replicas: {replicas} parameter servers can't hold the model; at least 1 is needed"
+    if role == names.CHIEF_TYPE and replicas != 1:
+        return f"{path}.replicas: a job has exactly one chief"
+    if role == present.settings.chief_type and replicas < 1:
+        return f"{path}.replicas: at least 1 is needed; {role} 0 is the job's chief"
+    return ""
+
+
+def _migration_problem(spec: ScalePlanSpec, index: int, pod: str, present: Present) -> str:
+    path = f"spec.migratePods.{index}.name"
+    node = present.nodes.get(pod)
+    if node is None:
+        return f"{path}: the job has no running pod {pod!r}; it has {', '.join(sorted(present.nodes))}"
+    if (node.type, node.rank) == (present.settings.chief_type, 0):
+        return f"{path}: {pod!r} is the chief, which can't be migrated"
+    if node.type != names.PS_TYPE and _changes_ps(spec, present):
+        return f"{path}: {pod!r} is no parameter server; a plan that changes parameter servers migrates only those"
+    return ""
+
+
+def _changes_ps(spec: ScalePlanSpec, present: Present) -> bool:
+    ps = frozenset(pod for pod, node in present.nodes.items() if node.type == names.PS_TYPE)
+    return changes_ps(spec, present.counts.get(names.PS_TYPE, 0), ps)
+
+
+def _limit_problem(spec: ScalePlanSpec, resource: str, present: Present) -> str:
+    limit = present.settings.limits.get(resource, float("inf"))
+    before = sum(_total(present, role, resource, count, None) for role, count in present.counts.items())
+    after = sum(
+        _total(present, role, resource, _count(spec, role, count), spec)
+        for role, count in present.counts.items()
+    )
+    # A job that was beyond its limits from the start may still shrink.
+    if after <= limit or after <= before:
+        return ""
+    return f"{_asking_field(spec, resource)}: the job would use {after:g} of {resource}, its resourceLimits allow {limit:g}"
+
+
+def _asking_field(spec: ScalePlanSpec, resource: str) -> str:
+    for role, asked in spec.replica_resource_specs.items():
+        if getattr(asked.resource, resource) is not None:
+            return f"spec.replicaResourceSpecs.{role}.resource.{resource}"
+    for index, pod in enumerate(spec.migrate_pods):
+        if getattr(pod.resource, resource) is not None:
+            return f"spec.migratePods.{index}.resource.{resource}"
+    return f"spec.replicaResourceSpecs.{next(iter(spec.replica_resource_specs))}.replicas"
+
+
+def _total(present: Present, role: str, resource: str, count: int, spec: ScalePlanSpec | None) -> float:
+    """Use of a role with `count` nodes: those that are there, without the newest if they are too many, and new ones."""
+    migrated = {pod.name: pod.resource for pod in spec.migrate_pods} if spec else {}
+    live = sorted((n.id, pod) for pod, n in present.nodes.items() if n.type == role)[:count]
+    default = merged(present.sizes.get(role, NodeResource()), present.settings.roles[role].resource)
+    fresh = default
+    asked = wanted(spec, role) if spec else None
+    if asked:
+        fresh = merged(asked.resource, default)
+    sizes = [
+        merged(migrated.get(pod, NodeResource()), merged(present.nodes[pod].resource, default))
+        for _, pod in live
+    ]
+    sizes += [fresh] * (count - len(sizes))
+    return sum(parse_quantity(getattr(size, resource) or "0") for size in sizes)
+
+
+def _count(spec: ScalePlanSpec, role: str, count: int) -> int:
+    wanted = _wanted(spec, role)
+    return count if wanted is None else wanted
+
+
+def _wanted(spec: ScalePlanSpec, role: str) -> int | None:
+    found = wanted(spec, role)
+    return found.replicas if found else None

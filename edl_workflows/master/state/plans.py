@@ -1,0 +1,272 @@
+"""One manual ScalePlan, step by step: a pure machine over what the rest of the job says.
+
+`advance` moves a plan by at most one phase. A phase's effects come only after its entry stands in the plan's status
+(`World.recorded`), so that whoever reads the status knows what may be going on. Failures need no such waiting.
+A plan ends in what it asked for, or in what was before: `Undo` takes everything back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.protocol.cluster import CheckpointRef
+
+MESSAGE_LIMIT = 2048
+
+
+class Effect(StrEnum):
+    """What the rest of the job shall do. Each can be repeated."""
+
+    ASK_CHECKPOINT = "ask-checkpoint"
+    """The chief saves a checkpoint under `PlanRun.request`."""
+    START_CHANGE = "start-change"
+    """New parameter servers start, and the next version is prepared."""
+    APPLY_COUNTS = "apply-counts"
+    """The wanted counts and sizes of all but parameter servers hold from now on."""
+    DRAIN = "drain"
+    """Processes of the active version stop between two steps."""
+    ACTIVATE = "activate"
+    """The next version becomes the active one, from the plan's checkpoint."""
+    UNDO = "undo"
+    """Back to what was before the plan."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step, with Unix seconds."""
+
+    phase: Phase
+    start: float
+    finish: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """A plan that is carried out.
+
+    Attributes:
+        serial: counts what there is to record in the plan's status.
+        begun: the effects of the present phase were given.
+        old_counts, old_sizes: desired counts and sizes before the plan.
+        number: the version that the plan activated.
+        broken: why the version that the plan activated can't train.
+        old_step_time: Unix seconds of the old version's last step.
+    """
+
+    uid: str
+    name: str
+    spec: ScalePlanSpec
+    created: float
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    serial: int = 0
+    begun: bool = False
+    steps: tuple[StepRecord, ...] = ()
+    checkpoint: CheckpointRef | None = None
+    old_counts: dict[str, int] = field(default_factory=dict)
+    old_sizes: dict[str, NodeResource] = field(default_factory=dict)
+    number: int = 0
+    broken: str = ""
+    old_step_time: float = 0.0
+    resumed_step: int | None = None
+    stall_seconds: float | None = None
+    cluster_version: int | None = None
+
+    @property
+    def request(self) -> str:
+        """Id of the save that the present phase waits for."""
+        return f"{self.uid}-{'switch' if self.phase is Phase.RESTARTING else 'checkpoint'}"
+
+    @property
+    def activated(self) -> bool:
+        """Whether the version that the plan made is the active one, and nobody knows yet if it trains."""
+        return self.phase is Phase.VERIFYING
+
+
+@dataclass(frozen=True)
+class World:
+    """What a plan sees of the job.
+
+    Attributes:
+        recorded: the plan's status shows the present phase.
+        cancelled: the plan was deleted.
+        invalid: why the plan can't be carried out at all, with the field; "" if it can.
+        changes_ps: it changes parameter servers.
+        settled: a version trains, and nothing else is under way.
+        save: what became of `PlanRun.request`: the checkpoint, why it failed, or None.
+        broken: why the change of versions can't go on (a server was lost, a process died); "" if it can.
+        prepared: the next version's servers and the workers are ready for the switch.
+        drained: all but the chief have stopped.
+        next_number, trained: the version to come, and the newest that made a step.
+        step_time: Unix seconds of the newest step of the active version.
+        first_step, first_step_time: the active version's first report.
+        scaled: the wanted workers run.
+    """
+
+    recorded: bool
+    cancelled: bool = False
+    invalid: str = ""
+    changes_ps: bool = False
+    settled: bool = False
+    save: CheckpointRef | str | None = None
+    broken: str = ""
+    prepared: bool = False
+    drained: bool = False
+    next_number: int = 0
+    trained: int = 0
+    step_time: float = 0.0
+    first_step: int = 0
+    first_step_time: float = 0.0
+    scaled: bool = False
+
+
+Advance = tuple[PlanRun, tuple[Effect, ...]]
+
+
+def start(uid: str, name: str, spec: ScalePlanSpec, now: float) -> PlanRun:
+    """A plan whose turn has come."""
+    return PlanRun(uid, name, spec, now, serial=1, steps=(StepRecord(Phase.PENDING, now),))
+
+
+def wanted(spec: ScalePlanSpec, role: str) -> ReplicaResourceSpec | None:
+    """What a plan says about a role."""
+    return next((found for name, found in spec.replica_resource_specs.items() if name == role), None)
+
+
+def changes_ps(spec: ScalePlanSpec, ps_count: int, ps_pods: frozenset[str]) -> bool:
+    """Whether carrying out `spec` changes the parameter servers."""
+    ps = wanted(spec, names.PS_TYPE)
+    other_count = ps is not None and ps.replicas is not None and ps.replicas != ps_count
+    return other_count or any(pod.name in ps_pods for pod in spec.migrate_pods)
+
+
+def advance(run: PlanRun, world: World, now: float) -> Advance:
+    """The next state of a plan, and what the rest of the job shall do with it. Repeatable."""
+    if run.phase.final:
+        return run, ()
+    trains = run.activated and world.trained >= run.number
+    failed = None if trains else _failure(run, world, now)
+    if failed is not None:
+        return failed
+    if not world.recorded:
+        return run, ()
+    return _HANDLERS[run.phase](run, world, now)
+
+
+def _failure(run: PlanRun, world: World, now: float) -> Advance | None:
+    if world.cancelled and not run.activated:
+        return _fail(run, now, "Cancelled", "the plan was deleted")
+    if run.phase is Phase.PENDING and world.invalid:
+        return _fail(run, now, "InvalidPlan", world.invalid)
+    if world.broken and run.phase in (Phase.MIGRATING, Phase.RESTARTING, Phase.VERIFYING):
+        return _fail(run, now, "SwitchFailed", world.broken)
+    if _timed_out(run, now):
+        limit = run.spec.step_timeout_seconds
+        return _fail(
+            run, now, "StepTimeout", f"{run.phase} took more than {limit} s (spec.stepTimeoutSeconds)"
+        )
+    return None
+
+
+def finish_with_job(run: PlanRun, now: float) -> PlanRun:
+    """The job ended before the plan did."""
+    return run if run.phase.final else _fail(run, now, "JobFinished", "the job ended before the plan did")[0]
+
+
+def _pending(run: PlanRun, world: World, now: float) -> Advance:
+    if not world.settled:
+        return run, ()
+    if world.changes_ps or run.spec.checkpoint:
+        return _enter(run, Phase.CHECKPOINTING, now), ()
+    return _enter(run, Phase.SCALING, now), ()
+
+
+def _checkpointing(run: PlanRun, world: World, now: float) -> Advance:
+    if not run.begun:
+        return replace(run, begun=True), (Effect.ASK_CHECKPOINT,)
+    if isinstance(world.save, str):
+        return _fail(run, now, "CheckpointFailed", world.save)
+    if world.save is None:
+        return run, ()
+    return _enter(replace(run, checkpoint=world.save), Phase.CHECKPOINTED, now), ()
+
+
+def _checkpointed(run: PlanRun, world: World, now: float) -> Advance:
+    if world.changes_ps:
+        return _enter(run, Phase.MIGRATING, now), ()
+    if run.spec.replica_resource_specs or run.spec.migrate_pods:
+        return _enter(run, Phase.SCALING, now), ()
+    return _enter(run, Phase.SUCCEEDED, now), ()
+
+
+def _migrating(run: PlanRun, world: World, now: float) -> Advance:
+    if not run.begun:
+        if not world.settled:  # a server was lost since the checkpoint; its replacement comes first
+            return run, ()
+        return replace(run, begun=True), (Effect.START_CHANGE, Effect.APPLY_COUNTS)
+    return (_enter(run, Phase.RESTARTING, now), ()) if world.prepared else (run, ())
+
+
+def _restarting(run: PlanRun, world: World, now: float) -> Advance:
+    if not run.begun:
+        return replace(run, begun=True), (Effect.DRAIN,)
+    if not world.drained:
+        return run, ()
+    if isinstance(world.save, str):
+        return _fail(run, now, "CheckpointFailed", world.save)
+    if world.save is None:
+        return run, (Effect.ASK_CHECKPOINT,)
+    switched = replace(run, checkpoint=world.save, number=world.next_number, old_step_time=world.step_time)
+    return _enter(switched, Phase.VERIFYING, now), (Effect.ACTIVATE,)
+
+
+def _verifying(run: PlanRun, world: World, now: float) -> Advance:
+    if world.trained < run.number:
+        return run, ()
+    stall = world.first_step_time - run.old_step_time
+    resumed = replace(
+        run,
+        resumed_step=world.first_step,
+        stall_seconds=round(max(0.0, stall), 3) if world.first_step_time and run.old_step_time else None,
+        cluster_version=run.number,
+    )
+    return _enter(resumed, Phase.SUCCEEDED, now), ()
+
+
+def _scaling(run: PlanRun, world: World, now: float) -> Advance:
+    if not run.begun:
+        return replace(run, begun=True), (Effect.APPLY_COUNTS,)
+    return (_enter(run, Phase.SUCCEEDED, now), ()) if world.scaled else (run, ())
+
+
+_HANDLERS: dict[Phase, Callable[[PlanRun, World, float], Advance]] = {
+    Phase.PENDING: _pending,
+    Phase.CHECKPOINTING: _checkpointing,
+    Phase.CHECKPOINTED: _checkpointed,
+    Phase.MIGRATING: _migrating,
+    Phase.RESTARTING: _restarting,
+    Phase.VERIFYING: _verifying,
+    Phase.SCALING: _scaling,
+}
+
+
+def _enter(run: PlanRun, phase: Phase, now: float, message: str = "") -> PlanRun:
+    last = replace(run.steps[-1], finish=now, message=message)
+    steps = (*run.steps[:-1], last) if phase.final else (*run.steps[:-1], last, StepRecord(phase, now))
+    return replace(run, phase=phase, steps=steps, begun=False, serial=run.serial + 1)
+
+
+def _fail(run: PlanRun, now: float, reason: str, message: str) -> Advance:
+    text = message[:MESSAGE_LIMIT]
+    untouched = run.phase is Phase.PENDING
+    failed = replace(_enter(run, Phase.FAILED, now, text), reason=reason, message=text)
+    return failed, () if untouched else (Effect.UNDO,)
+
+
+def _timed_out(run: PlanRun, now: float) -> bool:
+    waits_its_turn = run.phase is Phase.PENDING
+    return not waits_its_turn and now - run.steps[-1].start > run.spec.step_timeout_seconds

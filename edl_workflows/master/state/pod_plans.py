@@ -1,0 +1,89 @@
+"""Auto ScalePlans, written ahead: which pods the job needs made or removed, under names that a repetition finds again.
+
+A plan is part of the stored state before it is created in the cluster. A master that dies in between creates the same one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus, PodState
+
+RETRY_SECONDS = 30.0
+"""After a plan that could not be carried out, before the next one asks for the same pods."""
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """One auto ScalePlan: nodes to make and to remove, by (type, id)."""
+
+    number: int
+    create: tuple[tuple[str, int], ...]
+    remove: tuple[tuple[str, int], ...]
+
+    def name(self, job: str) -> str:
+        """Name of its ScalePlan, as upstream's ElasticJobScaler names them."""
+        return f"{job}-scaleplan-{self.number}"
+
+
+@dataclass(frozen=True)
+class PodPlans:
+    """Plans that are not known to be carried out, and when the next may be made."""
+
+    last_number: int = 0
+    open: tuple[PodPlan, ...] = ()
+    not_before: float = 0.0
+
+
+def ask(plans: PodPlans, registry: NodeRegistry, release_grace: float, now: float) -> PodPlans:
+    """Puts what is newly needed into one further plan."""
+    if now < plans.not_before:
+        return plans
+    create = [n for n in registry if n.live and n.status is NodeStatus.INITIAL and not n.asked]
+    remove = [n for n in registry if not n.removal_asked and _to_remove(n, release_grace, now)]
+    if not create and not remove:
+        return plans
+    for node in create:
+        registry.change(node, asked=True)
+    for node in remove:
+        registry.change(node, removal_asked=True)
+    plan = PodPlan(plans.last_number + 1, _refs(create), _refs(remove))
+    return replace(plans, last_number=plan.number, open=(*plans.open, plan))
+
+
+def carried_out(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
+    """A plan's pods are made and removed."""
+    for plan in plans.open:
+        if plan.number == number:
+            for node in _known(registry, plan.create):
+                registry.change(node, status=NodeStatus.PENDING, since=now)
+    return replace(plans, open=tuple(plan for plan in plans.open if plan.number != number))
+
+
+def refused(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
+    """A plan failed: what it asked for is asked for again, a while later."""
+    for plan in plans.open:
+        if plan.number == number:
+            for node in _known(registry, plan.create):
+                registry.change(node, asked=node.status is not NodeStatus.INITIAL)
+            for node in _known(registry, plan.remove):
+                registry.change(node, removal_asked=False)
+    rest = tuple(plan for plan in plans.open if plan.number != number)
+    return replace(plans, open=rest, not_before=now + RETRY_SECONDS)
+
+
+def _to_remove(node: Node, release_grace: float, now: float) -> bool:
+    if node.pod not in (PodState.THERE, PodState.ENDED):
+        return False
+    if node.released:
+        ended = node.pod is PodState.ENDED or node.status.final or not node.registered
+        return ended or now - node.released_at > release_grace
+    # It was given up by us while its pod may still run: silent, or pending for too long.
+    return node.lost and node.pod is PodState.THERE and now - node.since > release_grace
+
+
+def _refs(nodes: Iterable[Node]) -> tuple[tuple[str, int], ...]:
+    return tuple((node.type, node.id) for node in nodes)
+
+
+def _known(registry: NodeRegistry, refs: Iterable[tuple[str, int]]) -> list[Node]:
+    return [node for ref in refs if (node := registry.find(*ref)) is not None]

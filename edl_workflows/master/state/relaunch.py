@@ -1,0 +1,110 @@
+"""Whether a failed node is replaced, and by what: one table over the reasons for which nodes end.
+
+As upstream decides (DLRover's ``_should_relaunch``), without its quirk that any Allreduce job relaunches after fatal errors.
+"""
+
+from dataclasses import dataclass
+
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.state.nodes import ExitReason, Node
+from edl_workflows.master.state.settings import MIB, JobSettings, merged
+
+MAX_MEMORY_MIB = 65_536
+"""Upstream's bound of what a node gets after it ran out of memory."""
+
+_BY_CODE = {
+    0: ExitReason.SUCCEEDED,
+    1: ExitReason.FATAL,
+    134: ExitReason.FATAL,
+    137: ExitReason.KILLED,
+    143: ExitReason.KILLED,
+    247: ExitReason.OOM,
+    14: ExitReason.HARDWARE,
+    201: ExitReason.HARDWARE,
+    202: ExitReason.HARDWARE,
+}
+
+_TAKEN_AWAY = frozenset({"", "Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
+"""``status.reason`` of pods that ended without an exit code and are not to blame for it."""
+
+
+def exit_reason(code: int | None, pod_reason: str = "") -> ExitReason:
+    """Why a node ended, by its exit code and what Kubernetes says about the container."""
+    if pod_reason == "OOMKilled":
+        return ExitReason.OOM
+    if code is None:
+        return ExitReason.KILLED if pod_reason in _TAKEN_AWAY else ExitReason.UNKNOWN
+    return _BY_CODE.get(code, ExitReason.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a reason entails.
+
+    Attributes:
+        budget: each replacement uses the node's budget.
+        always_only: only under restartPolicy Always.
+        more_memory: the replacement gets twice the memory.
+    """
+
+    budget: bool = True
+    always_only: bool = False
+    more_memory: bool = False
+
+
+RULES: dict[ExitReason, Rule] = {
+    ExitReason.KILLED: Rule(budget=False),
+    ExitReason.OOM: Rule(more_memory=True),
+    ExitReason.FATAL: Rule(always_only=True),
+    ExitReason.HARDWARE: Rule(),
+    ExitReason.UNKNOWN: Rule(),
+    ExitReason.NO_HEARTBEAT: Rule(),
+    ExitReason.PENDING_TIMEOUT: Rule(),
+}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a failed node.
+
+    Attributes:
+        refused: why it is not replaced; "" if it is.
+        resource: size of the replacement.
+        relaunches: count of the replacement.
+    """
+
+    refused: str = ""
+    resource: NodeResource | None = None
+    relaunches: int = 0
+
+
+def decide(node: Node, settings: JobSettings) -> Decision:
+    """Whether `node`, which ended without success, is replaced."""
+    assert node.exit_reason is not None
+    rule = RULES[node.exit_reason]
+    why = f"{node} ended with {node.exit_reason}" + (f" ({node.exit_code})" if node.exit_code else "")
+    role = settings.roles[node.type]
+    if rule.always_only and not role.restart_always:
+        return Decision(refused=f"{why}; restartPolicy Always would replace it")
+    budget = settings.budget(node.type, node.rank)
+    if rule.budget and node.relaunches >= budget:
+        return Decision(refused=f"{why}; its budget of {budget} replacements (restartCount) is used up")
+    resource = node.resource
+    if rule.more_memory:
+        grown = _more_memory(node.resource, role.resource, settings)
+        if grown is None:
+            return Decision(refused=f"{why}; it can get no more memory (resourceLimits, {MAX_MEMORY_MIB}Mi)")
+        resource = grown
+    return Decision(resource=resource, relaunches=node.relaunches + rule.budget)
+
+
+def _more_memory(own: NodeResource, template: NodeResource, settings: JobSettings) -> NodeResource | None:
+    """Twice the memory within the bounds; None if it has the most there is. Unlimited memory stays unlimited."""
+    memory = merged(own, template).memory
+    if memory is None:
+        return own
+    current = parse_quantity(memory) / MIB
+    bound = min(MAX_MEMORY_MIB, settings.limits.get("memory", float("inf")) / MIB)
+    grown = min(2 * current, bound)
+    return own.model_copy(update={"memory": f"{int(grown)}Mi"}) if grown > current else None

@@ -1,0 +1,156 @@
+"""What a job asks of its master, as plain values: counts, sizes, restart rules. Made from the ElasticJob's spec.
+
+The spec's replica counts are only where a job begins; afterwards ScalePlans change them (`edl_workflows.master.state.job`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import ElasticJobSpec, ReplicaSpec
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.jobs.scale_plan.model import NodeResource
+
+TRAINING_TYPES = (names.PS_TYPE, names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
+ELASTIC_TYPES = (names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
+"""Roles whose nodes come and go within a cluster version."""
+MIB = 2.0**20
+MAX_BUDGET = 5
+"""Upstream: the budget of a node is min(restartCount, 5)."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """One role of the job.
+
+    Attributes:
+        replicas: how many nodes the spec asks for.
+        restart_always: replace a node even after a fatal exit code.
+        restart_count: budget of replacements of a node.
+        restart_timeout: seconds a replacement may stay pending; 0 is no limit.
+        critical_nodes: as the spec says it: "", ``all``, ``none`` or "<rank>:<budget>,…".
+        resource: size of a node by the template.
+    """
+
+    replicas: int = 0
+    restart_always: bool = False
+    restart_count: int = 3
+    restart_timeout: int = 0
+    critical_nodes: str = ""
+    resource: NodeResource = field(default_factory=NodeResource)
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """All in seconds.
+
+    Attributes:
+        heartbeat: a node silent for so long has failed.
+        pending: the job fails when a node that it can't do without is pending for so long; 0: never.
+        verdict: for so long, the failure of a worker may turn out to be the shadow of a lost parameter server.
+        release: a released node has so long to end by itself before its pod is removed.
+    """
+
+    heartbeat: float = 600.0
+    pending: float = 900.0
+    verdict: float = 10.0
+    release: float = 30.0
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What does not change while a master runs, but for `suspend`.
+
+    Attributes:
+        limits: resource name → upper bound of the whole job (cpu in cores, memory in bytes, gpu in pieces).
+        timeouts: see `Timeouts`.
+    """
+
+    name: str
+    namespace: str
+    roles: Mapping[str, Role]
+    limits: Mapping[str, float] = field(default_factory=dict)
+    suspend: bool = False
+    timeouts: Timeouts = Timeouts()
+
+    @property
+    def has_ps(self) -> bool:
+        """Whether the model lives in parameter servers."""
+        return names.PS_TYPE in self.roles
+
+    @property
+    def chief_type(self) -> str:
+        """The role whose rank 0 initialises, checkpoints and restores."""
+        return names.CHIEF_TYPE if names.CHIEF_TYPE in self.roles else names.WORKER_TYPE
+
+    def critical(self, node_type: str, rank: int) -> bool:
+        """Whether the job can't go on without this node. Parameter servers and the chief always are critical."""
+        if node_type == names.PS_TYPE or (node_type, rank) == (self.chief_type, 0):
+            return True
+        listed = self.roles[node_type].critical_nodes
+        return listed == "all" or str(rank) in _critical_budgets(listed)
+
+    def budget(self, node_type: str, rank: int) -> int:
+        """How often a node of this rank may be replaced."""
+        role = self.roles[node_type]
+        own = _critical_budgets(role.critical_nodes).get(str(rank))
+        return min(role.restart_count, MAX_BUDGET) if own is None else own
+
+
+def settings_of(name: str, namespace: str, spec: ElasticJobSpec, timeouts: Timeouts) -> JobSettings:
+    """The settings that a job's spec says.
+
+    Args:
+        name: of the job.
+        namespace: of the job.
+        spec: of the job.
+        timeouts: of the installation.
+    """
+    bounds = spec.resource_limits
+    return JobSettings(
+        name=name,
+        namespace=namespace,
+        roles={
+            role: _role(spec.replica_specs[role]) for role in TRAINING_TYPES if role in spec.replica_specs
+        },
+        limits={
+            "cpu": parse_quantity(bounds.cpu),
+            "memory": parse_quantity(bounds.memory),
+            "gpu": parse_quantity(bounds.gpu),
+        },
+        suspend=spec.suspend,
+        timeouts=timeouts,
+    )
+
+
+def merged(resource: NodeResource, default: NodeResource) -> NodeResource:
+    """`resource` with what it leaves out taken from `default`."""
+    said = {name: value for name, value in resource if value is not None}
+    return default.model_copy(update=said)
+
+
+def _role(spec: ReplicaSpec) -> Role:
+    return Role(
+        replicas=spec.replicas,
+        restart_always=spec.restart_policy == "Always",
+        restart_count=spec.restart_count,
+        restart_timeout=spec.restart_timeout,
+        critical_nodes=spec.critical_nodes,
+        resource=_template_resource(spec.template),
+    )
+
+
+def _template_resource(template: Mapping[str, Any]) -> NodeResource:
+    """Size of the main container: its limits, else its requests."""
+    container: Mapping[str, Any] = ((template.get("spec") or {}).get("containers") or [{}])[0]
+    resources = container.get("resources") or {}
+    said = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    gpus = next((value for name, value in sorted(said.items()) if name.endswith("/gpu")), None)
+    return NodeResource(cpu=said.get("cpu"), memory=said.get("memory"), gpu=gpus)
+
+
+def _critical_budgets(text: str) -> dict[str, int]:
+    if ":" not in text:
+        return {}
+    return {rank: int(budget) for rank, budget in (part.split(":") for part in text.split(","))}

@@ -1,0 +1,96 @@
+"""Draws all consequences: level-triggered, from the whole state. A second call at the same time changes nothing.
+
+The order matters: first who is there, then the plan (which may have to be taken back), then versions and nodes, then what
+to ask of the cluster, and last whether the job is over.
+"""
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.state import outcome, plan_steps, pod_plans, settings, version_steps, worker_manager
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.messages import end
+from edl_workflows.master.state.nodes import ExitReason, NodeStatus, PodState
+from edl_workflows.protocol.datasets import LeaseState
+
+
+def settle(state: JobState, now: float) -> None:
+    """Brings the job as far as it can go now."""
+    state.shards.expire(now)
+    if state.outcome is not None:
+        return
+    if (
+        not state.settings.suspend
+    ):  # suspended nodes are taken away on purpose: nothing is replaced or given up
+        _find_silent(state, now)
+        plan_steps.step(state, now)
+        _settle_elastic(state, now)
+        version_steps.step(state, now)
+        if state.watches_pods:
+            grace = state.settings.timeouts.release
+            state.pod_plans = pod_plans.ask(state.pod_plans, state.nodes, grace, now)
+        state.outcome = outcome.outcome(state.nodes, state.settings, _data(state), now)
+    _forget_ended(state)
+    if state.outcome is not None:
+        plan_steps.finish(state, now)
+
+
+def _find_silent(state: JobState, now: float) -> None:
+    for node in state.nodes:
+        if node.status is NodeStatus.RUNNING:
+            silent = now - state.last_seen.setdefault(str(node), now)
+            if silent > state.settings.timeouts.heartbeat:
+                end(
+                    state,
+                    node,
+                    NodeStatus.FAILED,
+                    ExitReason.NO_HEARTBEAT,
+                    message=f"silent for {silent:.0f} s",
+                )
+        elif node.relaunches and node.status in (NodeStatus.INITIAL, NodeStatus.PENDING):
+            limit = state.settings.roles[node.type].restart_timeout
+            if 0 < limit < now - node.since:
+                end(
+                    state,
+                    node,
+                    NodeStatus.FAILED,
+                    ExitReason.PENDING_TIMEOUT,
+                    message=f"pending for {limit} s",
+                )
+
+
+def _settle_elastic(state: JobState, now: float) -> None:
+    for node_type in settings.ELASTIC_TYPES:
+        if node_type not in state.settings.roles:
+            continue
+        for node in state.nodes.of(node_type):
+            if node.lost and not node.released:
+                version_steps.replace_node(state, node, now)
+        size = state.sizes.get(node_type, NodeResource())
+        wanted = state.counts.get(node_type, 0)
+        for released in worker_manager.scale(state.nodes, state.settings, node_type, wanted, size, now):
+            state.shards.release_node(released.ref)
+
+
+def _forget_ended(state: JobState) -> None:
+    """Nodes whose end has no consequence any more need not be remembered: their ids are not used again."""
+    kept = state.versions.kept
+    for node in state.nodes:
+        if node.type == names.PS_TYPE and node.id in kept:
+            continue
+        over = node.status.final or not node.registered
+        if node.released:
+            if (node.asked or node.pod) and state.watches_pods:
+                over = node.pod is PodState.GONE
+        else:
+            over = node.status.final and node.replaced_by >= 0 and not node.removal_asked
+        if over:
+            state.nodes.forget(node)
+
+
+def _data(state: JobState) -> outcome.Data:
+    unfinished = [
+        progress.name
+        for progress in state.shards.all_progress()
+        if progress.state is LeaseState.OK and (progress.num_epochs > 0)
+    ]
+    return outcome.Data(tuple(unfinished), state.shards.failure)

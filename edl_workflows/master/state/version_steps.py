@@ -1,0 +1,90 @@
+"""Between the cluster versions (`ps_manager`) and the rest of the state: losses, recovery, activation, what may go."""
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.shards.snapshot import JobPosition
+from edl_workflows.master.state import checkpoints, ps_manager, relaunch, worker_manager
+from edl_workflows.master.state.job import JobState, Steps
+from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.ps_manager import Cause
+
+
+def replace_node(state: JobState, node: Node, now: float) -> Node | None:
+    """The node that takes a lost one's rank; None if it is not replaced (then it is given up)."""
+    if node.replaced_by >= 0:
+        return state.nodes.find(node.type, node.replaced_by)
+    if node.given_up:
+        return None
+    decision = relaunch.decide(node, state.settings)
+    if decision.resource is None:
+        state.nodes.change(node, given_up=decision.refused)
+        return None
+    fresh = state.nodes.add(node.type, node.rank, now, decision.resource, decision.relaunches)
+    state.nodes.change(node, replaced_by=fresh.id)
+    return fresh
+
+
+def step(state: JobState, now: float) -> None:
+    """Takes the change of versions on, or begins one that a loss calls for. Plans activate their change themselves."""
+    _begin_change(state, now)
+    change = state.versions.change
+    if change is None:
+        _release_unneeded(state, now)
+        return
+    if change.cause is not Cause.PLAN:
+        known = state.ps_by_id
+        lost = [known[node_id] for node_id in state.lost_ps(change.target) if node_id in known]
+        fresh = {node.id: new.id for node in lost if (new := replace_node(state, node, now)) is not None}
+        state.versions = ps_manager.follow_replacements(state.versions, fresh)
+    registered = frozenset(node.id for node in state.nodes.of(names.PS_TYPE) if node.registered)
+    state.versions = ps_manager.number(state.versions, registered)
+    if change.cause is not Cause.PLAN and ps_manager.ps_ready(state.versions) and _chief_is_there(state):
+        activate(state, state.checkpoints.newest)
+    _release_unneeded(state, now)
+
+
+def _begin_change(state: JobState, now: float) -> None:
+    versions = state.versions
+    if versions.change is not None:
+        return
+    if versions.active is None:
+        count = state.counts.get(names.PS_TYPE, 0) if state.settings.has_ps else 0
+        target = ps_manager.initial(state.nodes, count, state.sizes.get(names.PS_TYPE, NodeResource()), now)
+        state.versions = ps_manager.begin(versions, Cause.INITIAL, target)
+    elif state.lost_ps(versions.active.ps) or _chief_is_another(state):
+        target = ps_manager.restored_target(state.ps_by_id, versions.active.ps)
+        state.versions = ps_manager.begin(versions, Cause.RECOVERY, target)
+
+
+def _chief_is_another(state: JobState) -> bool:
+    """In a job without parameter servers the model is lost with the chief."""
+    active, chief = state.versions.active, state.chief
+    if state.settings.has_ps or active is None or chief is None:
+        return False
+    return chief.live and chief.id != active.chief
+
+
+def _chief_is_there(state: JobState) -> bool:
+    return state.settings.has_ps or (state.chief is not None and state.chief.registered)
+
+
+def activate(state: JobState, saved: checkpoints.Saved | None) -> None:
+    """The next version becomes the active one; model and data go back to the checkpoint together."""
+    first = state.versions.active is None
+    chief = -1 if state.settings.has_ps or state.chief is None else state.chief.id
+    state.versions = ps_manager.activate(state.versions, saved.ref if saved else None, chief)
+    if not first:
+        state.shards.rollback(saved.position if saved else JobPosition())
+    state.checkpoints = checkpoints.abandon_pending(state.checkpoints)
+    state.steps = Steps(step=saved.step if saved else 0)
+    state.statistics.restart()
+    for node in state.nodes:
+        if node.waiting:
+            state.nodes.change(node, waiting=False)
+
+
+def _release_unneeded(state: JobState, now: float) -> None:
+    kept = state.versions.kept
+    for node in state.nodes.live(names.PS_TYPE):
+        if node.id not in kept:
+            worker_manager.release(state.nodes, node, now)

@@ -1,0 +1,185 @@
+"""What is to be said, read from the state: the nodes' directive, statuses of job and plan, the state as users want it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import CheckpointStatus, ProgressStatus
+from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, ScalePlanStatus, Step
+from edl_workflows.master.state.job import JobState, Said
+from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.ps_manager import Cause
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster, PsMember
+from edl_workflows.protocol.nodes import Directive, NodeRef
+
+
+def say(state: JobState) -> Said:
+    """What all nodes are to be told now; its revision grows with each change of what is said."""
+    versions = state.versions
+    change = versions.change
+    fresh = Directive(
+        revision=state.said.directive.revision,
+        active=_cluster(state, versions.active.number, versions.active.ps, versions.active.restore)
+        if versions.active
+        else None,
+        next=_cluster(state, change.number, change.target, None) if change and change.number else None,
+        drain=bool(change and change.draining),
+        save=state.checkpoints.request,
+        trained=versions.trained,
+        workers=_workers(state),
+        finished=state.outcome is not None and state.outcome.succeeded,
+    )
+    failed = state.outcome is not None and not state.outcome.succeeded
+    stopping = tuple(
+        sorted(str(node) for node in state.nodes if failed or node.released or node.status.final)
+    )
+    if (fresh, stopping) == (state.said.directive, state.said.stopping):
+        return state.said
+    return Said(fresh.model_copy(update={"revision": fresh.revision + 1}), stopping)
+
+
+def directive_for(said: Said, node: str, *, known: bool) -> Directive:
+    """The directive of one node. One that is forgotten shall stop."""
+    if known and node not in said.stopping:
+        return said.directive
+    return said.directive.model_copy(update={"stop": True})
+
+
+def may_lease(state: JobState, version: int) -> bool:
+    """Whether a process of this version (0: it didn't say) gets data now.
+
+    Not while the active version drains or its model is lost: what would be trained then is trained for nothing.
+    """
+    change, active = state.versions.change, state.versions.active
+    pausing = change is not None and (change.draining or change.cause is not Cause.PLAN)
+    return not pausing and active is not None and version in (0, active.number)
+
+
+def _cluster(state: JobState, number: int, ps: tuple[int, ...], restore: CheckpointRef | None) -> Cluster:
+    chief = state.chief
+    return Cluster(
+        version=number,
+        ps=[
+            PsMember(rank=rank, id=node_id, address=_address(state, names.PS_TYPE, node_id, number))
+            for rank, node_id in enumerate(ps)
+        ],
+        restore=restore,
+        chief_type=state.settings.chief_type,
+        chief_id=chief.id if chief else 0,
+    )
+
+
+def _workers(state: JobState) -> dict[int, str]:
+    active = state.versions.active
+    number = active.number if active else 1
+    workers = sorted(state.nodes.live(names.WORKER_TYPE), key=lambda node: node.rank)
+    return {n.rank: _address(state, names.WORKER_TYPE, n.id, number) for n in workers if n.registered}
+
+
+def _address(state: JobState, node_type: str, node_id: int, version: int) -> str:
+    return names.node_address(state.settings.name, state.settings.namespace, node_type, node_id, version)
+
+
+def plan_status(run: PlanRun) -> dict[str, Any]:
+    """The status of a ScalePlan, as a JSON merge patch."""
+    status = ScalePlanStatus(
+        phase=run.phase,
+        reason=run.reason,
+        message=run.message,
+        create_time=_time(run.created),
+        finish_time=_time(run.steps[-1].finish) if run.phase.final else None,
+        steps=[
+            Step(
+                phase=step.phase,
+                start_time=_time(step.start),
+                finish_time=None if step.finish is None else _time(step.finish),
+                message=step.message,
+            )
+            for step in run.steps
+        ],
+        checkpoint=PlanCheckpoint(uri=run.checkpoint.uri, step=run.checkpoint.step)
+        if run.checkpoint
+        else None,
+        resumed_step=run.resumed_step,
+        stall_seconds=run.stall_seconds,
+        cluster_version=run.cluster_version,
+    )
+    patch = status.to_dict()
+    patch.pop("conditions", None)
+    return patch
+
+
+def job_status(state: JobState, now: float) -> dict[str, Any]:
+    """The part of the ElasticJob's status that its master writes, as a JSON merge patch."""
+    progress = ProgressStatus(
+        step=state.steps.step,
+        records=records_done(state),
+        speed=round(state.statistics.speed, 3),
+        records_per_second=round(state.statistics.records_per_second, 3),
+        cluster_version=state.versions.active.number if state.versions.active else 0,
+        data_finished=state.shards.finished,
+        time=_time(round(now, 3)),
+    )
+    patch: dict[str, Any] = {"progress": progress.to_dict()}
+    newest = state.checkpoints.newest
+    if newest is not None:
+        checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
+        patch["checkpoint"] = checkpoint.to_dict()
+    if state.outcome is not None and not state.outcome.succeeded:
+        patch["failure"] = {"reason": state.outcome.reason, "message": state.outcome.message[:4096]}
+    return patch
+
+
+def records_done(state: JobState) -> int:
+    """Acknowledged records of all data sets."""
+    return sum(progress.records_done for progress in state.shards.all_progress())
+
+
+def status(state: JobState, now: float) -> dict[str, Any]:
+    """The state as users want it: ``GET /v1/status``."""
+    said = state.said.directive
+    return {
+        "job": state.settings.name,
+        "namespace": state.settings.namespace,
+        "outcome": _plain(state.outcome),
+        **job_status(state, now),
+        "counts": state.counts,
+        "nodes": [
+            _node(state, node.ref) for node in sorted(state.nodes, key=lambda n: (n.type, n.rank, n.id))
+        ],
+        "directive": said.model_dump(mode="json"),
+        "datasets": [progress.model_dump(mode="json") for progress in state.shards.all_progress()],
+        "plan": {"name": state.plan.name, **plan_status(state.plan)} if state.plan else None,
+    }
+
+
+def _node(state: JobState, ref: NodeRef) -> dict[str, Any]:
+    node = state.nodes.find(ref.type, ref.id)
+    assert node is not None
+    usage = state.statistics.usage.get(str(node))
+    return {
+        "name": names.node_name(state.settings.name, node.type, node.id),
+        "type": node.type,
+        "id": node.id,
+        "rank": node.rank,
+        "status": str(node.status),
+        "registered": node.registered,
+        "critical": state.settings.critical(node.type, node.rank),
+        "relaunches": node.relaunches,
+        "released": node.released,
+        "waiting": node.waiting,
+        "exitReason": str(node.exit_reason) if node.exit_reason else None,
+        "exitCode": node.exit_code,
+        "message": node.given_up or node.message,
+        "resource": node.resource.to_dict(),
+        "usage": usage.model_dump() if usage else None,
+    }
+
+
+def _plain(outcome: object) -> dict[str, Any] | None:
+    return None if outcome is None else dict(vars(outcome))
+
+
+def _time(seconds: float | None) -> datetime:
+    assert seconds is not None
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,64 @@
+"""Workers, chief and evaluators: as many as wanted, each lost one replaced at its rank. Pure transitions of the registry.
+
+They come and go within a cluster version; parameter servers are `ps_manager`'s.
+"""
+
+from collections.abc import Iterable
+
+from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus
+from edl_workflows.master.state.settings import JobSettings
+
+
+def scale(
+    registry: NodeRegistry, settings: JobSettings, node_type: str, wanted: int, size: NodeResource, now: float
+) -> list[Node]:
+    """Makes or releases nodes until `wanted` ranks are taken. A second call changes nothing.
+
+    Up: the lowest free ranks. A worker that succeeded keeps its rank: it is not made again (upstream does). One that was
+    given up keeps it too. Down: the highest ids first, critical ones last.
+
+    Returns:
+        The nodes that were released.
+    """
+    taken = {node.rank for node in registry.of(node_type) if _keeps_rank(node)}
+    for rank in _free_ranks(taken, wanted - len(taken)):
+        registry.add(node_type, rank, now, size)
+    live = registry.live(node_type)
+    # The chief and other critical nodes stand at the end of the line.
+    line = sorted(live, key=lambda node: (settings.critical(node.type, node.rank), -node.id))
+    return [release(registry, node, now) for node in line[: max(0, len(live) - wanted)]]
+
+
+def release(registry: NodeRegistry, node: Node, now: float) -> Node:
+    """The node is not wanted any more: it is told to stop, is never replaced, and its pod goes (upstream's is_released)."""
+    return node if node.released else registry.change(node, released_at=now, waiting=False)
+
+
+def migrate(registry: NodeRegistry, sizes: Iterable[tuple[Node, NodeResource]], now: float) -> None:
+    """Replaces workers by ones of another size, rank kept."""
+    for node, size in sizes:
+        release(registry, node, now)
+        fresh = registry.add(node.type, node.rank, now, size, node.relaunches)
+        registry.change(node, replaced_by=fresh.id)
+
+
+def satisfied(registry: NodeRegistry, node_type: str, wanted: int) -> bool:
+    """Whether all wanted nodes run (or have succeeded) and none too many does."""
+    nodes = [node for node in registry.of(node_type) if not node.released and node.replaced_by < 0]
+    there = [node for node in nodes if node.registered or node.status is NodeStatus.SUCCEEDED]
+    return len(there) >= wanted and len(registry.live(node_type)) <= wanted
+
+
+def _keeps_rank(node: Node) -> bool:
+    return node.replaced_by < 0 and not node.released
+
+
+def _free_ranks(taken: set[int], count: int) -> list[int]:
+    free: list[int] = []
+    rank = 0
+    while len(free) < count:
+        if rank not in taken:
+            free.append(rank)
+        rank += 1
+    return free
