@@ -65,7 +65,7 @@ def node_pod(job: ElasticJob, node: Node) -> dict[str, Any]:
     labels = node_labels(job, node.type, node.id) | {names.RANK_INDEX_LABEL: str(node.rank)}
     pod = _pod(names.node_name(job.metadata.name, node.type, node.id), job, spec.template, labels)
     main = pod["spec"]["containers"][0]
-    main["env"] = merge_by_name(main.get("env") or (), [*_user_env(job), *_node_env(job, node)])
+    main["env"] = merge_env(main.get("env") or (), [*_node_env(job, node), *_user_env(job)])
     _set_resources(main, node.resource)
     _set_scheduling(pod["spec"], spec, node)
     return pod
@@ -97,7 +97,7 @@ def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -
     containers = pod["spec"].setdefault("containers", [])
     own = containers[0] if containers else {}
     main = _master_container(settings) | own
-    main["env"] = merge_by_name(own.get("env") or (), _master_env(job))
+    main["env"] = merge_env(own.get("env") or (), _master_env(job))
     pod["spec"]["containers"] = [main, *containers[1:]]
     if spec and spec.priority in ("high", "low"):
         pod["spec"]["priorityClassName"] = spec.priority
@@ -114,16 +114,14 @@ def master_service(job: ElasticJob) -> dict[str, Any]:
     return service
 
 
-def merge_by_name(
-    base: Iterable[Mapping[str, Any]], over: Iterable[Mapping[str, Any]]
+def merge_env(
+    template: Iterable[Mapping[str, Any]], over: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Merge two lists of named items as a strategic merge does: those of `over` replace, new ones come last.
-
-    Variables of ``base`` keep their place, since a later ``$(VAR)`` may refer to an earlier variable.
-    """
-    merged = {item["name"]: dict(item) for item in base}
-    merged.update((item["name"], dict(item)) for item in over)
-    return list(merged.values())
+    """A container's variables: those of `over` first, then the template's others. A ``$(VAR)`` sees only what stands before
+    it, so a user's variable may refer to any of ours."""
+    merged = {variable["name"]: dict(variable) for variable in over}
+    own = [dict(variable) for variable in template if variable["name"] not in merged]
+    return [*merged.values(), *own]
 
 
 def _pod(

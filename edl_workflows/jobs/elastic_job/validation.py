@@ -39,10 +39,8 @@ def name(metadata: Metadata) -> list[Problem]:
 def _name_fits(path: str, value: str, limit: int, *, whole: bool = True) -> list[Problem]:
     problems = []
     if len(value) > limit:
-        reason = f"the job's services add to it, and their names hold {63} characters"
-        problems.append(
-            Problem(path, f"is {len(value)} characters long, at most {limit} are possible: {reason}")
-        )
+        reason = "the names of the job's services add to it, and hold 63"
+        problems.append(Problem(path, f"has {len(value)} characters, at most {limit} are possible: {reason}"))
     if not DNS_LABEL.match(value if whole else value + "x"):
         problems.append(
             Problem(path, f"{value!r} must be lower-case letters, digits and '-', beginning with a letter")

@@ -10,15 +10,22 @@ from edl_workflows.jobs.testing import World
 Manifest = dict[str, Any]
 
 
+def make_template() -> Manifest:
+    """The template of a training pod."""
+    container = {
+        "name": "main",
+        "image": "train:1",
+        "command": ["edl", "agent", "run", "--", "python", "train.py"],
+    }
+    return {"spec": {"containers": [container]}}
+
+
 def make_job(**spec: Any) -> Manifest:
     """A job of 2 parameter servers and 1 worker."""
-    template = {
-        "spec": {"containers": [{"name": "main", "image": "train:1", "command": ["edl", "agent", "run"]}]}
-    }
     base = {
         "replicaSpecs": {
-            "ps": {"replicas": 2, "template": template},
-            "worker": {"replicas": 1, "template": template},
+            "ps": {"replicas": 2, "template": make_template()},
+            "worker": {"replicas": 1, "template": make_template()},
         }
     }
     return {

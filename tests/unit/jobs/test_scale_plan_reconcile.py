@@ -121,8 +121,7 @@ def test_invalid_auto_plan_fails_and_makes_nothing(
         ),
         pytest.param(
             {"migratePods": [{"name": "digits-edljob-ps-5"}]},
-            "spec.migratePods.0.name: the job has no pod 'digits-edljob-ps-5'; it has "
-            "digits-edljob-ps-0",
+            "spec.migratePods.0.name: the job has no pod 'digits-edljob-ps-5'; it has digits-edljob-ps-0",
             id="no such pod",
         ),
     ],
