@@ -240,7 +240,7 @@ def _initialise(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -
     prepared = False
     if not job.active and job.is_chief and not session.run(graph.is_initialised):
         session.run(graph.initialise)
-        before = job.cluster.restore
+        before = store.newest()
         if before is not None:  # warms every cache; the switch restores again, from the checkpoint taken then
             graph.restore(session, before)
         prepared = True

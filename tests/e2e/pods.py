@@ -1,0 +1,126 @@
+"""Pods of a job as plain processes: agents with the environment, and the addresses, that the embedded cluster gives."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edl_workflows.jobs import names
+from edl_workflows.protocol import addresses
+
+JOB = "demo"
+NAMESPACE = "default"
+IDS = 8
+"""Addresses are made for so many nodes of a type."""
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports that nobody listens on now."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports: list[int] = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+class Pods:
+    """The running agents of one job.
+
+    Args:
+        folder: for logs.
+        master: ``host:port`` of the job's master.
+        token: of the job.
+        command: the training program.
+    """
+
+    def __init__(self, folder: Path, master: str, token: str, command: Sequence[str]) -> None:
+        self.folder = folder
+        self._command = list(command)
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports = self._assign()
+        self._map = folder / "services.json"
+        self._map.write_text(
+            json.dumps(
+                {
+                    names.node_address(JOB, NAMESPACE, kind, node_id, parity): f"127.0.0.1:{port}"
+                    for (kind, node_id, parity), port in self._ports.items()
+                }
+            )
+        )
+        self._env = {
+            **os.environ,
+            addresses.SERVICE_MAP_VARIABLE: str(self._map),
+            names.ENV_MASTER_ADDR: master,
+            names.ENV_JOB_TOKEN: token,
+            names.ENV_JOB_NAME: JOB,
+            names.ENV_NAMESPACE: NAMESPACE,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def start(self, kind: str, node_id: int, rank: int) -> None:
+        """Start a node's agent."""
+        pod = names.node_name(JOB, kind, node_id)
+        env = {
+            **self._env,
+            names.ENV_POD_NAME: pod,
+            names.ENV_NODE_TYPE: kind,
+            names.ENV_NODE_ID: str(node_id),
+            names.ENV_NODE_RANK: str(rank),
+        }
+        for parity in (0, 1):
+            port = names.NODE_PORTS[kind][parity]
+            env[f"{addresses.PORT_VARIABLE_PREFIX}{port}"] = str(self._ports[kind, node_id, parity])
+        with (self.folder / f"{kind}-{node_id}.log").open("wb") as log:
+            self._agents[f"{kind}-{node_id}"] = subprocess.Popen(
+                [sys.executable, "-m", "edl_workflows.agent", "run", "--", *self._command],
+                env=env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self, node: str) -> None:
+        """SIGKILL to the agent, as when a machine is lost; its training process goes with it."""
+        self._agents[node].kill()
+
+    def terminate(self, node: str) -> None:
+        """SIGTERM to the agent, as when a pod is deleted."""
+        self._agents[node].terminate()
+
+    def code(self, node: str) -> int | None:
+        """Exit code of the agent; None while it runs."""
+        return self._agents[node].poll()
+
+    def log(self, node: str) -> str:
+        """What the node has written."""
+        return (self.folder / f"{node}.log").read_text(errors="replace")
+
+    def logs(self) -> str:
+        """The end of what all nodes have written, for a failed test."""
+        return "\n".join(f"== {node}\n{self.log(node)[-3000:]}" for node in self._agents)
+
+    def close(self) -> None:
+        """End all that runs."""
+        for agent in self._agents.values():
+            try:
+                os.killpg(agent.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for agent in self._agents.values():
+            agent.wait(10)
+
+    @staticmethod
+    def _assign() -> dict[tuple[str, int, int], int]:
+        keys = [
+            (kind, node_id, parity)
+            for kind in (names.PS_TYPE, names.WORKER_TYPE)
+            for node_id in range(IDS)
+            for parity in (0, 1)
+        ]
+        return dict(zip(keys, free_ports(len(keys)), strict=True))

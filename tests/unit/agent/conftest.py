@@ -1,0 +1,37 @@
+"""A fake master, and the environment of a pod whose agent talks to it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.jobs import names
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, running_master
+
+
+@pytest.fixture
+def master() -> Iterator[FakeMaster]:
+    """A master that listens."""
+    with running_master() as running:
+        yield running
+
+
+@pytest.fixture
+def pod_env(master: FakeMaster) -> dict[str, str]:
+    """Environment of the pod of worker 0."""
+    return {
+        names.ENV_MASTER_ADDR: master.address,
+        names.ENV_JOB_TOKEN: TOKEN,
+        names.ENV_JOB_NAME: "demo",
+        names.ENV_NAMESPACE: "default",
+        names.ENV_POD_NAME: "demo-edljob-worker-0",
+        names.ENV_NODE_TYPE: "worker",
+        names.ENV_NODE_ID: "0",
+        names.ENV_NODE_RANK: "0",
+    }
+
+
+@pytest.fixture
+def environment(pod_env: dict[str, str]) -> NodeEnvironment:
+    """The same, read."""
+    return NodeEnvironment.read(pod_env)

@@ -1,0 +1,214 @@
+"""A master for the agent's tests: real HTTP and the real sharding core; its directive is what the test says."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import JSONResponse
+
+from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
+from edl_workflows.master.shards import ShardManager
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster, PsMember
+from edl_workflows.protocol.datasets import (
+    AckReply,
+    AckRequest,
+    DatasetParams,
+    DatasetProgress,
+    LeaseReply,
+    LeaseRequest,
+)
+from edl_workflows.protocol.nodes import (
+    Directive,
+    ExitReport,
+    ExitVerdict,
+    Heartbeat,
+    ProcessReport,
+    Registration,
+)
+from edl_workflows.protocol.sync import BarrierState, SyncJoin, SyncState
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket, StepReport
+
+TOKEN = "fake-token"
+_STATUS = {NotFoundError: 404, ConflictError: 409, InvalidError: 422}
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -> Any:
+    """The condition's first true value; fails when there is none in time."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.01)
+    return value
+
+
+def cluster(version: int, ps: int = 0, restore: CheckpointRef | None = None, chief: int = 0) -> Cluster:
+    """A cluster version with parameter servers 0..ps-1."""
+    members = [PsMember(rank=i, id=i, address=f"demo-edljob-ps-{i}.default.svc:2222") for i in range(ps)]
+    return Cluster(version=version, ps=members, restore=restore, chief_id=chief)
+
+
+class FakeMaster:
+    """One job's master.
+
+    Attributes:
+        url: where it listens.
+        shards: the real sharding core.
+        wait_on_exit: its verdict on ended training processes.
+        away: answers 503 to everything while set.
+        received: all messages, in order.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{port}"
+        self.shards = ShardManager()
+        self.directive = Directive(revision=1)
+        self.wait_on_exit = False
+        self.away = False
+        self.sync_finished = False
+        self.barrier_open = False
+        self.received: list[Any] = []
+
+    def say(self, **changes: Any) -> None:
+        """Change the directive."""
+        self.directive = self.directive.model_copy(
+            update={"revision": self.directive.revision + 1, **changes}
+        )
+
+    def got(self, kind: type[Any], **fields: Any) -> list[Any]:
+        """Messages of a kind with these fields."""
+        return [
+            message
+            for message in list(self.received)
+            if isinstance(message, kind)
+            and all(getattr(message, name) == value for name, value in fields.items())
+        ]
+
+    def take(self, message: Any) -> Directive:
+        """Note a message."""
+        self.received.append(message)
+        return self.directive
+
+    def app(self) -> FastAPI:
+        """Its HTTP API."""
+        app = FastAPI(dependencies=[Depends(self._admit)])
+        for error in _STATUS:
+            app.add_exception_handler(error, _refuse)
+        self._node_routes(app)
+        self._training_routes(app)
+        self._dataset_routes(app)
+        return app
+
+    def _admit(self, authorization: Annotated[str, Header()] = "") -> None:
+        if self.away:
+            raise HTTPException(503, "the master is away")
+        if authorization != f"Bearer {TOKEN}":
+            raise HTTPException(401, "no or a wrong token")
+
+    def _node_routes(self, app: FastAPI) -> None:
+        @app.post("/v1/nodes")
+        def register(message: Registration) -> Directive:
+            return self.take(message)
+
+        @app.post("/v1/nodes/heartbeat")
+        def heartbeat(message: Heartbeat) -> Directive:
+            return self.take(message)
+
+        @app.post("/v1/processes")
+        def process(message: ProcessReport) -> Directive:
+            return self.take(message)
+
+        @app.post("/v1/nodes/exit")
+        def exited(message: ExitReport) -> ExitVerdict:
+            self.take(message)
+            return ExitVerdict(wait=self.wait_on_exit)
+
+        @app.get("/v1/directive")
+        async def directive(after: int, wait: float) -> Directive:
+            end = time.monotonic() + min(wait, 30)
+            # Polling: the test changes the directive in another thread.
+            while self.directive.revision <= after and time.monotonic() < end and not self.away:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return self.directive
+
+    def _training_routes(self, app: FastAPI) -> None:
+        @app.post("/v1/steps")
+        def step(message: StepReport) -> Directive:
+            return self.take(message)
+
+        @app.post("/v1/checkpoints")
+        def begin(message: CheckpointBegin) -> CheckpointTicket:
+            self.take(message)
+            return CheckpointTicket(id=f"ticket-{len(self.got(CheckpointBegin))}")
+
+        @app.post("/v1/checkpoints/{ticket}")
+        def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
+            self.take(message)
+            return CheckpointRef(uri=message.uri, step=message.step)
+
+        @app.post("/v1/sync/{name}")
+        def join(name: str, message: SyncJoin) -> SyncState:
+            self.take(message)
+            return SyncState(finished=self.sync_finished)
+
+        @app.get("/v1/sync/{name}")
+        def sync(name: str) -> SyncState:
+            return SyncState(finished=self.sync_finished)
+
+        @app.post("/v1/barriers/{name}")
+        def open_barrier(name: str, message: SyncJoin) -> BarrierState:
+            self.barrier_open = True
+            return BarrierState(open=True)
+
+        @app.get("/v1/barriers/{name}")
+        def barrier(name: str) -> BarrierState:
+            return BarrierState(open=self.barrier_open)
+
+    def _dataset_routes(self, app: FastAPI) -> None:
+        # async: the sharding core is for one thread
+        @app.post("/v1/datasets")
+        async def dataset(params: DatasetParams) -> DatasetProgress:
+            return self.shards.register(params)
+
+        @app.get("/v1/datasets/{name}")
+        async def progress(name: str) -> DatasetProgress:
+            return self.shards.progress(name)
+
+        @app.post("/v1/datasets/{name}/lease")
+        async def lease(name: str, request: LeaseRequest) -> LeaseReply:
+            return self.shards.lease(name, request, time.time())
+
+        @app.post("/v1/datasets/{name}/ack")
+        async def acknowledge(name: str, request: AckRequest) -> AckReply:
+            self.take(request)
+            return self.shards.acknowledge(name, request, time.time())
+
+
+def _refuse(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, _STATUS[type(error)])  # type: ignore[index]
+
+
+@contextmanager
+def running_master() -> Iterator[FakeMaster]:
+    """A master that listens while the context lasts."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        master = FakeMaster(listener.getsockname()[1])
+        server = uvicorn.Server(
+            uvicorn.Config(master.app(), log_level="warning", timeout_graceful_shutdown=1)
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        eventually(lambda: server.started, what="the fake master starts")
+        try:
+            yield master
+        finally:
+            master.away = True  # ends the long polls
+            server.should_exit = True
+            thread.join(10)

@@ -1,0 +1,152 @@
+"""Checkpoints in a folder: whole or not at all."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.agent.checkpoints import MANIFEST, CheckpointStore, verify
+from edl_workflows.exceptions import CheckpointError
+
+
+def publish(store: CheckpointStore, step: int) -> Path:
+    """A checkpoint with two files."""
+
+    def write(folder: Path) -> None:
+        (folder / "model.data").write_bytes(b"weights of step %d" % step)
+        (folder / "sub").mkdir()
+        (folder / "sub" / "model.index").write_text("index")
+
+    return Path(store.publish(step, write).uri)
+
+
+def test_newest_is_what_was_published_last(tmp_path: Path) -> None:
+    """After a rollback a lower step is published later, and wins."""
+    store = CheckpointStore(tmp_path / "new" / "folder")
+    assert store.newest() is None
+    publish(store, 120)
+    last = publish(store, 110)
+
+    newest = store.newest()
+    assert newest is not None
+    assert (str(last), 110) == (newest.uri, newest.step)
+
+
+def test_same_step_twice_is_two_checkpoints(tmp_path: Path) -> None:
+    """The same step after a rollback belongs to another data position, so it never overwrites."""
+    store = CheckpointStore(tmp_path)
+    assert publish(store, 5) != publish(store, 5)
+
+
+def test_retention_keeps_the_newest(tmp_path: Path) -> None:
+    """Only so many stay, and nothing else."""
+    store = CheckpointStore(tmp_path, keep=2)
+    paths = [publish(store, step) for step in (1, 2, 3, 4)]
+    assert {path.name for path in paths[2:]} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_failed_save_leaves_nothing(tmp_path: Path) -> None:
+    """An error while writing goes through and no trace stays."""
+
+    def write(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        CheckpointStore(tmp_path).publish(1, write)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_save_without_files_is_an_error(tmp_path: Path) -> None:
+    """A save that wrote nothing is no checkpoint."""
+    with pytest.raises(CheckpointError, match="nothing was saved for step 3"):
+        CheckpointStore(tmp_path).publish(3, lambda folder: None)
+
+
+def test_unwritable_folder_is_a_checkpoint_error(tmp_path: Path) -> None:
+    """The storage's refusal names the place and the step."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="step 3 can't be written"):
+        publish(CheckpointStore(tmp_path / "file"), 3)
+
+
+def _truncate(path: Path) -> None:
+    (path / "model.data").write_bytes(b"wei")
+
+
+def _flip(path: Path) -> None:
+    content = bytearray((path / "model.data").read_bytes())
+    content[0] ^= 1
+    (path / "model.data").write_bytes(content)
+
+
+def _remove(path: Path) -> None:
+    (path / "sub" / "model.index").unlink()
+
+
+def _damage_manifest(path: Path) -> None:
+    (path / MANIFEST).write_text("{")
+
+
+def _no_manifest(path: Path) -> None:
+    (path / MANIFEST).unlink()
+
+
+def _escape(path: Path) -> None:
+    text = (path / MANIFEST).read_text()
+    (path / MANIFEST).write_text(text.replace("model.data", "../model.data"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        pytest.param(_truncate, "torn: 3 bytes", id="torn"),
+        pytest.param(_flip, "changed", id="changed"),
+        pytest.param(_remove, "missing", id="file-missing"),
+        pytest.param(_damage_manifest, "manifest is damaged", id="manifest-damaged"),
+        pytest.param(_no_manifest, "no complete checkpoint", id="no-manifest"),
+        pytest.param(_escape, "outside of the checkpoint", id="path-outside"),
+    ],
+)
+def test_broken_checkpoint_is_skipped_with_its_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], reason: str
+) -> None:
+    """The newest complete checkpoint wins; why a newer one doesn't is said."""
+    store = CheckpointStore(tmp_path)
+    good, broken = publish(store, 1), publish(store, 2)
+    damage(broken)
+
+    with caplog.at_level(logging.WARNING):
+        newest = store.newest()
+    assert newest is not None
+    assert str(good) == newest.uri
+    assert reason in caplog.text
+    with pytest.raises(CheckpointError, match=reason):
+        verify(broken)
+
+
+def test_abandoned_writes_are_removed(tmp_path: Path) -> None:
+    """What a killed writer left behind goes when it is old; what may still be written stays."""
+    store = CheckpointStore(tmp_path)
+    old, young = tmp_path / ".unfinished-old", tmp_path / ".unfinished-young"
+    old.mkdir()
+    young.mkdir()
+    os.utime(old, (time.time() - 7200,) * 2)
+    publish(store, 1)
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_follow_gives_each_new_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluator gets new checkpoints as they come, the last one too, and then the end."""
+    monkeypatch.setattr("edl_workflows.agent.checkpoints.FOLLOW_SECONDS", 0.01)
+    store = CheckpointStore(tmp_path)
+    publish(store, 1)
+    steps: list[int] = []
+    for checkpoint in store.follow(lambda: len(steps) == 3):
+        steps.append(checkpoint.step)
+        if len(steps) < 3:
+            publish(store, len(steps) + 1)
+    assert steps == [1, 2, 3]

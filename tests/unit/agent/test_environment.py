@@ -1,0 +1,89 @@
+"""The environment of a training pod, and TF_CONFIG."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.agent.environment import NodeEnvironment, cluster_version
+from edl_workflows.agent.tf_config import tf_config
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import names
+from tests.unit.agent.fake_master import cluster
+
+ENV = {
+    names.ENV_MASTER_ADDR: "elasticjob-demo-dlrover-master.default.svc:50001",
+    names.ENV_JOB_TOKEN: "secret-token",
+    names.ENV_JOB_NAME: "demo",
+    names.ENV_NAMESPACE: "default",
+    names.ENV_POD_NAME: "demo-edljob-worker-3",
+    names.ENV_NODE_TYPE: "worker",
+    names.ENV_NODE_ID: "3",
+    names.ENV_NODE_RANK: "1",
+}
+
+
+def test_environment_is_read_whole() -> None:
+    """Every value lands in its place; the token is not shown."""
+    environment = NodeEnvironment.read(ENV)
+    assert (str(environment.node), environment.rank, environment.job) == ("worker-3", 1, "demo")
+    assert environment.master == "http://elasticjob-demo-dlrover-master.default.svc:50001"
+    assert "secret-token" not in repr(environment)
+
+
+@pytest.mark.parametrize("name", sorted(ENV))
+def test_missing_variable_is_named(name: str) -> None:
+    """Outside of a pod the error says which variable is missing."""
+    with pytest.raises(InvalidError, match=name):
+        NodeEnvironment.read({key: value for key, value in ENV.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (names.ENV_NODE_TYPE, "gpu"),
+        (names.ENV_NODE_ID, "-1"),
+        (names.ENV_NODE_ID, "x"),
+        (names.ENV_NODE_RANK, "1.5"),
+    ],
+)
+def test_malformed_variable_is_named(name: str, value: str) -> None:
+    """A malformed value is shown with its variable."""
+    with pytest.raises(InvalidError, match=f"{name}.*{value}"):
+        NodeEnvironment.read({**ENV, name: value})
+
+
+def test_cluster_version_comes_from_the_agent() -> None:
+    """Training code that was not started by the agent hears so."""
+    assert cluster_version({names.ENV_CLUSTER_VERSION: "4"}) == 4
+    with pytest.raises(InvalidError, match=names.ENV_CLUSTER_VERSION):
+        cluster_version({})
+
+
+def test_tf_config_of_a_worker_names_servers_and_itself() -> None:
+    """Sparse: all servers in rank order, of the workers only this one, on the port of the version."""
+    config = json.loads(tf_config(NodeEnvironment.read(ENV), cluster(2, ps=2)))
+    assert config == {
+        "cluster": {
+            "ps": {"0": "demo-edljob-ps-0.default.svc:2222", "1": "demo-edljob-ps-1.default.svc:2222"},
+            "worker": {"1": "demo-edljob-worker-3.default.svc:3333"},
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+def test_tf_config_of_a_server_has_its_rank_in_the_version() -> None:
+    """A parameter server's index is its rank in the version, whatever its id."""
+    members = cluster(1, ps=3).ps
+    moved = cluster(1).model_copy(update={"ps": [members[2].model_copy(update={"rank": 0}), members[0]]})
+    environment = NodeEnvironment.read({**ENV, names.ENV_NODE_TYPE: "ps", names.ENV_NODE_ID: "2"})
+    assert json.loads(tf_config(environment, moved))["task"] == {"type": "ps", "index": 0}
+
+
+def test_addresses_are_those_of_the_embedded_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses learned at run time are resolved where a cluster has no pod network."""
+    table = tmp_path / "map.json"
+    table.write_text(json.dumps({"demo-edljob-ps-0.default.svc:2222": "127.0.0.1:4000"}))
+    monkeypatch.setenv("EDL_SERVICE_MAP", str(table))
+    config = json.loads(tf_config(NodeEnvironment.read(ENV), cluster(1, ps=1)))
+    assert config["cluster"]["ps"] == {"0": "127.0.0.1:4000"}

@@ -1,0 +1,323 @@
+"""The library for training code, against a master that speaks real HTTP."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.job import Job
+from edl_workflows.exceptions import ConflictError, JobFailedError
+from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.datasets import AckRequest, FailedShard, LeaseRequest
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, ProcessReport, ProcessState
+from edl_workflows.protocol.sync import SyncJoin
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster, eventually
+
+
+@pytest.fixture
+def connected(master: FakeMaster, environment: NodeEnvironment) -> Iterator[Callable[[int], Job]]:
+    """Makes jobs of a version for worker 0; closed at the end."""
+    jobs: list[Job] = []
+
+    def connect(version: int = 1) -> Job:
+        jobs.append(Job(environment, version, MasterClient(master.url, TOKEN)))
+        return jobs[-1]
+
+    yield connect
+    for job in jobs:
+        job.close()
+
+
+Connect = Callable[..., Job]
+
+
+def in_background(target: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+    """Run something in a thread; what it raises lands in the list."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            target()
+        except BaseException as error:  # noqa: BLE001 - SystemExit is what we look for
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, raised
+
+
+def test_batches_cover_each_record_once(master: FakeMaster, connected: Connect) -> None:
+    """One worker without failures gets each record of each epoch exactly once, in batches of the asked size."""
+    master.say(active=cluster(1))
+    seen: list[int] = []
+    for batch in connected().batches("train", size=103, shard_size=20, batch_size=8, num_epochs=2):
+        assert len(batch.indices) <= 8
+        seen.extend(batch.indices)
+
+    assert sorted([*range(103)] * 2) == sorted(seen)
+    assert master.shards.finished
+
+
+def test_nothing_is_acknowledged_before_it_is_done(master: FakeMaster, connected: Connect) -> None:
+    """A shard whose last batch is still being processed is not acknowledged."""
+    master.say(active=cluster(1))
+    batches = connected().batches("train", size=4, shard_size=4, batch_size=4)
+
+    next(batches)
+    time.sleep(0.3)
+    assert master.shards.progress("train").records_done == 0
+    assert next(batches, None) is None
+    assert master.shards.progress("train").records_done == 4
+
+
+def test_drain_gives_back_what_is_left_and_goes_on_after(master: FakeMaster, connected: Connect) -> None:
+    """A drained worker settles all, says so and waits; when the drain is called off it goes on, with no record lost or twice."""
+    master.say(active=cluster(1))
+    job = connected()
+    seen: list[int] = []
+    half_way = threading.Event()
+
+    def train() -> None:
+        for batch in job.batches("train", size=100, shard_size=20, batch_size=5):
+            seen.extend(batch.indices)
+            if len(seen) == 45:
+                master.say(drain=True)
+                eventually(lambda: job.drain_requested)
+                half_way.set()
+
+    thread, raised = in_background(train)
+    assert half_way.wait(10)
+    eventually(lambda: master.got(ProcessReport, state=ProcessState.DRAINED))
+    progress = master.shards.progress("train")
+    assert (len(seen), progress.shards_leased) == (45, 0)
+    assert progress.records_done == 45  # also the first five records of the third shard
+
+    master.say(drain=False)
+    thread.join(10)
+    assert not raised
+    assert sorted(seen) == list(range(100))
+
+
+def test_chief_saves_between_drain_and_switch(master: FakeMaster, connected: Connect) -> None:
+    """While drained, the chief takes the switch checkpoint when the master asks for it, once."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7))
+    master.say(drain=True)
+    eventually(lambda: job.drain_requested)
+    thread, _ = in_background(job.between_steps)
+    eventually(lambda: master.got(ProcessReport, state=ProcessState.DRAINED))
+    assert not master.got(CheckpointBegin)
+
+    master.say(save="switch-1")
+    eventually(lambda: master.got(CheckpointEnd, uri="/ckpt/7", step=7))
+    master.say(save="", drain=False)
+    thread.join(10)
+    assert len(master.got(CheckpointBegin, request="switch-1")) == len(master.got(CheckpointBegin)) == 1
+
+
+def test_only_the_chief_saves(master: FakeMaster, connected: Connect) -> None:
+    """A request for a checkpoint leaves other workers alone, until one of them becomes the chief."""
+    master.say(active=cluster(1, chief=5), save="a")
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))
+    eventually(lambda: job.active)
+    job.between_steps()
+    assert not job.is_chief
+    assert not master.got(CheckpointBegin)
+
+    master.say(active=cluster(1, chief=0))
+    eventually(lambda: job.is_chief)
+    assert job.should_checkpoint()
+    job.between_steps()
+    eventually(lambda: master.got(CheckpointEnd, step=1))
+
+
+def test_failed_save_is_reported_and_training_goes_on(master: FakeMaster, connected: Connect) -> None:
+    """A disk that is full fails the checkpoint with its reason, and nothing else."""
+    master.say(active=cluster(1), save="a")
+    job = connected()
+
+    def save() -> CheckpointRef:
+        raise OSError("disk full")
+
+    job.save_with(save)
+    eventually(lambda: job.active)
+    job.between_steps()
+
+    (end,) = eventually(lambda: master.got(CheckpointEnd))
+    assert "disk full" in end.error
+
+
+def test_save_waits_for_an_absent_master(master: FakeMaster, connected: Connect) -> None:
+    """A requested checkpoint that can't be announced is not taken, and training is not held up; it is taken later."""
+    master.say(active=cluster(1), save="a")
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))
+    eventually(lambda: job.active)
+    master.away = True
+    assert job.checkpoint() is None
+    master.away = False
+
+    def saved_at_a_later_boundary() -> bool:
+        job.between_steps()
+        return bool(master.got(CheckpointEnd))
+
+    eventually(saved_at_a_later_boundary)
+
+
+def test_terminated_chief_saves_gives_back_and_leaves(master: FakeMaster, connected: Connect) -> None:
+    """SIGTERM means: at the next boundary save, give leases back, exit 143."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))
+    batches = job.batches("train", size=100, shard_size=10, batch_size=5)
+    next(batches)
+    job.terminate()
+
+    with pytest.raises(SystemExit) as left:
+        next(batches)
+    assert left.value.code == 143
+    assert master.got(CheckpointEnd, step=1)
+    assert master.shards.progress("train").shards_leased == 0
+
+
+def test_successor_waits_until_its_version_is_active(master: FakeMaster, connected: Connect) -> None:
+    """A prepared process says READY and goes on at once when its version is the active one."""
+    master.say(active=cluster(1), next=cluster(2))
+    job = connected(2)
+    thread, raised = in_background(job.wait_until_active)
+    eventually(lambda: master.got(ProcessReport, version=2, state=ProcessState.READY))
+    assert thread.is_alive()
+    assert job.cluster.restore is None
+
+    master.say(active=cluster(2, restore=CheckpointRef(uri="/ckpt/9", step=9)), next=None)
+    thread.join(2)
+    assert not thread.is_alive()
+    assert not raised
+    assert job.cluster.restore == CheckpointRef(uri="/ckpt/9", step=9)
+
+
+def test_process_of_an_old_version_takes_no_work(master: FakeMaster, connected: Connect) -> None:
+    """When a later version is active without a drain (a lost parameter server), the old process just waits for its end."""
+    master.say(active=cluster(1))
+    job = connected()
+    batches = job.batches("train", size=100, shard_size=5, batch_size=5, ahead=1)
+    next(batches)
+    master.say(active=cluster(2))
+    eventually(lambda: not job.active)
+    thread, raised = in_background(lambda: next(batches))
+    time.sleep(0.2)
+    leased = master.shards.progress("train").shards_leased
+
+    assert thread.is_alive()
+    assert leased <= 2
+    job.terminate()
+    thread.join(10)
+    assert isinstance(raised[0], SystemExit)
+
+
+def test_broken_cluster_waits_for_the_next_version(master: FakeMaster, connected: Connect) -> None:
+    """A process whose cluster broke stays until it is ended, once the master has named the next version."""
+    master.say(active=cluster(1))
+    job = connected()
+    eventually(lambda: job.active)
+    thread, raised = in_background(lambda: job.cluster_lost("socket closed"))
+    master.say(next=cluster(2))
+    time.sleep(0.1)
+    assert thread.is_alive()
+    job.terminate()
+    thread.join(10)
+    assert isinstance(raised[0], SystemExit)
+
+
+def test_broken_cluster_without_a_next_version_ends(
+    master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the master names no other version, the process ends with the code that tells so."""
+    monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
+    master.say(active=cluster(1))
+    with pytest.raises(SystemExit) as left:
+        connected().cluster_lost("socket closed")
+    assert left.value.code == CLUSTER_LOST_EXIT_CODE
+
+
+def test_steps_are_reported_in_the_background(master: FakeMaster, connected: Connect) -> None:
+    """The first step is reported at once, the newest follows, and a call costs microseconds."""
+    master.say(active=cluster(1))
+    job = connected()
+    eventually(lambda: job.active)
+    job.report_step(1, 2.5)
+    (first,) = eventually(lambda: master.got(StepReport, step=1))
+    start = time.perf_counter()
+    for step in range(2, 10_002):
+        job.report_step(step)
+        job.between_steps()
+    each = (time.perf_counter() - start) / 10_000
+
+    assert (first.version, first.loss) == (1, 2.5)
+    assert each < 100e-6
+    eventually(lambda: master.got(StepReport, step=10_001))
+    assert len(master.got(StepReport)) < 10
+    assert master.got(ProcessReport, state=ProcessState.TRAINING)
+
+
+def test_training_survives_an_absent_master(master: FakeMaster, connected: Connect) -> None:
+    """While the master is away what is leased is trained; when it is back all is acknowledged."""
+    master.say(active=cluster(1))
+    seen: list[int] = []
+    away = threading.Timer(0.5, lambda: setattr(master, "away", False))
+    for batch in connected().batches("train", size=60, shard_size=5, batch_size=5):
+        seen.extend(batch.indices)
+        if len(seen) == 20:
+            master.away = True
+            away.start()
+
+    assert sorted(seen) == list(range(60))
+    assert master.shards.finished
+
+
+def test_other_parameters_under_a_known_name_are_refused(master: FakeMaster, connected: Connect) -> None:
+    """Two workers that disagree about a data set hear of it before any training."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.batches("train", size=100, shard_size=5)
+    with pytest.raises(ConflictError, match="size"):
+        job.batches("train", size=99, shard_size=5)
+
+
+def test_failed_data_set_ends_the_loop(master: FakeMaster, connected: Connect) -> None:
+    """When a data set has failed, every worker's loop raises the master's reason."""
+    master.say(active=cluster(1))
+    job = connected()
+    shards = job.shards("train", size=10, shard_size=5, ahead=1, max_retries=0)
+    other = LeaseRequest(node=job.node.model_copy(update={"id": 9}))
+    reply = master.shards.lease("train", other, time.time())
+    failed = FailedShard(**reply.shards[0].model_dump(), message="bad record")
+    master.shards.acknowledge("train", AckRequest(node=other.node, failed=[failed]), time.time())
+
+    with pytest.raises(JobFailedError, match="bad record"):
+        list(shards)
+
+
+def test_sync_and_barrier_wait_for_the_others(master: FakeMaster, connected: Connect) -> None:
+    """Both return only when the master says so."""
+    master.say(active=cluster(1))
+    job = connected()
+    eventually(lambda: job.active)
+
+    def meet() -> None:
+        job.sync("epoch")
+        job.barrier("saved")
+
+    thread, _ = in_background(meet)
+    eventually(lambda: master.got(SyncJoin))
+    assert thread.is_alive()
+    master.sync_finished = True
+    job.open_barrier("saved")
+    thread.join(10)
+    assert not thread.is_alive()

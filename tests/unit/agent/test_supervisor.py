@@ -1,0 +1,275 @@
+"""The agent as a process, with small training programs, against a master that speaks real HTTP."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.agent.__main__ import main
+from edl_workflows.jobs import names
+from edl_workflows.protocol.nodes import ExitReport, Heartbeat, Registration
+from tests.unit.agent.fake_master import FakeMaster, cluster, eventually
+
+Agent = subprocess.Popen[str]
+Start = Callable[..., Agent]
+
+AGENT = (sys.executable, "-m", "edl_workflows.agent", "run")
+NOTE = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1], os.environ["EDL_CLUSTER_VERSION"]).write_text(f"{os.getpid()} {os.environ['TF_CONFIG']}")
+time.sleep(600)
+"""
+"""Leaves its process id under the name of its version."""
+
+
+@pytest.fixture
+def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
+    """Starts agents with a Python program; killed at the end."""
+    agents: list[Agent] = []
+
+    def run(program: str, *options: str, **env: str) -> Agent:
+        agent = subprocess.Popen(
+            [*AGENT, *options, "--", sys.executable, "-u", "-c", program, str(tmp_path)],
+            env={**os.environ, **pod_env, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        agents.append(agent)
+        return agent
+
+    yield run
+    for agent in agents:
+        agent.kill()
+        agent.communicate(timeout=10)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def pid_of(folder: Path, version: int) -> int:
+    """Process id that the program of a version has noted."""
+    file = folder / str(version)
+    return int(
+        eventually(lambda: file.exists() and file.read_text(), what=f"version {version} runs").split()[0]
+    )
+
+
+def test_exit_code_and_last_lines_are_reported(master: FakeMaster, start: Start) -> None:
+    """The agent forwards output, reports code and last lines, and ends with the same code."""
+    master.say(active=cluster(1))
+    agent = start("import sys; print('loss is NaN'); sys.exit(3)")
+    output, _ = agent.communicate(timeout=20)
+
+    assert agent.returncode == 3
+    assert "loss is NaN" in output
+    (report,) = master.got(ExitReport)
+    assert (report.version, report.code, report.last_lines) == (1, 3, "loss is NaN\n")
+    (registration,) = master.got(Registration)
+    assert (registration.rank, registration.pod) == (0, "demo-edljob-worker-0")
+
+
+def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> None:
+    """A training process killed by the kernel ends the agent with 137."""
+    master.say(active=cluster(1))
+    agent = start("import os; os.kill(os.getpid(), 9)")
+    agent.communicate(timeout=20)
+    assert agent.returncode == 137
+    assert master.got(ExitReport, code=137)
+
+
+def test_missing_program_is_reported(master: FakeMaster, pod_env: dict[str, str]) -> None:
+    """A command that can't be started says why, in the report too."""
+    master.say(active=cluster(1))
+    run = subprocess.run(
+        [*AGENT, "--", "no-such-program"],
+        env={**os.environ, **pod_env},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert run.returncode == 1
+    assert "no-such-program" in master.got(ExitReport)[0].last_lines
+
+
+def test_successor_beside_and_predecessor_after(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """The next version's process is prepared beside the active one, which ends only when the next one trains."""
+    master.say(active=cluster(1, ps=1))
+    start(NOTE)
+    old = pid_of(tmp_path, 1)
+    master.say(next=cluster(2, ps=2), trained=1)
+    new = pid_of(tmp_path, 2)
+    assert alive(old)
+    assert "demo-edljob-ps-1" in (tmp_path / "2").read_text()
+
+    master.say(active=cluster(2, ps=2), next=None)
+    assert alive(old)
+    master.say(trained=2)
+    eventually(lambda: not alive(old))
+    assert alive(new)
+    assert not master.got(ExitReport)
+
+
+def test_excused_exit_waits_for_the_next_version(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """When a parameter server was lost the agent stays, and starts the next version's process, not the broken one's."""
+    master.wait_on_exit = True
+    master.say(active=cluster(1))
+    program = "import os, sys\nif os.environ['EDL_CLUSTER_VERSION'] == '1': sys.exit(75)\n" + NOTE
+    agent = start(program)
+    eventually(lambda: master.got(ExitReport, version=1, code=75))
+    master.say(active=cluster(1, ps=1))  # any other change doesn't start it again
+    master.say(active=cluster(2))
+
+    assert alive(pid_of(tmp_path, 2))
+    assert not (tmp_path / "1").exists()
+    assert agent.poll() is None
+
+
+def test_prepared_process_that_dies_is_started_again(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """A successor that crashes while it prepares neither ends the agent nor disturbs the active process."""
+    master.say(active=cluster(1), trained=1)
+    crash = """
+import os, pathlib, sys
+if os.environ["EDL_CLUSTER_VERSION"] == "2":
+    tries = pathlib.Path(sys.argv[1], "tries")
+    tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+    if len(tries.read_text()) < 2:
+        sys.exit(1)
+"""
+    agent = start(crash + NOTE)
+    first = pid_of(tmp_path, 1)
+    master.say(next=cluster(2))
+    assert alive(pid_of(tmp_path, 2))
+    assert alive(first)
+    assert agent.poll() is None
+    assert not master.got(ExitReport)
+
+
+def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """SIGTERM reaches the training process, which may save and leave; the agent ends with 143."""
+    master.say(active=cluster(1))
+    saving = """
+import pathlib, signal, sys, time
+def save(*_):
+    time.sleep(0.5)
+    pathlib.Path(sys.argv[1], "saved").write_text("yes")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+"""
+    agent = start(saving + NOTE)
+    pid_of(tmp_path, 1)
+    agent.terminate()
+    agent.wait(20)
+
+    assert agent.returncode == 143
+    assert (tmp_path / "saved").exists()
+    assert master.got(ExitReport, code=143)
+
+
+def test_sigterm_ends_a_deaf_process_after_the_grace(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """A training process that ignores SIGTERM is killed, with its children, when the grace is over."""
+    master.say(active=cluster(1))
+    deaf = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open(sys.argv[1] + '/child', 'w').write(str(child.pid))\n"
+    )
+    agent = start(deaf + NOTE, "--checkpoint-grace", "0.5")
+    pid = pid_of(tmp_path, 1)
+    child = int((tmp_path / "child").read_text())
+    agent.terminate()
+    agent.wait(20)
+    assert agent.returncode == 143
+    eventually(lambda: not alive(pid) and not alive(child))
+
+
+def test_released_node_ends_with_0(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """`stop` ends the training process and the agent, as a success."""
+    master.say(active=cluster(1))
+    agent = start(NOTE)
+    pid = pid_of(tmp_path, 1)
+    master.say(stop=True)
+    agent.wait(20)
+    assert agent.returncode == 0
+    assert not alive(pid)
+
+
+@pytest.mark.parametrize(("node_type", "ends"), [("ps", True), ("evaluator", True), ("worker", False)])
+def test_finished_job_ends_servers(
+    master: FakeMaster, start: Start, tmp_path: Path, node_type: str, ends: bool
+) -> None:
+    """When the data is consumed parameter servers and evaluators end; a worker ends by itself."""
+    master.say(active=cluster(1, ps=1))
+    agent = start(NOTE, **{names.ENV_NODE_TYPE: node_type})
+    pid = pid_of(tmp_path, 1)
+    master.say(finished=True)
+    if ends:
+        agent.wait(20)
+        assert agent.returncode == 0
+    else:
+        master.say(workers={0: "x"})
+        assert agent.poll() is None
+        assert alive(pid)
+
+
+def test_killed_agent_leaves_no_training_process(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """SIGKILL to the agent ends the training process too."""
+    master.say(active=cluster(1))
+    agent = start(NOTE)
+    pid = pid_of(tmp_path, 1)
+    agent.send_signal(signal.SIGKILL)
+    eventually(lambda: not alive(pid))
+
+
+def test_training_goes_on_without_a_master(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """A master that is away ends nothing; when it is back the agent follows it again."""
+    master.say(active=cluster(1))
+    agent = start(NOTE)
+    pid = pid_of(tmp_path, 1)
+    master.away = True
+    master.say(next=cluster(2))
+    assert not (tmp_path / "2").exists()
+    assert alive(pid)
+    master.away = False
+    pid_of(tmp_path, 2)
+    assert agent.poll() is None
+
+
+def test_heartbeats_carry_usage(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """The master hears regularly what the pod uses."""
+    master.say(active=cluster(1))
+    start("b = b'x' * 60_000_000\n" + NOTE)
+    pid_of(tmp_path, 1)
+    beat = eventually(lambda: [b for b in master.got(Heartbeat) if b.usage], seconds=15)[0]
+    assert beat.usage.memory > 60
+
+
+def test_agent_outside_of_a_pod_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Started by hand without the environment, the agent names the variable and ends with 2."""
+    for name in vars(names).values():
+        monkeypatch.delenv(str(name), raising=False)
+    assert main(["run", "--", "true"]) == 2
+    assert names.ENV_MASTER_ADDR in caplog.text
+
+
+def test_agent_without_a_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """`edl agent run` alone is wrong usage."""
+    with pytest.raises(SystemExit) as left:
+        main(["run"])
+    assert left.value.code == 2
+    assert "after --" in capsys.readouterr().err
