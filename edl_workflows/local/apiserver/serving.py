@@ -55,13 +55,14 @@ def _write_private(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def kubeconfig(url: str, token: str, authority: bytes) -> str:
+def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default") -> str:
     """A kubeconfig with one cluster, user and context, all named ``edl-local``.
 
     Args:
         url: of the API server.
         token: the bearer token.
         authority: PEM of the certificate authority.
+        namespace: of the context.
     """
     name = "edl-local"
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(authority).decode()}
@@ -70,7 +71,7 @@ def kubeconfig(url: str, token: str, authority: bytes) -> str:
         "kind": "Config",
         "clusters": [{"name": name, "cluster": cluster}],
         "users": [{"name": name, "user": {"token": token}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
         "current-context": name,
     }
     return yaml.safe_dump(config)

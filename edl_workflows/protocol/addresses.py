@@ -1,0 +1,77 @@
+"""Where a cluster address leads, for code that must run on a real cluster and on the embedded one.
+
+The embedded cluster has no pod network: each port of a Service or pod is one port of the machine. What stands in a
+container's environment and arguments is rewritten when it starts; an address that is learned later, as from a job's
+master, goes through `resolve`, and a server asks `listen` where to bind. On a real cluster both change nothing.
+
+The mapping is a JSON file, ``{"<host>:<port>": "127.0.0.1:<host port>"}``, replaced as a whole when it changes; its
+path stands in ``EDL_SERVICE_MAP``.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+from edl_workflows.exceptions import InvalidError
+
+SERVICE_MAP_VARIABLE = "EDL_SERVICE_MAP"
+PORT_VARIABLE_PREFIX = "EDL_PORT_"
+"""``EDL_PORT_<containerPort>``: the port of the machine on which the container must listen instead."""
+NAMESPACE_VARIABLE = "EDL_POD_NAMESPACE"
+
+_AUTHORITY = re.compile(r"^(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<host>[^/:]+):(?P<port>\d+)(?P<rest>/.*)?$", re.I)
+_ZONE = ".cluster.local"
+
+
+def resolve(address: str) -> str:
+    """The address as this process can reach it: ``ps-0.default.svc:2222`` → ``127.0.0.1:31007`` in the embedded cluster.
+
+    Args:
+        address: ``host:port``, or a URL with a port.
+
+    Returns:
+        The rewritten address; `address` itself outside the embedded cluster, or if the cluster doesn't know it (yet).
+    """
+    path = os.environ.get(SERVICE_MAP_VARIABLE)
+    match = _AUTHORITY.match(address) if path else None
+    if not path or match is None:
+        return address
+    found = _load(path).get(f"{canonical_host(match['host'], os.environ.get(NAMESPACE_VARIABLE, 'default'))}:{match['port']}")
+    return f"{match['scheme'] or ''}{found}{match['rest'] or ''}" if found else address
+
+
+def canonical_host(host: str, namespace: str) -> str:
+    """A Service's name in the one spelling that the map has, ``name.namespace.svc``; an IP address stays.
+
+    Args:
+        host: ``ps-0``, ``ps-0.default``, ``ps-0.default.svc`` or ``ps-0.default.svc.cluster.local``.
+        namespace: of the pod that says it, for the short form.
+    """
+    if host.replace(".", "").isdigit():
+        return host
+    host = host.lower().removesuffix(".").removesuffix(_ZONE).removesuffix(".svc")
+    return f"{host}.svc" if "." in host else f"{host}.{namespace}.svc"
+
+
+def listen(port: int) -> tuple[str, int]:
+    """Host and port to bind for a container's port: all interfaces on a real cluster, the assigned one on the embedded.
+
+    Raises:
+        InvalidError: in the embedded cluster, the pod declares no such port.
+    """
+    if SERVICE_MAP_VARIABLE not in os.environ:
+        return "0.0.0.0", port  # noqa: S104 - a pod's own interface; who may reach it is the cluster's business
+    assigned = os.environ.get(f"{PORT_VARIABLE_PREFIX}{port}")
+    if assigned is None:
+        raise InvalidError(f"port {port} is not among the pod's ports; add it to ports[].containerPort of the container")
+    return "127.0.0.1", int(assigned)
+
+
+def _load(path: str) -> dict[str, str]:
+    # Read at each call: it is small, local, and the cluster may have changed it.
+    try:
+        table: dict[str, str] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidError(f"{SERVICE_MAP_VARIABLE}={path}: no such file; the embedded cluster is gone") from error
+    return table
