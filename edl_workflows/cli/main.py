@@ -38,6 +38,7 @@ class Command:
 
 COMMANDS = (
     Command("controller", "edl_workflows.cli.controller", "The controller of all job kinds.", group=True),
+    Command("master", "edl_workflows.cli.master", "The master of one job.", group=True),
     Command("crds", "edl_workflows.cli.crds", "The CustomResourceDefinitions of the job kinds.", group=True),
 )
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 
 from edl_workflows.cli.options import (
@@ -18,8 +19,13 @@ from edl_workflows.cli.options import (
     configure_logs,
     connect,
 )
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.master import server
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.protocol.addresses import listen
 
 app = typer.Typer(help="The master of one job.", no_args_is_help=True)
 
@@ -65,27 +71,36 @@ def run(
     Exit codes: 0 the job succeeded, 1 it failed for good, any other: start me again. The token that agents must bring is
     $EDL_JOB_TOKEN; standalone without it, one is made and kept in the state folder's file "token".
     """
-    from edl_workflows.master import server
-    from edl_workflows.master.standalone import parse_nodes
-    from edl_workflows.master.state.settings import JobSettings, Timeouts
-    from edl_workflows.protocol.addresses import listen
-
     configure_logs(log_format, verbose=verbose)
     timeouts = Timeouts(heartbeat_timeout, pending_timeout, verdict_wait)
-    if standalone:
-        settings = JobSettings(job or "job", namespace or "default", parse_nodes(nodes), timeouts=timeouts)
-        token = os.environ.get(names.ENV_JOB_TOKEN) or _own_token(state_dir)
-        code = server.run_standalone(settings, state_dir, token, server.Address("127.0.0.1", port))
-    else:
-        token = os.environ.get(names.ENV_JOB_TOKEN, "")
-        if not job or not token:
-            raise InvalidError(
-                f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are needed in a cluster"
-            )
-        cluster = connect(kubeconfig, context, namespace, log_retries=True)
-        address = server.Address(*listen(port))
-        code = server.run_in_cluster(cluster, server.JobAccess(job, token, timeouts), address)
+    try:
+        if standalone:
+            code = _standalone(job or "job", namespace or "default", nodes, state_dir, port, timeouts)
+        else:
+            code = _in_cluster(job, connect(kubeconfig, context, namespace, log_retries=True), port, timeouts)
+    except EdlError:
+        raise
+    except Exception as error:
+        # 1, Python's code for this, would say that the job failed for good.
+        structlog.get_logger(__name__).exception("the master failed")
+        raise UnavailableError(f"the master failed: {error}") from error
     sys.exit(code)
+
+
+def _standalone(job: str, namespace: str, nodes: str, state_dir: Path, port: int, timeouts: Timeouts) -> int:
+    settings = JobSettings(job, namespace, parse_nodes(nodes), timeouts=timeouts)
+    token = os.environ.get(names.ENV_JOB_TOKEN) or _own_token(state_dir)
+    return server.run_standalone(settings, state_dir, token, server.Address("127.0.0.1", port))
+
+
+def _in_cluster(job: str | None, cluster: Cluster, port: int, timeouts: Timeouts) -> int:
+    token = os.environ.get(names.ENV_JOB_TOKEN, "")
+    if not job or not token:
+        raise InvalidError(
+            f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are needed in a cluster"
+        )
+    access = server.JobAccess(job, token, timeouts)
+    return server.run_in_cluster(cluster, access, server.Address(*listen(port)))
 
 
 def _own_token(folder: Path) -> str:

@@ -11,7 +11,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from edl_workflows.exceptions import EdlError, InvalidError
+from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.master import kubernetes
@@ -26,8 +26,8 @@ from edl_workflows.master.store import ConfigMapStore, FileStore, Store
 
 SUCCEEDED = 0
 FAILED = 1
-INTERRUPTED = 3
-"""Not the job's fault: start me again."""
+INTERRUPTED = 143
+"""Told to end. Not the job's fault: start me again."""
 LINGER = 10.0
 """Seconds in which nodes learn that the job is over."""
 
@@ -208,7 +208,7 @@ def _raise_failure(tasks: list[asyncio.Task[None]]) -> None:
             error = task.exception()
             if isinstance(error, EdlError):
                 raise error
-            raise EdlError(f"the master's {task.get_name()} ended: {error}") from error
+            raise UnavailableError(f"the master's {task.get_name()} ended: {error}") from error
 
 
 class _Server(uvicorn.Server):
