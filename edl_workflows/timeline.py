@@ -119,12 +119,14 @@ def draw(timeline: Timeline, path: Path) -> None:
 
 
 def _draw_replicas(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     times = [s.time - origin for s in samples]
     for role in sorted({role for s in samples for role in s.replicas}):
         counts = [s.replicas.get(role, 0) for s in samples]
         axes.step(times, counts, where="post", label=role, color=ROLE_COLOURS.get(role), lw=2)
     axes.set_ylabel("ready nodes")
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=4)
     axes.spines[["top", "right"]].set_visible(False)

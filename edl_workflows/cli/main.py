@@ -37,6 +37,17 @@ class Command:
 
 
 COMMANDS = (
+    Command("submit", "edl_workflows.cli.jobs", "Create a job from its manifest."),
+    Command("get", "edl_workflows.cli.jobs", "List jobs, or show one."),
+    Command("describe", "edl_workflows.cli.jobs", "All about one job."),
+    Command("wait", "edl_workflows.cli.jobs", "Wait for a job's phase, step or condition."),
+    Command("logs", "edl_workflows.cli.jobs", "What a node of a job has printed."),
+    Command("scale", "edl_workflows.cli.changes", "Change how many nodes a running job has."),
+    Command("migrate-ps", "edl_workflows.cli.changes", "Move a running job to other parameter servers."),
+    Command("checkpoint", "edl_workflows.cli.changes", "Ask a running job for a checkpoint."),
+    Command("suspend", "edl_workflows.cli.changes", "Free a job's pods; its data position stays."),
+    Command("resume", "edl_workflows.cli.changes", "Let a suspended job go on."),
+    Command("delete", "edl_workflows.cli.jobs", "Delete a job and its pods."),
     Command("controller", "edl_workflows.cli.controller", "The controller of all job kinds.", group=True),
     Command("master", "edl_workflows.cli.master", "The master of one job.", group=True),
     Command("crds", "edl_workflows.cli.crds", "The CustomResourceDefinitions of the job kinds.", group=True),

@@ -1,0 +1,109 @@
+"""What `edl describe` tells of a job: the object, its pods, its plans and its events, gathered and as lines."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.cli.jobs import age, replicas, view_of
+from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs.kinds import SCALE_PLANS
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.view import JobView
+from edl_workflows.kube import client, events, resources
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.ownership import resource_of
+
+EVENTS_SHOWN = 15
+
+
+@dataclass(frozen=True)
+class Description:
+    """A job with all that belongs to it; manifests as the API has them."""
+
+    manifest: dict[str, Any]
+    view: JobView
+    pods: tuple[dict[str, Any], ...]
+    plans: tuple[ScalePlan, ...]
+    events: tuple[dict[str, Any], ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """For JSON and YAML."""
+        return {
+            "job": self.manifest,
+            "pods": list(self.pods),
+            "plans": [plan.to_dict() for plan in self.plans],
+            "events": list(self.events),
+        }
+
+
+def collect(cluster: Cluster, kind: str, name: str) -> Description:
+    """Read a job and what belongs to it.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    manifest = client.get(cluster, resource_of(kind), name)
+    selector = f"{names.JOB_LABEL}={name}"
+    pods = client.list_objects(
+        cluster, resources.Scope(resources.PODS, cluster.namespace, label_selector=selector)
+    )
+    plans = client.list_objects(
+        cluster, resources.Scope(resource_of(SCALE_PLANS.api.kind), cluster.namespace)
+    )
+    mine = [plan for plan in (ScalePlan.parse(item) for item in plans.items) if plan.job == name]
+    return Description(
+        manifest,
+        view_of(kind, manifest),
+        tuple(sorted(pods.items, key=manifests.name_of)),
+        tuple(sorted(mine, key=lambda plan: (str(plan.metadata.creation_timestamp), plan.metadata.name))),
+        tuple(events.of_object(cluster, manifest)),
+    )
+
+
+def lines(about: Description) -> Iterator[str]:
+    """The description for people, in the manner of ``kubectl describe``."""
+    job = about.view
+    yield from _facts(job)
+    yield "Conditions:"
+    for condition in (about.manifest.get("status") or {}).get("conditions") or []:
+        when = condition.get("lastTransitionTime", "")
+        yield f"  {condition['type']}={condition['status']}  {when}  {condition.get('reason', '')}  {condition.get('message', '')}".rstrip()
+    yield "Pods:"
+    for pod in about.pods:
+        status = pod.get("status") or {}
+        why = manifests.why_pending(pod) if status.get("phase") == "Pending" else status.get("message", "")
+        yield f"  {manifests.name_of(pod)}  {status.get('phase', 'Unknown')}  {why}".rstrip()
+    yield "Plans:"
+    for plan in about.plans:
+        if not plan.auto:
+            yield from _plan(plan)
+    yield "Events:"
+    for event in about.events[-EVENTS_SHOWN:]:
+        yield f"  {event.get('lastTimestamp') or ''}  {event.get('type')}  {event.get('reason')}  {event.get('message')}"
+
+
+def _facts(job: JobView) -> Iterator[str]:
+    facts = {
+        "Name": f"{job.namespace}/{job.name}",
+        "Kind": job.kind,
+        "Phase": f"{job.phase}{f' ({job.reason})' if job.reason else ''}",
+        "Message": job.message,
+        "Ready": replicas(job),
+        "Step": f"{job.progress.step} ({job.progress.speed:.1f} steps/s)",
+        "Records": str(job.progress.records),
+        "Checkpoint": f"step {job.checkpoint.step} in {job.checkpoint.uri}" if job.checkpoint else "",
+        "Running for": age(job.started, job.finished),
+    }
+    for label, value in facts.items():
+        if value:
+            yield f"{label + ':':13}{value}"
+
+
+def _plan(plan: ScalePlan) -> Iterator[str]:
+    status = plan.status
+    extra = f"  stall {status.stall_seconds:.2f} s" if status.stall_seconds is not None else ""
+    why = f"  {status.reason}: {status.message}" if status.message else ""
+    yield f"  {plan.metadata.name}  {status.phase or 'Pending'}{extra}{why}"
+    for step in status.steps:
+        took = f"{(step.finish_time - step.start_time).total_seconds():.1f} s" if step.finish_time else "now"
+        yield f"    {step.phase:14} {took:>8}  {step.message}".rstrip()

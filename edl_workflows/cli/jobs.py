@@ -1,0 +1,339 @@
+"""``edl submit|get|describe|wait|delete|logs``: one job at a time, by the same stages that pipelines run."""
+
+import datetime as dt
+import getpass
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.output import Table, emit
+from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError, Problem
+from edl_workflows.jobs.view import JobPhase, JobView
+
+if TYPE_CHECKING:
+    from edl_workflows.kube.connect import Cluster
+    from edl_workflows.stages.goals import Outputs
+    from edl_workflows.stages.identity import Identity
+    from edl_workflows.stages.requests import R, Stage
+
+app = typer.Typer(no_args_is_help=True)
+
+MAX_MANIFEST_BYTES = 3 * 2**20
+"""As the API server's own limit of a request."""
+
+Name = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
+Kind = Annotated[str, typer.Option("--kind", help="The job's kind.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Whether to wait until it is done.")]
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", help="Seconds to wait at most.", min=0, show_default=False)
+]
+JOB = "ElasticJob"
+
+
+def identity() -> "Identity":
+    """This very call: what it makes belongs to nobody else."""
+    from edl_workflows.stages.identity import Identity
+
+    return Identity(
+        owner=f"cli/{getpass.getuser()}@{socket.gethostname()}/{uuid.uuid4()}", attempt=str(os.getpid())
+    )
+
+
+def run(
+    cluster: "Cluster", stage: "Stage[R]", request: "R", *, wait: bool, timeout: float | None
+) -> "Outputs":
+    """Begin a stage and, if asked, wait for its goal; what happens meanwhile goes to stderr.
+
+    Raises:
+        EdlError: why the goal can't be reached.
+    """
+    from edl_workflows.stages import driver
+    from edl_workflows.stages.goals import Failed
+
+    if wait:
+        deadline = None if timeout is None else time.time() + timeout
+        return driver.run_stage(cluster, stage, request, identity(), deadline, notify=say)
+    handle = stage.begin(cluster, request, identity())
+    now = driver.look(cluster, handle)
+    if isinstance(now, Failed):
+        raise now.error
+    return now.outputs
+
+
+def say(message: str) -> None:
+    """Tell the person, not the program that reads stdout."""
+    typer.echo(message, err=True)
+
+
+def show(outputs: "Outputs", output: OutputFormat) -> None:
+    """Print what a stage came to."""
+    data = outputs.to_dict()
+    emit(
+        output,
+        data,
+        Table(("field", "value"), [(key, value) for key, value in data.items() if value not in ("", {})]),
+    )
+
+
+@app.command()
+def submit(
+    manifest: Annotated[
+        Path, typer.Argument(help="YAML or JSON file of one job; - for standard input.", allow_dash=True)
+    ],
+    wait: Wait = False,
+    timeout: Timeout = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Create a job from its manifest; with --wait, until it has succeeded."""
+    from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+
+    document = read_manifest(manifest)
+    cluster = connect(kubeconfig, context, namespace)
+    request = SubmitRequest(manifest=document, namespace=namespace or "")
+    show(run(cluster, SUBMIT, request, wait=wait, timeout=timeout), output)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The one object in a YAML or JSON file.
+
+    Raises:
+        InvalidError: the file can't be read, is no YAML, or holds anything but one object.
+    """
+    import yaml
+
+    try:
+        text = (
+            typer.get_text_stream("stdin").read(MAX_MANIFEST_BYTES + 1)
+            if str(path) == "-"
+            else path.read_text("utf-8")
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"can't read the manifest {path}: {error}") from error
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise InvalidError(f"the manifest {path} is larger than {MAX_MANIFEST_BYTES >> 20} MiB")
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        raise InvalidError(f"{path} is no YAML: {error}") from error
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise ManifestError(
+            str(path), [Problem("", f"holds {len(documents)} documents; give one job's manifest")]
+        )
+    found: dict[str, Any] = documents[0]
+    return found
+
+
+@app.command()
+def get(
+    name: Annotated[str | None, typer.Argument(help="One job; default all.", show_default=False)] = None,
+    kind: Kind = JOB,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces.")
+    ] = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """List jobs, or show one: phase, replicas, progress."""
+    from edl_workflows.kube import client
+    from edl_workflows.kube.resources import ALL_NAMESPACES, Scope
+    from edl_workflows.stages.ownership import resource_of
+
+    cluster = connect(kubeconfig, context, namespace)
+    resource = resource_of(kind)
+    if name:
+        found = [client.get(cluster, resource, name)]
+    else:
+        where = ALL_NAMESPACES if all_namespaces else cluster.namespace
+        found = client.list_objects(cluster, Scope(resource, where)).items
+    rows = [_row(view_of(kind, manifest), all_namespaces=all_namespaces) for manifest in found]
+    columns = ("name", "phase", "ready", "step", "steps/s", "checkpoint", "age")
+    data = found[0] if name else {"apiVersion": "v1", "kind": "List", "items": found}
+    emit(output, data, Table(("namespace", *columns) if all_namespaces else columns, rows))
+
+
+def view_of(kind: str, manifest: dict[str, Any]) -> JobView:
+    """A job's manifest as pipelines see it.
+
+    Raises:
+        InvalidError: objects of this kind are no jobs.
+    """
+    from edl_workflows.stages.goals import observe
+
+    view = observe(kind, manifest)
+    if not isinstance(view, JobView):
+        raise InvalidError(f"a {kind} is no job; use kubectl for it")
+    return view
+
+
+def _row(job: JobView, *, all_namespaces: bool) -> tuple[object, ...]:
+    row = (
+        job.name,
+        job.phase,
+        replicas(job),
+        job.progress.step,
+        f"{job.progress.speed:.1f}",
+        job.checkpoint.step if job.checkpoint else "",
+        age(job.started, job.finished),
+    )
+    return (job.namespace, *row) if all_namespaces else row
+
+
+def replicas(job: JobView) -> str:
+    """Ready and wanted nodes by role, as ``ps 2/2 worker 3/3``."""
+    return " ".join(
+        f"{role} {n.ready}/{n.desired}" for role, n in sorted(job.replicas.items()) if n.desired or n.ready
+    )
+
+
+def age(started: dt.datetime | None, finished: dt.datetime | None) -> str:
+    """How long a job has run, as kubectl writes ages."""
+    if started is None:
+        return ""
+    seconds = int(((finished or dt.datetime.now(dt.UTC)) - started).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{max(0, seconds)}s"
+
+
+@app.command()
+def describe(
+    name: Name,
+    kind: Kind = JOB,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """All about one job: conditions, pods, plans with their steps, recent events."""
+    from edl_workflows.cli.description import collect, lines
+
+    cluster = connect(kubeconfig, context, namespace)
+    about = collect(cluster, kind, name)
+    if output is OutputFormat.TABLE:
+        for line in lines(about):
+            typer.echo(line)
+    else:
+        emit(output, about.to_data(), Table((), ()))
+
+
+@app.command()
+def wait(
+    name: Name,
+    phase: Annotated[
+        list[JobPhase] | None,
+        typer.Option("--for", help="Phase to wait for; several: any of them. Default Succeeded."),
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Global step to wait for.", min=0, show_default=False)
+    ] = None,
+    condition: Annotated[str, typer.Option(help="Condition to wait for, as Ready or Ready=False.")] = "",
+    kind: Kind = JOB,
+    timeout: Timeout = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Wait until a job is in a phase, at a step, or has a condition. A job that is not there yet is waited for."""
+    from edl_workflows.stages.wait import WAIT, WaitRequest
+
+    cluster = connect(kubeconfig, context, namespace)
+    request = WaitRequest.of(
+        {"name": name, "kind": kind, "phases": tuple(phase or ()), "step": step, "condition": condition}
+    )
+    show(run(cluster, WAIT, request, wait=True, timeout=timeout), output)
+
+
+@app.command()
+def delete(
+    name: Name,
+    kind: Kind = JOB,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Delete a job and all its pods."""
+    from edl_workflows.kube import client
+    from edl_workflows.stages.delete import DELETE, DeleteRequest
+    from edl_workflows.stages.ownership import resource_of
+
+    cluster = connect(kubeconfig, context, namespace)
+    client.get(cluster, resource_of(kind), name)  # a person who mistypes a name wants to know
+    run(cluster, DELETE, DeleteRequest(name=name, kind=kind), wait=wait, timeout=timeout)
+    typer.echo(f"{kind} {cluster.namespace}/{name} deleted")
+
+
+@app.command()
+def logs(
+    name: Name,
+    node: Annotated[str, typer.Argument(help="Node as worker-0 or ps-1; default the master.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the container ends.")] = False,
+    tail: Annotated[
+        int | None, typer.Option(help="The last so many lines.", min=0, show_default=False)
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Print what a node of an ElasticJob, or its master, has printed."""
+    from edl_workflows.kube import logs as pod_logs
+
+    cluster = connect(kubeconfig, context, namespace)
+    pod = _pod_of(cluster, name, node)
+    options = pod_logs.LogOptions(tail_lines=tail)
+    if not follow:
+        typer.echo(pod_logs.read(cluster, pod, options=options), nl=False)
+        return
+    for line in pod_logs.follow(cluster, pod, options=options):
+        typer.echo(line)
+
+
+def _pod_of(cluster: "Cluster", job: str, node: str) -> str:
+    """Name of a node's pod; of the newest master's where no node is named.
+
+    Raises:
+        NotFoundError: the job has no such pod; the message names those that it has.
+    """
+    pods = dict(_pods_by_node(cluster, job))
+    if not pods:
+        raise NotFoundError(
+            f"ElasticJob {cluster.namespace}/{job} has no pods; `edl describe {job}` may tell why"
+        )
+    masters = sorted(
+        (n for n in pods if n.startswith("dlrover-master-")), key=lambda n: int(n.rsplit("-", 1)[1])
+    )
+    wanted = node or (masters[-1] if masters else "")
+    if wanted not in pods:
+        raise NotFoundError(
+            f"ElasticJob {cluster.namespace}/{job} has no node {wanted!r}; it has {', '.join(sorted(pods))}"
+        )
+    return pods[wanted]
+
+
+def _pods_by_node(cluster: "Cluster", job: str) -> Iterator[tuple[str, str]]:
+    from edl_workflows.jobs import manifests, names
+    from edl_workflows.kube import client
+    from edl_workflows.kube.resources import PODS, Scope
+
+    scope = Scope(PODS, cluster.namespace, label_selector=f"{names.JOB_LABEL}={job}")
+    for pod in client.list_objects(cluster, scope).items:
+        role, index = (
+            manifests.label(pod, names.REPLICA_TYPE_LABEL),
+            manifests.label(pod, names.REPLICA_INDEX_LABEL),
+        )
+        yield f"{role}-{index}", manifests.name_of(pod)
