@@ -1,0 +1,98 @@
+"""``edl local``: the embedded cluster of this machine."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edl_workflows.cli.options import LogFormat, Logs, Output, OutputFormat, Verbose, configure_logs
+from edl_workflows.cli.output import Table, emit
+
+app = typer.Typer(help="The embedded cluster of this machine.", no_args_is_help=True)
+
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        help="State folder; default $EDL_LOCAL_DIR or ~/.local/share/edl-workflows/local.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def up(
+    folder: Folder = None,
+    cpu: Annotated[str, typer.Option(help="CPUs that pods may request together; default the machine's.")] = "",
+    memory: Annotated[
+        str, typer.Option(help="Memory that pods may request together, as 8Gi; default the machine's.")
+    ] = "",
+    controller: Annotated[bool, typer.Option(help="Run the controller of the job kinds, too.")] = True,
+    back_off: Annotated[
+        float, typer.Option(min=0, help="Seconds before a container that crashed twice is started again.")
+    ] = 10.0,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Serve in this process until Ctrl-C.")] = False,
+    log_format: Logs = LogFormat.AUTO,
+    verbose: Verbose = False,
+) -> None:
+    """Start the cluster, unless it runs, and wait until it serves."""
+    from edl_workflows.exceptions import InvalidError
+    from edl_workflows.local import daemon
+    from edl_workflows.local.node import Capacity
+
+    where = (folder or daemon.default_folder()).absolute()
+    try:
+        capacity = Capacity.of_machine(cpu, memory)
+    except ValueError as error:
+        raise InvalidError(f"--cpu, --memory: {error}") from error
+    if foreground:
+        from datetime import timedelta
+
+        from edl_workflows.local.cluster import Options
+
+        configure_logs(log_format, verbose=verbose)
+        options = Options(where, capacity, timedelta(seconds=back_off))
+        asyncio.run(daemon.serve(options, controller=controller))
+        return
+    arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory, "--back-off", str(back_off)]
+    arguments += ["--controller" if controller else "--no-controller", *(["--verbose"] if verbose else [])]
+    found, started = daemon.up(daemon.Start(where, arguments))
+    typer.echo(f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})")
+    typer.echo(f"use it:   export KUBECONFIG={found.kubeconfig}")
+    typer.echo("          kubectl get nodes    or    edl get")
+    typer.echo("stop it:  edl local down" + (f" --dir {where}" if folder else ""))
+
+
+@app.command()
+def down(
+    folder: Folder = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete its state, too: all objects and logs.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds before it is killed.")] = 60.0,
+) -> None:
+    """Stop the cluster and every process of its pods; its state stays for the next `up`."""
+    from edl_workflows.local import daemon
+
+    where = (folder or daemon.default_folder()).absolute()
+    stopped = daemon.down(where, seconds=timeout)
+    if delete:
+        daemon.delete(where)
+    typer.echo("the embedded cluster is stopped" if stopped else "no embedded cluster runs")
+
+
+@app.command()
+def status(folder: Folder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show whether the cluster runs, its capacity and its pods. Ends with code 3 if it does not run."""
+    from edl_workflows.exceptions import NotFoundError
+    from edl_workflows.local import daemon, overview
+
+    where = (folder or daemon.default_folder()).absolute()
+    found = daemon.find(where)
+    if found is None:
+        raise NotFoundError(f"no embedded cluster runs on {where}; start it with `edl local up`")
+    shown = overview.read(found)
+    if output is OutputFormat.TABLE:
+        typer.echo(f"{found.url}   process {found.pid}   kubeconfig {found.kubeconfig}\n")
+        emit(output, None, Table(("resource", "requested", "capacity"), shown.resource_rows()))
+        typer.echo("")
+    emit(output, shown.model_dump(mode="json"), Table(("namespace", "pod", "phase", "ready", "restarts"), shown.pod_rows()))

@@ -1,0 +1,214 @@
+"""The embedded cluster in one event loop: API server, scheduler, network and runner put together."""
+
+import asyncio
+import contextlib
+import functools
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+
+from edl_workflows.local import events, files, node
+from edl_workflows.local.apiserver import serving
+from edl_workflows.local.apiserver.app import build_app
+from edl_workflows.local.apiserver.server import ApiServer, open_server
+from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.locks import hold
+from edl_workflows.local.mirror import Mirror
+from edl_workflows.local.network.network import Network
+from edl_workflows.local.pods import Pod, Service
+from edl_workflows.local.runner.launches import Launches
+from edl_workflows.local.runner.pod_worker import Services
+from edl_workflows.local.runner.runner import Runner, lookups
+from edl_workflows.local.scheduler.loop import Scheduler
+from edl_workflows.local.scheduler.resources import Amounts
+
+POD_TOKEN_SECONDS = 365 * 24 * 3600
+"""A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the pod."""
+LOCK_FILE = "cluster.lock"
+_SWEEP_SECONDS = 600.0
+_POLL_SECONDS = 0.01
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a cluster.
+
+    Attributes:
+        folder: all of its state.
+        capacity: what its node offers.
+        back_off: first pause before a crashed container is restarted.
+        grace: seconds that pods get when the cluster goes down, if they ask for as many.
+    """
+
+    folder: Path
+    capacity: node.Capacity
+    back_off: timedelta = timedelta(seconds=10)
+    grace: float = 10.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cluster that serves.
+
+    Attributes:
+        access: URL, token and kubeconfig.
+        server: the API server, for neighbours in the process.
+        runner: the process runner.
+        failed: completes, with its error, when a part of the cluster ends by itself.
+    """
+
+    access: serving.Access
+    server: ApiServer
+    runner: Runner
+    failed: "asyncio.Future[None]"
+
+
+class _Http(uvicorn.Server):
+    """Signals are the daemon's business: pods end before the API does."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def running(options: Options) -> AsyncIterator[Running]:
+    """A cluster while the context lasts; at its end all pods' processes end and their state stays.
+
+    Raises:
+        ConflictError: a cluster runs on this folder already.
+    """
+    options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with hold(options.folder / LOCK_FILE):
+        port = _port(options.folder)
+        access = serving.prepare(options.folder, port)
+        server = open_server(options.folder, {access.token: "admin"})
+        try:
+            async with _parts(options, access, server, port) as cluster:
+                yield cluster
+        finally:
+            server.close()
+
+
+@contextlib.asynccontextmanager
+async def _parts(
+    options: Options, access: serving.Access, server: ApiServer, port: int
+) -> AsyncIterator[Running]:
+    client = server.client
+    quantities = options.capacity.quantities(options.folder)
+    node.publish(client, quantities)
+    pods = Mirror(client, "pods", Pod.model_validate)
+    services = Mirror(client, "services", Service.model_validate)
+    config_maps: Mirror[Object] = Mirror(client, "configmaps", dict)
+    secrets: Mirror[Object] = Mirror(client, "secrets", dict)
+    network = Network(options.folder, lambda: services.objects, lambda: runner.occupying())
+    launches = Launches(
+        network=network,
+        lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
+        allocatable=Amounts.parse(quantities).values,
+        kubeconfig=functools.partial(_pod_kubeconfig, server, access),
+    )
+    recorder = events.EventRecorder(client, "kubelet", node.NODE_NAME)
+    shared = Services(client, recorder, network, launches, options.back_off)
+    runner = Runner(node.NODE_NAME, options.folder / "pods", pods, shared)
+    scheduler = Scheduler(
+        client, pods, lambda: node.observe(client), events.EventRecorder(client, "default-scheduler", "")
+    )
+    server.logs = runner.logs
+    pods.listen(lambda _key: network.touch())
+    services.listen(lambda _key: network.touch())
+    services.relist()
+    for mirror in (config_maps, secrets):
+        mirror.relist()
+        mirror.listen(runner.refresh)
+    pods.relist()  # last: it takes over the pods, which look into the others
+    await runner.clean_up()
+    http = _Http(serving.uvicorn_config(build_app(server), access, port))
+    work = [
+        services.run(),
+        config_maps.run(),
+        secrets.run(),
+        pods.run(),
+        scheduler.run(),
+        network.run(),
+        runner.run(),
+        _follow_node(server, scheduler),
+        _sweep(server),
+    ]
+    async with _background(http, work) as failed:
+        try:
+            yield Running(access, server, runner, failed)
+        finally:
+            await runner.shut_down(options.grace)
+            network.close()
+
+
+@contextlib.asynccontextmanager
+async def _background(http: uvicorn.Server, work: list[Coroutine[Any, Any, None]]) -> "AsyncIterator[asyncio.Future[None]]":
+    """Run everything; the API server goes last."""
+    serving_task = asyncio.create_task(http.serve(), name="api server")
+    tasks = [asyncio.create_task(one) for one in work]
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    for task in [serving_task, *tasks]:
+        task.add_done_callback(functools.partial(_report, failed))
+    try:
+        while not http.started and not serving_task.done():
+            await asyncio.sleep(_POLL_SECONDS)
+        yield failed
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        http.should_exit = True
+        await asyncio.gather(serving_task, return_exceptions=True)
+        failed.cancel()
+
+
+def _report(failed: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
+    if failed.done() or task.cancelled():
+        return
+    error = task.exception()
+    if error is None:
+        failed.set_result(None)
+    else:
+        failed.set_exception(error)
+
+
+def _pod_kubeconfig(server: ApiServer, access: serving.Access, namespace: str, account: str) -> str:
+    token, _ = server.authenticator.issue(namespace, account, POD_TOKEN_SECONDS)
+    return serving.kubeconfig(access.url, token, access.files.authority.read_bytes(), namespace)
+
+
+def _port(folder: Path) -> int:
+    """The API server's port: the one of the last time if it is free, so that kubeconfigs stay valid."""
+    file = folder / "port.json"
+    last = files.read_json(file)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((serving.HOST, last or 0))
+        except OSError:
+            probe.bind((serving.HOST, 0))
+        port = int(probe.getsockname()[1])
+    files.write_json(file, port)
+    return port
+
+
+async def _follow_node(server: ApiServer, scheduler: Scheduler) -> None:
+    mirror: Mirror[Object] = Mirror(server.client, "nodes", dict)
+    mirror.listen(lambda _key: scheduler.touch())
+    await mirror.run()
+
+
+async def _sweep(server: ApiServer) -> None:
+    while True:
+        events.remove_old(server.client, datetime.now(UTC))
+        await asyncio.sleep(_SWEEP_SECONDS)

@@ -1,0 +1,221 @@
+"""The cluster as a process of its own: start, find, stop. What `edl local up|down|status` and tests stand on."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import structlog
+from pydantic import BaseModel
+
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.local import files
+from edl_workflows.local.cluster import LOCK_FILE, Options, running
+from edl_workflows.local.locks import is_held
+from edl_workflows.local.runner import processes, shim
+
+FOLDER_VARIABLE = "EDL_LOCAL_DIR"
+START_SECONDS = 60.0
+_CONTROLLER_RESTART_SECONDS = 2.0
+_POLL_SECONDS = 0.05
+_log = structlog.get_logger(__name__)
+
+
+class Daemon(BaseModel):
+    """``cluster.json``: who serves a folder.
+
+    Attributes:
+        pid, start: the process, named for ever by id and start time (clock ticks).
+        url: of the API server.
+        kubeconfig: the administrator's.
+        controller: whether it runs the controller.
+    """
+
+    pid: int
+    start: int
+    url: str
+    kubeconfig: Path
+    controller: bool
+
+
+def default_folder() -> Path:
+    """``EDL_LOCAL_DIR``, or ``edl-workflows/local`` below the user's data folder."""
+    if chosen := os.environ.get(FOLDER_VARIABLE):
+        return Path(chosen)
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "edl-workflows" / "local"
+
+
+def find(folder: Path) -> Daemon | None:
+    """The process that serves a folder, None if none does; a file left by a dead one counts for nothing."""
+    record = files.read_json(folder / "cluster.json")
+    if record is None or not is_held(folder / LOCK_FILE):
+        return None
+    daemon = Daemon.model_validate(record)
+    return daemon if processes.is_alive(daemon.pid, daemon.start) else None
+
+
+def log_file(folder: Path) -> Path:
+    """Where a daemon of this folder logs."""
+    return folder / "cluster.log"
+
+
+async def serve(options: Options, *, controller: bool) -> None:
+    """Be the cluster until SIGTERM or SIGINT.
+
+    Raises:
+        ConflictError: another process serves this folder.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running(options) as cluster:
+        await asyncio.to_thread(processes.kill_marked, _controller_mark(options.folder))
+        manager = asyncio.create_task(_keep_controller(options.folder)) if controller else None
+        daemon = Daemon(
+            pid=os.getpid(),
+            start=shim.start_ticks("self"),
+            url=cluster.access.url,
+            kubeconfig=cluster.access.kubeconfig,
+            controller=controller,
+        )
+        files.write(options.folder / "cluster.json", daemon.model_dump_json())
+        _log.info("cluster ready", url=daemon.url, kubeconfig=str(daemon.kubeconfig))
+        cluster.failed.add_done_callback(lambda _failed: stop.set())
+        await stop.wait()
+        if manager is not None:
+            manager.cancel()
+            await asyncio.gather(manager, return_exceptions=True)
+        (options.folder / "cluster.json").unlink(missing_ok=True)
+        if cluster.failed.done():
+            cluster.failed.result()
+
+
+def _controller_mark(folder: Path) -> str:
+    return f"controller:{folder.resolve()}"
+
+
+async def _keep_controller(folder: Path) -> None:
+    """Run the controller manager as a child, again whenever it ends."""
+    command = [sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--all-namespaces"]
+    command += ["--no-leader-elect", "--metrics-port", "0", "--kubeconfig", str(folder / "kubeconfig")]
+    env = {**os.environ, processes.MARK: _controller_mark(folder)}
+    while True:
+        with (folder / "controller.log").open("ab") as log:
+            child = await asyncio.create_subprocess_exec(
+                *command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            code = await child.wait()
+        finally:
+            if child.returncode is None:
+                child.terminate()
+                await _end(child)
+        _log.warning("the controller ended and is started again", code=code, log=str(folder / "controller.log"))
+        await asyncio.sleep(_CONTROLLER_RESTART_SECONDS)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    try:
+        async with asyncio.timeout(5):
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start a daemon.
+
+    Attributes:
+        folder: its state.
+        arguments: further arguments of ``edl local up``.
+    """
+
+    folder: Path
+    arguments: Sequence[str] = ()
+
+    def command(self) -> list[str]:
+        """The command line of the process that serves."""
+        return [
+            sys.executable, "-m", "edl_workflows.cli", "local", "up", "--foreground", "--dir", str(self.folder),
+            *self.arguments,
+        ]  # fmt: skip
+
+
+def up(start: Start) -> tuple[Daemon, bool]:
+    """The daemon of a folder, started in a session of its own unless it runs; and whether this call started it.
+
+    Raises:
+        UnavailableError: it ended, or was not ready in time; with the end of its log.
+    """
+    if (found := find(start.folder)) is not None:
+        return found, False
+    start.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = log_file(start.folder)
+    with log.open("ab") as out:
+        began = out.tell()
+        child = subprocess.Popen(
+            start.command(), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if (found := find(start.folder)) is not None:
+            # Whoever won a race of two calls serves; our own child then ended by the lock.
+            return found, found.pid == child.pid
+        if child.poll() is not None and not is_held(start.folder / LOCK_FILE):
+            break
+        time.sleep(_POLL_SECONDS)
+    else:
+        child.terminate()
+    said = log.read_bytes()[began:].decode(errors="replace").strip()
+    raise UnavailableError(f"the cluster did not start; {log} says: {said[-2000:] or '(nothing)'}")
+
+
+def down(folder: Path, *, seconds: float) -> bool:
+    """Stop a folder's daemon, its controller and all pods' processes; whether there was anything to stop.
+
+    Args:
+        folder: its state, which stays.
+        seconds: how long the daemon may take before it is killed.
+    """
+    found = find(folder)
+    if found is not None:
+        _stop(found, seconds)
+    left = sum(processes.kill_marked(mark) for mark in _marks(folder))
+    (folder / "cluster.json").unlink(missing_ok=True)
+    return found is not None or left > 0
+
+
+def _stop(daemon: Daemon, seconds: float) -> None:
+    try:
+        process = psutil.Process(daemon.pid)
+        process.terminate()
+        process.wait(seconds)
+    except psutil.TimeoutExpired:
+        process.kill()
+        process.wait(seconds)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _marks(folder: Path) -> Iterator[str]:
+    """Marks of everything that a daemon of this folder may have left behind."""
+    yield _controller_mark(folder)
+    pods = folder / "pods"
+    if pods.is_dir():
+        yield from (one.name for one in pods.iterdir())
+
+
+def delete(folder: Path) -> None:
+    """Remove a stopped cluster's state."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,78 @@
+"""Events as users see them in ``kubectl describe``: one object for each thing that happens, counted when it repeats."""
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from edl_workflows.local.apiserver.client import LocalClient
+from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.metadata import timestamp
+from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.pods import Pod
+
+KEPT_FOR = timedelta(hours=1)
+"""As long as an API server elsewhere keeps them."""
+_log = structlog.get_logger(__name__)
+
+
+class EventRecorder:
+    """Writes events about pods.
+
+    Args:
+        client: the API.
+        component: who reports, as ``kubelet``.
+        node: the node's name.
+    """
+
+    def __init__(self, client: LocalClient, component: str, node: str) -> None:
+        self._client = client
+        self._component = component
+        self._node = node
+
+    def normal(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
+        """Something that belongs to the course of things."""
+        self._record(pod, "Normal", reason, message, container)
+
+    def warning(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
+        """Something that a user should know of."""
+        self._record(pod, "Warning", reason, message, container)
+
+    def _record(self, pod: Pod, kind: str, reason: str, message: str, container: str) -> None:
+        meta = pod.metadata
+        digest = hashlib.sha256(f"{meta.uid}/{self._component}/{reason}/{message}/{container}".encode()).hexdigest()
+        name, now = f"{meta.name}.{digest[:16]}", timestamp(datetime.now(UTC))
+        involved = {"kind": "Pod", "apiVersion": "v1", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+        if container:
+            involved["fieldPath"] = f"spec.containers{{{container}}}"
+        try:
+            present = self._client.find("events", name, meta.namespace)
+            if present is not None:
+                patch = {"count": int(present.get("count", 1)) + 1, "lastTimestamp": now}
+                self._client.patch("events", name, patch, meta.namespace)
+                return
+            event: Object = {
+                "metadata": {"name": name, "namespace": meta.namespace},
+                "involvedObject": involved,
+                "type": kind,
+                "reason": reason,
+                "message": message,
+                "count": 1,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "reportingComponent": self._component,
+                "source": {"component": self._component, "host": self._node},
+            }
+            self._client.create("events", event)
+        except ApiError as error:
+            # A namespace that is ending takes no events; the pod's own fate does not depend on them.
+            _log.info("event not recorded", pod=pod.key, reason=reason, error=str(error))
+
+
+def remove_old(client: LocalClient, now: datetime) -> None:
+    """Delete the events that nobody has repeated for `KEPT_FOR`."""
+    oldest = timestamp(now - KEPT_FOR)
+    for event in client.list_objects("events"):
+        meta = event["metadata"]
+        if (event.get("lastTimestamp") or meta["creationTimestamp"]) < oldest:
+            client.delete("events", meta["name"], meta["namespace"])

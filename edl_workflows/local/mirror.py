@@ -1,0 +1,83 @@
+"""A parsed copy of one resource of the API server, kept current by its watch: list once, then follow."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from edl_workflows.local.apiserver.client import LocalClient
+from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.store import DELETED, Object
+
+T = TypeVar("T")
+_EXPIRED = 410
+
+
+class Mirror(Generic[T]):
+    """Objects of a resource by ``namespace/name``.
+
+    Args:
+        client: the API.
+        resource: as ``pods``.
+        parse: from the API's object.
+    """
+
+    def __init__(self, client: LocalClient, resource: str, parse: Callable[[Object], T]) -> None:
+        self._client = client
+        self._resource = resource
+        self._parse = parse
+        self._listeners: list[Callable[[str], None]] = []
+        self.objects: dict[str, T] = {}
+        self._versions: dict[str, int] = {}
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the key of every object that changed."""
+        self._listeners.append(listener)
+
+    def relist(self) -> int:
+        """Take over the present state; the version it stands at."""
+        since = self._client.revision
+        listed = {_key(obj): obj for obj in self._client.list_objects(self._resource)}
+        changed = self.objects.keys() | listed.keys()
+        self._versions = {key: _version(obj) for key, obj in listed.items()}
+        self.objects = {key: self._parse(obj) for key, obj in listed.items()}
+        for key in changed:
+            self._tell(key)
+        return since
+
+    async def run(self) -> None:
+        """List and follow, for ever."""
+        while True:
+            try:
+                async for kind, obj in self._client.watch(self._resource, since=self.relist()):
+                    self._take(kind, obj)
+            except ApiError as error:
+                if error.code != _EXPIRED:
+                    raise
+
+    def take(self, obj: Object) -> None:
+        """Take over what the caller's own write returned, ahead of the watch."""
+        self._take("", obj)
+
+    def _take(self, kind: str, obj: Object) -> None:
+        key = _key(obj)
+        if _version(obj) <= self._versions.get(key, 0):
+            return  # the watch brings what `take` has overtaken
+        if kind == DELETED:
+            self.objects.pop(key, None)
+            self._versions.pop(key, None)
+        else:
+            self.objects[key] = self._parse(obj)
+            self._versions[key] = _version(obj)
+        self._tell(key)
+
+    def _tell(self, key: str) -> None:
+        for listener in self._listeners:
+            listener(key)
+
+
+def _key(obj: Object) -> str:
+    metadata = obj["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _version(obj: Object) -> int:
+    return int(obj["metadata"]["resourceVersion"])

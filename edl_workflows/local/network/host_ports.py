@@ -1,0 +1,86 @@
+"""Ports of the machine: blocks that one cluster claims from others by listening on the block's first port."""
+
+import contextlib
+import socket
+from collections.abc import Iterable
+
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.local.network.ports import LOOPBACK
+
+FIRST, LAST = 20_000, 32_767
+"""Below Linux's ephemeral range (32768-60999), so that no outgoing connection takes a port away."""
+BLOCK = 256
+
+
+class HostPorts:
+    """Free ports out of the blocks that this cluster has claimed; it claims more when they run out.
+
+    Args:
+        seed: clusters with different seeds look in different places first.
+        keep: blocks (first ports) that an earlier process of this cluster had.
+    """
+
+    def __init__(self, seed: int, keep: Iterable[int] = ()) -> None:
+        self._seed = seed
+        self._guards: dict[int, socket.socket] = {}
+        for first in keep:
+            self._claim(first)
+
+    @property
+    def blocks(self) -> list[int]:
+        """First ports of the claimed blocks."""
+        return sorted(self._guards)
+
+    def allocate(self, taken: frozenset[int]) -> int:
+        """A port outside `taken` on which nobody listens now.
+
+        Raises:
+            UnavailableError: there is none in the whole range.
+        """
+        for first in self.blocks:
+            found = self._free_in(first, taken)
+            if found:
+                return found
+        for first in self._candidates():
+            if self._claim(first) and (found := self._free_in(first, taken)):
+                return found
+        raise UnavailableError(f"no free port in {FIRST}-{LAST}; delete Services or pods, or stop other clusters")
+
+    def close(self) -> None:
+        """Give the blocks back."""
+        for guard in self._guards.values():
+            guard.close()
+        self._guards.clear()
+
+    def _candidates(self) -> list[int]:
+        firsts = [first for first in range(FIRST, LAST - BLOCK + 2, BLOCK) if first not in self._guards]
+        start = self._seed % len(firsts) if firsts else 0
+        return firsts[start:] + firsts[:start]
+
+    def _claim(self, first: int) -> bool:
+        # Without SO_REUSEADDR: two clusters that both only bind must not both succeed.
+        guard = socket.socket()
+        try:
+            guard.bind((LOOPBACK, first))
+            guard.listen(1)
+        except OSError:
+            guard.close()
+            return False
+        self._guards[first] = guard
+        return True
+
+    def _free_in(self, first: int, taken: frozenset[int]) -> int:
+        ports = (port for port in range(first + 1, first + BLOCK) if port not in taken)
+        return next((port for port in ports if _bindable(port)), 0)
+
+
+def _bindable(port: int) -> bool:
+    with contextlib.closing(socket.socket()) as probe:
+        # A connection in TIME_WAIT is no obstacle for a server, so it is none here.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,142 @@
+"""The network of the running cluster: keeps the assignments on disk and publishes the service map to the pods."""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from edl_workflows.local import files
+from edl_workflows.local.network.host_ports import HostPorts
+from edl_workflows.local.network.ports import LOOPBACK, Ports, World
+from edl_workflows.local.network.rewrite import rewrite
+from edl_workflows.local.pods import Pod, Service
+
+_FIRST_IP = int(ipaddress.IPv4Address("127.64.0.1"))
+_LAST_IP = int(ipaddress.IPv4Address("127.127.255.254"))
+_PUBLISH_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """What a pod has of the network: its address and, by container port, the host ports it must listen on."""
+
+    ip: str
+    ports: Mapping[int, int]
+
+
+class Network:
+    """Attaches pods, rewrites addresses, publishes the map.
+
+    Args:
+        folder: for ``network.json`` (assignments) and ``services.json`` (the map that pods read).
+        services: the cluster's Services by key, kept current by others.
+        pods: pods whose processes may live, by key, kept current by others.
+    """
+
+    def __init__(
+        self, folder: Path, services: Callable[[], Mapping[str, Service]], pods: Callable[[], Mapping[str, Pod]]
+    ) -> None:
+        self.map_file = folder / "services.json"
+        self._file = folder / "network.json"
+        kept = files.read_json(self._file) or {}
+        self._services = services
+        self._pods = pods
+        self._host_ports = HostPorts(crc32(str(folder).encode()), kept.get("blocks", ()))
+        self._ports = Ports(kept.get("assigned", {}), self._host_ports.allocate, kept.get("mentions", {}))
+        self._ips: dict[str, str] = dict(kept.get("ips", {}))
+        self._changed = asyncio.Event()
+        self._kept: object = None
+        self._published: object = None
+
+    def attach(self, pod: Pod) -> Attachment:
+        """Address and ports of a pod, the same at every call; on disk when this returns.
+
+        Raises:
+            UnavailableError: the machine has no free port.
+        """
+        uid = pod.metadata.uid
+        ip = self._ips[uid] = self._ips.get(uid) or self._next_ip()
+        ports = self._ports.of_pod(pod, self._world())
+        self.publish()
+        return Attachment(ip, ports)
+
+    def rewrite(self, text: str, pod: Pod) -> str:
+        """A container's text with the addresses in it as they are reached on this machine."""
+        namespace, uid = pod.metadata.namespace, pod.metadata.uid
+        world = self._world()
+        table = self._table(world)
+
+        def lookup(host: str, port: int, explicit: bool) -> str | None:
+            found = table.get(f"{host}:{port}")
+            parts = host.removesuffix(".svc").split(".")
+            if not explicit or len(parts) != len(("name", "namespace")):
+                return found
+            mentioned = self._ports.mention(uid, parts[1], parts[0], port, world)
+            return found or f"{LOOPBACK}:{mentioned}"
+
+        return rewrite(text, namespace, lookup)
+
+    def service_variables(self, pod: Pod) -> dict[str, str]:
+        """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` of the namespace's Services, as kubelet sets them."""
+        world = self._world()
+        found: dict[str, str] = {}
+        for service in world.services.values():
+            meta, ports = service.metadata, service.spec.ports
+            if meta.namespace != pod.metadata.namespace or not ports:
+                continue
+            prefix = meta.name.upper().replace("-", "_")
+            host_port = self._ports.of_service(meta.namespace, meta.name, ports[0].port, world)
+            found |= {f"{prefix}_SERVICE_HOST": LOOPBACK, f"{prefix}_SERVICE_PORT": str(host_port)}
+        return found
+
+    def touch(self) -> None:
+        """Something changed; the map follows soon."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Follow changes of Services and pods, for ever."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            world = self._world()
+            self._ports.release(world)
+            uids = {pod.metadata.uid for pod in world.pods.values()}
+            self._ips = {uid: ip for uid, ip in self._ips.items() if uid in uids}
+            self.publish()
+            await asyncio.sleep(_PUBLISH_SECONDS)  # many changes, one file
+
+    def publish(self) -> None:
+        """Write what changed: the map, then the assignments."""
+        table = self._table(self._world())
+        if table != self._published:
+            files.write_json(self.map_file, table)
+            self._published = table
+        kept = {
+            "assigned": dict(self._ports.assigned),
+            "mentions": {uid: sorted(keys) for uid, keys in self._ports.mentions.items()},
+            "ips": dict(self._ips),
+            "blocks": self._host_ports.blocks,
+        }
+        if kept != self._kept:
+            files.write_json(self._file, kept)
+            self._kept = kept
+
+    def close(self) -> None:
+        """Give the host ports back."""
+        self._host_ports.close()
+
+    def _world(self) -> World:
+        return World(self._services(), self._pods())
+
+    def _table(self, world: World) -> dict[str, str]:
+        return self._ports.table(world, self._ips)
+
+    def _next_ip(self) -> str:
+        taken = set(self._ips.values())
+        newest = max((int(ipaddress.IPv4Address(ip)) for ip in taken), default=_FIRST_IP - 1)
+        # Onwards rather than the lowest free one, so that an address isn't soon another pod's.
+        span = _LAST_IP - _FIRST_IP + 1
+        numbers = ((newest + 1 - _FIRST_IP + step) % span + _FIRST_IP for step in range(span))
+        return next(ip for ip in (str(ipaddress.IPv4Address(number)) for number in numbers) if ip not in taken)

@@ -1,0 +1,203 @@
+"""Which port of the machine stands for which port of a Service or pod. Bookkeeping only; no sockets, no files.
+
+One host port belongs to each (Service, port) for as long as the Service lives, and the pod behind it listens there. So
+an address that was rewritten once stays right while pods come and go. Of several pods behind one Service, the oldest
+has the Service's port; the others have ports of their own (there is no load balancing).
+
+A name may be mentioned before its Service exists (a controller makes pods and Services in any order); then the port is
+reserved, and a pod of that name or a Service that comes later gets it.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from edl_workflows.local.pods import Pod, Service, target_port
+
+LOOPBACK = "127.0.0.1"
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True)
+class World:
+    """The Services and the pods that occupy ports: those on the node whose processes may still live."""
+
+    services: Mapping[str, Service] = field(default_factory=dict)
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+
+    def named(self, namespace: str, service: str) -> Service | None:
+        """The Service of that name."""
+        return self.services.get(f"{namespace}/{service}")
+
+    def selecting(self, pod: Pod) -> list[Service]:
+        """The Services in front of a pod, oldest first."""
+        return sorted((one for one in self.services.values() if one.selects(pod)), key=_age)
+
+    def behind(self, service: Service) -> list[Pod]:
+        """The pods behind a Service, oldest first."""
+        namespace = service.metadata.namespace
+        buckets = [self._by_label.get((namespace, *item), []) for item in service.spec.selector.items()]
+        return sorted((pod for pod in min(buckets, key=len, default=[]) if service.selects(pod)), key=_age)
+
+    @functools.cached_property
+    def _by_label(self) -> dict[tuple[str, str, str], list[Pod]]:
+        # The table asks for the pods of every Service; without an index that is services x pods.
+        found: dict[tuple[str, str, str], list[Pod]] = {}
+        for pod in self.pods.values():
+            for item in pod.metadata.labels.items():
+                found.setdefault((pod.metadata.namespace, *item), []).append(pod)
+        return found
+
+
+def _age(obj: Pod | Service) -> tuple[datetime, str]:
+    return (obj.metadata.creation_timestamp or _EPOCH, obj.metadata.name)
+
+
+def service_key(namespace: str, service: str, port: int) -> str:
+    """Where a Service port's assignment is kept."""
+    return f"svc/{namespace}/{service}/{port}"
+
+
+def pod_key(uid: str, port: int) -> str:
+    """Where a pod port's assignment is kept."""
+    return f"pod/{uid}/{port}"
+
+
+class Ports:
+    """The assignments.
+
+    Args:
+        assigned: as an earlier process kept them, by `service_key` and `pod_key`.
+        allocate: a host port that nobody has; told which ones are taken.
+        mentions: pod uid → keys of the Service ports that it was started with, as an earlier process kept them.
+    """
+
+    def __init__(
+        self,
+        assigned: Mapping[str, int],
+        allocate: Callable[[frozenset[int]], int],
+        mentions: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        self.assigned = dict(assigned)
+        self.mentions = {uid: set(keys) for uid, keys in (mentions or {}).items()}
+        self._allocate = allocate
+
+    def of_pod(self, pod: Pod, world: World) -> dict[int, int]:
+        """A pod's ports: declared container ports and what Services lead to → host port. Repeatable."""
+        return {port: self._pod_port(pod, port, world) for port in sorted(_ports(pod, world))}
+
+    def _pod_port(self, pod: Pod, port: int, world: World) -> int:
+        key = pod_key(pod.metadata.uid, port)
+        if key not in self.assigned:
+            free = (one for one in self._offers(pod, port, world) if not self._held(one, pod, world))
+            chosen = next(free, None)
+            self.assigned[key] = self._fresh() if chosen is None else chosen
+        for service, number in _leading_to(pod, port, world):
+            self.assigned.setdefault(
+                service_key(pod.metadata.namespace, service.metadata.name, number), self.assigned[key]
+            )
+        return self.assigned[key]
+
+    def _offers(self, pod: Pod, port: int, world: World) -> Iterator[int]:
+        """Reserved ports that would suit, best first: those of its Services, then one reserved for its own name."""
+        namespace, name = pod.metadata.namespace, pod.metadata.name
+        keys = [service_key(namespace, one.metadata.name, number) for one, number in _leading_to(pod, port, world)]
+        if world.named(namespace, name) is None:
+            keys.append(service_key(namespace, name, port))
+        return (self.assigned[key] for key in keys if key in self.assigned)
+
+    def _held(self, host_port: int, pod: Pod, world: World) -> bool:
+        holders = {
+            key.split("/")[1] for key, one in self.assigned.items() if one == host_port and key.startswith("pod/")
+        }
+        return any(one.metadata.uid in holders - {pod.metadata.uid} for one in world.pods.values())
+
+    def of_service(self, namespace: str, service: str, port: int, world: World) -> int:
+        """The host port of a Service's port, reserved if nothing has that name yet. Repeatable."""
+        key = service_key(namespace, service, port)
+        if key not in self.assigned:
+            found = next(self._backing(namespace, service, port, world), None)
+            self.assigned[key] = self._fresh() if found is None else found
+        return self.assigned[key]
+
+    def _backing(self, namespace: str, service: str, port: int, world: World) -> Iterator[int]:
+        known = world.named(namespace, service)
+        if known is None:
+            namesake = world.pods.get(f"{namespace}/{service}")
+            candidates = [(namesake, port)] if namesake else []
+        else:
+            offered = next((one for one in known.spec.ports if one.port == port), None)
+            pods = world.behind(known) if offered else []
+            candidates = [(pod, target_port(pod, offered) or 0) for pod in pods if offered]
+        for pod, number in candidates:
+            if (assigned := self.assigned.get(pod_key(pod.metadata.uid, number))) is not None:
+                yield assigned
+
+    def mention(self, uid: str, namespace: str, service: str, port: int, world: World) -> int:
+        """As `of_service`, for a pod that was started with this address: the port stays reserved while the pod lives."""
+        self.mentions.setdefault(uid, set()).add(service_key(namespace, service, port))
+        return self.of_service(namespace, service, port, world)
+
+    def table(self, world: World, ips: Mapping[str, str]) -> dict[str, str]:
+        """``host:port`` → ``127.0.0.1:<host port>`` for all that is known, hosts in canonical spelling.
+
+        Args:
+            world: Services and pods.
+            ips: pod uid → its IP.
+        """
+        found: dict[str, int] = {}
+        pods = {pod.metadata.uid: pod for pod in world.pods.values()}
+        for key, number in self.assigned.items():
+            kind, first, *rest = key.split("/")
+            if kind == "svc":
+                found[f"{rest[0]}.{first}.svc:{rest[1]}"] = number
+            elif first in pods:
+                found.update((f"{host}:{rest[0]}", number) for host in _pod_hosts(pods[first], ips))
+        for service in world.services.values():
+            found.update(self._service_rows(service, world))
+        return {address: f"{LOOPBACK}:{number}" for address, number in found.items()}
+
+    def _service_rows(self, service: Service, world: World) -> Iterator[tuple[str, int]]:
+        namespace, name = service.metadata.namespace, service.metadata.name
+        for port in service.spec.ports:
+            reserved = self.of_service(namespace, name, port.port, world)
+            backing = list(self._backing(namespace, name, port.port, world))
+            # Another Service may lead to the same pod port, which is only one host port.
+            yield f"{name}.{namespace}.svc:{port.port}", reserved if reserved in backing or not backing else backing[0]
+
+    def release(self, world: World) -> None:
+        """Forget what belongs to no living Service or pod and was mentioned by no living pod."""
+        uids = {pod.metadata.uid for pod in world.pods.values()}
+        self.mentions = {uid: keys for uid, keys in self.mentions.items() if uid in uids}
+        wanted = {key for keys in self.mentions.values() for key in keys}
+        for key in list(self.assigned):
+            kind, first, *rest = key.split("/")
+            lives = first in uids if kind == "pod" else key in wanted or world.named(first, rest[0]) is not None
+            if not lives:
+                del self.assigned[key]
+
+    def _fresh(self) -> int:
+        return self._allocate(frozenset(self.assigned.values()))
+
+
+def _pod_hosts(pod: Pod, ips: Mapping[str, str]) -> Iterator[str]:
+    if pod.metadata.uid in ips:
+        yield ips[pod.metadata.uid]
+    if pod.spec.hostname and pod.spec.subdomain:
+        yield f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
+
+
+def _leading_to(pod: Pod, port: int, world: World) -> list[tuple[Service, int]]:
+    return [
+        (service, one.port)
+        for service in world.selecting(pod)
+        for one in service.spec.ports
+        if target_port(pod, one) == port
+    ]
+
+
+def _ports(pod: Pod, world: World) -> Iterable[int]:
+    declared = {port.container_port for container in pod.spec.all_containers for port in container.ports}
+    served = {target_port(pod, port) for service in world.selecting(pod) for port in service.spec.ports}
+    return declared | {port for port in served if port is not None}

@@ -1,0 +1,94 @@
+"""What `edl local status` shows: the node's capacity, what is requested of it, and the pods."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ALL_NAMESPACES, NODES, PODS, Scope
+from edl_workflows.local.daemon import Daemon
+from edl_workflows.local.node import NODE_NAME
+from edl_workflows.local.pods import Pod
+from edl_workflows.local.scheduler.resources import Amounts, pod_requests
+
+
+class PodLine(BaseModel):
+    """One pod."""
+
+    namespace: str
+    name: str
+    phase: str
+    reason: str
+    ready: int
+    containers: int
+    restarts: int
+
+
+class Overview(BaseModel):
+    """The running cluster.
+
+    Attributes:
+        daemon: its process.
+        capacity: of the node, as quantities.
+        requested: by unfinished pods, in millicores, bytes and items.
+        pods: all pods.
+    """
+
+    daemon: Daemon
+    capacity: dict[str, str]
+    requested: dict[str, int]
+    pods: list[PodLine]
+
+    def resource_rows(self) -> Iterator[tuple[str, str, str]]:
+        """(resource, requested, capacity)."""
+        for name, capacity in sorted(self.capacity.items()):
+            amount = self.requested.get(name, 0)
+            yield name, f"{amount}m" if name == "cpu" else str(amount), capacity
+
+    def pod_rows(self) -> Iterator[tuple[str, ...]]:
+        """(namespace, pod, phase, ready, restarts)."""
+        for pod in self.pods:
+            phase = f"{pod.phase} ({pod.reason})" if pod.reason else pod.phase
+            yield pod.namespace, pod.name, phase, f"{pod.ready}/{pod.containers}", str(pod.restarts)
+
+
+def read(daemon: Daemon) -> Overview:
+    """Ask the cluster.
+
+    Raises:
+        UnavailableError: it does not answer.
+    """
+    cluster = Cluster.from_kubeconfig(daemon.kubeconfig)
+    node = client.get(cluster, NODES, NODE_NAME)
+    found = client.list_objects(cluster, Scope(PODS, ALL_NAMESPACES))
+    pods = [Pod.model_validate(obj) for obj in found.items]
+    requested = Amounts()
+    for pod in pods:
+        if pod.spec.node_name and not pod.finished:
+            requested = requested.plus(pod_requests(pod))
+    capacity = node["status"]["capacity"]
+    return Overview(
+        daemon=daemon,
+        capacity=capacity,
+        requested={name: amount for name, amount in requested.values.items() if name in capacity},
+        pods=[_line(pod) for pod in pods],
+    )
+
+
+def _line(pod: Pod) -> PodLine:
+    statuses: list[dict[str, Any]] = pod.status.get("containerStatuses") or []
+    conditions = {one["type"]: one for one in pod.status.get("conditions") or []}
+    unscheduled = conditions.get("PodScheduled", {})
+    waiting = (one["state"].get("waiting", {}).get("reason", "") for one in statuses if one.get("state"))
+    reason = pod.status.get("reason") or unscheduled.get("reason") or next(filter(None, waiting), "")
+    return PodLine(
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        phase=pod.phase,
+        reason=reason,
+        ready=sum(bool(one.get("ready")) for one in statuses),
+        containers=len(pod.spec.containers),
+        restarts=sum(int(one.get("restartCount", 0)) for one in statuses),
+    )

@@ -1,0 +1,315 @@
+"""The part of a core/v1 Pod and Service that the scheduler, the network and the runner work with, typed.
+
+The API server has validated and defaulted what comes here. Fields that the runner does not carry out are kept where it
+must refuse them (`edl_workflows.local.runner.support`), not modelled further.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from edl_workflows.jobs.objects import parse_quantity
+
+
+class Part(BaseModel):
+    """Base: camelCase outside, immutable inside; fields that nobody here reads are dropped."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+
+class Metadata(Part):
+    """Object metadata."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: int | None = None
+
+
+class Resources(Part):
+    """Requests and limits, as quantities."""
+
+    requests: dict[str, str] = Field(default_factory=dict)
+    limits: dict[str, str] = Field(default_factory=dict)
+
+    def request(self, resource: str) -> float:
+        """The requested amount; the limit stands in for a request that is missing, as in Kubernetes."""
+        return parse_quantity(self.requests.get(resource) or self.limits.get(resource) or "0")
+
+    def limit(self, resource: str) -> float | None:
+        """The limit, None for none."""
+        text = self.limits.get(resource)
+        return None if text is None else parse_quantity(text)
+
+
+class KeyRef(Part):
+    """A key of a ConfigMap or Secret."""
+
+    name: str = ""
+    key: str
+    optional: bool = False
+
+
+class FieldRef(Part):
+    """A field of the pod, as ``metadata.name`` or ``metadata.labels['app']``."""
+
+    field_path: str
+
+
+class ResourceFieldRef(Part):
+    """A container's request or limit, as ``limits.cpu``, divided and rounded up."""
+
+    resource: str
+    container_name: str = ""
+    divisor: str = "1"
+
+
+class ValueFrom(Part):
+    """Where an environment variable's value comes from."""
+
+    field_ref: FieldRef | None = None
+    resource_field_ref: ResourceFieldRef | None = None
+    config_map_key_ref: KeyRef | None = None
+    secret_key_ref: KeyRef | None = None
+
+
+class EnvVar(Part):
+    """One environment variable."""
+
+    name: str
+    value: str = ""
+    value_from: ValueFrom | None = None
+
+
+class ObjectRef(Part):
+    """A whole ConfigMap or Secret."""
+
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFrom(Part):
+    """Every key of a ConfigMap or Secret as a variable."""
+
+    prefix: str = ""
+    config_map_ref: ObjectRef | None = None
+    secret_ref: ObjectRef | None = None
+
+
+class ContainerPort(Part):
+    """A declared port."""
+
+    container_port: int
+    name: str = ""
+    protocol: str = "TCP"
+
+
+class ExecAction(Part):
+    """A command, run as the container would run it."""
+
+    command: list[str] = Field(default_factory=list)
+
+
+class HttpHeader(Part):
+    """A header of a probe's request."""
+
+    name: str
+    value: str
+
+
+class HttpGetAction(Part):
+    """A request that succeeds with 200..399."""
+
+    port: int | str
+    path: str = "/"
+    scheme: str = "HTTP"
+    http_headers: list[HttpHeader] = Field(default_factory=list)
+
+
+class TcpSocketAction(Part):
+    """A connection that succeeds by being accepted."""
+
+    port: int | str
+
+
+class SleepAction(Part):
+    """A pause."""
+
+    seconds: int
+
+
+class Handler(Part):
+    """What a probe or hook does: exactly one of the actions."""
+
+    exec: ExecAction | None = None
+    http_get: HttpGetAction | None = None
+    tcp_socket: TcpSocketAction | None = None
+    sleep: SleepAction | None = None
+    grpc: dict[str, Any] | None = None
+
+
+class Probe(Handler):
+    """A handler that is repeated; times in seconds."""
+
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    timeout_seconds: int = 1
+    success_threshold: int = 1
+    failure_threshold: int = 3
+
+
+class Lifecycle(Part):
+    """Hooks of a container."""
+
+    post_start: Handler | None = None
+    pre_stop: Handler | None = None
+
+
+class VolumeMount(Part):
+    """Where a volume appears in a container."""
+
+    name: str
+    mount_path: str
+    read_only: bool = False
+    sub_path: str = ""
+    sub_path_expr: str = ""
+
+
+class SecurityContext(Part):
+    """What of a container's security context is carried out; the rest is refused (`runner.support`)."""
+
+    allow_privilege_escalation: bool | None = None
+
+
+class Container(Part):
+    """One container; its image is what the machine has installed."""
+
+    name: str
+    image: str = ""
+    command: list[str] = Field(default_factory=list)
+    args: list[str] = Field(default_factory=list)
+    working_dir: str = ""
+    env: list[EnvVar] = Field(default_factory=list)
+    env_from: list[EnvFrom] = Field(default_factory=list)
+    ports: list[ContainerPort] = Field(default_factory=list)
+    resources: Resources = Field(default_factory=Resources)
+    readiness_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    lifecycle: Lifecycle = Field(default_factory=Lifecycle)
+    volume_mounts: list[VolumeMount] = Field(default_factory=list)
+    security_context: SecurityContext = Field(default_factory=SecurityContext)
+    termination_message_path: str = "/dev/termination-log"
+    termination_message_policy: str = "File"
+
+
+class ReadinessGate(Part):
+    """A condition that others set and Ready waits for."""
+
+    condition_type: str
+
+
+class PodSpec(Part):
+    """What a pod wants."""
+
+    containers: list[Container]
+    init_containers: list[Container] = Field(default_factory=list)
+    restart_policy: str = "Always"
+    termination_grace_period_seconds: int = 30
+    active_deadline_seconds: int | None = None
+    node_name: str = ""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    affinity: dict[str, Any] = Field(default_factory=dict)
+    scheduler_name: str = "default-scheduler"
+    priority: int | None = None
+    priority_class_name: str = ""
+    service_account_name: str = "default"
+    automount_service_account_token: bool = True
+    hostname: str = ""
+    subdomain: str = ""
+    enable_service_links: bool = True
+    volumes: list[dict[str, Any]] = Field(default_factory=list)
+    readiness_gates: list[ReadinessGate] = Field(default_factory=list)
+    scheduling_gates: list[dict[str, Any]] = Field(default_factory=list)
+
+    @property
+    def all_containers(self) -> list[Container]:
+        """Init containers, then containers."""
+        return [*self.init_containers, *self.containers]
+
+
+class Pod(Part):
+    """A pod as the API has it; its status stays as it is written."""
+
+    metadata: Metadata
+    spec: PodSpec
+    status: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def phase(self) -> str:
+        """``status.phase``."""
+        return str(self.status.get("phase") or "Pending")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the phase is terminal."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+class ServicePort(Part):
+    """One port of a Service."""
+
+    port: int
+    target_port: int | str | None = None
+    name: str = ""
+    protocol: str = "TCP"
+
+
+class ServiceSpec(Part):
+    """What a Service offers."""
+
+    ports: list[ServicePort] = Field(default_factory=list)
+    selector: dict[str, str] = Field(default_factory=dict)
+    type: str = "ClusterIP"
+
+
+class Service(Part):
+    """A Service."""
+
+    metadata: Metadata
+    spec: ServiceSpec = Field(default_factory=ServiceSpec)
+
+    def selects(self, pod: Pod) -> bool:
+        """Whether the pod is behind the service."""
+        selector = self.spec.selector
+        return (
+            bool(selector)
+            and self.metadata.namespace == pod.metadata.namespace
+            and selector.items() <= pod.metadata.labels.items()
+        )
+
+
+def target_port(pod: Pod, port: ServicePort) -> int | None:
+    """The container port that a service's port leads to in this pod; None if the pod has no port of that name."""
+    target = port.port if port.target_port is None else port.target_port
+    return named_port(pod.spec.containers, target)
+
+
+def named_port(containers: list[Container], port: int | str) -> int | None:
+    """A port by number or by the name that a container declares."""
+    if isinstance(port, int) or port.isdigit():
+        return int(port)
+    named: Mapping[str, int] = {one.name: one.container_port for c in containers for one in c.ports if one.name}
+    return named.get(port)

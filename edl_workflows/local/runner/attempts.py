@@ -1,0 +1,228 @@
+"""One start of a container: its folder on disk and its shim. Knows nothing of pods.
+
+The folder is the durable truth: whoever comes later finds the running process by ``shim.json``, its end in
+``exit.json``, why we killed it in ``killed``. So a cluster process can be killed at any instant and its successor goes on.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from edl_workflows.local import files
+from edl_workflows.local.runner import processes, shim
+
+KILLED_CODE = 137
+_SHIM = Path(shim.__file__)
+_SHIM_END_SECONDS = 10.0
+_KEPT = 2
+"""Attempts of a container kept on disk: the present one and the one that ``kubectl logs --previous`` shows."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A volume in a container: a file or folder of the machine that appears at `target`."""
+
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to run: arguments, whole environment, working folder, mounts, and whether setuid programs gain nothing."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    mounts: Sequence[Mount] = ()
+    no_new_privileges: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a container ended: exit code (128+n for a signal), kubelet's reason, and when."""
+
+    code: int
+    reason: str
+    message: str
+    started_at: datetime
+    finished_at: datetime
+
+
+class Attempt:
+    """One start of a container.
+
+    Args:
+        folder: of the container; the attempt's own is the number below it.
+        number: 0 for the first start.
+        mark: the container's mark, ``<pod uid>/<container>``.
+    """
+
+    def __init__(self, folder: Path, number: int, mark: str) -> None:
+        self.number = number
+        self.folder = folder / str(number)
+        self.log = self.folder / "log"
+        self.termination_log = self.folder / "termination-log"
+        self._mark = f"{mark}/{number}"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def latest(cls, folder: Path, mark: str) -> "Attempt | None":
+        """The newest attempt in a container's folder."""
+        numbers = [int(one.name) for one in folder.iterdir() if one.name.isdigit()] if folder.is_dir() else []
+        return cls(folder, max(numbers), mark) if numbers else None
+
+    def start(self, launch: Launch, *, crashes: int) -> None:
+        """Start it.
+
+        Args:
+            launch: what to run.
+            crashes: how often it ended quickly before this start; kept for the back-off.
+        """
+        (self.folder / "scratch").mkdir(parents=True, mode=0o700)
+        self.log.touch(0o600)
+        self.termination_log.touch(0o600)
+        mounts = [{"source": m.source, "target": m.target, "readOnly": m.read_only} for m in launch.mounts]
+        spec = {
+            "argv": list(launch.argv),
+            "env": {**launch.env, processes.MARK: self._mark},
+            "cwd": launch.cwd,
+            "mounts": mounts,
+            "noNewPrivileges": launch.no_new_privileges,
+            "log": str(self.log),
+            "scratch": str(self.folder / "scratch"),
+            "crashes": crashes,
+        }
+        files.write_json(self.folder / "spec.json", spec)
+        with (self.folder / "shim.log").open("wb") as complaints:
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_SHIM), str(self.folder)],
+                env={"PATH": os.environ.get("PATH", ""), processes.MARK: self._mark},
+                stdin=subprocess.DEVNULL,
+                stdout=complaints,
+                stderr=complaints,
+                start_new_session=True,
+            )
+        self._prune()
+
+    def _prune(self) -> None:
+        old = self.folder.parent / str(self.number - _KEPT)
+        shutil.rmtree(old, ignore_errors=True)  # a leftover is removed with the pod
+
+    @property
+    def crashes(self) -> int:
+        """What `start` was told."""
+        return int((files.read_json(self.folder / "spec.json") or {}).get("crashes", 0))
+
+    @property
+    def shim_pid(self) -> int | None:
+        """The living shim's process id."""
+        if self._child is not None:
+            return self._child.pid if self._child.poll() is None else None
+        found = files.read_json(self.folder / "shim.json")
+        return int(found["pid"]) if found and processes.is_alive(found["pid"], found["start"]) else None
+
+    def started_at(self) -> datetime | None:
+        """When its process was started; None if it has none yet."""
+        record = files.read_json(self.folder / "shim.json")
+        return datetime.fromtimestamp(record["startedAt"], UTC) if record else None
+
+    async def wait(self, reason_if_lost: str) -> Ended:
+        """Wait for its end. If its shim went without a record, what it left behind is killed.
+
+        Args:
+            reason_if_lost: reason of an end that nobody recorded.
+        """
+        pid = self.shim_pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                await _gone(pid)
+        if self._child is not None:
+            self._child.wait()
+        ended = self.ended()
+        if ended is None:
+            await asyncio.to_thread(processes.kill_marked, self._mark)
+            ended = self.ended() or self._record_loss(reason_if_lost)
+        return ended
+
+    def ended(self) -> Ended | None:
+        """How it ended, as far as recorded."""
+        record = files.read_json(self.folder / "exit.json")
+        if record is None:
+            return None
+        started = datetime.fromtimestamp(record["startedAt"], UTC)
+        finished = datetime.fromtimestamp(record["finishedAt"], UTC)
+        code = int(record["code"])
+        killed = files.read_json(self.folder / "killed") or {}
+        reason = record.get("reason") or ("Completed" if code == 0 else killed.get("reason") or "Error")
+        return Ended(code, reason, record.get("message") or killed.get("message") or "", started, finished)
+
+    def _record_loss(self, reason: str) -> Ended:
+        now = datetime.now(UTC)
+        message = "The container's processes were lost; how they ended is not known."
+        begun = files.read_json(self.folder / "shim.json") or {"startedAt": now.timestamp()}
+        record = {"code": KILLED_CODE, "reason": reason, "message": message}
+        record |= {"startedAt": begun["startedAt"], "finishedAt": now.timestamp()}
+        files.write_json(self.folder / "exit.json", record)
+        return Ended(KILLED_CODE, reason, message, datetime.fromtimestamp(begun["startedAt"], UTC), now)
+
+    def terminate(self) -> None:
+        """SIGTERM to its main process."""
+        self._signal(signal.SIGTERM)
+
+    async def kill(self, reason: str = "", message: str = "") -> None:
+        """SIGKILL to all of its processes; returns when they are gone.
+
+        Args:
+            reason: kept for the status, as ``OOMKilled``; empty: an ordinary kill.
+            message: kept likewise.
+        """
+        if reason and self.ended() is None:
+            files.write_json(self.folder / "killed", {"reason": reason, "message": message})
+        pid = self.shim_pid
+        if pid is None:
+            return
+        self._signal(signal.SIGUSR1)
+        try:
+            async with asyncio.timeout(_SHIM_END_SECONDS):
+                await _gone(pid)
+        except TimeoutError:
+            await asyncio.to_thread(processes.kill_marked, self._mark)
+        except ProcessLookupError:
+            return
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self.shim_pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs `argv` as this attempt's container would run it."""
+        return [sys.executable, "-I", "-S", str(_SHIM), str(self.folder), "--exec", json.dumps(list(argv))]
+
+
+async def _gone(pid: int) -> None:
+    """Wait until a process, child or not, has ended.
+
+    Raises:
+        ProcessLookupError: it is gone already.
+    """
+    descriptor = os.pidfd_open(pid)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

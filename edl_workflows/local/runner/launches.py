@@ -1,0 +1,128 @@
+"""Makes the launch of a container: variables, arguments and mounts, with addresses as they are on this machine."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edl_workflows.local import files
+from edl_workflows.local.network.network import Network
+from edl_workflows.local.network.ports import LOOPBACK
+from edl_workflows.local.pods import Pod
+from edl_workflows.local.runner.attempts import Launch, Mount
+from edl_workflows.local.runner.containers import ContainerRunner
+from edl_workflows.local.runner.environment import Sources, expand, variables
+from edl_workflows.local.runner.volumes import Lookups, Volumes
+from edl_workflows.protocol.addresses import NAMESPACE_VARIABLE, PORT_VARIABLE_PREFIX, SERVICE_MAP_VARIABLE
+
+MACHINE_VARIABLES = (
+    "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
+)  # fmt: skip
+"""What a container inherits from the cluster process: what programs need to run here, and nothing secret."""
+TERMINATION_LOG_VARIABLE = "EDL_TERMINATION_LOG"
+"""Where a container writes its termination message, as ``/dev/termination-log`` is not mounted."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What containers are launched from.
+
+    Attributes:
+        network: addresses and ports.
+        lookups: contents of ConfigMaps and Secrets of a namespace.
+        allocatable: the node's resources in units.
+        kubeconfig: text of the kubeconfig of a pod's service account.
+    """
+
+    network: Network
+    lookups: Callable[[str], Lookups]
+    allocatable: Mapping[str, int]
+    kubeconfig: Callable[[str, str], str]
+
+    def prepare(self, pod: Pod, container: ContainerRunner, folder: Path) -> Launch:
+        """Everything that the container needs, made and ready.
+
+        Raises:
+            ContainerConfigError: something that it refers to is absent.
+            UnavailableError: the machine has no free port.
+        """
+        spec = container.container
+        sources = self._sources(pod, folder, container)
+        values = variables(spec, sources)
+        volumes = self._volumes(pod, folder)
+        volumes.prepare(sources)
+        mounts = list(volumes.mounts(spec, values))
+        if log := container.custom_termination_log():
+            mounts.append(Mount(str(container.next_attempt().termination_log), log, read_only=False))
+        argv = [self.network.rewrite(expand(text, values), pod) for text in [*spec.command, *spec.args]]
+        own = set(sources.base) - {one.name for one in spec.env}
+        env = {
+            name: text if name in own else self.network.rewrite(text, pod) for name, text in values.items()
+        }
+        work = folder / "work" / spec.name
+        work.mkdir(parents=True, exist_ok=True)
+        self.network.publish()
+        restricted = spec.security_context.allow_privilege_escalation is False
+        return Launch(argv, env, spec.working_dir or str(work), mounts, restricted)
+
+    def refresh(self, pod: Pod, folder: Path) -> None:
+        """Bring volumes of ConfigMaps and Secrets up to date.
+
+        Raises:
+            ContainerConfigError: something that they refer to is absent now.
+        """
+        self._volumes(pod, folder).prepare(self._sources(pod, folder, None))
+
+    def forget(self, pod: Pod, folder: Path) -> None:
+        """Remove what a pod has outside its folder."""
+        self._volumes(pod, folder).remove()
+
+    def _volumes(self, pod: Pod, folder: Path) -> Volumes:
+        lookups = self.lookups(pod.metadata.namespace)
+        return Volumes(folder / "volumes", pod.metadata.uid, pod.spec.volumes, lookups)
+
+    def _sources(self, pod: Pod, folder: Path, container: ContainerRunner | None) -> Sources:
+        lookups = self.lookups(pod.metadata.namespace)
+        attached = self.network.attach(pod)
+        base = machine_variables() | self._cluster_variables(pod, folder)
+        if pod.spec.enable_service_links:
+            base |= self.network.service_variables(pod)
+        base |= {f"{PORT_VARIABLE_PREFIX}{port}": str(host_port) for port, host_port in attached.ports.items()}
+        if container is not None:
+            base[TERMINATION_LOG_VARIABLE] = str(container.next_attempt().termination_log)
+        return Sources(
+            pod=pod,
+            ip=attached.ip,
+            node_ip=LOOPBACK,
+            config_map=lambda name: _text(lookups.config_map(name)),
+            secret=lambda name: _text(lookups.secret(name)),
+            allocatable=self.allocatable,
+            base=base,
+        )
+
+    def _cluster_variables(self, pod: Pod, folder: Path) -> dict[str, str]:
+        meta, spec = pod.metadata, pod.spec
+        found = {
+            "HOSTNAME": spec.hostname or meta.name,
+            NAMESPACE_VARIABLE: meta.namespace,
+            SERVICE_MAP_VARIABLE: str(self.network.map_file),
+        }
+        if spec.automount_service_account_token:
+            path = folder / "kubeconfig"
+            files.write(path, self.kubeconfig(meta.namespace, spec.service_account_name))
+            found["KUBECONFIG"] = str(path)
+        return found
+
+
+def machine_variables() -> dict[str, str]:
+    """The variables of `MACHINE_VARIABLES` that are set, and a PATH on which this installation's programs come first."""
+    found = {name: os.environ[name] for name in MACHINE_VARIABLES if name in os.environ}
+    path = os.environ.get("PATH", os.defpath)
+    return {**found, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}
+
+
+def _text(data: Mapping[str, bytes] | None) -> dict[str, str] | None:
+    return None if data is None else {key: value.decode(errors="replace") for key, value in data.items()}
+
+

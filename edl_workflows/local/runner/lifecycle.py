@@ -1,0 +1,236 @@
+"""What to do with a pod now: a pure function of the pod, its containers' states and the time.
+
+The rules are kubelet's: init containers one after the other, then all containers together; restarts by ``restartPolicy``
+with a back-off of 0, 10, 20, … 300 s that forgets after ten good minutes; a pod is finished when nothing of it will run again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from edl_workflows.local.pods import Container, Pod
+from edl_workflows.local.runner.attempts import Ended
+
+BACK_OFF_CAP = timedelta(seconds=300)
+FORGET_AFTER = timedelta(minutes=10)
+"""A container that ran this long is forgiven its earlier crashes."""
+RETRY_CONFIG = timedelta(seconds=2)
+"""How soon a container that could not be configured is tried again (the object that it needs may appear)."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a container does not run."""
+
+    reason: str
+    message: str = ""
+    since: datetime | None = None
+
+
+@dataclass(frozen=True)
+class ContainerState:
+    """What is known of one container.
+
+    Attributes:
+        starts: how often it was started.
+        running_since: set while it runs.
+        ended: how the latest start ended, if it has.
+        previous: how the start before ended.
+        crashes: restarts in a row after short runs.
+        waiting: why the last attempt to start it failed before there was a process.
+        started, ready: verdicts of the startup and readiness probes.
+        unhealthy: why it must be killed (liveness or startup probe, postStart); empty if it need not.
+        stopping: it has been told to end.
+    """
+
+    starts: int = 0
+    running_since: datetime | None = None
+    ended: Ended | None = None
+    previous: Ended | None = None
+    crashes: int = 0
+    waiting: Waiting | None = None
+    started: bool = False
+    ready: bool = False
+    unhealthy: str = ""
+    stopping: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether its processes live."""
+        return self.running_since is not None
+
+    @property
+    def restarts(self) -> int:
+        """``restartCount``."""
+        return max(self.starts - 1, 0)
+
+
+NEVER_STARTED = ContainerState()
+States = Mapping[str, ContainerState]
+
+
+@dataclass(frozen=True)
+class Doom:
+    """Why a pod as a whole must fail, as ``DeadlineExceeded``."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do.
+
+    Attributes:
+        start: containers to start now.
+        stop: containers to end now → grace in seconds.
+        doom: the pod fails for this reason.
+        finished: nothing of the pod runs or will run again.
+        wake: when to decide again although nothing happens.
+    """
+
+    start: tuple[str, ...] = ()
+    stop: Mapping[str, float] = field(default_factory=dict)
+    doom: Doom | None = None
+    finished: bool = False
+    wake: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a decision is made on.
+
+    Attributes:
+        pod: the pod; its status counts only for phase and start time.
+        states: its containers' states; a container without one was never started.
+        now: the time.
+        started_at: when the node took the pod.
+        back_off: first pause before a restart; doubles up to `BACK_OFF_CAP`.
+        doom: decided earlier, or from outside.
+        gone: the API no longer has the pod, so nobody grants it grace.
+    """
+
+    pod: Pod
+    states: States
+    now: datetime
+    started_at: datetime
+    back_off: timedelta = timedelta(seconds=10)
+    doom: Doom | None = None
+    gone: bool = False
+
+    def state(self, container: Container) -> ContainerState:
+        """A container's state."""
+        return self.states.get(container.name, NEVER_STARTED)
+
+
+def decide(situation: Situation) -> Decision:
+    """The next steps; after they are taken and nothing else happened, the same call has none."""
+    pod = situation.pod
+    if situation.gone:
+        return _end(situation, 0.0)
+    if pod.finished or pod.metadata.deletion_timestamp is not None:
+        return _end(situation, _deletion_grace(situation))
+    doom = situation.doom or _deadline(situation)
+    if doom is not None:
+        return _end(situation, pod.spec.termination_grace_period_seconds, doom)
+    decision = _run(situation)
+    return _with_deadline(situation, decision)
+
+
+def _run(situation: Situation) -> Decision:
+    spec = situation.pod.spec
+    stop = _unhealthy(situation)
+    for container in spec.init_containers:
+        state = situation.state(container)
+        if state.ended is not None and not state.running and state.ended.code == 0:
+            continue
+        if state.running:
+            return Decision(stop=stop)
+        if state.ended is not None and spec.restart_policy == "Never":
+            return _end(situation, 0.0)
+        return _start([container], situation, stop)
+    waiting = [one for one in spec.containers if not situation.state(one).running and _wanted(one, situation)]
+    running = any(situation.state(one).running for one in spec.containers)
+    if not waiting and not running:
+        return Decision(finished=True)
+    return _start(waiting, situation, stop)
+
+
+def _wanted(container: Container, situation: Situation) -> bool:
+    """Whether a container that does not run shall run (again)."""
+    ended = situation.state(container).ended
+    policy = situation.pod.spec.restart_policy
+    return ended is None or policy == "Always" or (policy == "OnFailure" and ended.code != 0)
+
+
+def _start(containers: list[Container], situation: Situation, stop: Mapping[str, float]) -> Decision:
+    times = {one.name: may_start_at(situation.state(one), situation.back_off) for one in containers}
+    due = tuple(name for name, at in times.items() if at is None or at <= situation.now)
+    later = [at for name, at in times.items() if at is not None and name not in due]
+    return Decision(start=due, stop=stop, wake=min(later, default=None))
+
+
+def may_start_at(state: ContainerState, back_off: timedelta) -> datetime | None:
+    """When a container may be started (again); None: at once."""
+    if state.waiting is not None and state.waiting.since is not None:
+        return state.waiting.since + RETRY_CONFIG
+    if state.ended is None or state.crashes == 0:
+        return None
+    pause: timedelta = min(back_off * 2 ** (state.crashes - 1), BACK_OFF_CAP)
+    return state.ended.finished_at + pause
+
+
+def crashes_after(state: ContainerState) -> int:
+    """`crashes` of the start that follows the present end."""
+    if state.ended is None:
+        return 0
+    ran = state.ended.finished_at - state.ended.started_at
+    return 1 if ran >= FORGET_AFTER else state.crashes + 1
+
+
+def _unhealthy(situation: Situation) -> dict[str, float]:
+    grace = float(situation.pod.spec.termination_grace_period_seconds)
+    names = (name for name, one in situation.states.items() if one.running and one.unhealthy and not one.stopping)
+    return dict.fromkeys(names, grace)
+
+
+def _end(situation: Situation, grace: float, doom: Doom | None = None) -> Decision:
+    running = {name: one for name, one in situation.states.items() if one.running}
+    stop = {name: grace for name, one in running.items() if not one.stopping or situation.gone}
+    return Decision(stop=stop, doom=doom, finished=not running)
+
+
+def _deletion_grace(situation: Situation) -> float:
+    """What is left of the grace: the deletion's time stamp is when it ends."""
+    until = situation.pod.metadata.deletion_timestamp
+    return 0.0 if until is None else max((until - situation.now).total_seconds(), 0.0)
+
+
+def _deadline(situation: Situation) -> Doom | None:
+    at = _deadline_at(situation)
+    if at is None or situation.now < at:
+        return None
+    return Doom("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+
+
+def _deadline_at(situation: Situation) -> datetime | None:
+    seconds = situation.pod.spec.active_deadline_seconds
+    return None if seconds is None else situation.started_at + timedelta(seconds=seconds)
+
+
+def _with_deadline(situation: Situation, decision: Decision) -> Decision:
+    at = _deadline_at(situation)
+    if at is None or decision.finished:
+        return decision
+    wake = at if decision.wake is None else min(at, decision.wake)
+    return Decision(decision.start, decision.stop, decision.doom, decision.finished, wake)
+
+
+def back_off_of(situation: Situation) -> Iterator[tuple[str, datetime]]:
+    """The containers that wait for their back-off, and until when."""
+    for container in situation.pod.spec.all_containers:
+        state = situation.state(container)
+        if not state.running and state.ended is not None and state.waiting is None and _wanted(container, situation):
+            until = may_start_at(state, situation.back_off)
+            if until is not None and until > situation.now:
+                yield container.name, until

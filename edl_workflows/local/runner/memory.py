@@ -1,0 +1,60 @@
+"""Memory of containers: the resident pages of their process trees, each page counted once when it matters."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PARENT_FIELD, _RESIDENT_FIELD = 1, 21
+"""Positions in ``/proc/<pid>/stat`` after the command's name."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All processes at one moment, read once for all containers.
+
+    Attributes:
+        children: process id → its children.
+        resident: process id → resident bytes, shared pages included.
+    """
+
+    children: dict[int, list[int]]
+    resident: dict[int, int]
+
+    @classmethod
+    def take(cls) -> "Snapshot":
+        """Read ``/proc``."""
+        children: dict[int, list[int]] = {}
+        resident: dict[int, int] = {}
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):  # it has just ended
+                    fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                    children.setdefault(int(fields[_PARENT_FIELD]), []).append(int(name))
+                    resident[int(name)] = int(fields[_RESIDENT_FIELD]) * _PAGE
+        return cls(children, resident)
+
+    def over_limit(self, shim_pid: int, limit: float) -> bool:
+        """Whether the processes below a shim use more than `limit` bytes.
+
+        The sum of resident sizes is at hand and counts shared pages several times; only if it is over the limit, the
+        proportional sizes are read, which count each page once.
+        """
+        tree = list(self.below(shim_pid))
+        return sum(self.resident[pid] for pid in tree) > limit and sum(map(_proportional, tree)) > limit
+
+    def below(self, pid: int) -> Iterator[int]:
+        """All descendants of a process."""
+        for child in self.children.get(pid, ()):
+            yield child
+            yield from self.below(child)
+
+
+def _proportional(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,241 @@
+"""One pod's loop: observe its containers, decide, act, write its status; until nothing of it is left."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from edl_workflows.exceptions import EdlError
+from edl_workflows.local.apiserver.client import LocalClient
+from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.events import EventRecorder
+from edl_workflows.local.network.network import Network
+from edl_workflows.local.network.ports import LOOPBACK
+from edl_workflows.local.pods import Pod, named_port
+from edl_workflows.local.runner import lifecycle, status
+from edl_workflows.local.runner.containers import NODE_RESTARTED, ContainerRunner, Surroundings
+from edl_workflows.local.runner.environment import ContainerConfigError
+from edl_workflows.local.runner.launches import Launches
+from edl_workflows.local.runner.memory import Snapshot
+from edl_workflows.local.runner.support import mounts_possible, problems
+
+_log = structlog.get_logger(__name__)
+UNSUPPORTED = "Unsupported"
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True)
+class Services:
+    """What all pods share.
+
+    Attributes:
+        client: the API.
+        events: recorder.
+        network: addresses and ports.
+        launches: what to run for a container.
+        back_off: first pause before a restart.
+    """
+
+    client: LocalClient
+    events: EventRecorder
+    network: Network
+    launches: Launches
+    back_off: timedelta
+
+
+class PodWorker:
+    """Runs one pod.
+
+    Args:
+        pod: as the API has it.
+        folder: the pod's own.
+        services: what all pods share.
+    """
+
+    def __init__(self, pod: Pod, folder: Path, services: Services) -> None:
+        self.pod = pod
+        self.done = asyncio.Event()
+        self._folder = folder
+        self._services = services
+        self._wake = asyncio.Event()
+        self._gone = False
+        self._doom: lifecycle.Doom | None = None
+        self._wake_at: datetime | None = None
+        self._started_at = datetime.now(UTC)
+        self._containers = {
+            one.name: ContainerRunner(
+                one, folder / "containers" / one.name, f"{pod.metadata.uid}/{one.name}", self._surroundings(one.name)
+            )
+            for one in pod.spec.all_containers
+        }
+
+    def _surroundings(self, container: str) -> Surroundings:
+        def event(kind: str, reason: str, message: str) -> None:
+            record = self._services.events.warning if kind == "Warning" else self._services.events.normal
+            record(self.pod, reason, message, container)
+
+        return Surroundings(self._wake.set, event, self._host_port)
+
+    def _host_port(self, port: int | str) -> int | None:
+        number = named_port(self.pod.spec.all_containers, port)
+        # A port that the pod never declared is one that its process opened by itself, on this very machine.
+        return None if number is None else self._services.network.attach(self.pod).ports.get(number, number)
+
+    def update(self, pod: Pod | None) -> None:
+        """The API has the pod like this now; None: no longer."""
+        self._gone = self._gone or pod is None
+        self.pod = pod or self.pod
+        self._wake.set()
+
+    @property
+    def occupies(self) -> bool:
+        """Whether processes of the pod live or may be started."""
+        return not self.pod.finished or any(one.state.running for one in self._containers.values())
+
+    def refresh(self) -> None:
+        """A ConfigMap or Secret of its namespace changed: volumes follow, and a container that waited for it starts."""
+        try:
+            if self.occupies and self.pod.spec.volumes and self._folder.is_dir():
+                self._services.launches.refresh(self.pod, self._folder)
+        except ContainerConfigError as error:
+            self._services.events.warning(self.pod, "FailedMount", str(error))
+        self._wake.set()
+
+    def container(self, name: str) -> ContainerRunner | None:
+        """One of its containers."""
+        return self._containers.get(name)
+
+    def check_memory(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Enforce its containers' memory limits."""
+        for container in self._containers.values():
+            container.check_memory(snapshot)
+
+    async def run(self) -> None:
+        """Work until nothing of the pod is left here."""
+        try:
+            self._recover()
+            while not self._step():
+                await self._sleep()
+            self._forget()
+        except EdlError as error:
+            _log.exception("pod stopped", pod=self.pod.key, error=str(error))
+            raise
+        finally:
+            self.done.set()
+
+    def _recover(self) -> None:
+        if kept := self.pod.status.get("startTime"):
+            self._started_at = datetime.fromisoformat(kept)
+        if not self.pod.finished:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for container in self._containers.values():
+            container.recover()
+        self._doom = None if self.pod.finished else self._refusal()
+
+    def _refusal(self) -> lifecycle.Doom | None:
+        raw = self._services.client.find("pods", self.pod.metadata.name, self.pod.metadata.namespace)
+        found = problems(raw, mounts=mounts_possible()) if raw else []
+        if not found:
+            return None
+        message = "the embedded cluster can't run this pod: " + "; ".join(str(one) for one in found)
+        self._services.events.warning(self.pod, UNSUPPORTED, message)
+        return lifecycle.Doom(UNSUPPORTED, message)
+
+    def _situation(self) -> lifecycle.Situation:
+        return lifecycle.Situation(
+            pod=self.pod,
+            states={name: one.state for name, one in self._containers.items()},
+            now=datetime.now(UTC),
+            started_at=self._started_at,
+            back_off=self._services.back_off,
+            doom=self._doom,
+            gone=self._gone,
+        )
+
+    def _step(self) -> bool:
+        """One round; whether the pod is over."""
+        self._wake.clear()
+        decision = lifecycle.decide(self._situation())
+        self._doom = decision.doom or self._doom
+        for name, grace in decision.stop.items():
+            self._containers[name].stop(grace)
+        for name in decision.start:
+            self._start(self._containers[name])
+        self._wake_at = decision.wake
+        over = decision.finished and not decision.start
+        self._write_status(finished=over)
+        return over and self._finalise()
+
+    def _start(self, container: ContainerRunner) -> None:
+        try:
+            launch = self._services.launches.prepare(self.pod, container, self._folder)
+        except (ContainerConfigError, OSError) as error:
+            container.cannot_start("CreateContainerConfigError", str(error))
+            return
+        container.start(launch)
+
+    async def _sleep(self) -> None:
+        seconds = None
+        waits = [one.state.waiting.since for one in self._containers.values() if one.state.waiting]
+        times = [since + lifecycle.RETRY_CONFIG for since in waits if since]
+        if times or self._wake_at:
+            first = min([*times, *([self._wake_at] if self._wake_at else [])])
+            seconds = max((first - datetime.now(UTC)).total_seconds(), 0.0)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _write_status(self, *, finished: bool) -> None:
+        client, meta = self._services.client, self.pod.metadata
+        present = client.find("pods", meta.name, meta.namespace)
+        if present is None or present["metadata"]["uid"] != meta.uid:
+            self._gone = True
+            return
+        before = present.get("status") or {}
+        if before.get("phase") in ("Succeeded", "Failed"):
+            return
+        place = status.Place(self._services.network.attach(self.pod).ip, LOOPBACK)
+        verdict = status.Verdict(self._doom, finished)
+        after = status.build(self._situation(), place, verdict, before)
+        if after != before:
+            updated = client.update("pods", {**present, "status": after}, subresource="status")
+            self.pod = Pod.model_validate(updated)
+
+    def _finalise(self) -> bool:
+        """Carry out a deletion that waited for us; whether the pod needs no more watching."""
+        if self._gone:
+            return True
+        meta = self.pod.metadata
+        if meta.deletion_timestamp is None:
+            return False  # finished, but its logs are still read
+        try:
+            self._services.client.delete("pods", meta.name, meta.namespace, grace=0, uid=meta.uid)
+        except ApiError as error:
+            if error.code != _NOT_FOUND:
+                raise
+        # With finalizers of others it stays until they are gone; nothing of it runs.
+        self._gone = self._services.client.find("pods", meta.name, meta.namespace) is None
+        return self._gone
+
+    def _forget(self) -> None:
+        self._services.launches.forget(self.pod, self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def shut_down(self, grace: float) -> None:
+        """The node goes down: end the processes, and note why for the cluster's next start."""
+        running = [one for one in self._containers.values() if one.state.running]
+        for container in running:
+            container.stop(min(grace, float(self.pod.spec.termination_grace_period_seconds)), NODE_RESTARTED)
+        await asyncio.gather(*(one.ended() for one in running))
+
+    async def close(self) -> None:
+        """Stop watching; processes go on."""
+        await asyncio.gather(*(one.close() for one in self._containers.values()))
+
+

@@ -1,0 +1,147 @@
+"""Probes and hooks: what they do, and the thresholds that turn results into readiness, start and death."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from edl_workflows.local.network.ports import LOOPBACK
+from edl_workflows.local.pods import Handler, HttpGetAction, Probe
+
+_OUTPUT_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check: success, and what was seen if not."""
+
+    ok: bool
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Health:
+    """Where a probe stands.
+
+    Attributes:
+        passing: its present verdict.
+        successes: in a row, up to the last check.
+        failures: likewise.
+    """
+
+    passing: bool
+    successes: int = 0
+    failures: int = 0
+
+    def after(self, result: Result, probe: Probe) -> "Health":
+        """The verdict after one more check; it turns only after as many equal results as the probe's threshold."""
+        if result.ok:
+            successes = self.successes + 1
+            return Health(self.passing or successes >= probe.success_threshold, successes, 0)
+        failures = self.failures + 1
+        return Health(self.passing and failures < probe.failure_threshold, 0, failures)
+
+
+@dataclass(frozen=True)
+class Target:
+    """How to reach a container.
+
+    Attributes:
+        command: wraps a command so that it runs as the container would run it.
+        port: the host port of a container's port by number or name, None if it has none.
+    """
+
+    command: Callable[[Sequence[str]], list[str]]
+    port: Callable[[int | str], int | None]
+
+
+async def check(handler: Handler, target: Target, seconds: float) -> Result:
+    """Do what a probe or hook says, once.
+
+    Args:
+        handler: what to do.
+        target: on which container.
+        seconds: how long it may take.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await _act(handler, target)
+    except TimeoutError:
+        return Result(False, f"timed out after {seconds:g} s")
+
+
+async def _act(handler: Handler, target: Target) -> Result:
+    if handler.exec is not None:
+        return await _execute(target.command(handler.exec.command))
+    if handler.sleep is not None:
+        await asyncio.sleep(handler.sleep.seconds)
+        return Result(True)
+    action = handler.http_get or handler.tcp_socket
+    if action is None:
+        return Result(True)
+    port = target.port(action.port)
+    if port is None:
+        return Result(False, f"port {action.port!r} is not among the container's ports")
+    return await _get(handler.http_get, port) if handler.http_get else await _connect(port)
+
+
+async def _connect(port: int) -> Result:
+    try:
+        _, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError as error:
+        return Result(False, f"dial tcp {LOOPBACK}:{port}: {error.strerror or error}")
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return Result(True)
+
+
+async def _get(action: HttpGetAction, port: int) -> Result:
+    url = f"{action.scheme.lower()}://{LOOPBACK}:{port}/{action.path.lstrip('/')}"
+    headers = [(header.name, header.value) for header in action.http_headers]
+    try:
+        # As kubelet: the certificate is not verified, and redirects count as success.
+        async with httpx.AsyncClient(verify=False, trust_env=False) as client:  # noqa: S501
+            answer = await client.get(url, headers=headers)
+    except httpx.HTTPError as error:
+        return Result(False, f"Get {url!r}: {str(error) or type(error).__name__}")
+    ok = 200 <= answer.status_code < 400  # noqa: PLR2004 - kubelet's range
+    return Result(ok, "" if ok else f"HTTP probe failed with statuscode: {answer.status_code}")
+
+
+async def _execute(command: Sequence[str]) -> Result:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    return Result(process.returncode == 0, output[:_OUTPUT_BYTES].decode(errors="replace").strip())
+
+
+async def watch(probe: Probe, target: Target, *, passing: bool) -> AsyncIterator[tuple[Health, Result]]:
+    """Repeat a probe for ever: the verdict and the result after each check.
+
+    Args:
+        probe: with its times and thresholds.
+        target: the container.
+        passing: the verdict before the first check.
+    """
+    await asyncio.sleep(probe.initial_delay_seconds)
+    health = Health(passing)
+    while True:
+        result = await check(probe, target, probe.timeout_seconds)
+        health = health.after(result, probe)
+        yield health, result
+        await asyncio.sleep(probe.period_seconds)

@@ -1,0 +1,148 @@
+"""All pods of the node: one worker for each, memory limits, logs, and what an earlier cluster process left behind."""
+
+import asyncio
+import functools
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from edl_workflows.local.apiserver.pods import LogRequest
+from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.mirror import Mirror
+from edl_workflows.local.pods import Pod
+from edl_workflows.local.runner import logs, processes
+from edl_workflows.local.runner.environment import decode_secret
+from edl_workflows.local.runner.memory import Snapshot
+from edl_workflows.local.runner.pod_worker import PodWorker, Services
+from edl_workflows.local.runner.volumes import Lookups
+
+MEMORY_POLL_SECONDS = 0.5
+RESYNC = timedelta(minutes=10)
+_log = structlog.get_logger(__name__)
+
+
+class Runner:
+    """Runs the pods that are bound to the node.
+
+    Args:
+        node: the node's name.
+        folder: for the pods' folders, one by uid.
+        pods: all pods, kept current.
+        services: what all pods share.
+    """
+
+    def __init__(self, node: str, folder: Path, pods: Mirror[Pod], services: Services) -> None:
+        self._node = node
+        self._folder = folder
+        self._pods = pods
+        self._services = services
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failures: asyncio.Queue[BaseException] = asyncio.Queue()
+        pods.listen(self._changed)
+
+    def occupying(self) -> dict[str, Pod]:
+        """The pods whose processes live or may be started, by key."""
+        return {worker.pod.key: worker.pod for worker in self._workers.values() if worker.occupies}
+
+    async def clean_up(self) -> None:
+        """End what belongs to pods that were deleted while nobody watched. Call it once, with `pods` current."""
+        known = {pod.metadata.uid for pod in self._pods.objects.values()}
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in self._folder.iterdir():
+            if folder.name not in known:
+                killed = await asyncio.to_thread(processes.kill_marked, folder.name)
+                _log.info("removed a deleted pod", uid=folder.name, processes=killed)
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _changed(self, key: str) -> None:
+        pod = self._pods.objects.get(key)
+        for uid, other in self._workers.items():
+            if other.pod.key == key and (pod is None or pod.metadata.uid != uid):
+                other.update(None)
+        if pod is None or pod.spec.node_name != self._node:
+            return
+        worker = self._workers.get(pod.metadata.uid)
+        if worker is not None:
+            worker.update(pod)
+        else:
+            self._adopt(pod)
+
+    def _adopt(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        namesakes = [one for one in self._workers.values() if one.pod.key == pod.key]
+        worker = PodWorker(pod, self._folder / uid, self._services)
+        self._workers[uid] = worker
+        task = asyncio.create_task(_run(worker, namesakes), name=f"pod {pod.key}")
+        self._tasks[uid] = task
+        task.add_done_callback(functools.partial(self._over, uid))
+
+    def _over(self, uid: str, task: asyncio.Task[None]) -> None:
+        self._workers.pop(uid, None)
+        self._tasks.pop(uid, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failures.put_nowait(error)
+        self._services.network.touch()
+
+    async def run(self) -> None:
+        """Enforce memory limits, for ever.
+
+        Raises:
+            BaseException: what ended a worker by mistake; the cluster must not go on as if nothing had happened.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(MEMORY_POLL_SECONDS):
+                    raise await self._failures.get()
+            except TimeoutError:
+                snapshot = functools.cache(Snapshot.take)  # read only if some container has a limit
+                for worker in list(self._workers.values()):
+                    worker.check_memory(snapshot)
+
+    def refresh(self, key: str) -> None:
+        """A ConfigMap or Secret (``namespace/name``) changed."""
+        namespace = key.partition("/")[0]
+        for worker in self._workers.values():
+            if worker.pod.metadata.namespace == namespace:
+                worker.refresh()
+
+    def logs(self, request: LogRequest) -> AsyncIterator[bytes]:
+        """A container's output; the API server's `LogProvider`."""
+        worker = self._workers.get(request.uid)
+        return logs.read(request, worker.container(request.container) if worker else None)
+
+    async def shut_down(self, grace: float) -> None:
+        """End all processes; their pods find out at the next start."""
+        workers = list(self._workers.values())
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*(worker.shut_down(grace) for worker in workers))
+        await asyncio.gather(*(worker.close() for worker in workers))
+
+
+async def _run(worker: PodWorker, after: list[PodWorker]) -> None:
+    # The name's previous holder must be gone: they share ports.
+    for other in after:
+        await other.done.wait()
+    await worker.run()
+
+
+def lookups(config_maps: Mapping[str, Object], secrets: Mapping[str, Object], namespace: str) -> Lookups:
+    """Contents of a namespace's ConfigMaps and Secrets."""
+
+    def config_map(name: str) -> Mapping[str, bytes] | None:
+        obj = config_maps.get(f"{namespace}/{name}")
+        if obj is None:
+            return None
+        text = {key: value.encode() for key, value in (obj.get("data") or {}).items()}
+        return text | decode_secret(obj.get("binaryData") or {})
+
+    def secret(name: str) -> Mapping[str, bytes] | None:
+        obj = secrets.get(f"{namespace}/{name}")
+        return None if obj is None else decode_secret(obj.get("data") or {})
+
+    return Lookups(config_map, secret)

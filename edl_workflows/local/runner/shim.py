@@ -1,0 +1,270 @@
+"""The process above a container: starts it, passes signals on, ends everything it started, records how it ended.
+
+Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses the standard library alone,
+since it must start fast and stay small. It outlives the cluster process, which finds it again by what it writes:
+
+- ``shim.json``: process ids with start times, once the container runs;
+- ``exit.json``: how it ended, as the shim's last act.
+
+SIGTERM goes on to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the main process
+ends, whatever it left behind is killed, as with the first process of a container elsewhere.
+
+``python -I -S shim.py FOLDER --exec JSON`` runs one command as the container would run it (probes, hooks), in its place.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+CONFIG_ERROR, START_ERROR = "CreateContainerConfigError", "StartError"
+START_ERROR_CODE = 128
+_SUBREAPER, _DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 36, 1, 38
+_NEW_NAMESPACE, _NEW_USER = 0x00020000, 0x10000000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
+_LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8}
+_WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class SetupError(Exception):
+    """The container's surroundings can't be made."""
+
+
+def main(arguments: list[str]) -> None:
+    """Run a container, or with ``--exec`` one more command in its surroundings."""
+    folder = arguments[0]
+    spec = _read(os.path.join(folder, "spec.json"))
+    if len(arguments) > 1:
+        _become(spec, json.loads(arguments[2]), keep_output=True)
+    supervise(folder, spec)
+
+
+def supervise(folder: str, spec: dict[str, Any]) -> None:
+    """Start the container, wait for its end, leave nothing behind."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+    read_end, write_end = os.pipe()
+    started = time.time()
+    main_pid = os.fork()
+    if main_pid == 0:
+        os.close(read_end)
+        _child(spec, write_end)
+    os.close(write_end)
+    identity = {"pid": os.getpid(), "start": start_ticks("self"), "main": main_pid, "startedAt": started}
+    _write(os.path.join(folder, "shim.json"), identity)
+    with os.fdopen(read_end, "rb") as report:
+        failure = json.loads(report.read() or b"{}")
+    status = _wait(main_pid)
+    _end_all()
+    record = {"code": _exit_code(status), "startedAt": started, "finishedAt": time.time(), **failure}
+    _write(os.path.join(folder, "exit.json"), record)
+
+
+def start_ticks(pid: int | str) -> int:
+    """When a process started, in clock ticks since boot; with its id it names one process for ever."""
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return int(file.read().rpartition(")")[2].split()[19])
+
+
+def _wait(main_pid: int) -> int:
+    """The wait status of the main process; signals that arrive meanwhile are carried out."""
+    while True:
+        received = signal.sigwait(_WATCHED)
+        if received in (signal.SIGTERM, signal.SIGINT):
+            os.kill(main_pid, signal.SIGTERM)  # not reaped yet, so the id is still its own
+        elif received == signal.SIGUSR1:
+            _kill_children()
+        for pid, status in _reap():
+            if pid == main_pid:
+                return status
+
+
+def _reap() -> Iterator[tuple[int, int]]:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
+
+
+def _end_all() -> None:
+    """Kill every descendant: orphans become our children, so killing our children often enough gets them all."""
+    while True:
+        _kill_children()
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _kill_children() -> None:
+    for pid in children():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def children() -> list[int]:
+    """Ids of our direct children."""
+    own, found = os.getpid(), []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
+                    parent = int(file.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue  # it has just ended
+            if parent == own:
+                found.append(int(name))
+    return found
+
+
+def _exit_code(status: int) -> int:
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _child(spec: dict[str, Any], report: int) -> NoReturn:
+    """In the new process: become the container, or say why not."""
+    try:
+        _become(spec, spec["argv"], keep_output=False)
+    except SetupError as error:
+        failure = {"reason": CONFIG_ERROR, "message": str(error)}
+    except OSError as error:
+        failure = {"reason": START_ERROR, "message": f"exec {spec['argv'][0]!r}: {error.strerror}"}
+    os.write(report, json.dumps(failure).encode())
+    os._exit(START_ERROR_CODE)
+
+
+def _become(spec: dict[str, Any], argv: list[str], *, keep_output: bool) -> NoReturn:
+    """Turn this process into `argv` in the container's surroundings.
+
+    Raises:
+        SetupError: the surroundings can't be made.
+        OSError: the command can't be executed.
+    """
+    if not keep_output:
+        os.setsid()
+    if spec["mounts"]:
+        _enter_mounts(spec["mounts"], spec["scratch"])
+    try:
+        os.chdir(spec["cwd"])
+    except OSError as error:
+        raise SetupError(f"workingDir {spec['cwd']!r}: {error.strerror}") from error
+    if not keep_output:
+        _redirect(spec["log"])
+    # The container goes with its shim; what it started is found by its mark.
+    _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if spec["noNewPrivileges"]:
+        _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # Python ignores or handles these
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.execvpe(argv[0], argv, spec["env"])
+
+
+def _redirect(log: str) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+
+
+def _enter_mounts(mounts: list[dict[str, Any]], scratch: str) -> None:
+    """A mount namespace of our own (and a user namespace, if we aren't root) with the volumes in place."""
+    uid, gid = os.getuid(), os.getgid()
+    flags = _NEW_NAMESPACE | (0 if uid == 0 else _NEW_USER)
+    _call("unshare", _libc.unshare(flags))
+    if uid != 0:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+    _mount(None, "/", None, _RECURSIVE | _PRIVATE)
+    # Shallow targets first: a volume may lie inside another.
+    for mount in sorted(mounts, key=lambda one: one["target"].count("/")):
+        target = os.path.realpath(mount["target"])
+        directory = stat.S_ISDIR(os.stat(mount["source"]).st_mode)
+        if not os.path.exists(target):
+            _make_mount_point(target, directory, scratch)
+        _bind(mount["source"], target, read_only=mount["readOnly"])
+
+
+def _bind(source: str, target: str, *, read_only: bool = False) -> None:
+    _mount(source, target, None, _BIND | _RECURSIVE)
+    if read_only:
+        # What the outer mount is locked to must be said again.
+        present = os.statvfs(target).f_flag
+        locked = sum(flag for seen, flag in _LOCKED.items() if present & seen)
+        _mount(None, target, None, _BIND | _REMOUNT | _READ_ONLY | locked)
+
+
+def _make_mount_point(target: str, directory: bool, scratch: str) -> None:
+    """Make a missing mount point without touching the machine's files: the nearest folder above gets a writable copy
+    (in memory, its entries bound into it) in this namespace, as it would be a container's own layer elsewhere."""
+    above = os.path.dirname(target)
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    _mirror(above, scratch)
+    os.makedirs(target if directory else os.path.dirname(target), exist_ok=True)
+    if not directory:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644))
+
+
+def _mirror(folder: str, scratch: str) -> None:
+    copy = os.path.join(scratch, "mirror")
+    os.makedirs(copy, exist_ok=True)
+    _mount("tmpfs", copy, "tmpfs", 0)
+    os.chmod(copy, stat.S_IMODE(os.stat(folder).st_mode))
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            twin = os.path.join(copy, entry.name)
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), twin)
+                continue
+            if entry.is_dir():
+                os.mkdir(twin)
+            else:
+                os.close(os.open(twin, os.O_WRONLY | os.O_CREAT, 0o600))
+            _bind(entry.path, twin)
+    if folder == "/":
+        os.chroot(copy)
+        os.chdir("/")
+    else:
+        _bind(copy, folder)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    def encode(text: str | None) -> bytes | None:
+        return text.encode() if text is not None else None
+
+    _call(f"mount {source} on {target}", _libc.mount(encode(source), encode(target), encode(kind), flags, None))
+
+
+def _call(what: str, result: int) -> None:
+    if result != 0:
+        raise SetupError(f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def _read(path: str) -> Any:
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _write(path: str, value: dict[str, Any]) -> None:
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(value, file)
+    os.replace(path + ".new", path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

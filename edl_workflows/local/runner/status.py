@@ -1,0 +1,175 @@
+"""A pod's ``status`` as kubelet writes it: a pure function of the pod and its containers' states."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from edl_workflows.local.apiserver.metadata import timestamp
+from edl_workflows.local.pods import Container, Pod
+from edl_workflows.local.runner.attempts import Ended
+from edl_workflows.local.runner.lifecycle import ContainerState, Doom, Situation, back_off_of
+
+OWN_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+Status = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the pod is: its address, the node's, and its id prefix for ``containerID``."""
+
+    pod_ip: str
+    host_ip: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is decided for the pod as a whole: why it fails, and that nothing of it will run again."""
+
+    doom: Doom | None = None
+    finished: bool = False
+
+
+def build(situation: Situation, place: Place, verdict: Verdict, before: Mapping[str, Any]) -> Status:
+    """The whole status.
+
+    Args:
+        situation: pod, container states, time.
+        place: addresses.
+        verdict: of `lifecycle.decide`.
+        before: the status that the API has; conditions of others stay, and so do transition times.
+    """
+    pod = situation.pod
+    phase = _phase(situation, verdict)
+    status: Status = {
+        **before,
+        "phase": phase,
+        "startTime": timestamp(situation.started_at),
+        "hostIP": place.host_ip,
+        "hostIPs": [{"ip": place.host_ip}],
+        "podIP": place.pod_ip,
+        "podIPs": [{"ip": place.pod_ip}],
+        "containerStatuses": [_container(one, situation) for one in pod.spec.containers],
+    }
+    if pod.spec.init_containers:
+        status["initContainerStatuses"] = [_container(one, situation, init=True) for one in pod.spec.init_containers]
+    if verdict.doom is not None:
+        status |= {"reason": verdict.doom.reason, "message": verdict.doom.message}
+    status["conditions"] = _conditions(situation, phase, before)
+    return status
+
+
+def _phase(situation: Situation, verdict: Verdict) -> str:
+    spec = situation.pod.spec
+    if situation.pod.finished:
+        return situation.pod.phase
+    states = [situation.state(one) for one in spec.containers]
+    if verdict.finished and verdict.doom is not None:
+        return "Failed"
+    deleted_early = situation.pod.metadata.deletion_timestamp is not None and not all(one.ended for one in states)
+    if verdict.finished and not deleted_early:
+        return "Succeeded" if all(one.ended is not None and one.ended.code == 0 for one in states) else "Failed"
+    return "Running" if any(one.starts for one in states) else "Pending"
+
+
+def _container(container: Container, situation: Situation, *, init: bool = False) -> Status:
+    state = situation.state(container)
+    found: Status = {
+        "name": container.name,
+        "image": container.image,
+        "imageID": "",
+        "restartCount": state.restarts,
+        "ready": (state.ended is not None and state.ended.code == 0) if init else state.running and state.ready,
+        "started": state.running and (init or state.started),
+        "state": _state(container, state, situation),
+        "lastState": {},
+    }
+    # Shown as waiting, the latest end is history; shown as running or ended, the one before is.
+    last = state.ended if "waiting" in found["state"] else state.previous
+    if last is not None:
+        found["lastState"] = {"terminated": terminated(last)}
+    if state.starts:
+        found["containerID"] = f"edl://{situation.pod.metadata.uid}/{container.name}/{state.starts - 1}"
+    return found
+
+
+def _state(container: Container, state: ContainerState, situation: Situation) -> Status:
+    if state.running and state.running_since is not None:
+        return {"running": {"startedAt": timestamp(state.running_since)}}
+    if state.waiting is not None:
+        return {"waiting": _reason(state.waiting.reason, state.waiting.message)}
+    waits = dict(back_off_of(situation))
+    if container.name in waits and not situation.pod.finished:
+        pause = waits[container.name] - (state.ended.finished_at if state.ended else situation.now)
+        return {"waiting": _reason("CrashLoopBackOff", _back_off(pause, container.name, situation.pod))}
+    if state.ended is not None:
+        return {"terminated": terminated(state.ended)}
+    ready = all(_succeeded(situation.state(one)) for one in situation.pod.spec.init_containers)
+    return {"waiting": _reason("ContainerCreating" if ready else "PodInitializing", "")}
+
+
+def _back_off(pause: timedelta, container: str, pod: Pod) -> str:
+    seconds = round(pause.total_seconds())
+    return f"back-off {seconds}s restarting failed container={container} pod={pod.metadata.name}"
+
+
+def _reason(reason: str, message: str) -> Status:
+    return {"reason": reason, "message": message} if message else {"reason": reason}
+
+
+def terminated(ended: Ended) -> Status:
+    """``state.terminated``."""
+    return {
+        "exitCode": ended.code,
+        **_reason(ended.reason, ended.message),
+        "startedAt": timestamp(ended.started_at),
+        "finishedAt": timestamp(ended.finished_at),
+    }
+
+
+def _succeeded(state: ContainerState) -> bool:
+    return not state.running and state.ended is not None and state.ended.code == 0
+
+
+def _conditions(situation: Situation, phase: str, before: Mapping[str, Any]) -> list[Status]:
+    old = {one["type"]: one for one in before.get("conditions") or []}
+    verdicts = _verdicts(situation, phase, old)
+    found = [one for kind, one in old.items() if kind not in OWN_CONDITIONS]
+    for kind in OWN_CONDITIONS:
+        condition = {"type": kind, "lastProbeTime": None, **verdicts[kind]}
+        kept = old.get(kind, {})
+        same = kept.get("status") == condition["status"]
+        condition["lastTransitionTime"] = (kept.get("lastTransitionTime") if same else None) or timestamp(situation.now)
+        found.append(condition)
+    return found
+
+
+def _verdicts(situation: Situation, phase: str, old: Mapping[str, Status]) -> dict[str, Status]:
+    spec = situation.pod.spec
+    uninitialized = [one.name for one in spec.init_containers if not _succeeded(situation.state(one))]
+    unready = [one.name for one in spec.containers if not _is_ready(situation.state(one))]
+    gates = [one.condition_type for one in spec.readiness_gates if old.get(one.condition_type, {}).get("status") != "True"]
+    ended = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "")
+    true: Status = {"status": "True"}
+    containers_ready = _unready("ContainersNotReady", "containers with unready status", unready) or true
+    ready = containers_ready if unready else _unready("ReadinessGatesNotReady", "readiness gates not True", gates) or true
+    if ended:
+        containers_ready = ready = {"status": "False", "reason": ended}
+    initialized = _unready("ContainersNotInitialized", "containers with incomplete status", uninitialized) or true
+    if phase == "Succeeded":
+        initialized = {**true, "reason": "PodCompleted"}
+    return {
+        "PodScheduled": true,
+        "PodReadyToStartContainers": {"status": "False" if ended else "True"},
+        "Initialized": initialized,
+        "ContainersReady": containers_ready,
+        "Ready": ready,
+    }
+
+
+def _unready(reason: str, what: str, names: list[str]) -> Status | None:
+    return {"status": "False", "reason": reason, "message": f"{what}: [{' '.join(names)}]"} if names else None
+
+
+def _is_ready(state: ContainerState) -> bool:
+    return state.running and state.ready

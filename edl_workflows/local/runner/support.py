@@ -1,0 +1,114 @@
+"""What of a pod the runner can't honour. Such a pod is refused with every reason; nothing is ignored silently.
+
+Reads the pod as the API has it, since what is refused isn't modelled.
+"""
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from edl_workflows.exceptions import Problem
+
+VOLUME_KINDS = ("configMap", "downwardAPI", "emptyDir", "hostPath", "projected", "secret")
+DEFAULT_TERMINATION_LOG = "/dev/termination-log"
+_PROJECTED = frozenset({"configMap", "secret", "downwardAPI"})
+_NO_MOUNTS = (
+    "needs a mount namespace, which this machine does not grant to this user "
+    "(unprivileged user namespaces are off); use a hostPath volume whose path equals mountPath"
+)
+_PROBE = "import ctypes,os,sys; sys.exit(ctypes.CDLL(None).unshare(0x20000 | (0 if os.getuid() == 0 else 0x10000000)) != 0)"
+
+
+@functools.cache
+def mounts_possible() -> bool:
+    """Whether this user may have mount namespaces on this machine."""
+    probe = subprocess.run([sys.executable, "-I", "-S", "-c", _PROBE], check=False, capture_output=True, timeout=30)
+    return probe.returncode == 0
+
+
+def problems(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) -> list[Problem]:
+    """Everything in a pod that can never run here.
+
+    Args:
+        pod: as the API has it.
+        mounts: whether mount namespaces are possible.
+        uid: the user that containers run as; the present one by default.
+    """
+    spec, own = pod["spec"], os.getuid() if uid is None else uid
+    found = list(_security(spec.get("securityContext") or {}, "spec.securityContext", own))
+    volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
+    for index, volume in enumerate(spec.get("volumes") or []):
+        found += _volume(volume, f"spec.volumes[{index}]")
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(group) or []):
+            path = f"spec.{group}[{index}]"
+            found += _container(container, path, own)
+            found += _mounts(container, path, volumes, mounts=mounts)
+    return found
+
+
+def _container(container: Mapping[str, Any], path: str, uid: int) -> Iterator[Problem]:
+    if not container.get("command"):
+        yield Problem(f"{path}.command", "required: images are not used here, so there is no command to fall back to")
+    for field in ("stdin", "tty", "volumeDevices"):
+        if container.get(field):
+            yield Problem(f"{path}.{field}", "not supported")
+    if container.get("restartPolicy"):
+        yield Problem(f"{path}.restartPolicy", "sidecar containers are not supported; make it an ordinary container")
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if (container.get(probe) or {}).get("grpc"):
+            yield Problem(f"{path}.{probe}.grpc", "not supported; use exec, httpGet or tcpSocket")
+    yield from _security(container.get("securityContext") or {}, f"{path}.securityContext", uid)
+
+
+def _security(context: Mapping[str, Any], path: str, uid: int) -> Iterator[Problem]:
+    if context.get("runAsUser") not in (None, uid):
+        yield Problem(f"{path}.runAsUser", f"containers run as user {uid}")
+    if context.get("runAsNonRoot") and uid == 0:
+        yield Problem(f"{path}.runAsNonRoot", "the cluster runs as root, and so do its containers")
+    if context.get("readOnlyRootFilesystem"):
+        yield Problem(f"{path}.readOnlyRootFilesystem", "containers share the machine's file system")
+    if context.get("privileged") and uid != 0:
+        yield Problem(f"{path}.privileged", f"containers run as user {uid}")
+    if (context.get("capabilities") or {}).get("add") and uid != 0:
+        yield Problem(f"{path}.capabilities.add", f"containers run as user {uid}, without capabilities")
+
+
+def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    for kind in volume.keys() - {"name", *VOLUME_KINDS}:
+        yield Problem(f"{path}.{kind}", f"not supported; supported are {', '.join(VOLUME_KINDS)}")
+    for index, source in enumerate((volume.get("projected") or {}).get("sources") or []):
+        for kind in source.keys() - _PROJECTED:
+            yield Problem(f"{path}.projected.sources[{index}].{kind}", "not supported; a pod's KUBECONFIG has a token")
+    if (volume.get("emptyDir") or {}).get("sizeLimit"):
+        yield Problem(f"{path}.emptyDir.sizeLimit", "not enforced here; leave it out")
+
+
+def _mounts(
+    container: Mapping[str, Any], path: str, volumes: Mapping[str, Mapping[str, Any]], *, mounts: bool
+) -> Iterator[Problem]:
+    for index, mount in enumerate(container.get("volumeMounts") or []):
+        where = f"{path}.volumeMounts[{index}]"
+        volume = volumes.get(mount["name"])
+        if volume is None:
+            yield Problem(f"{where}.name", f"Not found: {mount['name']!r} is no volume of the pod")
+        elif not mounts and not in_place(mount, volume):
+            yield Problem(where, _NO_MOUNTS)
+        if ".." in Path(mount.get("subPath") or "").parts or str(mount.get("subPath") or "").startswith("/"):
+            yield Problem(f"{where}.subPath", "must be a relative path without '..'")
+        if mount.get("mountPropagation") not in (None, "None"):
+            yield Problem(f"{where}.mountPropagation", "not supported")
+    log = container.get("terminationMessagePath") or DEFAULT_TERMINATION_LOG
+    if log != DEFAULT_TERMINATION_LOG and not mounts:
+        yield Problem(f"{path}.terminationMessagePath", _NO_MOUNTS)
+
+
+def in_place(mount: Mapping[str, Any], volume: Mapping[str, Any]) -> bool:
+    """Whether the volume is where the container looks for it without any mount."""
+    path = str((volume.get("hostPath") or {}).get("path") or "")
+    plain = not mount.get("readOnly") and not mount.get("subPath") and not mount.get("subPathExpr")
+    return bool(path) and plain and os.path.normpath(path) == os.path.normpath(mount["mountPath"])

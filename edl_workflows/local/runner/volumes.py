@@ -1,0 +1,197 @@
+"""Volumes: what they hold on disk, and where they appear in a container.
+
+ConfigMaps and Secrets are written as kubelet writes them: files are links through ``..data``, which is replaced as a
+whole, so that a reader sees one version of all files and an update reaches a running container.
+"""
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edl_workflows.local.pods import Container, FieldRef, ResourceFieldRef, VolumeMount
+from edl_workflows.local.runner.attempts import Mount
+from edl_workflows.local.runner.environment import (
+    ContainerConfigError,
+    Sources,
+    expand,
+    field_value,
+    resource_value,
+)
+from edl_workflows.local.runner.support import in_place
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where emptyDir volumes of medium Memory belong
+Files = dict[str, bytes]
+Binary = Callable[[str], Mapping[str, bytes] | None]
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """Contents by name, None if absent: ConfigMaps with their binary data, and Secrets."""
+
+    config_map: Binary
+    secret: Binary
+
+
+class Volumes:
+    """The volumes of one pod.
+
+    Args:
+        folder: the pod's, for volumes.
+        uid: the pod's.
+        declared: ``spec.volumes``.
+        lookups: contents of ConfigMaps and Secrets.
+    """
+
+    def __init__(self, folder: Path, uid: str, declared: list[dict[str, Any]], lookups: Lookups) -> None:
+        self._folder = folder
+        self._uid = uid
+        self._declared = {volume["name"]: volume for volume in declared}
+        self._lookups = lookups
+
+    def prepare(self, sources: Sources) -> None:
+        """Make every volume, or bring it up to date. Repeatable.
+
+        Raises:
+            ContainerConfigError: something that a volume refers to is absent, or a path is not what it should be.
+        """
+        for name, volume in self._declared.items():
+            if "emptyDir" in volume:
+                self._source(name).mkdir(parents=True, exist_ok=True)
+                self._source(name).chmod(0o777)
+            elif "hostPath" in volume:
+                _check_host_path(name, volume["hostPath"])
+            else:
+                _publish(self._source(name), self._content(name, volume, sources))
+
+    def mounts(self, container: Container, values: Mapping[str, str]) -> Iterator[Mount]:
+        """What must be mounted for a container.
+
+        Args:
+            container: the container.
+            values: its variables, for ``subPathExpr``.
+
+        Raises:
+            ContainerConfigError: a sub-path leads out of its volume.
+        """
+        for mount in container.volume_mounts:
+            volume = self._declared[mount.name]
+            if not in_place(mount.model_dump(by_alias=True), volume):
+                source = self._inside(self._source(mount.name), mount, values)
+                read_only = mount.read_only or not {"emptyDir", "hostPath"} & volume.keys()
+                yield Mount(str(source), mount.mount_path, read_only)
+
+    def remove(self) -> None:
+        """Remove what lies outside the pod's folder."""
+        for name in self._declared:
+            shutil.rmtree(_SHARED_MEMORY / self._memory_name(name), ignore_errors=True)
+
+    def _memory_name(self, volume: str) -> str:
+        return f"edl-{self._uid}-{volume}"
+
+    def _source(self, name: str) -> Path:
+        volume = self._declared[name]
+        if "hostPath" in volume:
+            return Path(volume["hostPath"]["path"])
+        if (volume.get("emptyDir") or {}).get("medium") == "Memory":
+            return _SHARED_MEMORY / self._memory_name(name)
+        return self._folder / name
+
+    def _inside(self, source: Path, mount: VolumeMount, values: Mapping[str, str]) -> Path:
+        inner = expand(mount.sub_path_expr, values) if mount.sub_path_expr else mount.sub_path
+        if not inner:
+            return source
+        target = source / inner
+        if not target.resolve().is_relative_to(source.resolve()):
+            raise ContainerConfigError(f"subPath {inner!r} leads out of volume {mount.name!r}")
+        if not target.exists():
+            target.mkdir(parents=True)
+        return target
+
+    def _content(self, name: str, volume: Mapping[str, Any], sources: Sources) -> Files:
+        projected = (volume.get("projected") or {}).get("sources")
+        found: Files = {}
+        for source in [volume] if projected is None else projected:
+            found |= self._projection(name, source, sources)
+        return found
+
+    def _projection(self, volume: str, source: Mapping[str, Any], sources: Sources) -> Files:
+        if config := source.get("configMap"):
+            return _chosen(volume, "configmap", config.get("name", ""), config, self._lookups.config_map)
+        if secret := source.get("secret"):
+            name = secret.get("secretName") or secret.get("name", "")
+            return _chosen(volume, "secret", name, secret, self._lookups.secret)
+        return dict(_downward(item, sources) for item in (source.get("downwardAPI") or {}).get("items") or [])
+
+
+def _chosen(volume: str, kind: str, name: str, wanted: Mapping[str, Any], lookup: Binary) -> Files:
+    data = lookup(name)
+    if data is None:
+        if wanted.get("optional"):
+            return {}
+        raise ContainerConfigError(f'MountVolume.SetUp failed for volume "{volume}" : {kind} "{name}" not found')
+    if not wanted.get("items"):
+        return dict(data)
+    found: Files = {}
+    for item in wanted["items"]:
+        if item["key"] in data:
+            found[item["path"]] = data[item["key"]]
+        elif not wanted.get("optional"):
+            raise ContainerConfigError(f"references non-existent {kind} key: {item['key']} (volume {volume!r})")
+    return found
+
+
+def _downward(item: Mapping[str, Any], sources: Sources) -> tuple[str, bytes]:
+    if reference := item.get("fieldRef"):
+        text = field_value(FieldRef.model_validate(reference).field_path, sources)
+    else:
+        parsed = ResourceFieldRef.model_validate(item["resourceFieldRef"])
+        text = resource_value(parsed, sources.pod.spec.containers[0], sources)
+    return item["path"], text.encode()
+
+
+def _check_host_path(name: str, wanted: Mapping[str, Any]) -> None:
+    path, kind = Path(wanted["path"]), wanted.get("type") or ""
+    if kind == "DirectoryOrCreate":
+        path.mkdir(parents=True, exist_ok=True)
+    elif kind == "FileOrCreate":
+        path.touch()
+    checks = {"DirectoryOrCreate": path.is_dir, "Directory": path.is_dir, "FileOrCreate": path.is_file, "File": path.is_file}
+    if not checks.get(kind, path.exists)():
+        raise ContainerConfigError(
+            f'MountVolume.SetUp failed for volume "{name}" : hostPath type check failed: {path} is not a {kind or "path"}'
+        )
+
+
+def _publish(folder: Path, content: Files) -> None:
+    """Make the folder show exactly these files, all at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    present = folder / "..data"
+    if present.exists() and _read(present) == content:
+        return
+    version = folder / f"..{uuid.uuid4().hex}"
+    version.mkdir()
+    for name, data in content.items():
+        target = version / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    old = present.readlink().name if present.is_symlink() else ""
+    fresh = folder / "..data.new"
+    fresh.symlink_to(version.name)
+    fresh.replace(present)
+    tops = {Path(name).parts[0] for name in content}
+    for top in tops:
+        if not (folder / top).is_symlink():
+            (folder / top).symlink_to(Path("..data") / top)
+    for entry in folder.iterdir():
+        if entry.is_symlink() and not entry.name.startswith("..") and entry.name not in tops:
+            entry.unlink()
+    if old:
+        shutil.rmtree(folder / old)
+
+
+def _read(folder: Path) -> Files:
+    root = folder.resolve()
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

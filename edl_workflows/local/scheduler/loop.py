@@ -1,0 +1,102 @@
+"""Carries the plan out: binds what fits, tells the others why not."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import structlog
+
+from edl_workflows.local.apiserver.client import LocalClient
+from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.metadata import timestamp
+from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.events import EventRecorder
+from edl_workflows.local.mirror import Mirror
+from edl_workflows.local.pods import Pod
+from edl_workflows.local.scheduler.plan import Node, plan
+
+_log = structlog.get_logger(__name__)
+_GATHER_SECONDS = 0.005
+"""Pods often come in groups; deciding for all of a group at once respects their priorities."""
+
+
+class Scheduler:
+    """Decides whenever a pod or the node changed.
+
+    Args:
+        client: the API.
+        pods: all pods, kept current.
+        node: reads the node.
+        events: recorder.
+    """
+
+    def __init__(
+        self, client: LocalClient, pods: Mirror[Pod], node: Callable[[], Node], events: EventRecorder
+    ) -> None:
+        self._client = client
+        self._pods = pods
+        self._node = node
+        self._events = events
+        self._wake = asyncio.Event()
+        pods.listen(lambda _key: self._wake.set())
+
+    def touch(self) -> None:
+        """Decide anew: the node changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Decide and carry out, for ever."""
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(_GATHER_SECONDS)
+            self._wake.clear()
+            self.step()
+
+    def step(self) -> None:
+        """One decision for all pods that wait."""
+        node = self._node()
+        decision = plan(node, self._pods.objects.values())
+        for pod in decision.bind:
+            with _pod_may_change(pod):
+                self._bind(pod, node.name)
+        for pod, message in decision.refused:
+            with _pod_may_change(pod):
+                self._refuse(pod, "Unschedulable", message)
+        for pod in decision.gated:
+            with _pod_may_change(pod):
+                self._refuse(pod, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
+
+    def _bind(self, pod: Pod, node: str) -> None:
+        meta = pod.metadata
+        self._client.bind(meta.name, meta.namespace, node)
+        self._pods.take(self._client.get("pods", meta.name, meta.namespace))
+        self._events.normal(pod, "Scheduled", f"Successfully assigned {pod.key} to {node}")
+
+    def _refuse(self, pod: Pod, reason: str, message: str) -> None:
+        conditions = pod.status.get("conditions") or []
+        old: Object = next((one for one in conditions if one["type"] == "PodScheduled"), {})
+        if (old.get("reason"), old.get("message")) == (reason, message):
+            return
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": old.get("lastTransitionTime") or timestamp(datetime.now(UTC)),
+        }
+        others = [one for one in conditions if one["type"] != "PodScheduled"]
+        meta, patch = pod.metadata, {"status": {"conditions": [*others, condition]}}
+        changed = self._client.patch("pods", meta.name, patch, meta.namespace, subresource="status")
+        self._pods.take(changed)
+        if reason == "Unschedulable":
+            self._events.warning(pod, "FailedScheduling", message)
+
+
+@contextlib.contextmanager
+def _pod_may_change(pod: Pod) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        # It was deleted or bound by another meanwhile; the watch brings that, and the next decision counts it.
+        _log.info("pod changed while it was scheduled", pod=pod.key, error=str(error))

@@ -1,0 +1,69 @@
+"""Resource arithmetic: what a pod asks for and what a node has, in whole small units (millicores, bytes, items)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.local.pods import Container, Pod
+
+_PODS = "pods"
+
+
+def units(resource: str, amount: float) -> int:
+    """An amount in the resource's smallest unit, rounded up: CPU in millicores, all else as it is."""
+    scaled = amount * 1000 if resource == "cpu" else amount
+    whole = round(scaled)
+    # Floats of quantities such as 0.1 are off by far less than a unit; only real fractions are rounded up.
+    return whole if abs(scaled - whole) < 1e-6 else int(scaled) + 1
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Amounts by resource name, in `units`."""
+
+    values: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, quantities: Mapping[str, str]) -> "Amounts":
+        """From quantities, as ``{"cpu": "500m", "memory": "1Gi"}``.
+
+        Raises:
+            ValueError: one is no quantity.
+        """
+        return cls({name: units(name, parse_quantity(text)) for name, text in quantities.items()})
+
+    def plus(self, other: "Amounts") -> "Amounts":
+        """The sum."""
+        names = {*self.values, *other.values}
+        return Amounts({name: self.values.get(name, 0) + other.values.get(name, 0) for name in names})
+
+    def lacking(self, wanted: "Amounts") -> list[str]:
+        """The resources of which `wanted` is more than this has, sorted; what is not asked for is never lacking."""
+        return sorted(name for name, amount in wanted.values.items() if 0 < amount > self.values.get(name, 0))
+
+    def minus(self, other: "Amounts") -> "Amounts":
+        """The difference, which may be negative."""
+        names = {*self.values, *other.values}
+        return Amounts({name: self.values.get(name, 0) - other.values.get(name, 0) for name in names})
+
+
+def pod_requests(pod: Pod) -> Amounts:
+    """What a pod occupies: the larger of its containers together and its largest init container, and one pod."""
+    together = _sum(pod.spec.containers)
+    largest: dict[str, int] = dict(together.values)
+    for container in pod.spec.init_containers:
+        for name, amount in _requests(container).items():
+            largest[name] = max(largest.get(name, 0), amount)
+    return Amounts({**largest, _PODS: 1})
+
+
+def _sum(containers: Iterable[Container]) -> Amounts:
+    total = Amounts()
+    for container in containers:
+        total = total.plus(Amounts(_requests(container)))
+    return total
+
+
+def _requests(container: Container) -> dict[str, int]:
+    names = {*container.resources.requests, *container.resources.limits}
+    return {name: units(name, container.resources.request(name)) for name in names}
