@@ -1,0 +1,111 @@
+"""A `kube.Cluster` from an Airflow connection of type ``kubernetes``: the provider's own hook resolves it.
+
+The same in a worker and in a triggerer: `ElasticJobHook.load` asks Airflow for the connection, everything after is between
+this process and the cluster. In an event loop call its methods in a thread.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
+from kubernetes import client, config
+from pydantic import BaseModel, ConfigDict
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.kube import errors
+from edl_workflows.kube.connect import DEFAULT_NAMESPACE, Cluster, ClusterSource
+
+
+class ConnectionSettings(BaseModel):
+    """Which connection, and what of it an operator overrides. No secrets: it stands in the trigger's stored arguments.
+
+    Attributes:
+        kubernetes_conn_id: Airflow's connection; its extra says how to reach the cluster.
+        config_file: a kubeconfig on the machine of the worker and of the triggerer, in place of the connection's.
+        in_cluster: use the service account of the pod that the process runs in.
+        cluster_context: context within the kubeconfig.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kubernetes_conn_id: str = KubernetesHook.default_conn_name
+    config_file: str | None = None
+    in_cluster: bool | None = None
+    cluster_context: str | None = None
+
+
+class ElasticJobHook(KubernetesHook):
+    """Reaches the cluster that a connection of type ``kubernetes`` names.
+
+    Beside the provider's fields the connection's extra may hold ``edl_dashboard_url``: a template such as
+    ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task.
+
+    Args:
+        settings: which connection.
+    """
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        # A configuration of its own: the client's default one belongs to all connections of the process at once.
+        configuration = client.Configuration()
+        configuration.retries = False  # our calls repeat themselves where that is safe
+        super().__init__(
+            conn_id=settings.kubernetes_conn_id,
+            config_file=settings.config_file,
+            in_cluster=settings.in_cluster,
+            cluster_context=settings.cluster_context,
+            client_configuration=configuration,
+        )
+        self._settings = settings
+
+    def load(self) -> None:
+        """Ask Airflow for the connection. Everything else of this class then works without Airflow.
+
+        Raises:
+            InvalidError: there is no such connection.
+        """
+        try:
+            _ = self.conn_extras
+        except AirflowNotFoundException as error:
+            raise InvalidError(
+                f"Airflow has no connection {self.conn_id!r}; add one of type kubernetes, or name another in kubernetes_conn_id"
+            ) from error
+
+    def get_conn(self) -> Any:
+        """A new client; as the provider's, but an in-cluster account too goes into the client's own configuration."""
+        if self._coalesce_param(self.in_cluster, self._get_field("in_cluster")):
+            config.load_incluster_config(client_configuration=self.client_configuration)
+        return super().get_conn()
+
+    def cluster(self) -> Cluster:
+        """A new handle of the cluster.
+
+        Raises:
+            InvalidError: the connection's settings contradict each other, or name a file that is no kubeconfig.
+        """
+        self.load()
+        with errors.mapped(f"connect by the Airflow connection {self.conn_id!r}"):
+            try:
+                api_client = self.get_conn()
+            except AirflowException as error:
+                raise InvalidError(f"Airflow connection {self.conn_id!r}: {error}") from error
+        namespace = self._get_field("namespace") or DEFAULT_NAMESPACE
+        return Cluster.from_api_client(api_client, str(namespace), self._key())
+
+    def source(self) -> ClusterSource:
+        """The cluster for a shared watch, connected anew whenever the watch has to."""
+        self.load()
+        return ClusterSource(self._key(), self.cluster)
+
+    def link(self, kind: str, namespace: str, name: str) -> str:
+        """Where a user sees the object: the connection's dashboard, else the command that shows it."""
+        self.load()
+        template = self.conn_extras.get("edl_dashboard_url")
+        if not template:
+            return f"kubectl --namespace {namespace} describe {kind.lower()} {name}"
+        return str(template).format(kind=kind.lower(), namespace=namespace, name=name)
+
+    def _key(self) -> str:
+        # By content, not by id: a connection that was edited, or one of another team with the same id, is another watch.
+        text = json.dumps([self._settings.model_dump(), self.conn_extras], sort_keys=True, default=str)
+        return f"airflow:{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,0 +1,1 @@
+"""Extra links on Airflow's task pages."""

@@ -1,0 +1,30 @@
+"""All stages, by name: for engines that are told which stage to run by text, such as Argo's agent and the CLI."""
+
+from typing import Any
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.stages.checkpoint import CHECKPOINT
+from edl_workflows.stages.collect import COLLECT
+from edl_workflows.stages.delete import DELETE
+from edl_workflows.stages.migrate_ps import MIGRATE_PS
+from edl_workflows.stages.requests import Stage
+from edl_workflows.stages.scale import SCALE
+from edl_workflows.stages.submit import SUBMIT
+from edl_workflows.stages.suspend import RESUME, SUSPEND
+from edl_workflows.stages.wait import WAIT, WAIT_PLAN
+
+STAGES: tuple[Stage[Any], ...] = (
+    SUBMIT, WAIT, WAIT_PLAN, SCALE, CHECKPOINT, MIGRATE_PS, SUSPEND, RESUME, DELETE, COLLECT,
+)  # fmt: skip
+
+
+def stage_of(name: str) -> Stage[Any]:
+    """The stage of a name.
+
+    Raises:
+        InvalidError: there is none.
+    """
+    for stage in STAGES:
+        if stage.name == name:
+            return stage
+    raise InvalidError(f"{name!r} is no stage; stages are {', '.join(stage.name for stage in STAGES)}")

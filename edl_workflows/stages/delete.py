@@ -1,0 +1,29 @@
+"""Delete a job and wait until it and all its pods are gone."""
+
+from edl_workflows.kube import client
+from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages import ownership
+from edl_workflows.stages.goals import GoneGoal, Handle
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.requests import JobRequest, Stage
+
+
+class DeleteRequest(JobRequest):
+    """Which job; one that is not there is as good as deleted."""
+
+
+def begin(cluster: Cluster, request: DeleteRequest, _identity: Identity) -> Handle:
+    """Ask for the deletion."""
+    resource = ownership.resource_of(request.kind)
+    namespace = request.namespace or cluster.namespace
+    found = client.find(cluster, resource, request.name, namespace)
+    uid = str(found["metadata"]["uid"]) if found else ""
+    if found:
+        # Foreground: the object stays until its pods are gone, so that its absence says both.
+        options = DeleteOptions(uid=uid, propagation="Foreground")
+        client.delete(cluster, resource, request.name, namespace, options)
+    return Handle(kind=request.kind, namespace=namespace, name=request.name, goal=GoneGoal(), uid=uid)
+
+
+DELETE = Stage("delete", DeleteRequest, begin)

@@ -1,0 +1,155 @@
+"""Waiting for a stage's goal on the process's shared watch: `wait` blocks, `await_outcome` is for an event loop.
+
+Both feed the same pure `goals.outcome`. Deadlines are Unix times, since a wait may go on in another process.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from edl_workflows.exceptions import EdlError, StageTimeoutError
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.resources import Object, Scope, version_of
+from edl_workflows.kube.shared import SHARED
+from edl_workflows.stages.goals import Done, Failed, Handle, Outcome, Outputs, Waiting, observe, outcome
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.ownership import resource_of
+from edl_workflows.stages.requests import R, Stage
+
+Notify = Callable[[str], None]
+"""Told what the object is doing, each time that this changes."""
+
+
+def _silent(_message: str) -> None:
+    """For who does not want to know."""
+
+
+class Pursuit:
+    """The way of one handle to its goal, state by state. Pure but for `confirm`.
+
+    Args:
+        handle: what to wait for.
+        notify: told of changes.
+    """
+
+    def __init__(self, handle: Handle, notify: Notify = _silent) -> None:
+        self._handle = handle
+        self._notify = notify
+        self._said = ""
+
+    def must_confirm(self, state: Object | None) -> bool:
+        """Whether an absence may be from before the object was made: a watch shared with others can lag behind us."""
+        return state is None and bool(self._handle.uid)
+
+    def confirm(self, source: ClusterSource) -> Object | None:
+        """The object as the server has it now."""
+        handle = self._handle
+        return client.find(source.connect(), resource_of(handle.kind), handle.name, handle.namespace)
+
+    def take(self, state: Object | None) -> Done | Failed | None:
+        """What a state means for the goal; None: wait on."""
+        if state is not None and version_of(state) < self._handle.version:
+            return None  # from before the stage began
+        try:
+            result = outcome(self._handle, observe(self._handle.kind, state))
+        except EdlError as error:
+            return Failed(error)
+        if not isinstance(result, Waiting):
+            return result
+        if state is not None and not self._handle.uid:
+            self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
+        if result.message != self._said:
+            self._said = result.message
+            self._notify(f"{self._handle} {result.message}")
+        return None
+
+    def overdue(self, last_error: EdlError | None) -> Failed:
+        """What a passed deadline means."""
+        cause = f"; the watch is down: {last_error}" if last_error else ""
+        message = (
+            f"{self._handle} did not reach its goal in time; it {self._said or 'was not seen yet'}{cause}"
+        )
+        return Failed(StageTimeoutError(message))
+
+
+def scope_of(handle: Handle, *, shared: bool) -> Scope:
+    """What to watch for a handle: the namespace, to share it with all waiters, or the one object."""
+    alone = "" if shared else f"metadata.name={handle.name}"
+    return Scope(resource_of(handle.kind), handle.namespace, field_selector=alone)
+
+
+def look(cluster: Cluster, handle: Handle) -> Outcome:
+    """Where the stage stands now, by one request."""
+    found = client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
+    return outcome(handle, observe(handle.kind, found))
+
+
+def wait(
+    source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _silent
+) -> Done | Failed:
+    """Block until the goal is reached or can't be reached any more.
+
+    Args:
+        source: the API server.
+        handle: of the stage.
+        deadline: Unix time; passed, the result is Failed with a StageTimeoutError. None: wait for ever.
+        notify: told of changes.
+    """
+    pursuit = Pursuit(handle, notify)
+    with SHARED.blocking_states(source, scope_of(handle, shared=False), handle.name) as states:
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.time())
+            try:
+                state = states.next(left)
+                if pursuit.must_confirm(state):
+                    state = pursuit.confirm(source)
+            except TimeoutError:
+                return pursuit.overdue(states.last_error)
+            except EdlError as error:
+                return Failed(error)
+            result = pursuit.take(state)
+            if result is not None:
+                return result
+
+
+async def await_outcome(
+    source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _silent
+) -> Done | Failed:
+    """As `wait`, in an event loop, by the watch that all waiters of the process share."""
+    pursuit = Pursuit(handle, notify)
+    async with SHARED.states(source, scope_of(handle, shared=True), handle.name) as states:
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.time())):
+                async for state in states:
+                    now = state
+                    if pursuit.must_confirm(state):
+                        now = await asyncio.to_thread(pursuit.confirm, source)
+                    result = pursuit.take(now)
+                    if result is not None:
+                        return result
+        except TimeoutError:
+            return pursuit.overdue(states.last_error)
+        except EdlError as error:
+            return Failed(error)
+    raise AssertionError("states never end by themselves")
+
+
+def run_stage(
+    cluster: Cluster,
+    stage: Stage[R],
+    request: R,
+    identity: Identity,
+    deadline: float | None = None,
+    notify: Notify = _silent,
+) -> Outputs:
+    """Begin a stage and wait for its goal, in one call.
+
+    Raises:
+        EdlError: why the goal can't be reached; a StageTimeoutError leaves what was begun as it is.
+    """
+    handle = stage.begin(cluster, request, identity)
+    result = wait(ClusterSource.of(cluster), handle, deadline, notify)
+    if isinstance(result, Failed):
+        raise result.error
+    return result.outputs

@@ -1,0 +1,306 @@
+"""When a stage has reached what it wants: goals, and `outcome`, the pure decision from what an object says now."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
+from edl_workflows.jobs import kinds
+from edl_workflows.jobs.objects import Model
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.view import JobPhase, JobView
+
+_MIGRATION = (
+    PlanPhase.PENDING,
+    PlanPhase.CHECKPOINTING,
+    PlanPhase.CHECKPOINTED,
+    PlanPhase.MIGRATING,
+    PlanPhase.RESTARTING,
+    PlanPhase.VERIFYING,
+    PlanPhase.SUCCEEDED,
+)
+"""The phases of a migration in order. Scaling, which is of plans without one, comes before none but the last."""
+
+
+class JobGoal(Model):
+    """A job in a state; what is given must hold at once.
+
+    Attributes:
+        phases: any of these. Running is also met by a job that has Succeeded meanwhile: it has run.
+        step: training has reached this global step.
+        condition: a condition's type, as ``Ready``, or with a status other than True, as ``Ready=False``.
+    """
+
+    type: Literal["job"] = "job"
+    phases: tuple[JobPhase, ...] = ()
+    step: int | None = Field(default=None, ge=0)
+    condition: str = ""
+
+
+class PlanGoal(Model):
+    """A ScalePlan that has reached a phase, or a later one."""
+
+    type: Literal["plan"] = "plan"
+    phase: PlanPhase = PlanPhase.SUCCEEDED
+
+
+class ExistsGoal(Model):
+    """The object is there, whatever its state."""
+
+    type: Literal["exists"] = "exists"
+
+
+class GoneGoal(Model):
+    """The object is no longer there."""
+
+    type: Literal["gone"] = "gone"
+
+
+Goal = Annotated[JobGoal | PlanGoal | ExistsGoal | GoneGoal, Field(discriminator="type")]
+
+
+class Handle(Model):
+    """What a stage waits for. It holds no secret: engines store it in the clear.
+
+    Attributes:
+        kind, namespace, name: the object.
+        uid: the very object; "" until it was seen.
+        version: resourceVersion at the beginning; an older state is from before and says nothing.
+        owner, attempt: the marks on an object that the stage made; "" if it made none, and then it cancels none.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    goal: Goal
+    uid: str = ""
+    version: int = 0
+    owner: str = ""
+    attempt: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class OutputCheckpoint(Model):
+    """A checkpoint among a stage's outputs."""
+
+    uri: str
+    step: int
+
+
+class Outputs(Model):
+    """What a stage hands on. Small: engines copy it into their database.
+
+    Attributes:
+        kind, namespace, name, uid: the object that the stage was about.
+        job: the job's name; the same as `name` unless that is a plan's.
+        phase: the object's, in the words of `JobPhase` or of a plan's phases; "" of one that is gone.
+        step, records: how far training is.
+        checkpoint: the newest, or the plan's.
+        resumed_step, stall_seconds: of a migration: the first step afterwards, and how long training stood still.
+        replicas: ready nodes by role.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str = ""
+    job: str
+    phase: str = ""
+    step: int | None = None
+    records: int | None = None
+    checkpoint: OutputCheckpoint | None = None
+    resumed_step: int | None = None
+    stall_seconds: float | None = None
+    replicas: dict[str, int] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Not yet.
+
+    Attributes:
+        message: what is, in words that change only when something did.
+        outputs: for who does not want to wait.
+    """
+
+    message: str
+    outputs: Outputs
+
+
+@dataclass(frozen=True)
+class Done:
+    """The goal is reached."""
+
+    outputs: Outputs
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The goal can't be reached any more, for this reason."""
+
+    error: EdlError
+
+
+Outcome = Waiting | Done | Failed
+Seen = JobView | ScalePlan | None
+
+
+def observe(kind: str, manifest: Mapping[str, Any] | None) -> Seen:
+    """An object as a stage sees it; None if there is none.
+
+    Raises:
+        ManifestError: the object is of a newer or an older version than this package.
+        InvalidError: this package has no such kind.
+    """
+    if manifest is None:
+        return None
+    row = kinds.kind_of(kind)
+    resource = row.model.parse(manifest)
+    if row.view is not None:
+        return row.view(resource)
+    assert isinstance(resource, ScalePlan), "a kind without a view is a ScalePlan"
+    return resource
+
+
+def uid_of(seen: JobView | ScalePlan) -> str:
+    """The uid of what was seen."""
+    return seen.uid if isinstance(seen, JobView) else seen.metadata.uid
+
+
+def finished(seen: JobView | ScalePlan) -> bool:
+    """Whether it never changes again."""
+    if isinstance(seen, JobView):
+        return seen.phase.final
+    return seen.status.phase is not None and seen.status.phase.final
+
+
+def failed(seen: JobView | ScalePlan) -> bool:
+    """Whether it ended in phase Failed."""
+    if isinstance(seen, JobView):
+        return seen.phase is JobPhase.FAILED
+    return seen.status.phase is PlanPhase.FAILED
+
+
+def outcome(handle: Handle, seen: Seen) -> Outcome:
+    """Whether the handle's goal is reached by what is seen now."""
+    replaced = seen is not None and bool(handle.uid) and uid_of(seen) != handle.uid
+    if isinstance(handle.goal, GoneGoal):
+        return (
+            Done(_identity_of(handle))
+            if seen is None or replaced
+            else Waiting("is being deleted", _identity_of(handle))
+        )
+    if replaced:
+        return Failed(JobDisappearedError(f"{handle} was deleted and replaced by another of the same name"))
+    if seen is None:
+        if handle.uid:
+            message = f"{handle} was deleted by somebody else before it had ended; run the stage again to make it anew"
+            return Failed(JobDisappearedError(message))
+        return Waiting("is not there yet", _identity_of(handle))
+    if isinstance(handle.goal, ExistsGoal):
+        return Done(outputs(handle, seen))
+    if isinstance(seen, JobView) and isinstance(handle.goal, JobGoal):
+        return _of_job(handle, handle.goal, seen)
+    assert isinstance(seen, ScalePlan), "goals of plans are for plans"
+    assert isinstance(handle.goal, PlanGoal), "and no others"
+    return _of_plan(handle, handle.goal, seen)
+
+
+def _of_job(handle: Handle, goal: JobGoal, job: JobView) -> Outcome:
+    if job.phase is JobPhase.FAILED and JobPhase.FAILED not in goal.phases:
+        return Failed(
+            JobFailedError(f"{handle} failed: {_why(job.reason, job.message)}; its pods' logs tell more")
+        )
+    # A finished job's spec can still be edited, but nobody observes that any more.
+    reached = (job.current or job.phase.final) and _phase_met(goal, job) and _progress_met(goal, job)
+    if reached:
+        return Done(outputs(handle, job))
+    if job.phase.final:
+        return Failed(
+            JobFailedError(
+                f"{handle} ended in phase {job.phase} at step {job.progress.step}; {_wanted(goal)} can't be reached any more"
+            )
+        )
+    why = f": {_why(job.reason, job.message)}" if job.reason else ""
+    return Waiting(f"is {job.phase}{why}", outputs(handle, job))
+
+
+def _phase_met(goal: JobGoal, job: JobView) -> bool:
+    has_run = JobPhase.RUNNING in goal.phases and job.phase is JobPhase.SUCCEEDED
+    return not goal.phases or job.phase in goal.phases or has_run
+
+
+def _progress_met(goal: JobGoal, job: JobView) -> bool:
+    condition, _, status = goal.condition.partition("=")
+    holds = not condition or job.conditions.get(condition) == (status or "True")
+    return holds and (goal.step is None or job.progress.step >= goal.step)
+
+
+def _wanted(goal: JobGoal) -> str:
+    parts = [
+        f"phase {' or '.join(goal.phases)}" if goal.phases else "",
+        f"step {goal.step}" if goal.step is not None else "",
+        f"condition {goal.condition}" if goal.condition else "",
+    ]
+    return " with ".join(part for part in parts if part)
+
+
+def _of_plan(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> Outcome:
+    status = plan.status
+    phase = status.phase or PlanPhase.PENDING
+    if phase is PlanPhase.FAILED:
+        why = _why(status.reason, status.message)
+        return Failed(
+            PlanFailedError(f"{handle} for job {plan.job} failed: {why}; the job goes on as before")
+        )
+    order = {name: index for index, name in enumerate(_MIGRATION)}
+    if order.get(phase, 0) >= order.get(goal.phase, 0):
+        return Done(outputs(handle, plan))
+    return Waiting(f"is {phase}", outputs(handle, plan))
+
+
+def outputs(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
+    """What to hand on about an object."""
+    identity = _identity_of(handle)
+    if isinstance(seen, JobView):
+        checkpoint = seen.checkpoint
+        return identity.model_copy(
+            update={
+                "uid": seen.uid,
+                "phase": str(seen.phase),
+                "step": seen.progress.step,
+                "records": seen.progress.records,
+                "checkpoint": OutputCheckpoint(uri=checkpoint.uri, step=checkpoint.step)
+                if checkpoint
+                else None,
+                "replicas": {role: counts.ready for role, counts in seen.replicas.items()},
+            }
+        )
+    status = seen.status
+    return identity.model_copy(
+        update={
+            "uid": seen.metadata.uid,
+            "job": seen.job,
+            "phase": str(status.phase or PlanPhase.PENDING),
+            "checkpoint": OutputCheckpoint(uri=status.checkpoint.uri, step=status.checkpoint.step)
+            if status.checkpoint
+            else None,
+            "resumed_step": status.resumed_step,
+            "stall_seconds": status.stall_seconds,
+        }
+    )
+
+
+def _identity_of(handle: Handle) -> Outputs:
+    return Outputs(
+        kind=handle.kind, namespace=handle.namespace, name=handle.name, uid=handle.uid, job=handle.name
+    )
+
+
+def _why(reason: str, message: str) -> str:
+    return ": ".join(part for part in (reason, message) if part) or "no reason given"

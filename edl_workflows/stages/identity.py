@@ -1,0 +1,47 @@
+"""Who runs a stage, and the names that follow from it: the same for the same task of the same run, at any time."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from edl_workflows.jobs import names
+
+OWNER_ANNOTATION = f"{names.GROUP}/owner"
+"""Which task of which run made the object. Only its owner adopts, replaces or cancels an object."""
+ATTEMPT_ANNOTATION = f"{names.GROUP}/owner-try"
+"""Which attempt of the owner holds the object now; an earlier attempt that is killed late leaves it alone."""
+
+MAX_NAME = 63
+"""Of names that become a label's value."""
+_HASH = 10
+_FOREIGN = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The task that runs a stage.
+
+    Attributes:
+        owner: the task instance, as ``airflow/<dag>/<run>/<task>/<map index>``; equal for all its attempts.
+        attempt: which attempt this is.
+        known: name of the object that an earlier attempt made, if that is known; it wins over a name made anew.
+        rerun: an earlier attempt came to its end and delivered its result, so that a finished object is history, to be
+            replaced; else it is the result of an attempt that died before it could say so, to be used.
+    """
+
+    owner: str
+    attempt: str = "1"
+    known: str = ""
+    rerun: bool = False
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The marks on everything that the stage makes."""
+        return {OWNER_ANNOTATION: self.owner, ATTEMPT_ANNOTATION: self.attempt}
+
+    def name(self, hint: str, limit: int = MAX_NAME) -> str:
+        """A name for an object: readable by `hint`, unique by the owner, a DNS label of at most `limit` characters."""
+        digest = hashlib.sha256(self.owner.encode()).hexdigest()[:_HASH]
+        slug = _FOREIGN.sub("-", hint.lower()).strip("-")
+        slug = slug if slug[:1].isalpha() else f"edl-{slug}"
+        return f"{slug[: limit - _HASH - 1].rstrip('-')}-{digest}"

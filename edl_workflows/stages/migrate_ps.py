@@ -1,0 +1,88 @@
+"""Move a running job to other parameter servers: another count, other sizes, or both at once."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.manifests import ended, label, name_of, terminating
+from edl_workflows.jobs.objects import reject
+from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.kube import client, resources
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages import plans
+from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.requests import Stage
+
+
+class MigratePsRequest(plans.PlanRequest):
+    """The parameter servers that the job shall have.
+
+    Attributes:
+        replicas: how many; default as many as now.
+        resource: size of servers that are added.
+        migrate: rank → size: servers to replace by ones of this size; a resource left out stays as it is.
+        until: how far to wait; Restarting is reached when the new servers are ready.
+    """
+
+    replicas: int | None = Field(default=None, ge=1, le=10_000)
+    resource: NodeResource = Field(default_factory=NodeResource)
+    migrate: dict[int, NodeResource] = Field(default_factory=dict)
+    until: PlanPhase = PlanPhase.SUCCEEDED
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.replicas is None and not self.migrate:
+            reject([Problem("replicas", "give a count, ranks to migrate, or both; there is nothing to do")])
+        return self
+
+
+def begin(cluster: Cluster, request: MigratePsRequest, identity: Identity) -> Handle:
+    """Create or adopt the plan; errors as `plans.begin`."""
+
+    def spec(job: ElasticJob) -> dict[str, Any]:
+        plans.check_roles(job, (names.PS_TYPE,), "migrate")
+        wanted = {"replicas": request.replicas, "resource": request.resource.to_dict()}
+        return {
+            "checkpoint": True,
+            "replicaResourceSpecs": {
+                names.PS_TYPE: {key: value for key, value in wanted.items() if value is not None}
+            },
+            "migratePods": _pods(cluster, job, request.migrate),
+        }
+
+    return plans.begin(cluster, request, plans.Draft("migrate", spec, request.until), identity)
+
+
+def _pods(cluster: Cluster, job: ElasticJob, migrate: dict[int, NodeResource]) -> list[dict[str, Any]]:
+    """The pods that hold these ranks now, as plans name them."""
+    if not migrate:
+        return []
+    selector = f"{names.JOB_LABEL}={job.metadata.name},{names.REPLICA_TYPE_LABEL}={names.PS_TYPE}"
+    scope = resources.Scope(
+        resources.PODS, job.metadata.namespace or cluster.namespace, label_selector=selector
+    )
+    by_rank = {
+        label(pod, names.RANK_INDEX_LABEL): name_of(pod)
+        for pod in client.list_objects(cluster, scope).items
+        if not ended(pod) and not terminating(pod)
+    }
+    missing = [rank for rank in migrate if str(rank) not in by_rank]
+    if missing:
+        has = ", ".join(sorted(by_rank)) or "none"
+        problems = [
+            Problem(f"migrate.{rank}", f"no parameter server of this rank runs; ranks are {has}")
+            for rank in missing
+        ]
+        raise ManifestError(f"migration of ElasticJob {job.key}", problems)
+    return [
+        {"name": by_rank[str(rank)], "type": names.PS_TYPE, "rankIndex": rank, "resource": size.to_dict()}
+        for rank, size in sorted(migrate.items())
+    ]
+
+
+MIGRATE_PS = Stage("migrate-ps", MigratePsRequest, begin)

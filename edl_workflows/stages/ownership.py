@@ -1,0 +1,193 @@
+"""Creating what is not there, adopting what is ours, and cancelling nothing else.
+
+Every object that a stage makes carries its owner and the attempt that holds it. Adoption moves the second mark to the
+adopter with a guarded write, and a cancellation is guarded likewise: whichever of the two comes second sees that it did.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edl_workflows.exceptions import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
+from edl_workflows.jobs import kinds
+from edl_workflows.jobs.manifests import terminating
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.view import JobView
+from edl_workflows.kube import client, resources
+from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ApiResource, Object
+from edl_workflows.stages.goals import Handle, failed, finished, observe
+from edl_workflows.stages.identity import ATTEMPT_ANNOTATION, OWNER_ANNOTATION, Identity
+
+GONE_SECONDS = 120.0
+"""How long to wait for a finished or killed predecessor to go: a pod's grace period, and some."""
+LOOK_SECONDS = 0.5
+CANCEL_ATTEMPTS = 10
+"""A status written at the same moment makes a guarded write fail; so many in a row do not happen."""
+
+CancelAction = Literal["delete", "suspend", "keep"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the object of a stage is, or will be."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def resource(self) -> ApiResource:
+        """The kind as the API serves it."""
+        return resource_of(self.kind)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def resource_of(kind: str) -> ApiResource:
+    """The API's resource of a kind.
+
+    Raises:
+        InvalidError: this package has no such kind.
+    """
+    api = kinds.kind_of(kind).source.api
+    return resources.of_kind(api.api_version, api.kind)
+
+
+def create_or_adopt(
+    cluster: Cluster, target: Target, make: Callable[[], Mapping[str, Any]], identity: Identity
+) -> Object:
+    """The stage's object, made if it is not there.
+
+    An object of ours that failed is replaced, as is one that succeeded for an earlier run of the task (`Identity.rerun`).
+    One that still goes on is adopted, whoever of us began it.
+
+    Args:
+        cluster: where.
+        target: kind, namespace and name.
+        make: gives the manifest; called only if one must be made.
+        identity: who asks.
+
+    Raises:
+        ConflictError: there is an object of that name, and it is not ours.
+        UnavailableError: a predecessor does not go away.
+    """
+    deadline = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < deadline:
+        found = client.find(cluster, target.resource, target.name, target.namespace)
+        if found is None:
+            try:
+                return client.create(cluster, _marked(make(), identity), target.namespace)
+            except AlreadyExistsError:
+                continue  # another attempt of ours, or somebody else, was quicker: look again
+        _check_owner(found, target, identity)
+        if terminating(found):
+            time.sleep(LOOK_SECONDS)
+            continue
+        try:
+            if not _history(found, target, identity):
+                return _adopt(cluster, target, found, identity)
+            # Foreground: the successor's pods have the same names.
+            options = DeleteOptions(uid=found["metadata"]["uid"], propagation="Foreground")
+            client.delete(cluster, target.resource, target.name, target.namespace, options)
+        except (ConflictError, NotFoundError):
+            continue  # it changed since it was read: look again
+    raise UnavailableError(
+        f"{target} of an earlier attempt is still being deleted after {GONE_SECONDS:.0f} s; look at its finalizers, then try again"
+    )
+
+
+def _marked(manifest: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
+    metadata = dict(manifest["metadata"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **identity.annotations}
+    return {**manifest, "metadata": metadata}
+
+
+def _check_owner(found: Object, target: Target, identity: Identity) -> None:
+    owner = _annotation(found, OWNER_ANNOTATION)
+    if owner != identity.owner:
+        whose = f"belongs to {owner}" if owner else "was not made by a pipeline"
+        raise ConflictError(f"{target} is there already and {whose}; choose another name, or delete it")
+
+
+def _history(found: Object, target: Target, identity: Identity) -> bool:
+    """Whether the object is a finished one that this attempt must not take for its own result."""
+    if _annotation(found, ATTEMPT_ANNOTATION) == identity.attempt:
+        return False
+    seen = observe(target.kind, found)
+    return seen is not None and finished(seen) and (identity.rerun or failed(seen))
+
+
+def _adopt(cluster: Cluster, target: Target, found: Object, identity: Identity) -> Object:
+    if _annotation(found, ATTEMPT_ANNOTATION) == identity.attempt:
+        return found
+    metadata = found["metadata"]
+    guarded = {
+        "uid": metadata["uid"],
+        "resourceVersion": metadata["resourceVersion"],
+        "annotations": identity.annotations,
+    }
+    return client.patch(cluster, target.resource, target.name, {"metadata": guarded}, target.namespace)
+
+
+def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete") -> bool:
+    """End what the stage made, if it is still the stage's and still goes on.
+
+    A ScalePlan is withdrawn only before its first step. Later it ends by itself, in the new cluster or rolled back to the
+    old; taking it away in between could only make that harder.
+
+    Args:
+        cluster: where.
+        handle: of the stage; of one that made nothing, nothing is touched.
+        action: what to do with a job; "suspend" keeps its data position, "keep" does nothing.
+
+    Returns:
+        Whether something was done.
+    """
+    if action == "keep" or not handle.owner or not handle.uid:
+        return False
+    resource = resource_of(handle.kind)
+    for _attempt in range(CANCEL_ATTEMPTS):
+        found = client.find(cluster, resource, handle.name, handle.namespace)
+        if found is None or not _cancellable(found, handle):
+            return False
+        try:
+            _cancel_unchanged(cluster, found, resource, action)
+        except ConflictError:
+            continue
+        except NotFoundError:
+            return False
+        return True
+    raise ConflictError(f"{handle} changed faster than it could be cancelled; delete it by hand")
+
+
+def _cancellable(found: Object, handle: Handle) -> bool:
+    marks = (_annotation(found, OWNER_ANNOTATION), _annotation(found, ATTEMPT_ANNOTATION))
+    if (
+        found["metadata"]["uid"] != handle.uid
+        or marks != (handle.owner, handle.attempt)
+        or terminating(found)
+    ):
+        return False
+    seen = observe(handle.kind, found)
+    if isinstance(seen, JobView):
+        return not seen.phase.final
+    return seen is not None and seen.status.phase in (None, PlanPhase.PENDING)
+
+
+def _cancel_unchanged(cluster: Cluster, found: Object, resource: ApiResource, action: CancelAction) -> None:
+    metadata = found["metadata"]
+    uid, version = metadata["uid"], metadata["resourceVersion"]
+    if action == "suspend":
+        body = {"metadata": {"uid": uid, "resourceVersion": version}, "spec": {"suspend": True}}
+        client.patch(cluster, resource, metadata["name"], body, metadata["namespace"])
+    else:
+        options = DeleteOptions(uid=uid, resource_version=version)
+        client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
+
+
+def _annotation(obj: Object, key: str) -> str:
+    return str((obj["metadata"].get("annotations") or {}).get(key, ""))

@@ -1,0 +1,122 @@
+"""What scale, checkpoint and migrate share: each is a manual ScalePlan of an ElasticJob."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from edl_workflows.exceptions import InvalidError, ManifestError, Problem
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.manifests import owner_reference
+from edl_workflows.jobs.scale_plan.model import KIND, ScalePlan
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import version_of
+from edl_workflows.stages import ownership
+from edl_workflows.stages.goals import Handle, PlanGoal
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.requests import Request
+
+
+class PlanRequest(Request):
+    """A change of a running ElasticJob.
+
+    Attributes:
+        job: the job's name.
+        namespace: default: the connection's.
+        step_timeout_seconds: limit of each step; a migration that exceeds it is rolled back.
+    """
+
+    job: str = Field(min_length=1)
+    namespace: str = ""
+    step_timeout_seconds: int = Field(default=600, ge=1, le=86_400)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """How a stage makes its plan.
+
+    Attributes:
+        verb: readable part of the plan's name.
+        spec: the plan's fields but for ``ownerJob``, from the job; called only if a plan must be made.
+        until: the phase that the stage waits for.
+    """
+
+    verb: str
+    spec: Callable[[ElasticJob], dict[str, Any]]
+    until: PlanPhase = PlanPhase.SUCCEEDED
+
+
+def begin(cluster: Cluster, request: PlanRequest, draft: Draft, identity: Identity) -> Handle:
+    """Create or adopt the plan.
+
+    Raises:
+        NotFoundError: there is no such job.
+        InvalidError: the job has ended, or the change does not fit it; nothing was made.
+        ConflictError: a plan of that name is there that is not ours.
+    """
+    namespace = request.namespace or cluster.namespace
+    resource = ownership.resource_of(ELASTIC_JOB)
+    job = ElasticJob.parse(client.get(cluster, resource, request.job, namespace))
+    name = identity.known or identity.name(f"{request.job}-{draft.verb}")
+    target = ownership.Target(KIND, namespace, name)
+    plan = ownership.create_or_adopt(
+        cluster, target, lambda: _manifest(target, request, draft.spec(_changeable(job)), job), identity
+    )
+    return Handle(
+        kind=KIND,
+        namespace=namespace,
+        name=name,
+        goal=PlanGoal(phase=draft.until),
+        uid=plan["metadata"]["uid"],
+        version=version_of(plan),
+        owner=identity.owner,
+        attempt=identity.attempt,
+    )
+
+
+def check_roles(job: ElasticJob, roles: Iterable[str], path: str) -> None:
+    """See that the job has the roles that a change names.
+
+    Raises:
+        ManifestError: it has not.
+    """
+    has = sorted(job.spec.replica_specs)
+    unknown = [role for role in roles if role not in has]
+    if unknown:
+        problems = [
+            Problem(f"{path}.{role}", f"the job has no such role; it has {', '.join(has)}")
+            for role in unknown
+        ]
+        raise ManifestError(f"change of ElasticJob {job.key}", problems)
+
+
+def _changeable(job: ElasticJob) -> ElasticJob:
+    if job.status.phase is not None and job.status.phase.final:
+        raise InvalidError(
+            f"ElasticJob {job.key} has ended in phase {job.status.phase}; a job can be changed only before it ends"
+        )
+    return job
+
+
+def _manifest(
+    target: ownership.Target, request: PlanRequest, spec: Mapping[str, Any], job: ElasticJob
+) -> dict[str, Any]:
+    manifest = {
+        "apiVersion": job.api_version,
+        "kind": KIND,
+        "metadata": {
+            "name": target.name,
+            "namespace": target.namespace,
+            "labels": {names.JOB_LABEL: request.job, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL},
+            # With the job the plan goes too; it is not the job's controller's child.
+            "ownerReferences": [owner_reference(job, controller=False)],
+        },
+        "spec": {"ownerJob": request.job, "stepTimeoutSeconds": request.step_timeout_seconds, **spec},
+    }
+    ScalePlan.parse(manifest)
+    return manifest

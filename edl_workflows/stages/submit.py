@@ -1,0 +1,76 @@
+"""Submit a job: create it under a name of the task's own, or find the one that an earlier attempt created."""
+
+import copy
+from typing import Any
+
+from edl_workflows.exceptions import InvalidError, ManifestError, Problem
+from edl_workflows.jobs import kinds, names
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import version_of
+from edl_workflows.stages import ownership
+from edl_workflows.stages.goals import Handle, JobGoal
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.requests import Request, Stage
+
+
+class SubmitRequest(Request):
+    """A job to run.
+
+    Attributes:
+        manifest: the custom resource. Without ``metadata.name`` it gets one from the task and the run.
+        namespace: for a manifest that names none; default: the connection's.
+        hint: readable part of a name made up.
+    """
+
+    manifest: dict[str, Any]
+    namespace: str = ""
+    hint: str = "job"
+
+
+def begin(cluster: Cluster, request: SubmitRequest, identity: Identity) -> Handle:
+    """Create or adopt the job.
+
+    Raises:
+        ManifestError: the manifest is wrong; nothing was made.
+        ConflictError: a job of that name is there that is not ours.
+    """
+    manifest = _complete(cluster, request, identity)
+    kind = kinds.kind_of(str(manifest.get("kind", "")))
+    if kind.view is None:
+        raise InvalidError(f"a {kind.name} is no job; submit takes the manifest of a job")
+    kind.model.parse(manifest)
+    metadata = manifest["metadata"]
+    target = ownership.Target(kind.name, metadata["namespace"], metadata["name"])
+    job = ownership.create_or_adopt(cluster, target, lambda: manifest, identity)
+    return Handle(
+        kind=target.kind,
+        namespace=target.namespace,
+        name=target.name,
+        goal=JobGoal(phases=(JobPhase.SUCCEEDED,)),
+        uid=job["metadata"]["uid"],
+        version=version_of(job),
+        owner=identity.owner,
+        attempt=identity.attempt,
+    )
+
+
+def _complete(cluster: Cluster, request: SubmitRequest, identity: Identity) -> dict[str, Any]:
+    manifest = copy.deepcopy(request.manifest)
+    metadata = manifest.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise ManifestError("the job's manifest", [Problem("metadata", "must be a map")])
+    namespace = metadata.get("namespace") or ""
+    if namespace and request.namespace and namespace != request.namespace:
+        message = (
+            f"says {namespace!r}, but the stage's namespace is {request.namespace!r}; keep one of the two"
+        )
+        raise ManifestError("the job's manifest", [Problem("metadata.namespace", message)])
+    metadata["namespace"] = namespace or request.namespace or cluster.namespace
+    # A name that the server makes up would be another one after a retry.
+    hint = metadata.pop("generateName", None) or request.hint
+    metadata["name"] = identity.known or metadata.get("name") or identity.name(str(hint), names.MAX_JOB_NAME)
+    return manifest
+
+
+SUBMIT = Stage("submit", SubmitRequest, begin)

@@ -1,0 +1,66 @@
+"""Wait for a job (phase, step, condition) or for a ScalePlan that another stage made. Makes nothing, cancels nothing."""
+
+from pydantic import Field, model_validator
+
+from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.goals import Handle, JobGoal, PlanGoal
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.requests import JobRequest, Request, Stage
+
+
+class WaitRequest(JobRequest):
+    """What to wait for; all that is given must hold at once. A job that is not there yet is waited for.
+
+    Attributes:
+        phases: any of these; with neither step nor condition the default is Succeeded.
+        step: a global step.
+        condition: a condition's type (``Ready``), or type and status (``Ready=False``).
+    """
+
+    phases: tuple[JobPhase, ...] = ()
+    step: int | None = Field(default=None, ge=0)
+    condition: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default(cls, values: object) -> object:
+        if isinstance(values, dict) and not any(
+            values.get(key) not in (None, "", (), []) for key in ("phases", "step", "condition")
+        ):
+            return {**values, "phases": (JobPhase.SUCCEEDED,)}
+        return values
+
+
+class WaitPlanRequest(Request):
+    """A plan, and the phase that it shall have reached."""
+
+    name: str = Field(min_length=1)
+    namespace: str = ""
+    phase: PlanPhase = PlanPhase.SUCCEEDED
+
+
+def begin(cluster: Cluster, request: WaitRequest, _identity: Identity) -> Handle:
+    """Nothing is done; the handle says what to look at."""
+    return Handle(
+        kind=request.kind,
+        namespace=request.namespace or cluster.namespace,
+        name=request.name,
+        goal=JobGoal(phases=request.phases, step=request.step, condition=request.condition),
+    )
+
+
+def begin_plan(cluster: Cluster, request: WaitPlanRequest, _identity: Identity) -> Handle:
+    """As `begin`, for a plan."""
+    return Handle(
+        kind=SCALE_PLAN,
+        namespace=request.namespace or cluster.namespace,
+        name=request.name,
+        goal=PlanGoal(phase=request.phase),
+    )
+
+
+WAIT = Stage("wait", WaitRequest, begin)
+WAIT_PLAN = Stage("wait-plan", WaitPlanRequest, begin_plan)

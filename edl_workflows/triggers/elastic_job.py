@@ -1,0 +1,151 @@
+"""The trigger of all operators and sensors: waits until a stage has reached its goal, and cancels for a user who kills it.
+
+Importable without the Kubernetes client: that is loaded, in a thread, when a trigger runs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from edl_workflows.exceptions import EdlError, StageTimeoutError
+from edl_workflows.hooks.errors import branch_name
+from edl_workflows.hooks.task_state import ENDED_STATES, task_state
+from edl_workflows.jobs.objects import Model
+from edl_workflows.kube.connect import ClusterSource
+from edl_workflows.stages import driver, ownership
+from edl_workflows.stages.goals import Failed, Handle, Outputs
+
+SETTLE_SECONDS = 5.0
+"""No event before: an executor that hears of the deferral only after the resumed task was queued kills that task
+(Airflow #66374, #67287; 1 s after the deferral 8 of 10 tasks failed so with the LocalExecutor, after 5 s none)."""
+
+_BACKGROUND: set[asyncio.Task[None]] = set()
+"""Cancellations under way. The loop itself holds its tasks by weak references only."""
+
+
+class StageEvent(Model):
+    """What the trigger tells the task.
+
+    Attributes:
+        status: "timeout" if the deadline passed; the worker then cancels.
+        handle: of the stage; carried here since not every engine hands ``defer(kwargs=…)`` on.
+        outputs: on success.
+        error, message: else: the branch of our errors' tree, and its words.
+        link: to the object, for the task's page.
+    """
+
+    status: Literal["success", "failed", "timeout"]
+    handle: Handle
+    outputs: Outputs | None = None
+    error: str = ""
+    message: str = ""
+    link: str = ""
+
+
+class ElasticJobTrigger(BaseTrigger):
+    """Waits for the goal of a stage's handle.
+
+    Args:
+        handle: a `stages.goals.Handle` as a dict.
+        connection: a `hooks.elastic_job.ConnectionSettings` as a dict.
+        deadline: Unix time; None: no limit.
+        on_kill_action: what to do with the stage's own object when a user kills the deferred task.
+        link: for the event.
+    """
+
+    def __init__(
+        self,
+        *,
+        handle: dict[str, Any],
+        connection: dict[str, Any],
+        deadline: float | None = None,
+        on_kill_action: ownership.CancelAction = "keep",
+        link: str = "",
+    ) -> None:
+        super().__init__()
+        self.handle = handle
+        self.connection = connection
+        self.deadline = deadline
+        self.on_kill_action = on_kill_action
+        self.link = link
+        self._fired = False
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, as they are stored."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "handle": self.handle,
+                "connection": self.connection,
+                "deadline": self.deadline,
+                "on_kill_action": self.on_kill_action,
+                "link": self.link,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event, when the goal is reached, can't be reached any more, or the deadline has passed."""
+        loop = asyncio.get_running_loop()
+        settled = loop.time() + SETTLE_SECONDS
+        event = await self._event()
+        await asyncio.sleep(max(0.0, settled - loop.time()))
+        # Between the event and the end of this generator nothing may be awaited: Airflow calls on_kill for it.
+        self._fired = True
+        yield TriggerEvent(event.to_dict())
+
+    async def _event(self) -> StageEvent:
+        handle = Handle.model_validate(self.handle)
+        try:
+            source = await asyncio.to_thread(_source, self.connection)
+            result = await driver.await_outcome(source, handle, self.deadline, self.log.info)
+        except EdlError as error:
+            result = Failed(error)
+        if not isinstance(result, Failed):
+            return StageEvent(status="success", handle=handle, outputs=result.outputs, link=self.link)
+        return StageEvent(
+            status="timeout" if isinstance(result.error, StageTimeoutError) else "failed",
+            handle=handle,
+            error=branch_name(result.error),
+            message=str(result.error),
+            link=self.link,
+        )
+
+    async def on_kill(self) -> None:
+        """Cancel what the stage made, if the task really was killed.
+
+        Airflow calls this also when another triggerer has taken over (open there: #73454) and when the task was cleared and
+        its next attempt already goes on with the same object. The task's state tells these apart; the marks on the object
+        settle what a race leaves. All of it runs in a task of its own, since Airflow interrupts this method after a second.
+        """
+        if self._fired or self.on_kill_action == "keep":
+            return
+        task = asyncio.create_task(self._cancel_if_killed(), name=f"cancel {self.handle['name']}")
+        _BACKGROUND.add(task)
+        task.add_done_callback(_BACKGROUND.discard)
+        await asyncio.shield(task)
+
+    async def _cancel_if_killed(self) -> None:
+        handle = Handle.model_validate(self.handle)
+        try:
+            state = await asyncio.to_thread(task_state, self.task_instance)
+            if state not in ENDED_STATES:
+                self.log.info("%s is left alone: its task is %s, not killed", handle, state or "cleared")
+                return
+            done = await asyncio.to_thread(_cancel, self.connection, handle, self.on_kill_action)
+            self.log.info("%s: %s", handle, f"killed ({self.on_kill_action})" if done else "nothing to kill")
+        except EdlError:
+            self.log.exception("%s could not be cancelled; do it by hand", handle)
+
+
+def _source(connection: dict[str, Any]) -> ClusterSource:
+    from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+
+    return ElasticJobHook(ConnectionSettings(**connection)).source()
+
+
+def _cancel(connection: dict[str, Any], handle: Handle, action: ownership.CancelAction) -> bool:
+    from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+
+    return ownership.cancel(ElasticJobHook(ConnectionSettings(**connection)).cluster(), handle, action)

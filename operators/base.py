@@ -1,0 +1,330 @@
+"""What all operators and sensors share: one stage each, driven in the worker or, deferred, by the trigger.
+
+Stages, the trigger and the hook are imported when a task runs: a DAG file that names our operators must cost next to
+nothing each time Airflow parses it.
+"""
+
+import threading
+import time
+from abc import abstractmethod
+from dataclasses import replace
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+
+from airflow.sdk import Asset, BaseOperator, conf
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+)
+
+from edl_workflows.exceptions import (
+    EdlError,
+    JobDisappearedError,
+    JobFailedError,
+    PlanFailedError,
+    StageTimeoutError,
+)
+from edl_workflows.hooks.errors import AirflowStageTimeoutError, branch_name, raised_for_airflow, to_airflow
+from edl_workflows.hooks.task_state import ENDED_STATES, task_state
+from edl_workflows.links.elastic_job import ElasticJobLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pydantic import JsonValue
+
+    from edl_workflows.hooks.elastic_job import ElasticJobHook
+    from edl_workflows.stages.goals import Done, Failed, Handle, Outputs, Waiting
+    from edl_workflows.stages.identity import Identity
+
+STATE_KEY = "edl_stage"
+"""In Airflow's task state store: the newest attempt's handle, and whether its result was delivered."""
+BACKSTOP = timedelta(seconds=60)
+"""After the trigger's own deadline Airflow's takes effect, for the case that no triggerer runs. Airflow looks every 15 s."""
+KILL_SECONDS = 4.5
+"""A killed worker process gets SIGKILL 5 s after SIGTERM."""
+
+OnKillAction = Literal["delete", "suspend", "keep"]
+
+
+class StageTask(BaseOperator):
+    """A task that runs one stage.
+
+    Args:
+        namespace: of the job; default: the manifest's, else the connection's.
+        kubernetes_conn_id: Airflow connection of type ``kubernetes``.
+        config_file: kubeconfig in place of the connection's.
+        in_cluster: use the service account of the worker's and the triggerer's pod.
+        cluster_context: context within the kubeconfig.
+        deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
+        kwargs: what every operator has.
+    """
+
+    stage_name: ClassVar[str]
+    """In `edl_workflows.stages.catalog`."""
+    operator_extra_links = (ElasticJobLink(),)
+    on_kill_action: OnKillAction = "keep"
+
+    _handle: "Handle | None" = None
+    _ti: Any = None
+    link: str = ""
+    """Where a user sees the object; set when the stage began."""
+
+    def __init__(
+        self,
+        *,
+        namespace: str | None = None,
+        kubernetes_conn_id: str = "kubernetes_default",
+        config_file: str | None = None,
+        in_cluster: bool | None = None,
+        cluster_context: str | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.namespace = namespace
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.config_file = config_file
+        self.in_cluster = in_cluster
+        self.cluster_context = cluster_context
+        self.deferrable = deferrable
+
+    @abstractmethod
+    def request_values(self) -> dict[str, Any]:
+        """The stage's request as the rendered arguments say it; None is left to the stage's default."""
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The arguments of `hooks.elastic_job.ConnectionSettings`."""
+        return {
+            "kubernetes_conn_id": self.kubernetes_conn_id,
+            "config_file": self.config_file,
+            "in_cluster": self.in_cluster,
+            "cluster_context": self.cluster_context,
+        }
+
+    @cached_property
+    def hook(self) -> "ElasticJobHook":
+        """The connection to the cluster."""
+        from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+
+        return ElasticJobHook(ConnectionSettings(**self.connection))
+
+    def begin(self, context: "Context") -> "Handle":
+        """Begin the stage: what it makes is made, or found, after this."""
+        from edl_workflows.stages.catalog import stage_of
+
+        stage = stage_of(self.stage_name)
+        values = {"namespace": self.namespace, **self.request_values()}
+        request = stage.request.of({key: value for key, value in values.items() if value is not None})
+        handle = stage.begin(self.hook.cluster(), request, self.identity(context))
+        self._handle = handle
+        self.link = self.hook.link(handle.kind, handle.namespace, handle.name)
+        return handle
+
+    def look(self, handle: "Handle") -> "Waiting | Done | Failed":
+        """Where the stage stands now. Asked before a task defers: what is done already needs no triggerer."""
+        from edl_workflows.stages import driver
+
+        return driver.look(self.hook.cluster(), handle)
+
+    def defer_until(self, handle: "Handle", deadline: float | None) -> NoReturn:
+        """Give the worker back and wait in the triggerer."""
+        from edl_workflows.triggers.elastic_job import ElasticJobTrigger
+
+        trigger = ElasticJobTrigger(
+            handle=handle.model_dump(mode="json"),
+            connection=self.connection,
+            deadline=deadline,
+            on_kill_action=self.on_kill_action,
+            link=self.link,
+        )
+        left = None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time())) + BACKSTOP
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=left)
+
+    def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
+        """Go on after the trigger's event."""
+        from edl_workflows.triggers.elastic_job import StageEvent
+
+        told = StageEvent.model_validate(event)
+        self._handle, self.link = told.handle, told.link
+        if told.outputs is not None:
+            return self.deliver(context, told.outputs)
+        raise self.failure(to_airflow(told.error, told.message))
+
+    def deliver(self, context: "Context", outputs: "Outputs") -> dict[str, Any]:
+        """Hand the outputs on: as the task's result, and as metrics on the events of its outlets."""
+        result = outputs.to_dict()
+        for outlet in self.outlets:
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra.update(result)
+        return result
+
+    def failure(self, error: EdlError) -> Exception:
+        """What the task raises for an error of its stage."""
+        return error
+
+    def identity(self, context: "Context") -> "Identity":
+        """Who this task instance is to the objects in the cluster. It needs no logical date: not every run has one."""
+        from edl_workflows.stages.identity import Identity
+
+        ti = context["ti"]
+        index = -1 if ti.map_index is None else ti.map_index
+        owner = f"airflow/{ti.dag_id}/{ti.run_id}/{ti.task_id}/{index}"
+        return Identity(owner=owner, attempt=str(ti.try_number))
+
+
+class StageOperator(StageTask):
+    """A stage that changes something, and cancels what it made when it is killed or out of time.
+
+    Args:
+        wait_for_completion: until the stage's goal is reached; else only until it has begun.
+        completion_timeout: for the whole wait, deferred or not, counted from the task's start; ``execution_timeout`` counts
+            likewise, also while deferred. What the stage made is cancelled when the time is up.
+        on_kill_action: what becomes of the stage's own object when a user kills the task or its time is up.
+        kwargs: as `StageTask`.
+    """
+
+    def __init__(
+        self,
+        *,
+        wait_for_completion: bool = True,
+        completion_timeout: timedelta | None = None,
+        on_kill_action: OnKillAction = "delete",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.wait_for_completion = wait_for_completion
+        self.completion_timeout = completion_timeout
+        self.on_kill_action = on_kill_action
+
+    def execute(self, context: "Context") -> dict[str, Any]:
+        """Begin the stage, or find it begun by an earlier attempt, and see it through."""
+        from edl_workflows.stages.goals import Done, Waiting
+
+        self._ti = context["ti"]
+        with raised_for_airflow():
+            handle = self.begin(context)
+            self._remember(context, handle, delivered=False)
+            try:
+                result = self.look(handle)
+                if isinstance(result, Waiting):
+                    result = self._see_through(context, handle, result)
+            except AirflowTaskTimeout:
+                self._cancel()
+                raise
+            except EdlError as error:
+                raise self.failure(error) from error
+            if isinstance(result, Done):
+                return self.deliver(context, result.outputs)
+            raise self.failure(result.error)
+
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: "Context"
+    ) -> Any:
+        """As Airflow's; but a wait that Airflow itself ended must not leave behind what it was for."""
+        self._ti = context["ti"]
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            self._handle, _ = self._recall(context)
+            self._cancel()
+            what = self._handle or f"task {self.task_id}"
+            raise AirflowStageTimeoutError(
+                f"{what} did not reach its goal in time, and no triggerer said so"
+            ) from error
+        except TaskDeferralError:
+            self._handle, _ = self._recall(context)
+            if self._last_attempt():
+                self._cancel()
+            raise
+
+    def deliver(self, context: "Context", outputs: "Outputs") -> dict[str, Any]:
+        """As of every stage; and noted, so that a later run of the task does not take this result for its own."""
+        result = super().deliver(context, outputs)
+        if self._handle is not None:
+            self._remember(context, self._handle, delivered=True)
+        return result
+
+    def failure(self, error: EdlError) -> Exception:
+        """The error as Airflow's; what no later attempt will go on with is cancelled first."""
+        raised = error if isinstance(error, AirflowException) else to_airflow(branch_name(error), str(error))
+        over = isinstance(raised, JobFailedError | PlanFailedError | JobDisappearedError)
+        no_retry = isinstance(raised, AirflowFailException) or self._last_attempt()
+        if not over and (no_retry or isinstance(raised, StageTimeoutError)):
+            self._cancel()
+        return raised
+
+    def on_kill(self) -> None:
+        """Cancel what the stage made, if a user killed the task; a worker that goes down leaves it to the next attempt.
+
+        Called in a signal handler, amid whatever the task was doing: a thread of its own holds none of its locks.
+        """
+        if self._handle is None or self.on_kill_action == "keep":
+            return
+        thread = threading.Thread(target=self._cancel_if_killed, name="on_kill", daemon=True)
+        thread.start()
+        thread.join(KILL_SECONDS)
+
+    def identity(self, context: "Context") -> "Identity":
+        """With what earlier attempts left in Airflow's task state store."""
+        handle, delivered = self._recall(context)
+        known = handle.name if handle is not None and not delivered else ""
+        return replace(super().identity(context), known=known, rerun=delivered)
+
+    def _see_through(self, context: "Context", handle: "Handle", now: "Waiting") -> "Done | Failed":
+        from edl_workflows.stages import driver
+        from edl_workflows.stages.goals import Done
+
+        if not self.wait_for_completion:
+            return Done(now.outputs)
+        deadline = self._deadline(context)
+        if self.deferrable:
+            self.defer_until(handle, deadline)
+        return driver.wait(self.hook.source(), handle, deadline, self.log.info)
+
+    def _deadline(self, context: "Context") -> float | None:
+        limits = [limit for limit in (self.completion_timeout, self.execution_timeout) if limit is not None]
+        start = context["ti"].start_date
+        return (start + min(limits)).timestamp() if limits else None
+
+    def _remember(self, context: "Context", handle: "Handle", *, delivered: bool) -> None:
+        state: JsonValue = {"handle": handle.model_dump(mode="json"), "delivered": delivered}
+        context["task_state_store"].set(STATE_KEY, state)
+
+    def _recall(self, context: "Context") -> "tuple[Handle | None, bool]":
+        from edl_workflows.stages.goals import Handle
+
+        state = context["task_state_store"].get(STATE_KEY)
+        if not isinstance(state, dict):
+            return None, False
+        return Handle.model_validate(state["handle"]), bool(state["delivered"])
+
+    def _last_attempt(self) -> bool:
+        return bool(self._ti.try_number > self._ti.max_tries)
+
+    def _cancel_if_killed(self) -> None:
+        try:
+            state = task_state(self._ti)
+        except AirflowException:
+            self.log.exception("Can't tell whether the task was killed; %s is left alone", self._handle)
+            return
+        if state in ENDED_STATES:
+            self._cancel()
+        else:
+            self.log.info("%s is left alone: its task is %s, not killed", self._handle, state or "cleared")
+
+    def _cancel(self) -> None:
+        from edl_workflows.stages import ownership
+
+        if self._handle is None:
+            return
+        try:
+            done = ownership.cancel(self.hook.cluster(), self._handle, self.on_kill_action)
+            self.log.info("%s: %s", self._handle, self.on_kill_action if done else "nothing to cancel")
+        except EdlError:
+            # The error that brings us here is the one to be seen; this one leaves work for a human.
+            self.log.exception("%s could not be cancelled; do it by hand", self._handle)

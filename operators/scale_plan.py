@@ -1,0 +1,116 @@
+"""Operators that change a running job: each makes one ScalePlan and waits until it is carried out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from edl_workflows.operators.base import StageOperator
+
+
+class _PlanOperator(StageOperator):
+    """An operator that makes a ScalePlan.
+
+    Returns (XCom) a small dict: ``name`` (the plan's), ``namespace``, ``uid``, ``job``, ``phase``, ``checkpoint`` (``uri``, ``step``), and of a
+    migration ``resumedStep`` and ``stallSeconds``.
+
+    Args:
+        job: name of the job, as ``submit.output["name"]``.
+        step_timeout_seconds: limit of each step of the plan; a migration that exceeds it is rolled back.
+        kwargs: as `StageOperator`. A plan that is killed after its first step ends by itself, in the new or the old state.
+    """
+
+    template_fields: Sequence[str] = (
+        "job",
+        "namespace",
+        "kubernetes_conn_id",
+        "config_file",
+        "cluster_context",
+    )
+    ui_color = "#dbe7f5"
+
+    def __init__(self, *, job: str, step_timeout_seconds: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.step_timeout_seconds = step_timeout_seconds
+
+    def request_values(self) -> dict[str, Any]:
+        """Which job, and how patiently."""
+        return {"job": self.job, "step_timeout_seconds": self.step_timeout_seconds}
+
+
+class ScaleElasticJobOperator(_PlanOperator):
+    """Change counts or sizes of a running job's roles.
+
+    Args:
+        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …}}``.
+        kwargs: as every operator that changes a running job.
+    """
+
+    stage_name: ClassVar[str] = "scale"
+    template_fields: Sequence[str] = (
+        "job", "namespace", "replicas", "kubernetes_conn_id", "config_file", "cluster_context",
+    )  # fmt: skip
+    template_fields_renderers: ClassVar[dict[str, str]] = {"replicas": "json"}
+
+    def __init__(self, *, replicas: Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.replicas = replicas
+
+    def request_values(self) -> dict[str, Any]:
+        """With the wanted state; a bare count is short for one without a size."""
+        replicas = {
+            role: wanted if isinstance(wanted, Mapping) else {"replicas": wanted}
+            for role, wanted in self.replicas.items()
+        }
+        return {**super().request_values(), "replicas": replicas}
+
+
+class CheckpointElasticJobOperator(_PlanOperator):
+    """Have a running job save a checkpoint now, and wait until it is complete."""
+
+    stage_name: ClassVar[str] = "checkpoint"
+
+
+class MigrateParameterServersOperator(_PlanOperator):
+    """Move a running job to other parameter servers: checkpoint, new servers, restart from the checkpoint, verify.
+
+    Training goes on while the new servers start and stands still only for the switch. If anything fails the job goes on with
+    its old servers, and the task fails.
+
+    Args:
+        replicas: how many servers there shall be; default: as many as now.
+        migrate: rank → ``{"cpu": …, "memory": …, "gpu": …}``: servers to replace by ones of this size.
+        resource: size of servers that are added.
+        until: the phase of the plan to wait for: "Succeeded", or "Restarting", when the new servers are ready.
+        kwargs: as every operator that changes a running job.
+    """
+
+    stage_name: ClassVar[str] = "migrate-ps"
+    template_fields: Sequence[str] = (
+        "job", "namespace", "replicas", "migrate", "resource", "kubernetes_conn_id", "config_file", "cluster_context",
+    )  # fmt: skip
+    template_fields_renderers: ClassVar[dict[str, str]] = {"migrate": "json", "resource": "json"}
+
+    def __init__(
+        self,
+        *,
+        replicas: int | str | None = None,
+        migrate: Mapping[int | str, Mapping[str, Any]] | None = None,
+        resource: Mapping[str, Any] | None = None,
+        until: str = "Succeeded",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.replicas = replicas
+        self.migrate = migrate
+        self.resource = resource
+        self.until = until
+
+    def request_values(self) -> dict[str, Any]:
+        """With the wanted servers."""
+        wanted = {
+            "replicas": self.replicas,
+            "migrate": self.migrate,
+            "resource": self.resource,
+            "until": self.until,
+        }
+        return {**super().request_values(), **wanted}
