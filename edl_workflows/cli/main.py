@@ -37,6 +37,9 @@ class Command:
 
 
 COMMANDS = (
+    Command(
+        "local", "edl_workflows.cli.local", "The embedded cluster of this machine.", group=True, extra="local"
+    ),
     Command("submit", "edl_workflows.cli.jobs", "Create a job from its manifest."),
     Command("get", "edl_workflows.cli.jobs", "List jobs, or show one."),
     Command("describe", "edl_workflows.cli.jobs", "All about one job."),
@@ -102,15 +105,7 @@ def _placeholder(name: str, text: str) -> Any:
 
 
 def _load(row: Command) -> Any:
-    try:
-        app: typer.Typer = importlib.import_module(row.module).app
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("edl_workflows"):
-            raise
-        raise exceptions.InvalidError(
-            f"`edl {row.name}` needs {error.name}, which is not installed: "
-            f"pip install 'edl-workflows[{row.extra}]'"
-        ) from error
+    app: typer.Typer = importlib.import_module(row.module).app
     group: Any = typer.main.get_group(app)
     if row.group:
         group.name = row.name
@@ -161,9 +156,19 @@ def run(arguments: Sequence[str]) -> int:
     except exceptions.EdlError as error:
         print(f"edl: {error}", file=sys.stderr)  # noqa: T201 - a command line speaks
         return exit_code(error)
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.startswith("edl_workflows"):
+            raise  # a defect, not a missing extra
+        print(_missing_extra(arguments, error.name), file=sys.stderr)  # noqa: T201
+        return 1
     except SystemExit as end:  # how typer ends, well or with wrong usage
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     return 0
+
+
+def _missing_extra(arguments: Sequence[str], module: str) -> str:
+    extra = next((row.extra for row in COMMANDS if row.name in arguments[:1]), "controller")
+    return f"edl: {module} is not installed, which this command needs: pip install 'edl-workflows[{extra}]'"
 
 
 def exit_code(error: BaseException) -> int:

@@ -49,7 +49,9 @@ class HealthServer:
                 f"can't listen on {host}:{port}: {error.strerror or error}; choose another with --metrics-port"
             ) from error
         self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="health", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

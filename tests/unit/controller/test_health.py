@@ -1,0 +1,52 @@
+"""The endpoints of probes and of Prometheus."""
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+from edl_workflows.controller.health import HealthServer
+from edl_workflows.controller.metrics import Metrics
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.kube.connect import RequestRecord
+
+
+def fetch(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_endpoints() -> None:
+    """Health, readiness with what is waited for, and metrics are served; nothing else is."""
+    waits: list[str] = ["not listed yet: pods"]
+    metrics = Metrics()
+    metrics.requested(RequestRecord("list", "pods", 200, 0.01))
+    metrics.decided("ElasticJob", "success", 0.001)
+    server = HealthServer("127.0.0.1", 0, list, lambda: waits, metrics.registry)
+    try:
+        assert fetch(server.port, "/healthz") == (200, "ok\n")
+        assert fetch(server.port, "/readyz") == (503, "not listed yet: pods\n")
+        waits.clear()
+        assert fetch(server.port, "/readyz")[0] == 200
+        assert fetch(server.port, "/secrets")[0] == 404
+        code, text = fetch(server.port, "/metrics")
+    finally:
+        server.close()
+
+    assert code == 200
+    assert 'edl_api_requests_total{code="200",resource="pods",verb="list"} 1.0' in text
+    assert 'edl_controller_reconcile_total{kind="ElasticJob",result="success"} 1.0' in text
+
+
+def test_port_taken() -> None:
+    """A port that is in use is an error that names it and the option."""
+    server = HealthServer("127.0.0.1", 0, list, list, Metrics().registry)
+    try:
+        with pytest.raises(UnavailableError, match=f"{server.port}.*--metrics-port"):
+            HealthServer("127.0.0.1", server.port, list, list, Metrics().registry)
+    finally:
+        server.close()

@@ -1,0 +1,258 @@
+"""The loop's body with state machines made for the purpose, against the embedded API server."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from edl_workflows.controller.manager import Manager, ManagerOptions
+from edl_workflows.controller.metrics import Metrics
+from edl_workflows.exceptions import EdlError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.actions import Actions, Deletion, Event, Observed, Patch
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.kinds import CONFIG_MAPS as WATCHED_CONFIG_MAPS
+from edl_workflows.jobs.kinds import kind_of
+from edl_workflows.kube import client, events
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS
+from tests.unit.controller.support import elastic_job, status_of
+from tests.unit.kube.support import eventually
+
+Decide = Callable[[ElasticJob, Observed], Actions]
+
+
+@dataclass
+class Loop:
+    """A manager over one kind whose decisions the test makes."""
+
+    cluster: Cluster
+    seen: list[Observed] = field(default_factory=list)
+    writable: bool = True
+    manager: Manager | None = None
+
+    def start(self, decide: Decide) -> None:
+        def reconcile(job: ElasticJob, observed: Observed) -> Actions:
+            self.seen.append(observed)
+            return decide(job, observed)
+
+        kind = replace(kind_of("ElasticJob"), reconcile=reconcile, observes=(WATCHED_CONFIG_MAPS,))
+        options = ManagerOptions(namespace=self.cluster.namespace, workers=2, kinds=(kind,))
+        self.manager = Manager(self.cluster, options, Metrics(), self._guard)
+        self.manager.start()
+        assert self.manager.world.wait_synced(10)
+
+    def settled(self) -> bool:
+        assert self.manager is not None
+        return self.manager.idle and bool(self.seen)
+
+    def _guard(self) -> None:
+        if not self.writable:
+            raise EdlError("not the leader")
+
+
+@pytest.fixture
+def loop(cluster: Cluster) -> Iterator[Loop]:
+    """A loop to start; stopped at the end."""
+    made = Loop(cluster)
+    yield made
+    if made.manager is not None:
+        made.manager.stop()
+
+
+def config_map(name: str, job: str = "mnist", **data: str) -> dict[str, Any]:
+    metadata = {"name": name, "labels": {names.JOB_LABEL: job}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def test_reaches_a_fixed_point(loop: Loop, cluster: Cluster) -> None:
+    """Creates, status and events are written once; decisions end when nothing is left to do."""
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        if observed.find("ConfigMap", "child") is None:
+            return Actions(create=(config_map("child"),), status={"reason": "Made"})
+        done = Actions(status={"reason": "Done"}, events=(Event("Normal", "Done", "all is there"),))
+        return Actions() if job.status.reason == "Done" else done
+
+    loop.start(decide)
+    job = client.create(cluster, elastic_job())
+
+    eventually(lambda: status_of(cluster, "mnist").get("reason") == "Done")
+    eventually(loop.settled)
+    assert events.of_object(cluster, job)[0]["count"] == 1
+    assert len(loop.seen) <= 5
+
+
+def test_own_creates_are_seen_at_once(loop: Loop, cluster: Cluster) -> None:
+    """The decision after a create sees what was created: names that are no function of the parent are made once."""
+    made = 0
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        nonlocal made
+        if len(observed.of("ConfigMap")) >= 5:
+            return Actions()
+        made += 1
+        return Actions(create=(config_map(f"child-{made}"),))
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: made == 5)
+    eventually(loop.settled)
+    assert made == 5
+
+
+def test_a_clash_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> None:
+    """A create whose name a foreign object has leads to a decision that sees this object."""
+    foreign = client.create(cluster, {**config_map("child"), "metadata": {"name": "child"}})
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        there = observed.find("ConfigMap", "child")
+        if there is None:
+            return Actions(create=(config_map("child"),))
+        return Actions(status={"message": there["metadata"]["uid"]} if not job.status.message else None)
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: status_of(cluster, "mnist").get("message") == foreign["metadata"]["uid"])
+
+
+def test_a_refusal_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> None:
+    """A create that the server finds invalid leads to a decision that knows, and the rest of it is carried out."""
+    bad = config_map("child") | {"data": {"a": {"not": "text"}}}
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        if job.status.message:
+            return Actions()
+        message = "; ".join(f"{r.name} {r.invalid}" for r in observed.refused)
+        other = () if observed.find("ConfigMap", "other") else (config_map("other"),)
+        return Actions(create=(bad, *other), status={"message": message} if message else None)
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: status_of(cluster, "mnist").get("message") == "child True")
+    assert client.find(cluster, CONFIG_MAPS, "other") is not None
+
+
+def test_deletes_this_very_object(loop: Loop, cluster: Cluster) -> None:
+    """A delete hits the object that was seen, and its successor of the same name stays."""
+    old = client.create(cluster, config_map("child"))
+    client.delete(cluster, CONFIG_MAPS, "child")
+    new = client.create(cluster, config_map("child"))
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        if job.status.message:
+            return Actions()
+        deletion = Deletion("v1", "ConfigMap", "child", old["metadata"]["uid"])
+        return Actions(delete=(deletion,), status={"message": "done"})
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: status_of(cluster, "mnist").get("message") == "done")
+    assert new["metadata"]["uid"] == client.get(cluster, CONFIG_MAPS, "child")["metadata"]["uid"]
+
+
+def test_deleted_objects_are_gone_at_once(loop: Loop, cluster: Cluster) -> None:
+    """The decision after a delete does not see what was deleted."""
+    client.create(cluster, config_map("child"))
+    deletes = 0
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        nonlocal deletes
+        there = observed.find("ConfigMap", "child")
+        if there is None:
+            return Actions()
+        deletes += 1
+        return Actions(delete=(Deletion("v1", "ConfigMap", "child", there["metadata"]["uid"]),))
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: deletes == 1)
+    eventually(loop.settled)
+    assert deletes == 1
+
+
+def test_a_late_patch_is_decided_again(loop: Loop, cluster: Cluster) -> None:
+    """A patch from an old state is refused by the server, and the next decision is made from the new one."""
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        if "x" in job.metadata.labels:
+            return Actions()
+        version = "1" if len(loop.seen) == 1 else job.metadata.resource_version
+        body = {"metadata": {"resourceVersion": version, "labels": {"x": "y"}}}
+        return Actions(patch=(Patch(job.api_version, job.kind, job.metadata.name, body),))
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: client.get(cluster, ELASTIC_JOBS, "mnist")["metadata"].get("labels") == {"x": "y"})
+    assert len(loop.seen) >= 2
+
+
+def test_a_defect_stops_only_its_job(loop: Loop, cluster: Cluster) -> None:
+    """A state machine that raises leaves an Event on its object, is tried again, and other jobs go on."""
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        if job.metadata.name == "broken" and len(loop.seen) < 4:
+            raise ZeroDivisionError("oops")
+        return Actions(status={"message": "fine"} if not job.status.message else None)
+
+    loop.start(decide)
+    broken = client.create(cluster, elastic_job("broken"))
+    client.create(cluster, elastic_job("good"))
+
+    eventually(lambda: status_of(cluster, "good").get("message") == "fine")
+    eventually(lambda: status_of(cluster, "broken").get("message") == "fine")
+    (event,) = events.of_object(cluster, broken)
+    assert (event["type"], event["reason"]) == ("Warning", "ReconcileFailed")
+    assert "ZeroDivisionError: oops" in event["message"]
+
+
+def test_requeue(loop: Loop, cluster: Cluster) -> None:
+    """A decision that asks for another look gets it although nothing changes."""
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        return Actions(requeue_after=0.05)
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: len(loop.seen) >= 4)
+    assert loop.seen[0].now < loop.seen[3].now
+    assert len({observed.new_token for observed in loop.seen}) == len(loop.seen)
+
+
+def test_nothing_is_written_without_leave(loop: Loop, cluster: Cluster) -> None:
+    """A process that has lost its leadership writes nothing: no object, no status, no event."""
+    loop.writable = False
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        return Actions(create=(config_map("child"),), status={"message": "x"})
+
+    loop.start(decide)
+    job = client.create(cluster, elastic_job())
+
+    eventually(lambda: len(loop.seen) >= 3)
+    assert client.find(cluster, CONFIG_MAPS, "child") is None
+    assert status_of(cluster, "mnist") == {}
+    assert events.of_object(cluster, job) == []
+
+
+def test_a_deleted_job_is_no_error(loop: Loop, cluster: Cluster) -> None:
+    """A status for a job that goes away meanwhile is dropped."""
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        client.delete(cluster, ELASTIC_JOBS, job.metadata.name)
+        return Actions(status={"message": "late"})
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: client.find(cluster, ELASTIC_JOBS, "mnist") is None)
+    eventually(loop.settled)
+    assert len(loop.seen) == 1
