@@ -10,6 +10,7 @@ import importlib.resources
 import json
 from typing import Any
 
+from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.local.apiserver import crds, schemas
 from edl_workflows.local.apiserver.catalog import Column, Resource
 from edl_workflows.local.apiserver.errors import Cause
@@ -210,6 +211,9 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
     names.append(name or "")
     if not container.get("image"):
         causes.append(_required(f"{path}.image"))
+    for kind, amounts in (container.get("resources") or {}).items():
+        if kind in ("requests", "limits"):
+            causes += _check_quantities(amounts or {}, f"{path}.resources.{kind}")
     mounts = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]
     for index, mount in enumerate(mounts):
         if mount in mounts[:index]:
@@ -219,6 +223,20 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
                     f"Invalid value: {json.dumps(mount)}: must be unique",
                     f"{path}.volumeMounts[{index}].mountPath",
                 )
+            )
+    return causes
+
+
+def _check_quantities(amounts: dict[str, Any], path: str) -> list[Cause]:
+    causes = []
+    for name, amount in amounts.items():
+        try:
+            wrong = "" if parse_quantity(str(amount)) >= 0 else "must be greater than or equal to 0"
+        except ValueError:
+            wrong = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        if wrong:
+            causes.append(
+                Cause("FieldValueInvalid", f"Invalid value: {json.dumps(amount)}: {wrong}", f"{path}[{name}]")
             )
     return causes
 
