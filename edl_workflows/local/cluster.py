@@ -109,7 +109,7 @@ async def _parts(
     services = Mirror(client, "services", Service.model_validate)
     config_maps: Mirror[Object] = Mirror(client, "configmaps", dict)
     secrets: Mirror[Object] = Mirror(client, "secrets", dict)
-    network = Network(options.folder, lambda: services.objects, lambda: runner.occupying())
+    network = Network(options.folder, lambda: services.objects, lambda: runner.occupying())  # noqa: PLW0108 - made below
     launches = Launches(
         network=network,
         lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
@@ -152,7 +152,9 @@ async def _parts(
 
 
 @contextlib.asynccontextmanager
-async def _background(http: uvicorn.Server, work: list[Coroutine[Any, Any, None]]) -> "AsyncIterator[asyncio.Future[None]]":
+async def _background(
+    http: uvicorn.Server, work: list[Coroutine[Any, Any, None]]
+) -> "AsyncIterator[asyncio.Future[None]]":
     """Run everything; the API server goes last."""
     serving_task = asyncio.create_task(http.serve(), name="api server")
     tasks = [asyncio.create_task(one) for one in work]
@@ -160,7 +162,7 @@ async def _background(http: uvicorn.Server, work: list[Coroutine[Any, Any, None]
     for task in [serving_task, *tasks]:
         task.add_done_callback(functools.partial(_report, failed))
     try:
-        while not http.started and not serving_task.done():
+        while not http.started and not serving_task.done():  # noqa: ASYNC110 - uvicorn offers nothing to wait for
             await asyncio.sleep(_POLL_SECONDS)
         yield failed
     finally:

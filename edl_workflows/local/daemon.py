@@ -119,7 +119,9 @@ async def _keep_controller(folder: Path) -> None:
             if child.returncode is None:
                 child.terminate()
                 await _end(child)
-        _log.warning("the controller ended and is started again", code=code, log=str(folder / "controller.log"))
+        _log.warning(
+            "the controller ended and is started again", code=code, log=str(folder / "controller.log")
+        )
         await asyncio.sleep(_CONTROLLER_RESTART_SECONDS)
 
 

@@ -40,9 +40,17 @@ class EventRecorder:
 
     def _record(self, pod: Pod, kind: str, reason: str, message: str, container: str) -> None:
         meta = pod.metadata
-        digest = hashlib.sha256(f"{meta.uid}/{self._component}/{reason}/{message}/{container}".encode()).hexdigest()
+        digest = hashlib.sha256(
+            f"{meta.uid}/{self._component}/{reason}/{message}/{container}".encode()
+        ).hexdigest()
         name, now = f"{meta.name}.{digest[:16]}", timestamp(datetime.now(UTC))
-        involved = {"kind": "Pod", "apiVersion": "v1", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+        involved = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "uid": meta.uid,
+        }
         if container:
             involved["fieldPath"] = f"spec.containers{{{container}}}"
         try:

@@ -46,7 +46,12 @@ class Capacity:
     def quantities(self, folder: Path) -> dict[str, str]:
         """All resources of the node; storage is that of the state folder's disk."""
         disk = shutil.disk_usage(folder).total // 1024
-        return {"cpu": self.cpu, "memory": self.memory, "ephemeral-storage": f"{disk}Ki", "pods": str(self.pods)}
+        return {
+            "cpu": self.cpu,
+            "memory": self.memory,
+            "ephemeral-storage": f"{disk}Ki",
+            "pods": str(self.pods),
+        }
 
 
 def publish(client: LocalClient, capacity: Mapping[str, str]) -> None:
@@ -55,7 +60,9 @@ def publish(client: LocalClient, capacity: Mapping[str, str]) -> None:
         labels = {
             "kubernetes.io/hostname": NODE_NAME,
             "kubernetes.io/os": "linux",
-            "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+            "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(
+                platform.machine(), platform.machine()
+            ),
         }
         client.create("nodes", {"metadata": {"name": NODE_NAME, "labels": labels}, "spec": {}})
     client.patch("nodes", NODE_NAME, {"status": _status(capacity)}, subresource="status")

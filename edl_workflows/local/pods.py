@@ -15,9 +15,18 @@ from edl_workflows.jobs.objects import parse_quantity
 
 
 class Part(BaseModel):
-    """Base: camelCase outside, immutable inside; fields that nobody here reads are dropped."""
+    """Base: camelCase outside, immutable inside; fields that nobody here reads are dropped.
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+    Quantities may be written as numbers; they become text.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
+        coerce_numbers_to_str=True,
+    )
 
 
 class Metadata(Part):
@@ -311,5 +320,7 @@ def named_port(containers: list[Container], port: int | str) -> int | None:
     """A port by number or by the name that a container declares."""
     if isinstance(port, int) or port.isdigit():
         return int(port)
-    named: Mapping[str, int] = {one.name: one.container_port for c in containers for one in c.ports if one.name}
+    named: Mapping[str, int] = {
+        one.name: one.container_port for c in containers for one in c.ports if one.name
+    }
     return named.get(port)

@@ -20,7 +20,9 @@ PORT_VARIABLE_PREFIX = "EDL_PORT_"
 """``EDL_PORT_<containerPort>``: the port of the machine on which the container must listen instead."""
 NAMESPACE_VARIABLE = "EDL_POD_NAMESPACE"
 
-_AUTHORITY = re.compile(r"^(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<host>[^/:]+):(?P<port>\d+)(?P<rest>/.*)?$", re.I)
+_AUTHORITY = re.compile(
+    r"^(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<host>[^/:]+):(?P<port>\d+)(?P<rest>/.*)?$", re.I
+)
 _ZONE = ".cluster.local"
 
 
@@ -37,7 +39,9 @@ def resolve(address: str) -> str:
     match = _AUTHORITY.match(address) if path else None
     if not path or match is None:
         return address
-    found = _load(path).get(f"{canonical_host(match['host'], os.environ.get(NAMESPACE_VARIABLE, 'default'))}:{match['port']}")
+    found = _load(path).get(
+        f"{canonical_host(match['host'], os.environ.get(NAMESPACE_VARIABLE, 'default'))}:{match['port']}"
+    )
     return f"{match['scheme'] or ''}{found}{match['rest'] or ''}" if found else address
 
 
@@ -64,7 +68,9 @@ def listen(port: int) -> tuple[str, int]:
         return "0.0.0.0", port  # noqa: S104 - a pod's own interface; who may reach it is the cluster's business
     assigned = os.environ.get(f"{PORT_VARIABLE_PREFIX}{port}")
     if assigned is None:
-        raise InvalidError(f"port {port} is not among the pod's ports; add it to ports[].containerPort of the container")
+        raise InvalidError(
+            f"port {port} is not among the pod's ports; add it to ports[].containerPort of the container"
+        )
     return "127.0.0.1", int(assigned)
 
 
@@ -73,5 +79,7 @@ def _load(path: str) -> dict[str, str]:
     try:
         table: dict[str, str] = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InvalidError(f"{SERVICE_MAP_VARIABLE}={path}: no such file; the embedded cluster is gone") from error
+        raise InvalidError(
+            f"{SERVICE_MAP_VARIABLE}={path}: no such file; the embedded cluster is gone"
+        ) from error
     return table

@@ -44,7 +44,9 @@ class HostPorts:
         for first in self._candidates():
             if self._claim(first) and (found := self._free_in(first, taken)):
                 return found
-        raise UnavailableError(f"no free port in {FIRST}-{LAST}; delete Services or pods, or stop other clusters")
+        raise UnavailableError(
+            f"no free port in {FIRST}-{LAST}; delete Services or pods, or stop other clusters"
+        )
 
     def close(self) -> None:
         """Give the blocks back."""

@@ -36,7 +36,10 @@ class Network:
     """
 
     def __init__(
-        self, folder: Path, services: Callable[[], Mapping[str, Service]], pods: Callable[[], Mapping[str, Pod]]
+        self,
+        folder: Path,
+        services: Callable[[], Mapping[str, Service]],
+        pods: Callable[[], Mapping[str, Pod]],
     ) -> None:
         self.map_file = folder / "services.json"
         self._file = folder / "network.json"
@@ -139,4 +142,6 @@ class Network:
         # Onwards rather than the lowest free one, so that an address isn't soon another pod's.
         span = _LAST_IP - _FIRST_IP + 1
         numbers = ((newest + 1 - _FIRST_IP + step) % span + _FIRST_IP for step in range(span))
-        return next(ip for ip in (str(ipaddress.IPv4Address(number)) for number in numbers) if ip not in taken)
+        return next(
+            ip for ip in (str(ipaddress.IPv4Address(number)) for number in numbers) if ip not in taken
+        )

@@ -102,14 +102,18 @@ class Ports:
     def _offers(self, pod: Pod, port: int, world: World) -> Iterator[int]:
         """Reserved ports that would suit, best first: those of its Services, then one reserved for its own name."""
         namespace, name = pod.metadata.namespace, pod.metadata.name
-        keys = [service_key(namespace, one.metadata.name, number) for one, number in _leading_to(pod, port, world)]
+        keys = [
+            service_key(namespace, one.metadata.name, number) for one, number in _leading_to(pod, port, world)
+        ]
         if world.named(namespace, name) is None:
             keys.append(service_key(namespace, name, port))
         return (self.assigned[key] for key in keys if key in self.assigned)
 
     def _held(self, host_port: int, pod: Pod, world: World) -> bool:
         holders = {
-            key.split("/")[1] for key, one in self.assigned.items() if one == host_port and key.startswith("pod/")
+            key.split("/")[1]
+            for key, one in self.assigned.items()
+            if one == host_port and key.startswith("pod/")
         }
         return any(one.metadata.uid in holders - {pod.metadata.uid} for one in world.pods.values())
 
@@ -164,7 +168,10 @@ class Ports:
             reserved = self.of_service(namespace, name, port.port, world)
             backing = list(self._backing(namespace, name, port.port, world))
             # Another Service may lead to the same pod port, which is only one host port.
-            yield f"{name}.{namespace}.svc:{port.port}", reserved if reserved in backing or not backing else backing[0]
+            yield (
+                f"{name}.{namespace}.svc:{port.port}",
+                reserved if reserved in backing or not backing else backing[0],
+            )
 
     def release(self, world: World) -> None:
         """Forget what belongs to no living Service or pod and was mentioned by no living pod."""
@@ -173,7 +180,9 @@ class Ports:
         wanted = {key for keys in self.mentions.values() for key in keys}
         for key in list(self.assigned):
             kind, first, *rest = key.split("/")
-            lives = first in uids if kind == "pod" else key in wanted or world.named(first, rest[0]) is not None
+            lives = (
+                first in uids if kind == "pod" else key in wanted or world.named(first, rest[0]) is not None
+            )
             if not lives:
                 del self.assigned[key]
 

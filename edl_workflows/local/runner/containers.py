@@ -137,7 +137,9 @@ class ContainerRunner:
     def _follow(self, attempt: Attempt, reason_if_lost: str) -> None:
         self._attempt = attempt
         self._ended.clear()
-        self.state = replace(self.state, running_since=attempt.started_at() or datetime.now(UTC), waiting=None)
+        self.state = replace(
+            self.state, running_since=attempt.started_at() or datetime.now(UTC), waiting=None
+        )
         self._health = self._spawn(self._watch_health(attempt))
         self._spawn(self._watch_end(attempt, reason_if_lost))
         self._around.changed()
@@ -195,7 +197,9 @@ class ContainerRunner:
 
     async def _watch_health(self, attempt: Attempt) -> None:
         container, target = self.container, self._target(attempt)
-        if not await self._hook(container.lifecycle.post_start, attempt, "FailedPostStartHook", _HOOK_SECONDS):
+        if not await self._hook(
+            container.lifecycle.post_start, attempt, "FailedPostStartHook", _HOOK_SECONDS
+        ):
             self._set(unhealthy="postStart hook failed")
             return
         if container.startup_probe is not None:

@@ -102,7 +102,9 @@ def field_value(path: str, sources: Sources) -> str:
         "status.podIPs": sources.ip,
     }
     if path not in known:
-        raise ContainerConfigError(f"fieldPath {path!r} is not supported; known are {', '.join(sorted(known))}")
+        raise ContainerConfigError(
+            f"fieldPath {path!r} is not supported; known are {', '.join(sorted(known))}"
+        )
     return known[path]
 
 
@@ -116,7 +118,9 @@ def resource_value(reference: ResourceFieldRef, container: Container, sources: S
     name = reference.container_name or container.name
     named = next((one for one in sources.pod.spec.all_containers if one.name == name), None)
     if named is None or kind not in ("limits", "requests"):
-        raise ContainerConfigError(f"resourceFieldRef {reference.resource!r} of container {name!r} is unknown")
+        raise ContainerConfigError(
+            f"resourceFieldRef {reference.resource!r} of container {name!r} is unknown"
+        )
     if kind == "requests":
         amount = named.resources.request(resource)
     else:

@@ -88,7 +88,9 @@ class Launches:
         base = machine_variables() | self._cluster_variables(pod, folder)
         if pod.spec.enable_service_links:
             base |= self.network.service_variables(pod)
-        base |= {f"{PORT_VARIABLE_PREFIX}{port}": str(host_port) for port, host_port in attached.ports.items()}
+        base |= {
+            f"{PORT_VARIABLE_PREFIX}{port}": str(host_port) for port, host_port in attached.ports.items()
+        }
         if container is not None:
             base[TERMINATION_LOG_VARIABLE] = str(container.next_attempt().termination_log)
         return Sources(
@@ -124,5 +126,3 @@ def machine_variables() -> dict[str, str]:
 
 def _text(data: Mapping[str, bytes] | None) -> dict[str, str] | None:
     return None if data is None else {key: value.decode(errors="replace") for key, value in data.items()}
-
-

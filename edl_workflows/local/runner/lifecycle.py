@@ -190,7 +190,9 @@ def crashes_after(state: ContainerState) -> int:
 
 def _unhealthy(situation: Situation) -> dict[str, float]:
     grace = float(situation.pod.spec.termination_grace_period_seconds)
-    names = (name for name, one in situation.states.items() if one.running and one.unhealthy and not one.stopping)
+    names = (
+        name for name, one in situation.states.items() if one.running and one.unhealthy and not one.stopping
+    )
     return dict.fromkeys(names, grace)
 
 
@@ -230,7 +232,12 @@ def back_off_of(situation: Situation) -> Iterator[tuple[str, datetime]]:
     """The containers that wait for their back-off, and until when."""
     for container in situation.pod.spec.all_containers:
         state = situation.state(container)
-        if not state.running and state.ended is not None and state.waiting is None and _wanted(container, situation):
+        if (
+            not state.running
+            and state.ended is not None
+            and state.waiting is None
+            and _wanted(container, situation)
+        ):
             until = may_start_at(state, situation.back_off)
             if until is not None and until > situation.now:
                 yield container.name, until

@@ -19,7 +19,9 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
         ApiError: 400, it has not started, or times are asked for, which are not recorded.
     """
     if request.timestamps or request.since_seconds is not None:
-        raise errors.bad_request("the embedded cluster records no time for each line: leave out timestamps and since")
+        raise errors.bad_request(
+            "the embedded cluster records no time for each line: leave out timestamps and since"
+        )
     attempt = container.attempt_of(previous=request.previous) if container else None
     if container is None or attempt is None:
         what = f'container "{request.container}" in pod "{request.pod}"'

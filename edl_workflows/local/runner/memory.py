@@ -28,10 +28,12 @@ class Snapshot:
         """Read ``/proc``."""
         children: dict[int, list[int]] = {}
         resident: dict[int, int] = {}
-        for name in os.listdir("/proc"):
+        for name in os.listdir("/proc"):  # noqa: PTH208 - twice a second: no Path for each process
             if name.isdigit():
                 with contextlib.suppress(OSError):  # it has just ended
-                    fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                    fields = (
+                        Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                    )
                     children.setdefault(int(fields[_PARENT_FIELD]), []).append(int(name))
                     resident[int(name)] = int(fields[_RESIDENT_FIELD]) * _PAGE
         return cls(children, resident)

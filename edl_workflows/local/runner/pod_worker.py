@@ -68,7 +68,10 @@ class PodWorker:
         self._started_at = datetime.now(UTC)
         self._containers = {
             one.name: ContainerRunner(
-                one, folder / "containers" / one.name, f"{pod.metadata.uid}/{one.name}", self._surroundings(one.name)
+                one,
+                folder / "containers" / one.name,
+                f"{pod.metadata.uid}/{one.name}",
+                self._surroundings(one.name),
             )
             for one in pod.spec.all_containers
         }
@@ -237,5 +240,3 @@ class PodWorker:
     async def close(self) -> None:
         """Stop watching; processes go on."""
         await asyncio.gather(*(one.close() for one in self._containers.values()))
-
-

@@ -109,7 +109,7 @@ async def _get(action: HttpGetAction, port: int) -> Result:
             answer = await client.get(url, headers=headers)
     except httpx.HTTPError as error:
         return Result(False, f"Get {url!r}: {str(error) or type(error).__name__}")
-    ok = 200 <= answer.status_code < 400  # noqa: PLR2004 - kubelet's range
+    ok = 200 <= answer.status_code < 400  # kubelet's range
     return Result(ok, "" if ok else f"HTTP probe failed with statuscode: {answer.status_code}")
 
 

@@ -12,6 +12,8 @@ ends, whatever it left behind is killed, as with the first process of a containe
 ``python -I -S shim.py FOLDER --exec JSON`` runs one command as the container would run it (probes, hooks), in its place.
 """
 
+from __future__ import annotations  # the types cost nothing at run time
+
 import contextlib
 import ctypes
 import json
@@ -20,8 +22,11 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # `typing` itself costs as much as the rest
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, NoReturn
 
 CONFIG_ERROR, START_ERROR = "CreateContainerConfigError", "StartError"
 START_ERROR_CODE = 128
@@ -186,7 +191,11 @@ def _enter_mounts(mounts: list[dict[str, Any]], scratch: str) -> None:
     flags = _NEW_NAMESPACE | (0 if uid == 0 else _NEW_USER)
     _call("unshare", _libc.unshare(flags))
     if uid != 0:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
@@ -247,7 +256,9 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int) -> Non
     def encode(text: str | None) -> bytes | None:
         return text.encode() if text is not None else None
 
-    _call(f"mount {source} on {target}", _libc.mount(encode(source), encode(target), encode(kind), flags, None))
+    _call(
+        f"mount {source} on {target}", _libc.mount(encode(source), encode(target), encode(kind), flags, None)
+    )
 
 
 def _call(what: str, result: int) -> None:

@@ -49,14 +49,23 @@ def build(situation: Situation, place: Place, verdict: Verdict, before: Mapping[
         "hostIPs": [{"ip": place.host_ip}],
         "podIP": place.pod_ip,
         "podIPs": [{"ip": place.pod_ip}],
-        "containerStatuses": [_container(one, situation) for one in pod.spec.containers],
     }
+    if verdict.doom is not None and not any(one.starts for one in situation.states.values()):
+        # Refused before anything started: as with kubelet, the pod's own reason is all that there is to say.
+        return status | _doomed(verdict.doom) | {"conditions": _conditions(situation, phase, before)}
+    status["containerStatuses"] = [_container(one, situation) for one in pod.spec.containers]
     if pod.spec.init_containers:
-        status["initContainerStatuses"] = [_container(one, situation, init=True) for one in pod.spec.init_containers]
+        status["initContainerStatuses"] = [
+            _container(one, situation, init=True) for one in pod.spec.init_containers
+        ]
     if verdict.doom is not None:
-        status |= {"reason": verdict.doom.reason, "message": verdict.doom.message}
+        status |= _doomed(verdict.doom)
     status["conditions"] = _conditions(situation, phase, before)
     return status
+
+
+def _doomed(doom: Doom) -> Status:
+    return {"reason": doom.reason, "message": doom.message}
 
 
 def _phase(situation: Situation, verdict: Verdict) -> str:
@@ -66,9 +75,13 @@ def _phase(situation: Situation, verdict: Verdict) -> str:
     states = [situation.state(one) for one in spec.containers]
     if verdict.finished and verdict.doom is not None:
         return "Failed"
-    deleted_early = situation.pod.metadata.deletion_timestamp is not None and not all(one.ended for one in states)
+    deleted_early = situation.pod.metadata.deletion_timestamp is not None and not all(
+        one.ended for one in states
+    )
     if verdict.finished and not deleted_early:
-        return "Succeeded" if all(one.ended is not None and one.ended.code == 0 for one in states) else "Failed"
+        return (
+            "Succeeded" if all(one.ended is not None and one.ended.code == 0 for one in states) else "Failed"
+        )
     return "Running" if any(one.starts for one in states) else "Pending"
 
 
@@ -79,7 +92,9 @@ def _container(container: Container, situation: Situation, *, init: bool = False
         "image": container.image,
         "imageID": "",
         "restartCount": state.restarts,
-        "ready": (state.ended is not None and state.ended.code == 0) if init else state.running and state.ready,
+        "ready": (state.ended is not None and state.ended.code == 0)
+        if init
+        else state.running and state.ready,
         "started": state.running and (init or state.started),
         "state": _state(container, state, situation),
         "lastState": {},
@@ -139,7 +154,9 @@ def _conditions(situation: Situation, phase: str, before: Mapping[str, Any]) -> 
         condition = {"type": kind, "lastProbeTime": None, **verdicts[kind]}
         kept = old.get(kind, {})
         same = kept.get("status") == condition["status"]
-        condition["lastTransitionTime"] = (kept.get("lastTransitionTime") if same else None) or timestamp(situation.now)
+        condition["lastTransitionTime"] = (kept.get("lastTransitionTime") if same else None) or timestamp(
+            situation.now
+        )
         found.append(condition)
     return found
 
@@ -148,14 +165,24 @@ def _verdicts(situation: Situation, phase: str, old: Mapping[str, Status]) -> di
     spec = situation.pod.spec
     uninitialized = [one.name for one in spec.init_containers if not _succeeded(situation.state(one))]
     unready = [one.name for one in spec.containers if not _is_ready(situation.state(one))]
-    gates = [one.condition_type for one in spec.readiness_gates if old.get(one.condition_type, {}).get("status") != "True"]
+    gates = [
+        one.condition_type
+        for one in spec.readiness_gates
+        if old.get(one.condition_type, {}).get("status") != "True"
+    ]
     ended = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "")
     true: Status = {"status": "True"}
     containers_ready = _unready("ContainersNotReady", "containers with unready status", unready) or true
-    ready = containers_ready if unready else _unready("ReadinessGatesNotReady", "readiness gates not True", gates) or true
+    ready = (
+        containers_ready
+        if unready
+        else _unready("ReadinessGatesNotReady", "readiness gates not True", gates) or true
+    )
     if ended:
         containers_ready = ready = {"status": "False", "reason": ended}
-    initialized = _unready("ContainersNotInitialized", "containers with incomplete status", uninitialized) or true
+    initialized = (
+        _unready("ContainersNotInitialized", "containers with incomplete status", uninitialized) or true
+    )
     if phase == "Succeeded":
         initialized = {**true, "reason": "PodCompleted"}
     return {

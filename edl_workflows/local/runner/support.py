@@ -26,7 +26,9 @@ _PROBE = "import ctypes,os,sys; sys.exit(ctypes.CDLL(None).unshare(0x20000 | (0 
 @functools.cache
 def mounts_possible() -> bool:
     """Whether this user may have mount namespaces on this machine."""
-    probe = subprocess.run([sys.executable, "-I", "-S", "-c", _PROBE], check=False, capture_output=True, timeout=30)
+    probe = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _PROBE], check=False, capture_output=True, timeout=30
+    )
     return probe.returncode == 0
 
 
@@ -53,12 +55,16 @@ def problems(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) ->
 
 def _container(container: Mapping[str, Any], path: str, uid: int) -> Iterator[Problem]:
     if not container.get("command"):
-        yield Problem(f"{path}.command", "required: images are not used here, so there is no command to fall back to")
+        yield Problem(
+            f"{path}.command", "required: images are not used here, so there is no command to fall back to"
+        )
     for field in ("stdin", "tty", "volumeDevices"):
         if container.get(field):
             yield Problem(f"{path}.{field}", "not supported")
     if container.get("restartPolicy"):
-        yield Problem(f"{path}.restartPolicy", "sidecar containers are not supported; make it an ordinary container")
+        yield Problem(
+            f"{path}.restartPolicy", "sidecar containers are not supported; make it an ordinary container"
+        )
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         if (container.get(probe) or {}).get("grpc"):
             yield Problem(f"{path}.{probe}.grpc", "not supported; use exec, httpGet or tcpSocket")
@@ -83,7 +89,9 @@ def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.{kind}", f"not supported; supported are {', '.join(VOLUME_KINDS)}")
     for index, source in enumerate((volume.get("projected") or {}).get("sources") or []):
         for kind in source.keys() - _PROJECTED:
-            yield Problem(f"{path}.projected.sources[{index}].{kind}", "not supported; a pod's KUBECONFIG has a token")
+            yield Problem(
+                f"{path}.projected.sources[{index}].{kind}", "not supported; a pod's KUBECONFIG has a token"
+            )
     if (volume.get("emptyDir") or {}).get("sizeLimit"):
         yield Problem(f"{path}.emptyDir.sizeLimit", "not enforced here; leave it out")
 

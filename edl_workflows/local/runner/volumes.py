@@ -131,7 +131,9 @@ def _chosen(volume: str, kind: str, name: str, wanted: Mapping[str, Any], lookup
     if data is None:
         if wanted.get("optional"):
             return {}
-        raise ContainerConfigError(f'MountVolume.SetUp failed for volume "{volume}" : {kind} "{name}" not found')
+        raise ContainerConfigError(
+            f'MountVolume.SetUp failed for volume "{volume}" : {kind} "{name}" not found'
+        )
     if not wanted.get("items"):
         return dict(data)
     found: Files = {}
@@ -139,7 +141,9 @@ def _chosen(volume: str, kind: str, name: str, wanted: Mapping[str, Any], lookup
         if item["key"] in data:
             found[item["path"]] = data[item["key"]]
         elif not wanted.get("optional"):
-            raise ContainerConfigError(f"references non-existent {kind} key: {item['key']} (volume {volume!r})")
+            raise ContainerConfigError(
+                f"references non-existent {kind} key: {item['key']} (volume {volume!r})"
+            )
     return found
 
 
@@ -158,7 +162,12 @@ def _check_host_path(name: str, wanted: Mapping[str, Any]) -> None:
         path.mkdir(parents=True, exist_ok=True)
     elif kind == "FileOrCreate":
         path.touch()
-    checks = {"DirectoryOrCreate": path.is_dir, "Directory": path.is_dir, "FileOrCreate": path.is_file, "File": path.is_file}
+    checks = {
+        "DirectoryOrCreate": path.is_dir,
+        "Directory": path.is_dir,
+        "FileOrCreate": path.is_file,
+        "File": path.is_file,
+    }
     if not checks.get(kind, path.exists)():
         raise ContainerConfigError(
             f'MountVolume.SetUp failed for volume "{name}" : hostPath type check failed: {path} is not a {kind or "path"}'

@@ -65,7 +65,9 @@ class Scheduler:
                 self._refuse(pod, "Unschedulable", message)
         for pod in decision.gated:
             with _pod_may_change(pod):
-                self._refuse(pod, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
+                self._refuse(
+                    pod, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates"
+                )
 
     def _bind(self, pod: Pod, node: str) -> None:
         meta = pod.metadata
