@@ -198,9 +198,9 @@ class MasterClient:
 
 
 def _detail(response: httpx.Response) -> str:
-    """The error's text: FastAPI puts it under ``detail``."""
+    """The error's text: the master puts it under ``error``."""
     with contextlib.suppress(ValueError):
         body = response.json()
-        if isinstance(body, dict) and "detail" in body:
-            return str(body["detail"])[:1000]
+        if isinstance(body, dict) and "error" in body:
+            return str(body["error"])[:1000]
     return response.text[:1000]

@@ -24,12 +24,12 @@ from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.reports import Reporter
 from edl_workflows.agent.shards import Batch, ShardReader
 from edl_workflows.agent.signals import call_on_signals, die_with_parent
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.exceptions import EdlError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
-from edl_workflows.protocol.datasets import DatasetParams, Shard
+from edl_workflows.protocol.datasets import DatasetParams, LeaseRequest, Shard
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, NodeRef, ProcessState
 from edl_workflows.protocol.sync import SyncJoin
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket
 
 TERMINATED = 143
 CLOSE_SECONDS = 5.0
@@ -63,6 +63,7 @@ class Job:
         self._save: Callable[[], CheckpointRef] | None = None
         self._save_seconds = float("inf")
         self._save_due = float("inf")
+        self._save_retry = 0.0
         self._saved_request = ""
         self._terminated = False
         self._closed = False
@@ -209,26 +210,22 @@ class Job:
         """
         return self.active and self._is_save_due(self._watch.latest) and self.is_chief
 
-    def checkpoint(self) -> CheckpointRef | None:
+    def checkpoint(self, patience: float = 0.0) -> CheckpointRef | None:
         """Save now, as `save_with` says, together with the data position.
 
+        Args:
+            patience: seconds to wait for a master that is away.
+
         Returns:
-            The checkpoint; None if the master was away (the next boundary tries again) or saving failed, which the
-            master is told.
+            The checkpoint; None if the master was away or did not want it (a later boundary tries again), or saving
+            failed, which the master is told.
         """
         assert self._save is not None, "say how to save by save_with first"
-        request = self._watch.latest.save
-        request = "" if request == self._saved_request else request
-        try:
-            ticket = self._client.begin_checkpoint(
-                CheckpointBegin(node=self.node, version=self.version, request=request)
-            )
-        except UnavailableError as error:
-            log.warning("%s; saving later", error)
-            self._save_due = time.monotonic() + SAVE_RETRY_SECONDS
-            return None
-        self._saved_request = request or self._saved_request
-        self._save_due = time.monotonic() + self._save_seconds
+        deadline = time.monotonic() + patience
+        while (ticket := self._begin_checkpoint()) is None:
+            if self._terminated or time.monotonic() >= deadline:
+                return None
+            time.sleep(SAVE_RETRY_SECONDS)
         try:
             saved = self._save()
         except Exception as error:
@@ -315,9 +312,8 @@ class Job:
         patiently(lambda: self._client.dataset(params), threading.Event())
         reader = ShardReader(
             self._client,
-            self.node,
+            LeaseRequest(node=self.node, version=self.version, max_shards=max(1, ahead)),
             params,
-            ahead,
             may_lease=lambda: self.active and not self._watch.latest.drain and not self._terminated,
             between=self.between_steps,
         )
@@ -350,10 +346,26 @@ class Job:
             for reader in self._readers:
                 reader.resume()
 
+    def _begin_checkpoint(self) -> CheckpointTicket | None:
+        request = self._watch.latest.save
+        request = "" if request == self._saved_request else request
+        try:
+            ticket = self._client.begin_checkpoint(
+                CheckpointBegin(node=self.node, version=self.version, request=request)
+            )
+        except EdlError as error:
+            # Away, or another version has become active a moment ago.
+            log.warning("%s; no checkpoint now", error)
+            self._save_retry = time.monotonic() + SAVE_RETRY_SECONDS
+            return None
+        self._saved_request = request or self._saved_request
+        self._save_due = time.monotonic() + self._save_seconds
+        return ticket
+
     def _is_save_due(self, directive: Directive) -> bool:
-        if time.monotonic() >= self._save_due:
-            return True
-        return bool(directive.save) and directive.save != self._saved_request
+        now = time.monotonic()
+        requested = bool(directive.save) and directive.save != self._saved_request
+        return (requested or now >= self._save_due) and now >= self._save_retry
 
     def _leave(self) -> NoReturn:
         """End after SIGTERM, or when a later version trains: save if this is the chief, give leases back."""

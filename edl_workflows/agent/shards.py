@@ -24,7 +24,6 @@ from edl_workflows.protocol.datasets import (
     Shard,
     ShardKey,
 )
-from edl_workflows.protocol.nodes import NodeRef
 
 ACK_SECONDS = 0.2
 """Acknowledgements of so long go in one message; the master's own grouped writes take longer."""
@@ -79,10 +78,9 @@ class ShardReader:
 
     Args:
         client: to the master.
-        node: who reads.
+        ask: who reads, for which cluster version, and how many shards to hold beyond the one being processed (as
+            ``max_shards``). When a worker is killed others process these, that one, and what was not yet acknowledged.
         params: of the data set.
-        ahead: shards to hold beyond the one being processed. A worker that is killed has at most these and that one
-            processed again by others.
         may_lease: whether the process is to take work now.
         between: called between two batches, or two shards, and now and then while there is nothing to process; may
             call `settle`.
@@ -91,16 +89,14 @@ class ShardReader:
     def __init__(
         self,
         client: MasterClient,
-        node: NodeRef,
+        ask: LeaseRequest,
         params: DatasetParams,
-        ahead: int,
         may_lease: Callable[[], bool],
         between: Callable[[], None],
     ) -> None:
         self._client = client
-        self._node = node
+        self._ask = ask
         self._params = params
-        self._ahead = max(1, min(ahead, MAX_SHARDS_PER_MESSAGE))
         self._may_lease = may_lease
         self._between = between
         self._held = _Held()
@@ -223,11 +219,8 @@ class ShardReader:
                 if not self._wants_more():
                     continue
                 self._leasing = True
-                request = LeaseRequest(
-                    node=self._node,
-                    max_shards=self._ahead - len(self._held.ahead),
-                    holding=self._held.leases(),
-                )
+                missing = self._ask.max_shards - len(self._held.ahead)
+                request = self._ask.model_copy(update={"max_shards": missing, "holding": self._held.leases()})
             try:
                 reply = self._client.lease(self._params.name, request)
             except UnavailableError:
@@ -242,7 +235,7 @@ class ShardReader:
 
     def _wants_more(self) -> bool:
         # Half: several shards a request, and no pause while the next ones come.
-        few = len(self._held.ahead) <= self._ahead // 2
+        few = len(self._held.ahead) <= self._ask.max_shards // 2
         return few and not self._paused and self._error is None and self._may_lease()
 
     def _take(self, reply: LeaseReply | None) -> bool:
@@ -271,7 +264,7 @@ class ShardReader:
                 if not (self._paused or self._held.ahead == deque()):
                     self._lock.wait_for(lambda: self._paused or self._stop.is_set(), ACK_SECONDS)
                 request = AckRequest(
-                    node=self._node,
+                    node=self._ask.node,
                     done=self._held.done[:MAX_SHARDS_PER_MESSAGE],
                     released=self._held.released[:MAX_SHARDS_PER_MESSAGE],
                 )

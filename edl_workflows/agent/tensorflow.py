@@ -148,8 +148,9 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
         job.cluster_lost(str(error))
     job.save_with(lambda: graph.save(session, store), options.save_seconds)
     yield Training(job, graph.model, graph.graph, session)
-    if job.is_chief:
-        job.checkpoint()
+    if job.is_chief and job.checkpoint(patience=float("inf")) is None:
+        # Without it the training was for nothing; most likely a parameter server went a moment too early.
+        job.cluster_lost("the final checkpoint could not be saved")
     job.close()
 
 

@@ -53,7 +53,7 @@ class Pods:
                 }
             )
         )
-        self._env = {
+        self.env = {
             **os.environ,
             addresses.SERVICE_MAP_VARIABLE: str(self._map),
             names.ENV_MASTER_ADDR: master,
@@ -67,7 +67,7 @@ class Pods:
         """Start a node's agent."""
         pod = names.node_name(JOB, kind, node_id)
         env = {
-            **self._env,
+            **self.env,
             names.ENV_POD_NAME: pod,
             names.ENV_NODE_TYPE: kind,
             names.ENV_NODE_ID: str(node_id),
@@ -92,6 +92,10 @@ class Pods:
     def terminate(self, node: str) -> None:
         """SIGTERM to the agent, as when a pod is deleted."""
         self._agents[node].terminate()
+
+    def started(self, node: str) -> bool:
+        """Whether the node's agent was started."""
+        return node in self._agents
 
     def code(self, node: str) -> int | None:
         """Exit code of the agent; None while it runs."""

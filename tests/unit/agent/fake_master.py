@@ -191,7 +191,7 @@ class FakeMaster:
 
 
 def _refuse(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, _STATUS[type(error)])  # type: ignore[index]
+    return JSONResponse({"error": str(error)}, _STATUS[type(error)])  # type: ignore[index]
 
 
 @contextmanager

@@ -1,0 +1,43 @@
+"""The example's training program, which also notes the records of each step that it has made."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+sys.path.insert(0, str(Path(__file__).parents[2] / "dags" / "training"))
+
+import digits  # type: ignore[import-not-found]  # of the example
+import train_digits  # type: ignore[import-not-found]  # of the example
+
+from edl_workflows.agent import connect
+from edl_workflows.agent.tensorflow import TrainingOptions, training
+
+
+def main() -> None:
+    """Train; one line ``epoch step index index …`` a step in a file of this process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--step-delay", type=float, required=True)
+    options = parser.parse_args()
+    job = connect()
+    data, _ = digits.load()
+    settings = TrainingOptions(options.folder / "checkpoints", save_seconds=3.0, threads=1)
+    notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
+    with notes.open("w") as file, training(job, train_digits.build, settings) as run:
+        for batch in job.batches(
+            "train", size=len(data), shard_size=64, batch_size=32, num_epochs=options.epochs,
+            splitter="text", shuffle=True,
+        ):  # fmt: skip
+            step, _ = run.step(images=data.images[batch.indices], labels=data.labels[batch.indices])
+            file.write(f"{batch.epoch} {step} {' '.join(map(str, batch.indices))}\n")
+            file.flush()
+            time.sleep(options.step_delay)
+
+
+if __name__ == "__main__":
+    main()

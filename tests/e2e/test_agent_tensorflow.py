@@ -1,0 +1,100 @@
+"""A job trains for real: master, agents and TensorFlow as processes, which are killed while they work."""
+
+import collections
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.standalone import Standalone
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+HERE = Path(__file__).parent
+TRAINING = HERE.parents[1] / "dags" / "training"
+RECORDS = 1437
+"""Of the digits' training part."""
+START_SECONDS = 180.0
+"""To the first step: five processes import TensorFlow on a machine that may have two cores."""
+SHARD = 64
+
+
+def program(folder: Path, epochs: int, delay: float) -> list[str]:
+    """The recording training program."""
+    script = str(HERE / "recorded_digits.py")
+    return [sys.executable, script, str(folder), "--epochs", str(epochs), "--step-delay", str(delay)]
+
+
+def consumed(folder: Path) -> Iterator[tuple[str, int, int, list[int]]]:
+    """File, epoch, global step and records of each step that was made."""
+    for file in sorted(folder.glob("records-*")):
+        for line in file.read_text().splitlines():
+            epoch, step, *records = map(int, line.split())
+            yield file.name, epoch, step, records
+
+
+def evaluate(folder: Path) -> dict[str, float]:
+    """What the example's evaluation says of the job's checkpoints."""
+    run = subprocess.run(
+        [sys.executable, str(TRAINING / "evaluate_digits.py"), "--checkpoint-dir", str(folder / "checkpoints")],
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert run.returncode == 0, run.stderr
+    metrics: dict[str, float] = json.loads(run.stdout)
+    return metrics
+
+
+def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
+    """A worker killed mid-epoch: the job ends well, each record of each epoch was trained, twice at most what was leased."""
+    epochs = 25
+    with Standalone(tmp_path, "ps=2,worker=2", program(tmp_path, epochs, 0.04)) as job:
+        job.wait(lambda: list(tmp_path.glob("records-worker-1-*")) and job.step() > 60, START_SECONDS, "steps")
+        leased = job.wait(job.leased, 30, "shards are leased")
+        job.pods.kill("worker-1")
+        job.wait(lambda: job.pods.started("worker-2"), 60, "a replacement is asked for")
+        job.wait(lambda: job.master.poll() == 0, 300, "the job succeeds")
+        job.wait(lambda: job.pods.code("ps-0") == job.pods.code("ps-1") == 0, 30, "the servers end")
+
+    times = collections.Counter((epoch, record) for _, epoch, _, records in consumed(tmp_path) for record in records)
+    assert set(times) == {(epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS)}
+    # What worker-1 may have leased between our look and its death is bounded by what a worker holds.
+    assert times.total() - len(times) <= (leased + 5) * SHARD
+    assert evaluate(tmp_path)["accuracy"] >= 0.93
+
+
+def test_lost_server_and_then_one_more(tmp_path: Path) -> None:
+    """A killed parameter server: training resumes from the newest checkpoint. Then 2 → 3 servers under training, at a
+    stall of a few seconds; in the end the model is good."""
+    with Standalone(tmp_path, "ps=2,worker=1", program(tmp_path, 80, 0.03)) as job:
+        job.wait(lambda: job.checkpoint().get("step"), START_SECONDS, "a checkpoint")
+        before = job.checkpoint()["step"]
+        job.pods.kill("ps-1")
+        job.wait(lambda: version(job) == 2, 120, "a second cluster version trains")
+        resumed = job.wait(lambda: first_step(tmp_path, 2), 60, "a step in it")
+        assert resumed > before
+
+        job.scale("more", {"replicaResourceSpecs": {"ps": {"replicas": 3}}})
+        job.wait(lambda: job.plan("more").get("phase") in ("Succeeded", "Failed"), 180, "the plan ends")
+        plan = job.plan("more")
+        assert plan["phase"] == "Succeeded", plan
+        after = job.wait(lambda: first_step(tmp_path, 3), 10, "a step in the third version")
+        assert after > plan["checkpoint"]["step"] > resumed
+        assert plan["stallSeconds"] < 5
+        job.wait(lambda: job.master.poll() == 0, 300, "the job succeeds")
+
+    assert evaluate(tmp_path)["accuracy"] >= 0.93
+
+
+def version(job: Standalone) -> int:
+    """The active cluster version."""
+    return int((job.status().get("progress") or {}).get("clusterVersion") or 0)
+
+
+def first_step(folder: Path, of_version: int) -> int:
+    """The first global step that was made in a cluster version; 0 if there is none."""
+    return min((step for name, _, step, _ in consumed(folder) if f"-v{of_version}-" in name), default=0)
