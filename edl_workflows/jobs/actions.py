@@ -114,7 +114,8 @@ class Actions:
     """What to do now, in this order: create, delete, patch, status, events.
 
     The loop applies them to the namespace of the reconciled object. A ``create`` refused with AlreadyExists: the loop
-    reads that object, adds it to `Observed.objects` and decides again at once. Refused with 422 or 403: it adds a
+    reads that object, adds it to `Observed.objects` and decides again at once (whether it tries the creates behind it
+    first is its own affair). Refused with 422 or 403: it adds a
     `Refusal` and decides again at once, too; if then the same create is refused once more it goes on with the rest of
     that second decision. Any other failure: it stops and retries the whole reconcile later, with back-off.
     So a status is written only when all that stands before it is done.

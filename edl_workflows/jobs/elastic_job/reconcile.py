@@ -136,7 +136,8 @@ def _blocked(facts: Facts) -> Actions | None:
 
 def _run(facts: Facts) -> Actions:
     missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
-    create = (*missing, *_new_master(facts))
+    # The master only once all it needs is there and ours: it must never start with a foreign token.
+    create = missing or _new_master(facts)
     wanted = {(m["kind"], manifests.name_of(m)) for m in create}
     refused = [r for r in facts.observed.refused if (r.kind, r.name) in wanted]
     if refused:

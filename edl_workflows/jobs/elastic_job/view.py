@@ -1,5 +1,6 @@
 """ElasticJob as pipelines see it."""
 
+from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import KIND, ElasticJob, ElasticJobStatus, Phase
 from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress, Replicas
 
@@ -32,6 +33,7 @@ def view(job: ElasticJob) -> JobView:
         replicas={
             role: Replicas(counts.desired, counts.ready, counts.succeeded, counts.failed)
             for role, counts in status.replica_statuses.items()
+            if role != names.MASTER_TYPE  # it serves training, it does not train
         },
         progress=_progress(status),
         checkpoint=Checkpoint(status.checkpoint.uri, status.checkpoint.step) if status.checkpoint else None,

@@ -42,6 +42,8 @@ def test_first_reconcile_makes_everything_a_master_needs(world: World, job: Make
     """A new job gets its token, state, rights, service and master, all owned by it, and is Created."""
     world.add(job())
     world.reconcile()
+    assert world.pods("dlrover-master") == []  # first what it needs
+    world.reconcile()
 
     made = {key for key in world.objects if key[0] != "ElasticJob"}
     assert made == {
@@ -296,6 +298,7 @@ def test_refused_master_is_reported_and_tried_again(world: World, job: Make) -> 
     """A quota or an invalid template is told in the status with the server's words; nothing is final."""
     world.refuse[MASTER] = Refusal("Pod", MASTER, False, "exceeded quota: pods=0")
     world.add(job())
+    world.reconcile()
     actions = world.decide("ElasticJob", "digits")
     world.apply("ElasticJob", "digits", actions)
 

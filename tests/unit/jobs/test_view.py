@@ -1,0 +1,54 @@
+"""How pipelines see a job."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs.elastic_job.model import ElasticJob, Phase
+from edl_workflows.jobs.elastic_job.view import view
+from edl_workflows.jobs.view import Checkpoint, JobPhase, Progress, Replicas
+
+Make = Callable[..., dict[str, Any]]
+
+
+def test_view_of_a_running_job(job: Make) -> None:
+    """Everything that a stage reads comes from the status."""
+    manifest = job()
+    manifest["metadata"] |= {"uid": "u", "generation": 2, "labels": {"a": "b"}}
+    manifest["status"] = {
+        "phase": "Scaling",
+        "reason": "JobScaling",
+        "message": "m",
+        "observedGeneration": 1,
+        "startTime": "2026-01-01T00:00:00Z",
+        "progress": {"step": 120, "records": 6000, "speed": 2.5},
+        "checkpoint": {"uri": "file:///ckpt/100", "step": 100, "time": "2026-01-01T00:01:00Z"},
+        "replicaStatuses": {
+            "worker": {"desired": 3, "active": 3, "ready": 2, "succeeded": 1, "failed": 1},
+            "dlrover-master": {"desired": 1, "ready": 1},
+        },
+    }
+    found = view(ElasticJob.parse(manifest))
+
+    assert found.phase is JobPhase.SCALING
+    assert not found.current
+    assert found.progress == Progress(120, 6000, 2.5)
+    assert found.checkpoint == Checkpoint("file:///ckpt/100", 100)
+    assert found.replicas == {"worker": Replicas(3, 2, 1, 1)}
+    assert found.started == datetime(2026, 1, 1, tzinfo=UTC)
+    assert (found.name, found.namespace, found.uid, found.labels) == ("digits", "default", "u", {"a": "b"})
+
+
+def test_unseen_job_is_pending(job: Make) -> None:
+    """A job that no controller has looked at is Pending."""
+    assert view(ElasticJob.parse(job())).phase is JobPhase.PENDING
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_every_phase_has_its_view(job: Make, phase: Phase) -> None:
+    """No phase is forgotten, and the final ones stay final."""
+    found = view(ElasticJob.parse(job() | {"status": {"phase": phase.value}}))
+
+    assert found.phase.final == phase.final
