@@ -225,13 +225,14 @@ def _restarting(run: PlanRun, world: World, now: float) -> Advance:
 
 
 def _verifying(run: PlanRun, world: World, now: float) -> Advance:
-    if world.trained < run.number:
+    # A process says that it trains a moment before it says at which step.
+    if world.trained < run.number or not world.first_step_time:
         return run, ()
     stall = world.first_step_time - run.old_step_time
     resumed = replace(
         run,
         resumed_step=world.first_step,
-        stall_seconds=round(max(0.0, stall), 3) if world.first_step_time and run.old_step_time else None,
+        stall_seconds=round(max(0.0, stall), 3) if run.old_step_time else None,
         cluster_version=run.number,
     )
     return _enter(resumed, Phase.SUCCEEDED, now), ()
