@@ -1,0 +1,121 @@
+"""The pure decision whether a stage's goal is reached."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
+from edl_workflows.jobs.view import JobPhase, JobView, Progress
+from edl_workflows.stages.goals import (
+    Done,
+    ExistsGoal,
+    Failed,
+    Goal,
+    GoneGoal,
+    Handle,
+    JobGoal,
+    PlanGoal,
+    Seen,
+    Waiting,
+    observe,
+    outcome,
+)
+
+_RUNNING = JobView(
+    "ElasticJob", "mnist", "default", "uid-1", 1, 1, JobPhase.RUNNING, progress=Progress(step=50)
+)
+
+
+def _view(phase: str, **changes: Any) -> JobView:
+    return replace(_RUNNING, phase=JobPhase(phase), **changes)
+
+
+def _plan(phase: str) -> Seen:
+    return observe(
+        "ScalePlan",
+        {
+            "apiVersion": "elastic.iml.github.io/v1alpha1",
+            "kind": "ScalePlan",
+            "metadata": {"name": "p", "namespace": "default", "uid": "uid-1"},
+            "spec": {"ownerJob": "mnist"},
+            "status": {"phase": phase} if phase else {},
+        },
+    )
+
+
+def _handle(goal: Goal, uid: str = "uid-1") -> Handle:
+    kind = "ScalePlan" if isinstance(goal, PlanGoal) else "ElasticJob"
+    return Handle(kind=kind, namespace="default", name="mnist", goal=goal, uid=uid)
+
+
+def _job_goal(*phases: str, step: int | None = None, condition: str = "") -> JobGoal:
+    return JobGoal(phases=tuple(JobPhase(p) for p in phases), step=step, condition=condition)
+
+
+_READY = {"Ready": "True"}
+
+_ROWS: dict[str, tuple[Goal, Seen, type[Waiting | Done] | type[EdlError]]] = {
+    "phase reached": (_job_goal("Running"), _view("Running"), Done),
+    "another phase": (_job_goal("Suspended"), _view("Running"), Waiting),
+    "one of two phases": (_job_goal("Suspended", "Running"), _view("Running"), Done),
+    "status older than the spec": (_job_goal("Running"), _view("Running", generation=2), Waiting),
+    "succeeded job's spec edited": (_job_goal("Succeeded"), _view("Succeeded", generation=2), Done),
+    "a job that has succeeded has run": (_job_goal("Running"), _view("Succeeded"), Done),
+    "failed": (_job_goal("Succeeded"), _view("Failed"), JobFailedError),
+    "failed, as wanted": (_job_goal("Failed"), _view("Failed"), Done),
+    "suspension of a job that succeeded": (_job_goal("Suspended"), _view("Succeeded"), JobFailedError),
+    "step reached": (_job_goal(step=50), _view("Scaling"), Done),
+    "step not reached": (_job_goal(step=51), _view("Running"), Waiting),
+    "ended before the step": (_job_goal(step=51), _view("Succeeded"), JobFailedError),
+    "phase without the step": (_job_goal("Running", step=51), _view("Running"), Waiting),
+    "condition holds": (_job_goal(condition="Ready"), _view("Running", conditions=_READY), Done),
+    "condition False wanted": (_job_goal(condition="Ready=False"), _view("Running", conditions=_READY), Waiting),
+    "condition unknown": (_job_goal(condition="Ready"), _view("Running"), Waiting),
+    "deleted": (_job_goal("Running"), None, JobDisappearedError),
+    "replaced": (_job_goal("Running"), _view("Running", uid="uid-2"), JobDisappearedError),
+    "exists": (ExistsGoal(), _view("Pending"), Done),
+    "gone": (GoneGoal(), None, Done),
+    "gone, and another came": (GoneGoal(), _view("Running", uid="uid-2"), Done),
+    "still there": (GoneGoal(), _view("Running"), Waiting),
+    "plan without status": (PlanGoal(), _plan(""), Waiting),
+    "plan migrates": (PlanGoal(), _plan("Migrating"), Waiting),
+    "plan past Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Verifying"), Done),
+    "plan in Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Migrating"), Waiting),
+    "plan that scales workers": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Scaling"), Waiting),
+    "plan succeeded": (PlanGoal(), _plan("Succeeded"), Done),
+    "plan failed": (PlanGoal(), _plan("Failed"), PlanFailedError),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _ROWS)
+def test_outcome(name: str) -> None:
+    """Each state of an object means what the row says for the goal."""
+    goal, seen, expected = _ROWS[name]
+
+    result = outcome(_handle(goal), seen)
+
+    assert expected is (type(result.error) if isinstance(result, Failed) else type(result))
+
+
+def test_a_job_that_was_never_seen_is_waited_for() -> None:
+    """A sensor may start before the job is submitted."""
+    assert isinstance(outcome(_handle(_job_goal("Running"), uid=""), None), Waiting)
+
+
+def test_outputs_are_small_and_camel_case() -> None:
+    """What goes to XCom holds what later tasks need and no copy of the object."""
+    result = outcome(_handle(PlanGoal()), _plan("Succeeded"))
+
+    assert isinstance(result, Done)
+    assert result.outputs.to_dict() == {
+        "kind": "ScalePlan", "namespace": "default", "name": "mnist", "uid": "uid-1", "job": "mnist",
+        "phase": "Succeeded", "replicas": {},
+    }  # fmt: skip
+
+
+def test_a_handle_survives_the_way_through_json() -> None:
+    """Engines store handles as JSON."""
+    handle = _handle(_job_goal("Running", step=3))
+
+    assert Handle.model_validate(handle.model_dump(mode="json")) == handle

@@ -1,0 +1,349 @@
+"""Stages against a real API server: they may begin any number of times, and touch only what is theirs."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import (
+    ConflictError,
+    InvalidError,
+    JobDisappearedError,
+    JobFailedError,
+    ManifestError,
+    NotFoundError,
+    PlanFailedError,
+    StageTimeoutError,
+)
+from edl_workflows.jobs.scale_plan.model import Phase
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS
+from edl_workflows.stages import driver, ownership
+from edl_workflows.stages.catalog import STAGES, stage_of
+from edl_workflows.stages.goals import Done, Failed, Handle, Outputs, Waiting
+from edl_workflows.stages.identity import Identity
+from tests.airflow.support import StandIn, create_ps_pod, elastic_job, eventually, jobs, plans
+
+ME = Identity("airflow/dag/run/task/-1")
+RETRY = Identity(ME.owner, attempt="2")
+CLEARED = Identity(ME.owner, attempt="2", rerun=True)
+
+
+def run(cluster: Cluster, stage: str, who: Identity = ME, seconds: float = 30, **request: Any) -> Outputs:
+    """One stage from its beginning to its goal."""
+    found = stage_of(stage)
+    return driver.run_stage(cluster, found, found.request.of(request), who, time.time() + seconds)
+
+
+def begin(cluster: Cluster, stage: str, who: Identity = ME, **request: Any) -> Handle:
+    """Only its beginning."""
+    found = stage_of(stage)
+    return found.begin(cluster, found.request.of(request), who)
+
+
+def test_submit_waits_until_the_job_has_succeeded(cluster: Cluster, stand_in: StandIn) -> None:
+    """Outputs say where the job ended and what it left."""
+    outputs = run(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
+
+    assert (outputs.name, outputs.phase, outputs.step) == ("mnist", "Succeeded", 100)
+    assert outputs.checkpoint is not None
+    assert outputs.checkpoint.uri == "/ck/100"
+
+
+def test_a_job_without_a_name_is_named_after_the_task(cluster: Cluster) -> None:
+    """The name is the same however often the stage begins, and so is the job."""
+    handles = [
+        begin(cluster, "submit", who, manifest=elastic_job(None), hint="dag-task")
+        for who in (ME, RETRY, RETRY)
+    ]
+
+    assert len({handle.uid for handle in handles}) == len(jobs(cluster)) == 1
+    assert handles[0].name.startswith("dag-task-")
+
+
+def test_a_foreign_job_of_that_name_is_an_error(cluster: Cluster) -> None:
+    """Neither what users made by hand nor what another run made is adopted."""
+    client.create(cluster, elastic_job("mnist"))
+    begin(cluster, "submit", Identity("airflow/dag/other/task/-1"), manifest=elastic_job("other"))
+
+    with pytest.raises(ConflictError, match="was not made by a pipeline; choose another name"):
+        begin(cluster, "submit", manifest=elastic_job("mnist"))
+    with pytest.raises(ConflictError, match="belongs to airflow/dag/other/task/-1"):
+        begin(cluster, "submit", manifest=elastic_job("other"))
+
+
+def test_a_wrong_manifest_makes_nothing(cluster: Cluster) -> None:
+    """The message names the field; the cluster stays as it was."""
+    manifest = elastic_job("mnist")
+    manifest["spec"]["replicaSpec"] = manifest["spec"]["replicaSpecs"]
+
+    with pytest.raises(ManifestError, match=r"spec\.replicaSpec: unknown field; did you mean 'replicaSpecs'"):
+        begin(cluster, "submit", manifest=manifest)
+    assert not jobs(cluster)
+
+
+@pytest.mark.parametrize(
+    ("ended", "who", "same"),
+    [
+        ("Failed", ME, True),  # this attempt's own result
+        ("Failed", RETRY, False),
+        ("Succeeded", RETRY, True),  # the attempt before died before it could say so
+        ("Succeeded", CLEARED, False),
+    ],
+)
+def test_what_a_later_attempt_does_with_a_finished_job(
+    cluster: Cluster, stand_in: StandIn, ended: str, who: Identity, same: bool
+) -> None:
+    """A failed job is replaced, a result that was never delivered is used, one that was is history."""
+    first = begin(cluster, "submit", manifest=elastic_job("mnist", ends=ended))
+    eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == ended, ended)
+
+    second = begin(cluster, "submit", who, manifest=elastic_job("mnist"))
+
+    assert (second.uid == first.uid) is same
+
+
+def test_a_failed_job_fails_the_stage(cluster: Cluster, stand_in: StandIn) -> None:
+    """With the controller's reason."""
+    with pytest.raises(JobFailedError, match="TestSaysSo"):
+        run(cluster, "submit", manifest=elastic_job("mnist", ends="Failed"))
+
+
+def test_a_job_deleted_by_somebody_else_fails_the_stage(cluster: Cluster) -> None:
+    """Whether a new one of the same name came or not."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+
+    result = driver.wait(ClusterSource.of(cluster), handle, time.time() + 30)
+
+    assert isinstance(result, Failed)
+    assert isinstance(result.error, JobDisappearedError)
+
+
+def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster, stand_in: StandIn) -> None:
+    """Blocking and in an event loop alike."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    source = ClusterSource.of(cluster)
+
+    blocking = driver.wait(source, handle, time.time() + 1)
+    in_loop = asyncio.run(driver.await_outcome(source, handle, time.time() + 1))
+
+    for result in (blocking, in_loop):
+        assert isinstance(result, Failed)
+        assert isinstance(result.error, StageTimeoutError)
+        assert "is Running" in str(result.error)
+
+
+def test_the_event_loop_and_the_thread_reach_the_same_goal(cluster: Cluster, stand_in: StandIn) -> None:
+    """Both follow the same pure decision."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
+    source = ClusterSource.of(cluster)
+
+    in_loop = asyncio.run(driver.await_outcome(source, handle, time.time() + 30))
+
+    assert isinstance(in_loop, Done)
+    assert in_loop == driver.wait(source, handle, time.time() + 30)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"phases": ["Running"]}, {"step": "100"}, {"condition": "Ready"}, {"phases": ["Running"], "step": 100}],
+    ids="+".join,
+)
+def test_wait_for_a_job_that_comes_later(cluster: Cluster, stand_in: StandIn, wanted: dict[str, Any]) -> None:
+    """A phase, a step or a condition of a job that somebody else makes."""
+    handle = begin(cluster, "wait", name="mnist", **wanted)
+    assert isinstance(driver.look(cluster, handle), Waiting)
+    client.create(cluster, elastic_job("mnist"))
+
+    result = driver.wait(ClusterSource.of(cluster), handle, time.time() + 30)
+
+    assert isinstance(result, Done)
+    assert result.outputs.step == 100
+
+
+def test_suspend_and_resume(cluster: Cluster, stand_in: StandIn) -> None:
+    """Each waits until the controller has seen the change."""
+    client.create(cluster, elastic_job("mnist"))
+
+    assert run(cluster, "suspend", name="mnist").phase == "Suspended"
+    assert run(cluster, "suspend", name="mnist").phase == "Suspended"
+    assert run(cluster, "resume", name="mnist").phase == "Running"
+
+
+def test_a_finished_job_is_neither_suspended_nor_changed(cluster: Cluster, stand_in: StandIn) -> None:
+    """One clear error, and no plan is left behind."""
+    run(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
+
+    with pytest.raises(InvalidError, match="has ended in phase Succeeded"):
+        begin(cluster, "suspend", name="mnist")
+    with pytest.raises(InvalidError, match="has ended in phase Succeeded"):
+        begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    assert not plans(cluster)
+
+
+def test_scale_makes_one_manual_plan_owned_by_the_job(cluster: Cluster, stand_in: StandIn) -> None:
+    """However often it begins; with the job the plan goes."""
+    job = client.create(cluster, elastic_job("mnist"))
+    request = {"job": "mnist", "replicas": {"worker": {"replicas": "3", "resource": {"cpu": 2}}}}
+
+    outputs = [run(cluster, "scale", who, **request) for who in (ME, RETRY)]
+
+    assert outputs[0] == outputs[1]
+    assert (outputs[0].job, outputs[0].phase) == ("mnist", "Succeeded")
+    (plan,) = plans(cluster).values()
+    assert plan["metadata"]["labels"] == {"elasticjob.dlrover/name": "mnist", "scale-type": "manual"}
+    assert plan["spec"]["replicaResourceSpecs"] == {"worker": {"replicas": 3, "resource": {"cpu": "2"}}}
+    assert plan["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+
+
+def test_checkpoint_says_where_it_is(cluster: Cluster, stand_in: StandIn) -> None:
+    """A plan that asks for nothing but a checkpoint."""
+    client.create(cluster, elastic_job("mnist"))
+
+    outputs = run(cluster, "checkpoint", job="mnist")
+
+    assert outputs.checkpoint is not None
+    assert (outputs.checkpoint.uri, outputs.checkpoint.step) == ("/ck/120", 120)
+
+
+def test_migration_names_the_pods_that_hold_the_ranks(cluster: Cluster, stand_in: StandIn) -> None:
+    """Users speak of ranks; plans of pods."""
+    client.create(cluster, elastic_job("mnist"))
+    create_ps_pod(cluster, "mnist", node_id=7, rank=0)
+
+    outputs = run(cluster, "migrate-ps", job="mnist", replicas=3, migrate={"0": {"cpu": "2"}})
+
+    assert (outputs.resumed_step, outputs.stall_seconds) == (121, 0.5)
+    (plan,) = plans(cluster).values()
+    assert plan["spec"]["migratePods"][0]["name"] == "mnist-edljob-ps-7"
+    assert plan["spec"]["replicaResourceSpecs"]["ps"]["replicas"] == 3
+
+
+def test_migration_can_be_followed_in_two_steps(cluster: Cluster, stand_in: StandIn) -> None:
+    """Until the new servers are ready, then until training goes on there."""
+    client.create(cluster, elastic_job("mnist"))
+    stand_in.hold = Phase.RESTARTING
+
+    begun = run(cluster, "migrate-ps", job="mnist", replicas=3, until="Restarting")
+    stand_in.hold = Phase.SUCCEEDED
+    done = run(cluster, "wait-plan", name=begun.name)
+
+    assert (begun.phase, done.phase) == ("Restarting", "Succeeded")
+
+
+def test_a_plan_that_fails_fails_the_stage_and_a_retry_makes_another(
+    cluster: Cluster, stand_in: StandIn
+) -> None:
+    """The job went on with its old servers; the next attempt tries anew."""
+    client.create(cluster, elastic_job("mnist"))
+    stand_in.fail = True
+    with pytest.raises(PlanFailedError, match="StepTimeout: rolled back; the job goes on as before"):
+        run(cluster, "migrate-ps", job="mnist", replicas=3)
+
+    stand_in.fail = False
+    assert run(cluster, "migrate-ps", RETRY, job="mnist", replicas=3).phase == "Succeeded"
+
+
+@pytest.mark.parametrize(
+    ("stage", "request_", "error", "says"),
+    [
+        ("scale", {"job": "absent", "replicas": {"worker": {"replicas": 1}}}, NotFoundError, "absent"),
+        ("scale", {"job": "mnist", "replicas": {"chief": {"replicas": 1}}}, ManifestError, "replicas.chief: the job has no such role"),
+        ("scale", {"job": "mnist", "replicas": {"worker": {"replica": 1}}}, ManifestError, "replicas.worker.replica"),
+        ("migrate-ps", {"job": "mnist", "migrate": {5: {"cpu": "1"}}}, ManifestError, "migrate.5: no parameter server of this rank"),
+        ("migrate-ps", {"job": "mnist"}, ManifestError, "there is nothing to do"),
+        ("suspend", {"name": "absent"}, NotFoundError, "absent"),
+        ("wait", {"name": ""}, ManifestError, "name"),
+        ("submit", {"manifest": {"kind": "Elasticjob"}}, InvalidError, "no kind of this package"),
+        ("submit", {"manifest": {"kind": "ScalePlan", "metadata": {"name": "x"}}}, InvalidError, "is no job"),
+    ],
+)  # fmt: skip
+def test_wrong_requests_get_one_clear_error(
+    cluster: Cluster, stage: str, request_: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    """It names the argument, and nothing was made."""
+    client.create(cluster, elastic_job("mnist"))
+
+    with pytest.raises(error, match=says):
+        begin(cluster, stage, **request_)
+    assert not plans(cluster)
+    assert len(jobs(cluster)) == 1
+
+
+def test_delete_waits_until_the_job_is_gone(cluster: Cluster) -> None:
+    """And is content if it never was."""
+    client.create(cluster, elastic_job("mnist"))
+
+    run(cluster, "delete", name="mnist")
+    run(cluster, "delete", name="mnist")
+
+    assert not jobs(cluster)
+
+
+def test_collect_tells_what_is(cluster: Cluster, stand_in: StandIn) -> None:
+    """Without waiting for anything."""
+    client.create(cluster, elastic_job("mnist"))
+    eventually(lambda: jobs(cluster)["mnist"].get("status"), "a status")
+
+    assert run(cluster, "collect", name="mnist").phase == "Running"
+
+
+def test_cancel_deletes_what_the_stage_made(cluster: Cluster) -> None:
+    """Once; the second time there is nothing to do."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+
+    assert ownership.cancel(cluster, handle)
+    assert not ownership.cancel(cluster, handle)
+    assert not jobs(cluster)
+
+
+def test_cancel_can_suspend_instead(cluster: Cluster) -> None:
+    """The data position and the checkpoints stay."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+
+    assert ownership.cancel(cluster, handle, "suspend")
+    assert jobs(cluster)["mnist"]["spec"]["suspend"] is True
+
+
+def test_a_late_cancel_of_an_earlier_attempt_touches_nothing(cluster: Cluster) -> None:
+    """Airflow kills the trigger of a cleared task after its next attempt may have begun."""
+    first = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    begin(cluster, "submit", RETRY, manifest=elastic_job("mnist"))
+
+    assert not ownership.cancel(cluster, first)
+    assert "mnist" in jobs(cluster)
+
+
+def test_cancel_leaves_a_finished_job_and_a_successor_alone(cluster: Cluster, stand_in: StandIn) -> None:
+    """A result is nothing to cancel, and neither is what came later under the name."""
+    finished = begin(cluster, "submit", manifest=elastic_job("done", ends="Succeeded"))
+    eventually(lambda: jobs(cluster)["done"].get("status", {}).get("phase") == "Succeeded", "success")
+    old = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    begin(cluster, "submit", manifest=elastic_job("mnist"))
+
+    assert not ownership.cancel(cluster, finished)
+    assert not ownership.cancel(cluster, old)
+    assert set(jobs(cluster)) == {"done", "mnist"}
+
+
+def test_a_plan_is_withdrawn_only_before_its_first_step(cluster: Cluster) -> None:
+    """A migration under way ends by itself, in the new cluster or the old."""
+    client.create(cluster, elastic_job("mnist"))
+    pending = begin(cluster, "migrate-ps", job="mnist", replicas=3)
+    under_way = begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    client.patch_status(cluster, SCALE_PLANS, under_way.name, {"phase": "Scaling"})
+
+    assert ownership.cancel(cluster, pending)
+    assert not ownership.cancel(cluster, under_way)
+    assert set(plans(cluster)) == {under_way.name}
+
+
+def test_every_stage_is_found_by_its_name() -> None:
+    """And a wrong name is an error that lists them."""
+    assert all(stage_of(stage.name) is stage for stage in STAGES)
+    with pytest.raises(InvalidError, match="stages are submit, wait"):
+        stage_of("submitt")
