@@ -114,13 +114,26 @@ Quantity = Annotated[
 """A non-negative Kubernetes quantity, kept as the user wrote it."""
 
 _OPEN: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_CONTAINER = _OPEN | {"required": ["name"], "properties": {"name": {"type": "string", "maxLength": 63}}}
+_STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
+_TEMPLATE_METADATA = _OPEN | {"properties": {"labels": _STRINGS, "annotations": _STRINGS}}
+_CONTAINER = _OPEN | {
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 63},
+        "image": {"type": "string", "maxLength": 1024},
+    },
+}
 _CONTAINERS = {"type": "array", "maxItems": 100, "items": _CONTAINER}
 PodTemplate = Annotated[
     dict[str, Any],
     Field(
         json_schema_extra=_OPEN
-        | {"properties": {"metadata": _OPEN, "spec": _OPEN | {"properties": {"containers": _CONTAINERS}}}}
+        | {
+            "properties": {
+                "metadata": _TEMPLATE_METADATA,
+                "spec": _OPEN | {"properties": {"containers": _CONTAINERS}},
+            }
+        }
     ),
 ]
 """A core/v1 PodTemplateSpec. The API server validates it when the pod is made; we check only what we build on."""

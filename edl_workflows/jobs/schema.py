@@ -20,7 +20,7 @@ Schema = dict[str, Any]
 
 _QUANTITY_PATTERN = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
 _COPIED = (
-    "type", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+    "type", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength", "maxProperties", "minItems", "maxItems",
     "description", "x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields",
 )  # fmt: skip
 

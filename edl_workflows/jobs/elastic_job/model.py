@@ -96,13 +96,28 @@ class ResourceLimits(Model):
     gpu: Quantity = "4"
 
 
+class EnvVar(Model):
+    """A core/v1 EnvVar. Its name is the key that it stands under.
+
+    Attributes:
+        name: may be repeated here.
+        value: what the variable holds.
+        value_from: where it comes from instead, as in a container.
+    """
+
+    name: str | None = None
+    value: str | None = None
+    value_from: dict[str, Any] | None = None
+
+
 def _needs_container(role: str) -> tuple[str, str]:
     spec = f"self.replicaSpecs.{role}"
     there = " && ".join(
         f"has({spec}.{path})" for path in ("template", "template.spec", "template.spec.containers")
     )
-    rule = f"!has({spec}) || {there} && {spec}.template.spec.containers.size() > 0"
-    return rule, f"replicaSpecs.{role}.template.spec.containers: at least one container is needed"
+    containers = f"{spec}.template.spec.containers"
+    rule = f"!has({spec}) || {there} && {containers}.size() > 0 && {containers}.all(c, has(c.image))"
+    return rule, f"replicaSpecs.{role}.template.spec.containers: at least one is needed, each with an image"
 
 
 class ElasticJobSpec(Model):
@@ -135,6 +150,14 @@ class ElasticJobSpec(Model):
         ),
         *(_needs_container(role) for role in ("ps", "worker", "chief", "evaluator")),
         (
+            f"!has(self.envs) || self.envs.all(name, !(name in {sorted(validation.RESERVED_ENVS)}))",
+            "envs: names of variables that the controller sets can't be used",
+        ),
+        (
+            "!has(self.envs) || self.envs.all(name, !(has(self.envs[name].value) && has(self.envs[name].valueFrom)))",
+            "envs: a variable has either value or valueFrom",
+        ),
+        (
             "self.distributionStrategy == oldSelf.distributionStrategy",
             "distributionStrategy can't be changed: make a new job",
         ),
@@ -144,7 +167,7 @@ class ElasticJobSpec(Model):
     brain_service: str = Field(default="", max_length=512)
     resource_limits: ResourceLimits = Field(default_factory=ResourceLimits)
     replica_specs: dict[Role, ReplicaSpec]
-    envs: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    envs: dict[str, EnvVar] = Field(default_factory=dict, max_length=200)
     suspend: bool = False
     enable_dynamic_sharding: bool | None = None
     enable_elastic_scheduling: bool | None = None

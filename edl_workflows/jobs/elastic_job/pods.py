@@ -138,7 +138,7 @@ def _pod(
 
 
 def _user_env(job: ElasticJob) -> list[dict[str, Any]]:
-    return [{"name": name, **variable} for name, variable in job.spec.envs.items()]
+    return [{"name": name} | variable.to_dict() for name, variable in job.spec.envs.items()]
 
 
 def _value(name: str, value: object) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import DNS_LABEL, Metadata, parse_quantity
 
 if TYPE_CHECKING:
-    from edl_workflows.jobs.elastic_job.model import ElasticJobSpec
+    from edl_workflows.jobs.elastic_job.model import ElasticJobSpec, EnvVar
 
 _ENV_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
 _GENERATED_SUFFIX = 5  # characters that the API server appends to generateName
@@ -125,7 +125,7 @@ def _resources(container: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"resources.{part}.{resource}", str(error))
 
 
-def envs(variables: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+def envs(variables: Mapping[str, "EnvVar"]) -> list[Problem]:
     """``envs`` maps a variable's name to a core/v1 EnvVar."""
     problems = []
     for key, variable in variables.items():
@@ -134,16 +134,8 @@ def envs(variables: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
             problems.append(Problem(path, f"{key!r} is no name of an environment variable"))
         if key in RESERVED_ENVS:
             problems.append(Problem(path, "is set by the controller; choose another name"))
-        if variable.get("name", key) != key:
-            problems.append(Problem(f"{path}.name", f"{variable['name']!r} differs from the key {key!r}"))
-        unknown = sorted(set(variable) - {"name", "value", "valueFrom"})
-        problems += [
-            Problem(f"{path}.{field}", "unknown field; known are name, value, valueFrom") for field in unknown
-        ]
-        if "value" in variable and "valueFrom" in variable:
+        if variable.name not in (None, key):
+            problems.append(Problem(f"{path}.name", f"{variable.name!r} differs from the key {key!r}"))
+        if variable.value is not None and variable.value_from is not None:
             problems.append(Problem(path, "has both value and valueFrom; keep one"))
-        if not isinstance(variable.get("value", ""), str):
-            problems.append(
-                Problem(f"{path}.value", f"must be a string: write '{variable['value']}' in quotes")
-            )
     return problems

@@ -195,7 +195,7 @@ def test_manifest_survives_a_round_trip() -> None:
         pytest.param(
             "spec.envs",
             {"A": {"value": 7}},
-            "spec.envs.A.value: must be a string: write '7' in quotes",
+            "spec.envs.A.value: Input should be a valid string (got 7)",
             id="variable that is no string",
         ),
         pytest.param(
