@@ -88,11 +88,9 @@ class Applier:
         for deletion in actions.delete:
             changed += self._delete(deletion, group)
         for patch in actions.patch:
-            self._patch(patch, group)
-            changed += 1
+            changed += self._patch(patch, group)
         if actions.status:
-            self._write_status(manifest, actions.status, group)
-            changed += 1
+            changed += self._write_status(manifest, actions.status, group)
         for event in actions.events:
             self.tell(manifest, EventNote(event.reason, event.message, event.type), now)
         return changed
@@ -138,13 +136,20 @@ class Applier:
         if known is not None and known["metadata"].get("uid") == deletion.uid:
             self._world.removed(known)
 
-    def _patch(self, patch: Patch, group: Group) -> None:
+    def _patch(self, patch: Patch, group: Group) -> bool:
         resource = resources.of_kind(patch.api_version, patch.kind)
         self._guard()
-        self._world.wrote(client.patch(self._cluster, resource, patch.name, patch.body, group.namespace))
+        answer = client.patch(self._cluster, resource, patch.name, patch.body, group.namespace)
+        self._world.wrote(answer)
         log.info("patched", kind=patch.kind, name=patch.name, namespace=group.namespace)
+        return bool(answer["metadata"]["resourceVersion"] != patch.body["metadata"]["resourceVersion"])
 
-    def _write_status(self, manifest: Manifest, status: Mapping[str, Any], group: Group) -> None:
+    def _write_status(self, manifest: Manifest, status: Mapping[str, Any], group: Group) -> bool:
+        """Write; whether it changed anything.
+
+        The server may have said the same already, in other words (a pruned field, a time without fractions): then to look
+        again at once would go on for ever.
+        """
         metadata = manifest["metadata"]
         resource = resources.of_manifest(manifest)
         self._guard()
@@ -154,5 +159,6 @@ class Applier:
             )
         except NotFoundError:
             log.info("no status written: it is gone", kind=resource.kind, name=metadata["name"])
-            return
+            return False
         self._world.wrote(answer)
+        return bool(answer["metadata"]["resourceVersion"] != metadata["resourceVersion"])

@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import structlog
+
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs.kinds import Api, Source
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import ApiResource, Object, Scope
+from edl_workflows.kube.resources import ApiResource, Object, Scope, key_of
+
+log = structlog.get_logger(__name__)
 
 
 class Group(NamedTuple):
@@ -33,7 +37,12 @@ def api_resource(api: Api) -> ApiResource:
 
 def group_of(source: Source, obj: Mapping[str, Any]) -> Group | None:
     """The group that an object of this source belongs to; None for none."""
-    job = source.job_of(obj)
+    try:
+        job = source.job_of(obj)
+    except (AttributeError, KeyError, TypeError):
+        # Only where the CRD's schema is missing or older can an object be malformed enough for this.
+        log.warning("object without a readable job", kind=source.api.kind, name=str(key_of(obj)))
+        return None
     return Group(obj["metadata"].get("namespace") or "", job) if job else None
 
 

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+import structlog
+
 from edl_workflows.exceptions import EdlError
 from edl_workflows.kube import client
 from edl_workflows.kube.cache import Change, IndexFunction, ObjectCache
@@ -17,6 +19,8 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.errors import ExpiredError
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.kube.watch import EventType, WatchEvent, WatchStream
+
+log = structlog.get_logger(__name__)
 
 MIN_DELAY = 0.2
 MAX_DELAY = 15.0
@@ -107,16 +111,25 @@ class Informer:
             except ExpiredError:
                 self._version = ""
                 continue
-            except EdlError as error:
+            except Exception as error:  # noqa: BLE001 - many wait by this thread; it must go on
                 # A watch that stood for a while was no failed attempt: its end is the first failure.
-                self._cluster = None  # credentials or the server's address may have been renewed
                 failures = 1 if time.monotonic() - started > MAX_DELAY else failures + 1
-                self._failed(error, failures)
+                self._failed(self._explained(error), failures)
                 self._stopped.wait(_delay(failures))
             else:
                 failures = 0
                 if time.monotonic() - started < MIN_DELAY:
                     self._stopped.wait(MIN_DELAY)  # a server that ends watches at once is not to be hammered
+
+    def _explained(self, error: Exception) -> EdlError:
+        """What to tell of a failure, whatever it is."""
+        self._cluster = None  # credentials or the server's address may have been renewed
+        if isinstance(error, EdlError):
+            return error
+        # What a source's `connect` raised, or a defect of a listener or an index: begin anew, with a list.
+        self._version = ""
+        log.error("informer failed", scope=str(self.scope), exc_info=error)
+        return EdlError(f"cannot watch {self.scope}: {type(error).__name__}: {error}")
 
     def _failed(self, error: EdlError, failures: int) -> None:
         self.last_error = error
@@ -140,7 +153,7 @@ class Informer:
         for event in stream:
             self.last_error = None
             self._take(event)
-            self._version = event.object["metadata"]["resourceVersion"]
+            self._version = event.resource_version
 
     def _take(self, event: WatchEvent) -> None:
         if event.type is EventType.BOOKMARK:

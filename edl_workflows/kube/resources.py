@@ -69,7 +69,7 @@ KNOWN = (
     NAMESPACES, NODES, PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, LEASES, ROLES, ROLE_BINDINGS,
     CRDS, ELASTIC_JOBS, SCALE_PLANS,
 )  # fmt: skip
-"""Every resource that we ever name."""
+"""Resources that this layer's users name; `of_kind` knows the registered job kinds besides."""
 
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in KNOWN}
 
@@ -89,13 +89,20 @@ def of_kind(api_version: str, kind: str) -> ApiResource:
     Raises:
         InvalidError: none that we know.
     """
-    resource = _BY_KIND.get((api_version, kind))
+    resource = _BY_KIND.get((api_version, kind)) or _of_job_kinds(api_version, kind)
     if resource is None:
-        known = ", ".join(sorted(f"{r.kind} ({r.api_version})" for r in KNOWN))
-        raise InvalidError(
-            f"unknown kind {kind!r} with apiVersion {api_version!r}; check both fields, known are {known}"
-        )
+        raise InvalidError(f"unknown kind {kind!r} with apiVersion {api_version!r}; check both fields")
     return resource
+
+
+def _of_job_kinds(api_version: str, kind: str) -> ApiResource | None:
+    """The registry of job kinds is elsewhere, and slow to import for who needs pods only."""
+    from edl_workflows.jobs.kinds import sources
+
+    for api in (source.api for source in sources()):
+        if (api.api_version, api.kind) == (api_version, kind):
+            return ApiResource(api.group, api.version, api.plural, api.kind)
+    return None
 
 
 class ObjectKey(NamedTuple):

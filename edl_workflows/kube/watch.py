@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from edl_workflows.exceptions import EdlError
+from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.kube import errors, transport
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
@@ -33,10 +33,11 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """One event. A bookmark's object carries a resourceVersion only."""
+    """One event. A bookmark's object carries a resourceVersion only; `resource_version` is where to go on from."""
 
     type: EventType
     object: Object
+    resource_version: str
 
 
 class WatchStream:
@@ -108,7 +109,14 @@ class WatchStream:
 
 
 def _parse(line: bytes, what: str) -> WatchEvent:
-    event = json.loads(line)
-    if event["type"] == "ERROR":
-        raise errors.of_status(event["object"], what)
-    return WatchEvent(EventType(event["type"]), event["object"])
+    try:
+        event = json.loads(line)
+        if event["type"] == "ERROR":
+            raise errors.of_status(event["object"], what)
+        version = event["object"]["metadata"]["resourceVersion"]
+        return WatchEvent(EventType(event["type"]), event["object"], version)
+    except (ValueError, KeyError, TypeError) as error:
+        text = line[:200].decode("utf-8", "replace")
+        raise UnavailableError(
+            f"cannot {what}: the server sent no event but {text!r}; watching anew"
+        ) from error

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.exceptions import EdlError, NotFoundError
+from edl_workflows.exceptions import EdlError, NotFoundError, UnavailableError
 from edl_workflows.kube import client
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.connect import Cluster, ClusterSource, RequestRecord
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, ObjectKey, Scope
+from edl_workflows.kube.watch import WatchStream
 from edl_workflows.testing import ApiServerProcess
-from tests.unit.kube.support import eventually
+from tests.unit.kube.support import Answer, ScriptedApi, eventually
 from tests.unit.kube.test_client import config_map
 
 Start = Callable[..., Informer]
@@ -130,3 +131,34 @@ def test_missing_kind_is_reported(cluster: Cluster) -> None:
     assert [failures for _, failures in errors[:2]] == [1, 2]
     assert isinstance(errors[0][0], NotFoundError)
     assert not informer.synced
+
+
+def test_survives_a_defect_of_a_listener(cluster: Cluster, start: Start) -> None:
+    """A listener that raises does not end the watch for all others: the scope is listed anew."""
+    calls = 0
+
+    def listener(change: Change) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ZeroDivisionError("oops")
+
+    informer = start(cluster, listener)
+    client.create(cluster, config_map("a"))
+    eventually(lambda: informer.last_error is not None or calls > 0)
+    client.create(cluster, config_map("b"))
+
+    eventually(lambda: calls >= 2 and informer.cache.get(ObjectKey(cluster.namespace, "b")) is not None)
+    eventually(lambda: informer.last_error is None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"<html>", b"{}", b'{"type": "NEWS", "object": {"metadata": {"resourceVersion": "1"}}}', b"[1]"],
+)
+def test_garbage_is_an_error(scripted: ScriptedApi, line: bytes) -> None:
+    """What is no watch event is an UnavailableError that shows it: the informer watches anew."""
+    scripted.answers = [Answer(body=line + b"\n")]
+
+    with pytest.raises(UnavailableError, match="no event"):
+        list(WatchStream(scripted.cluster(), Scope(CONFIG_MAPS, "ns"), "1"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.exceptions import NotFoundError
+from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster, ClusterSource, RequestRecord
 from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, Scope
@@ -111,6 +111,20 @@ def test_refusal_reaches_the_waiters(cluster: Cluster) -> None:
             ClusterSource.of(cluster), Scope(ELASTIC_JOBS, cluster.namespace), "a"
         ) as states,
         pytest.raises(NotFoundError, match="elasticjobs"),
+    ):
+        states.next(20)
+
+
+def test_failed_connect_reaches_the_waiters(cluster: Cluster) -> None:
+    """Whatever a source's connect raises ends the wait with an error that tells it."""
+
+    def connect() -> Cluster:
+        raise LookupError("the connection id 'k8s' isn't defined")
+
+    watches = SharedWatches()
+    with (
+        watches.blocking_states(ClusterSource("key", connect), Scope(CONFIG_MAPS, "ns"), "a") as states,
+        pytest.raises(EdlError, match="'k8s' isn't defined"),
     ):
         states.next(20)
 
