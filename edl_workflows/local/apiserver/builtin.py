@@ -233,7 +233,9 @@ def _check_quantities(amounts: dict[str, Any], path: str) -> list[Cause]:
         try:
             wrong = "" if parse_quantity(str(amount)) >= 0 else "must be greater than or equal to 0"
         except ValueError:
-            wrong = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            wrong = (
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            )
         if wrong:
             causes.append(
                 Cause("FieldValueInvalid", f"Invalid value: {json.dumps(amount)}: {wrong}", f"{path}[{name}]")

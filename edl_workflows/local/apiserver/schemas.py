@@ -194,6 +194,8 @@ def _causes(error: ValidationError) -> Iterator[Cause]:
         yield Cause("FieldValueDuplicate", error.message, path)
     elif keyword in _BOUNDS:
         text = _BOUNDS[keyword].format(error.validator_value)
+        if isinstance(error.schema, Mapping) and error.schema.get(f"exclusive{keyword.capitalize()}"):
+            text = text.replace(" or equal to", "")
         yield Cause("FieldValueInvalid", f"Invalid value: {_spell(value)}: {path} in body {text}", path)
     else:
         yield Cause("FieldValueInvalid", f"Invalid value: {_spell(value)}: {error.message}", path)

@@ -130,7 +130,7 @@ class Watch:
         event = self._view(change)
         if event is None:
             return
-        if len(self._pending) >= self._store.history:
+        if len(self._pending) >= self._store.history * 2:  # twice, as a replay of all the history must fit
             self._lost = True  # too slow a reader: it must list again, as with a history that is too short
             self._pending.clear()
         self._pending.append(event)

@@ -1,0 +1,154 @@
+"""Structural schemas as pure functions."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.local.apiserver import rules, schemas
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer", "default": 1},
+        "inner": {"type": "object", "default": {}, "properties": {"m": {"type": "integer", "default": 2}}},
+        "list": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"k": {"type": "string", "default": "x"}}},
+        },
+        "map": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "properties": {"v": {"type": "integer", "default": 0}},
+            },
+        },
+    },
+}
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["n", "inner", "m", "list", "k", "map", "z"]), inner)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["n", "inner", "list", "map", "z"]), VALUES))
+def test_pruning_and_defaulting_settle(value: dict[str, Any]) -> None:
+    """Pruning and defaulting twice is doing it once, and after pruning nothing unknown is left."""
+    schemas.prune(value, SCHEMA)
+    schemas.default(value, SCHEMA)
+    once = repr(value)
+    lost = schemas.prune(value, SCHEMA)
+    schemas.default(value, SCHEMA)
+
+    assert (lost, repr(value)) == ([], once)
+
+
+def test_defaults_go_deep() -> None:
+    """Defaults are filled in below defaults, in lists and in maps; they are not shared."""
+    value: dict[str, Any] = {"list": [{}], "map": {"a": {}}}
+    schemas.default(value, SCHEMA)
+
+    assert value == {"n": 1, "inner": {"m": 2}, "list": [{"k": "x"}], "map": {"a": {"v": 0}}}
+    assert SCHEMA["properties"]["inner"]["default"] == {}
+
+
+def test_pruned_paths() -> None:
+    """What was dropped is told by its path."""
+    value: dict[str, Any] = {"z": 1, "list": [{"k": "a", "y": 2}], "map": {"a": {"w": 1}}}
+
+    assert schemas.prune(value, SCHEMA) == ["z", "list[0].y", "map.a.w"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "message"),
+    [
+        ({"type": "number", "exclusiveMinimum": True, "minimum": 0}, 0, "should be greater than 0"),
+        ({"type": "string", "pattern": "^a"}, "b", "should match '^a'"),
+        ({"type": "array", "items": {}, "minItems": 1}, [], "should have at least 1 items"),
+        ({"type": "object", "maxProperties": 0}, {"a": 1}, "should have at most 0 properties"),
+        ({"type": "integer", "not": {"enum": [3]}}, 3, "should not be valid"),
+        ({"type": "integer", "anyOf": [{"maximum": 1}, {"minimum": 5}]}, 3, "not valid under any"),
+        ({"type": "string", "nullable": True, "enum": ["a"]}, "b", "Unsupported value"),
+        (
+            {"type": "array", "items": {"type": "integer"}, "x-kubernetes-list-type": "set"},
+            [1, 1],
+            "Duplicate value: 1",
+        ),
+    ],
+)
+def test_keywords(schema: dict[str, Any], value: Any, message: str) -> None:
+    """JSON-schema keywords are checked, with the messages of the API server where it has its own."""
+    [cause] = schemas.validate({"x": value}, {"type": "object", "properties": {"x": schema}})
+
+    assert cause.field in ("x", "x[1]")
+    assert message in cause.message
+
+
+def test_nullable() -> None:
+    """Null is allowed where the schema says so, whatever else it asks."""
+    assert schemas.validate(None, {"type": "string", "nullable": True, "enum": ["a"]}) == []
+
+
+def _broken(schema: dict[str, Any], value: Any, old: Any = None) -> dict[str, str]:
+    tree, problems = rules.compile_rules(schema, "")
+    assert problems == []
+    return {cause.field: cause.message for cause in rules.evaluate(value, old, tree)}
+
+
+def _ruled(*texts: str, **schema: Any) -> dict[str, Any]:
+    return {"type": "object", "x-kubernetes-validations": [{"rule": text} for text in texts], **schema}
+
+
+def test_rules_see_escaped_names() -> None:
+    """Declared fields whose names CEL can't write are escaped, keys of maps are not."""
+    schema = _ruled(
+        "self.dlrover__dash__master == 1 && self.__in__ == 2 && self.labels['a-b'] == 'c'",
+        properties={
+            "dlrover-master": {"type": "integer"},
+            "in": {"type": "integer"},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+    )
+
+    assert _broken(schema, {"dlrover-master": 1, "in": 2, "labels": {"a-b": "c"}}) == {}
+
+
+def test_unchanged_values_are_not_checked_again() -> None:
+    """A stored value that breaks a newer rule may stay as long as it is not touched; transition rules always hold."""
+    schema = {"type": "object", "properties": {"a": _ruled("self.n > 5"), "b": _ruled("self.n >= oldSelf.n")}}
+    old = {"a": {"n": 1}, "b": {"n": 3}}
+
+    assert _broken(schema, {"a": {"n": 1}, "b": {"n": 4}}, old) == {}
+    assert set(_broken(schema, {"a": {"n": 2}, "b": {"n": 2}}, old)) == {"a", "b"}
+
+
+def test_message_expression_and_field_path() -> None:
+    """A rule can compute its message and name the field, and can have another reason."""
+    rule = {
+        "rule": "self.n < 3",
+        "messageExpression": "'n is ' + string(self.n)",
+        "fieldPath": ".n",
+        "reason": "FieldValueForbidden",
+    }
+    schema = {"type": "object", "properties": {"a": {"type": "object", "x-kubernetes-validations": [rule]}}}
+
+    assert _broken(schema, {"a": {"n": 7}}) == {"a.n": "Forbidden: n is 7"}
+
+
+def test_rule_that_fails_to_evaluate() -> None:
+    """A rule that can't be evaluated refuses the value and says why."""
+    [message] = _broken(_ruled("self.absent > 1"), {"n": 1}).values()
+
+    assert "could not be evaluated" in message
+
+
+def test_rule_that_does_not_compile() -> None:
+    """A rule that does not parse is told by its path in the schema."""
+    _, [cause] = rules.compile_rules(_ruled("self.("), "spec")
+
+    assert cause.field == "spec.x-kubernetes-validations[0].rule"

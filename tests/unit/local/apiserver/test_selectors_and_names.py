@@ -1,0 +1,67 @@
+"""Selectors, names and generated names as pure functions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.local.apiserver import metadata, selectors
+from edl_workflows.local.apiserver.errors import ApiError
+
+LABELS = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["x", "y", "1"]))
+
+
+def _holds(selector: str, labels: dict[str, str]) -> bool:
+    return all(requirement(labels) for requirement in selectors.labels(selector))
+
+
+@given(LABELS, st.sampled_from(["app", "tier"]), st.sampled_from(["x", "y"]))
+def test_opposites(labels: dict[str, str], key: str, value: str) -> None:
+    """Of a requirement and its opposite exactly one holds."""
+    for one, other in (
+        (f"{key}={value}", f"{key}!={value}"),
+        (f"{key} in ({value},1)", f"{key} notin ({value},1)"),
+        (key, f"!{key}"),
+    ):
+        assert _holds(one, labels) is not _holds(other, labels)
+
+
+def test_prefixed_keys() -> None:
+    """Keys may have a DNS prefix, values may be empty."""
+    assert _holds("example.com/role=,a", {"example.com/role": "", "a": "b"})
+
+
+@pytest.mark.parametrize("selector", ["a b", "a in (", "a in ()x", "=", "a=b c", "a>x"])
+def test_unparsable(selector: str) -> None:
+    """What is no selector is a BadRequest that quotes it."""
+    with pytest.raises(ApiError, match="unable to parse"):
+        selectors.labels(selector)
+
+
+@given(st.from_regex(r"\A[a-z]([a-z0-9-]{0,80})\Z"))
+def test_generated_names_fit(base: str) -> None:
+    """A generated name is a DNS label whenever its base begins one."""
+    assert metadata.name_problem(metadata.generate_name(base), label=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ({"name": 5}, "metadata.name: must be str"),
+        ({"labels": {"a": 1}}, "metadata.labels.a: must be a string"),
+        ({"finalizers": [1]}, "metadata.finalizers: must be strings"),
+        ({"ownerReferences": ["x"]}, "metadata.ownerReferences: must be objects"),
+        ([], "metadata: must be an object"),
+    ],
+)
+def test_metadata_of_the_wrong_shape(raw: object, problem: str) -> None:
+    """Metadata that can't be read names the field."""
+    assert metadata.shape_problem(raw).startswith(problem)
+
+
+def test_owner_references_are_checked() -> None:
+    """An owner reference needs all of its four fields, and one owner controls."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
+    broken = {"metadata": {"name": "a", "ownerReferences": [owner, {**owner, "uid": ""}]}}
+    fields = [cause.field for cause in metadata.validate(broken)]
+
+    assert fields == ["metadata.ownerReferences[1].uid", "metadata.ownerReferences"]

@@ -1,0 +1,178 @@
+"""The parts together, in process: the client of the neighbours, logs, tokens, collection."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from edl_workflows.local.apiserver import auth, errors
+from edl_workflows.local.apiserver.app import build_app
+from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.pods import LogRequest
+from edl_workflows.local.apiserver.registry import DeleteOptions
+from edl_workflows.local.apiserver.server import ApiServer
+
+
+def _pod(name: str, **spec: Any) -> dict[str, Any]:
+    containers = [{"name": "a", "image": "i"}]
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": containers, **spec}}
+
+
+def test_scheduler_and_runner_path(server: ApiServer) -> None:
+    """A neighbour can create, bind, report, mark and finish a pod, and follows all of it by a watch."""
+    client = server.client
+    start = client.revision
+    client.create("pods", _pod("p"))
+    client.bind("p", "default", "n1")
+    client.patch("pods", "p", {"status": {"phase": "Running"}}, "default", subresource="status")
+    client.delete("pods", "p", "default")
+    marked = client.get("pods", "p", "default")
+    client.delete("pods", "p", "default", grace=0, uid=marked["metadata"]["uid"])
+
+    async def events() -> list[str]:
+        seen: list[str] = []
+        async for kind, _ in client.watch("pods", since=start):
+            seen.append(kind)
+            if kind == "DELETED":
+                break
+        return seen
+
+    assert asyncio.run(events()) == ["ADDED", "MODIFIED", "MODIFIED", "MODIFIED", "DELETED"]
+    assert marked["metadata"]["deletionGracePeriodSeconds"] == 30
+    assert client.find("pods", "p", "default") is None
+
+
+def test_client_selects(server: ApiServer) -> None:
+    """Lists of the neighbours' client understand selectors."""
+    server.client.create("pods", _pod("p"))
+    server.client.bind("p", "default", "n1")
+
+    assert len(server.client.list_objects("pods", field_selector="spec.nodeName=n1")) == 1
+    assert server.client.list_objects("pods", "kube-system") == []
+
+
+def test_client_conflict(server: ApiServer) -> None:
+    """An update of what was read before the last change is a Conflict."""
+    stale = server.client.create("configmaps", {"metadata": {"name": "c", "namespace": "default"}})
+    server.client.patch("configmaps", "c", {"data": {"n": "1"}}, "default")
+    with pytest.raises(ApiError) as refused:
+        server.client.update("configmaps", stale)
+
+    assert refused.value.reason == "Conflict"
+
+
+def test_collector_finishes_a_tree(server: ApiServer) -> None:
+    """Whatever the depth, all dependents of a deleted owner are gone when the queue is empty."""
+    client = server.client
+    owner = client.create("configmaps", {"metadata": {"name": "c0", "namespace": "default"}})
+    for depth in range(1, 20):
+        reference = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+        }
+        metadata = {"name": f"c{depth}", "namespace": "default", "ownerReferences": [reference]}
+        owner = client.create("configmaps", {"metadata": metadata})
+    client.delete("configmaps", "c0", "default")
+    while server.collector.step():
+        pass
+
+    assert client.list_objects("configmaps", "default") == []
+
+
+def _get(server: ApiServer, path: str, **headers: str) -> httpx.Response:
+    async def get() -> httpx.Response:
+        transport = httpx.ASGITransport(build_app(server))
+        async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
+            return await client.get(path, headers={"authorization": "Bearer secret", **headers})
+
+    return asyncio.run(get())
+
+
+def test_logs_come_from_the_provider(server: ApiServer) -> None:
+    """The registered provider gets the whole request, and its pieces are the answer."""
+    asked: list[LogRequest] = []
+
+    async def provide(request: LogRequest) -> AsyncIterator[bytes]:
+        asked.append(request)
+        yield b"one\n"
+        yield b"two\n"
+
+    made = server.client.create("pods", _pod("p"))
+    server.logs = provide
+    answer = _get(
+        server, "/api/v1/namespaces/default/pods/p/log?tailLines=5&follow=true&previous=true&timestamps=1"
+    )
+
+    assert answer.text == "one\ntwo\n"
+    expected = LogRequest("default", "p", made["metadata"]["uid"], "a", True, True, 5, None, None, True)
+    assert asked == [expected]
+
+
+def test_refused_log(server: ApiServer) -> None:
+    """A provider's refusal is the answer's status; without a provider it is 503."""
+
+    async def refuse(request: LogRequest) -> AsyncIterator[bytes]:
+        if request.container == "a":
+            raise errors.bad_request('container "a" is waiting to start: ContainerCreating')
+        yield b"unreached"
+
+    server.client.create("pods", _pod("p"))
+    path = "/api/v1/namespaces/default/pods/p/log"
+    without = _get(server, path)
+    server.logs = refuse
+    refused = _get(server, path)
+
+    assert (without.status_code, refused.status_code) == (503, 400)
+    assert "ContainerCreating" in refused.json()["message"]
+
+
+def test_unexpected_errors_are_a_status(server: ApiServer) -> None:
+    """A bug in the server is 500 with a Status, not a broken connection."""
+
+    def explode(request: LogRequest) -> AsyncIterator[bytes]:
+        raise RuntimeError("boom")
+
+    async def get() -> httpx.Response:
+        transport = httpx.ASGITransport(build_app(server), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
+            headers = {"authorization": "Bearer secret"}
+            return await client.get("/api/v1/namespaces/default/pods/p/log", headers=headers)
+
+    server.client.create("pods", _pod("p"))
+    server.logs = explode
+    answer = asyncio.run(get())
+
+    assert (answer.status_code, answer.json()["reason"]) == (500, "InternalError")
+
+
+def test_tokens_end(server: ApiServer) -> None:
+    """A service account's token is good until its end, for its namespace, and not once its text was changed."""
+    clock = [1000.0]
+    authenticator = auth.Authenticator({}, "key", server.registry.store, lambda: clock[0])
+    token, expires = authenticator.issue("default", "default", 600)
+    identity = authenticator.identify(f"Bearer {token}")
+    for bad in (token[:-2] + "xx", f"x{token}", token.replace(".", "")):
+        with pytest.raises(ApiError, match="Unauthorized"):
+            authenticator.identify(f"Bearer {bad}")
+    clock[0] = expires + 1
+    with pytest.raises(ApiError, match="Unauthorized"):
+        authenticator.identify(f"Bearer {token}")
+
+    assert (identity.name, identity.namespace) == ("system:serviceaccount:default:default", "default")
+
+
+def test_account_made_anew_does_not_inherit_tokens(server: ApiServer) -> None:
+    """A token belongs to one account object, not to its name."""
+    token, _ = server.authenticator.issue("default", "default", 600)
+    accounts = server.registry.catalog.by_id("serviceaccounts")
+    assert accounts is not None
+    server.registry.delete(accounts, "default", "default", DeleteOptions())
+    server.client.create("serviceaccounts", {"metadata": {"name": "default", "namespace": "default"}})
+    with pytest.raises(ApiError) as refused:
+        server.authenticator.identify(f"Bearer {token}")
+
+    assert refused.value.code == 401

@@ -1,0 +1,135 @@
+"""The store: versions, history, watches, restarts."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.store import Key, Object, Revision, Store, Watch, WatchEvent
+
+A = Key("things", "ns", "a")
+
+
+def _thing(name: str = "a", **fields: object) -> Object:
+    labels = fields.pop("labels", {})
+    return {"metadata": {"name": name, "namespace": "ns", "labels": labels}, **fields}
+
+
+def _next(watch: Watch) -> list[WatchEvent]:
+    return asyncio.run(watch.batch(0.01))
+
+
+def test_returned_objects_are_copies(store: Store) -> None:
+    """Changing a read object or the one that was written does not change the store."""
+    given = _thing(spec={"n": 1})
+    store.create(A, given)
+    given["spec"]["n"] = 2
+    store.require(A).decode()["spec"]["n"] = 3
+
+    assert store.require(A).decode()["spec"] == {"n": 1}
+
+
+def test_conflict_leaves_the_object(store: Store) -> None:
+    """A write that expects another version changes nothing."""
+    first = store.create(A, _thing(n=1))
+    store.update(A, _thing(n=2))
+    with pytest.raises(ApiError) as refused:
+        store.update(A, _thing(n=3), expect=first.rv)
+
+    assert refused.value.reason == "Conflict"
+    assert store.require(A).decode()["n"] == 2
+
+
+def test_failed_commit_leaves_memory_alone(store: Store) -> None:
+    """When the disk refuses a row, readers and watchers never saw the change."""
+    watch = store.watch("things", since=store.revision)
+    store._db.execute("PRAGMA query_only=ON")
+    with pytest.raises(sqlite3.OperationalError):
+        store.create(A, _thing())
+    store._db.execute("PRAGMA query_only=OFF")
+
+    assert store.get(A) is None
+    assert _next(watch) == []
+
+
+def test_history_survives_a_restart(tmp_path: Path) -> None:
+    """A reopened store answers watches, old lists and versions as before."""
+    first = Store(tmp_path / "s.db", history=100)
+    start = first.revision
+    first.create(A, _thing(n=1))
+    middle = first.update(A, _thing(n=2)).rv
+    first.delete(A)
+    first.close()
+    second = Store(tmp_path / "s.db", history=100)
+
+    assert [event.type for event in _next(second.watch("things", since=start))] == [
+        "ADDED",
+        "MODIFIED",
+        "DELETED",
+    ]
+    assert [one.decode()["n"] for one in second.list_objects("things", at=middle)] == [2]
+    assert second.create(A, _thing()).rv > middle + 1
+    second.close()
+
+
+def test_compaction_bounds_disk_and_memory(tmp_path: Path) -> None:
+    """However many changes there were, what is kept is bounded, and the present is whole."""
+    kept = Store(tmp_path / "s.db", history=8)
+    for name in ("a", "b"):
+        kept.create(Key("things", "ns", name), _thing(name))
+    for index in range(500):
+        kept.update(A, _thing(n=index))
+    for index in range(200):
+        kept.create(Key("things", "ns", f"t{index}"), _thing(f"t{index}"))
+        kept.delete(Key("things", "ns", f"t{index}"))
+    rows = kept._db.execute("SELECT count(*) FROM log").fetchone()[0]
+    kept.close()
+    reopened = Store(tmp_path / "s.db", history=8)
+
+    assert rows <= 8 * 2 + 2
+    assert [one.key.name for one in reopened.list_objects("things")] == ["a", "b"]
+    assert reopened.require(A).decode()["n"] == 499
+    reopened.close()
+
+
+def test_slow_watcher_is_told_to_list_again(store: Store) -> None:
+    """A watcher that does not read does not make the store grow; it is Expired."""
+    watch = store.watch("things", since=store.revision)
+    store.create(A, _thing())
+    for index in range(20):
+        store.update(A, _thing(n=index))
+    with pytest.raises(ApiError) as refused:
+        _next(watch)
+
+    assert refused.value.code == 410
+
+
+def test_closed_watch_is_forgotten(store: Store) -> None:
+    """A closed watch costs nothing."""
+    with store.watch("things", since=store.revision):
+        pass
+
+    assert not store._watches["things"]
+
+
+def test_last_matching_state_on_leaving(store: Store) -> None:
+    """An object that leaves a selection is shown as it last matched, at the version in which it left."""
+
+    def match(revision: Revision) -> bool:
+        return revision.labels.get("in") == "yes"
+
+    watch = store.watch("things", since=store.revision, match=match)
+    store.create(A, _thing(labels={"in": "yes"}, n=1))
+    left = store.update(A, _thing(labels={}, n=2))
+    gone = _next(watch)[-1]
+
+    assert (gone.type, gone.rv) == ("DELETED", left.rv)
+    assert gone.decode()["n"] == 1
+    assert gone.decode()["metadata"]["resourceVersion"] == str(left.rv)
+
+
+def test_setting_is_made_once(store: Store) -> None:
+    """A setting keeps its first value."""
+    assert [store.setting("key", value) for value in ("one", "two")] == ["one", "one"]
