@@ -117,8 +117,10 @@ def ended(pod: Manifest) -> bool:
 
 
 def ready(pod: Manifest) -> bool:
-    """Whether its Ready condition holds."""
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in _conditions(pod))
+    """Whether it runs and its Ready condition holds."""
+    return pod_phase(pod) == "Running" and any(
+        c.get("type") == "Ready" and c.get("status") == "True" for c in _conditions(pod)
+    )
 
 
 def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:

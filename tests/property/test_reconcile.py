@@ -233,7 +233,7 @@ def summary(world: World) -> dict[str, Any]:
 
 
 limits = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestController = Controller.TestCase
 TestController.settings = limits

@@ -16,6 +16,7 @@ def token_secret(job: ElasticJob, token: str) -> dict[str, Any]:
     secret = child("v1", "Secret", names.token_secret_name(job.metadata.name), job, {})
     return secret | {
         "type": "Opaque",
+        "immutable": True,  # running pods hold the old value for ever
         "data": {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()},
     }
 

@@ -98,7 +98,7 @@ def _suspend(facts: Facts) -> Actions:
     if not going:
         services = facts.services(*_NODE_TYPES)
         return _act(facts, Outcome(Phase.SUSPENDED, "JobSuspended"), delete=_delete(services))
-    message = f"{len(workers) + len(others)} pods have not ended yet"
+    message = f"pods that have not ended yet: {len(workers) + len(others)}"
     outcome = Outcome(facts.job.status.phase or Phase.PENDING, "Suspending", message)
     return _act(facts, outcome, delete=_delete(p for p in going if not manifests.terminating(p)))
 

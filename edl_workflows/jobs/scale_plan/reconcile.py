@@ -89,7 +89,7 @@ def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _Outcome 
     if plan.auto and job.spec.suspend:
         message = f"ElasticJob {job.key} is suspended; its next master asks anew"
         return _Outcome(Phase.FAILED, "JobSuspended", message)
-    if plan.status.phase not in (None, Phase.PENDING):
+    if not plan.auto and plan.status.phase not in (None, Phase.PENDING):
         return None  # begun: what it names may be gone since
     own = sorted(manifests.name_of(p) for p in observed.of("Pod") if manifests.owned_by(p, job))
     nodes = [name for name in own if names.parse_node_name(job.metadata.name, name)]
