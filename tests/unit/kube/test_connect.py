@@ -1,5 +1,7 @@
 """How a cluster is found, and what is said when it is not."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,15 @@ def test_not_in_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(InvalidError, match="service account"):
         Cluster.in_cluster()
+
+
+def test_importing_the_layer_is_cheap() -> None:
+    """No module of the layer imports the client, which takes a second, before a cluster is connected."""
+    code = (
+        "import importlib, pkgutil, sys, edl_workflows.kube as kube\n"
+        "for module in pkgutil.iter_modules(kube.__path__): importlib.import_module('edl_workflows.kube.' + module.name)\n"
+        "assert 'kubernetes' not in sys.modules"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,77 @@
+"""``edl controller run`` as a process: its probes, its log, its end."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.kube import client
+from edl_workflows.kube.resources import LEASES
+from edl_workflows.testing import ApiServerProcess, api_server, free_port
+from tests.unit.controller.support import crds, elastic_job, status_of
+from tests.unit.kube.support import eventually
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServerProcess]:
+    """An API server with the kinds installed."""
+    with api_server(tmp_path) as running:
+        for crd in crds():
+            client.create(running.cluster(), crd)
+        yield running
+
+
+def _start(server: ApiServerProcess, port: int, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "edl_workflows.cli", "controller", "run"]
+    command += ["--kubeconfig", str(server.kubeconfig), "--metrics-port", str(port), *options]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_works_and_ends_on_sigterm(server: ApiServerProcess) -> None:
+    """It reconciles, logs one JSON event a line, gives its lease back on SIGTERM and ends with 0."""
+    port = free_port()
+    process = _start(server, port)
+    try:
+        eventually(lambda: _ready(port), 30)
+        cluster = server.cluster()
+        client.create(cluster, elastic_job())
+        eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=30)
+
+    assert process.returncode == 0, log
+    events = [json.loads(line) for line in log.splitlines()]
+    assert {"controller started", "created", "controller stopped"} <= {event["event"] for event in events}
+    assert client.get(cluster, LEASES, "edl-controller")["spec"]["holderIdentity"] == ""
+
+
+def test_the_port_is_taken(server: ApiServerProcess) -> None:
+    """A port in use is one line on stderr and exit code 6."""
+    port = free_port()
+    first = _start(server, port, "--no-leader-elect")
+    try:
+        eventually(lambda: _ready(port), 30)
+        second = _start(server, port, "--no-leader-elect")
+        _, log = second.communicate(timeout=30)
+    finally:
+        first.terminate()
+        first.communicate(timeout=30)
+
+    assert second.returncode == 6
+    assert f"edl: can't listen on 127.0.0.1:{port}" in log
