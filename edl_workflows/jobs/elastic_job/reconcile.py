@@ -4,7 +4,7 @@ Training pods are made by auto ScalePlans (`scale_plan.reconcile`), which the jo
 counted, and deleted when the job is suspended or has ended.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,12 +12,12 @@ from edl_workflows.jobs import manifests, names
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
 from edl_workflows.jobs.elastic_job import children, pods
 from edl_workflows.jobs.elastic_job.facts import Facts
-from edl_workflows.jobs.elastic_job.model import ElasticJob, Phase
+from edl_workflows.jobs.elastic_job.model import ElasticJob, Phase, ReplicaSpec
 from edl_workflows.jobs.elastic_job.status import Outcome, events, spec_replicas, status_patch
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 
 KEPT_PLANS = 10
-"""Finished plans of a job that stay for users to read; older ones are deleted."""
+"""Finished plans of a job that stay for users to read, of each scale type; older ones are deleted."""
 
 RETRY_SECONDS = 30.0
 """Until the next look at what only a user can change: a foreign object in the way, a refused pod."""
@@ -38,10 +38,9 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     """What to do about a job now."""
     facts = Facts.of(job, observed)
     # 1. Final phases are final; what still runs goes, what ended stays for its logs.
-    if job.finished:
-        return _finished(
-            facts, Outcome(job.status.phase or Phase.FAILED, job.status.reason, job.status.message)
-        )
+    status = job.status
+    if status.phase is not None and status.phase.final:
+        return _finished(facts, Outcome(status.phase, status.reason, status.message))
     # 2. The master's end is the job's end, unless it was an accident.
     if verdict := _verdict(facts):
         return _finished(facts, verdict)
@@ -86,8 +85,7 @@ def _verdict(facts: Facts) -> Outcome | None:
 
 
 def _restart_limit(facts: Facts) -> int:
-    spec = pods.role_spec(facts.job, names.MASTER_TYPE)
-    return spec.restart_count if spec else 3  # the field's default
+    return (pods.role_spec(facts.job, names.MASTER_TYPE) or ReplicaSpec()).restart_count
 
 
 def _suspend(facts: Facts) -> Actions:
@@ -127,8 +125,10 @@ def _blocked(facts: Facts) -> Actions | None:
         return None
     outcome = _phase(facts)
     phase = outcome.phase if facts.master_runs else Phase.PENDING
-    if any(manifests.of_earlier(m, facts.job) for m in foreign):
-        message = f"{foreign[0]['kind']} {manifests.name_of(foreign[0])} of an earlier job of this name is being deleted"
+    if earlier := next((m for m in foreign if manifests.of_earlier(m, facts.job)), None):
+        message = (
+            f"{earlier['kind']} {manifests.name_of(earlier)} of an earlier job of this name is being deleted"
+        )
         return replace(_act(facts, Outcome(phase, "EarlierJob", message)), requeue_after=GARBAGE_SECONDS)
     conflict = Outcome(phase, "NameConflict", manifests.conflict(foreign[0], facts.job))
     return replace(_act(facts, conflict), requeue_after=RETRY_SECONDS)
@@ -138,15 +138,9 @@ def _run(facts: Facts) -> Actions:
     missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
     # The master only once all it needs is there and ours: it must never start with a foreign token.
     create = missing or _new_master(facts)
-    wanted = {(m["kind"], manifests.name_of(m)) for m in create}
-    refused = [r for r in facts.observed.refused if (r.kind, r.name) in wanted]
-    if refused:
-        message = f"the API server refused {refused[0].kind} {refused[0].name}: {refused[0].message}"
-        outcome = Outcome(_phase(facts).phase, "CreateRefused", message)
-        return replace(_act(facts, outcome, create=create), requeue_after=RETRY_SECONDS)
     delete = _delete(p for p in facts.masters[:-1] if manifests.ended(p) and manifests.disrupted(p))
     actions = _act(facts, _phase(facts), create=create, delete=delete)
-    return replace(actions, requeue_after=_until_restart(facts) or None)
+    return actions if actions.requeue_after else replace(actions, requeue_after=_until_restart(facts) or None)
 
 
 def _phase(facts: Facts) -> Outcome:
@@ -161,10 +155,19 @@ def _phase(facts: Facts) -> Outcome:
         return Outcome(Phase.RUNNING, "JobRunning", _waiting(facts.nodes))
     message = _waiting(facts.masters[-1:])
     if before in (Phase.RUNNING, Phase.SCALING, Phase.RESTARTING):
-        return Outcome(Phase.RESTARTING, "JobRestarting", message or "the master is being replaced")
+        return Outcome(Phase.RESTARTING, "JobRestarting", message or _last_end(facts))
     if facts.master is None and before in (None, Phase.CREATED):
         return Outcome(Phase.CREATED, "JobCreated")
     return Outcome(Phase.PENDING, "JobPending", message)
+
+
+def _last_end(facts: Facts) -> str:
+    """Why a master is being replaced."""
+    for master in reversed(facts.masters):
+        code = manifests.exit_of_first_container(master).get("exitCode")
+        if code is not None:
+            return f"{manifests.name_of(master)} ended with exit code {code} (restarts: at most {_restart_limit(facts)})"
+    return "the master's pod is gone and is being replaced"
 
 
 def _waiting(of: Iterable[Manifest]) -> str:
@@ -212,12 +215,24 @@ def _until_restart(facts: Facts) -> float:
 def _act(
     facts: Facts, outcome: Outcome, create: Iterable[Manifest] = (), delete: Iterable[Deletion] = ()
 ) -> Actions:
-    """Everything at once: the children, the plan that an edit of the spec becomes, old plans, the status."""
+    """Everything at once: the children, the plan that an edit of the spec becomes, old plans, the status.
+
+    Refused creations are told in the status, and tried again. An edit counts as seen only when its plan is there.
+    """
+    plan = _spec_plan(facts, outcome)
+    create = (*create, *plan)
+    wanted = {(m["kind"], manifests.name_of(m)) for m in create}
+    refused = [r for r in facts.observed.refused if (r.kind, r.name) in wanted]
+    if refused:
+        message = f"the API server refused {refused[0].kind} {refused[0].name}: {refused[0].message}"
+        outcome = Outcome(outcome.phase, "CreateRefused", message)
+    seen = facts.job.status.spec_replicas if refused and plan else spec_replicas(facts)
     return Actions(
-        create=(*create, *_spec_plan(facts, outcome)),
+        create=create,
         delete=(*delete, *_old_plans(facts)),
-        status=status_patch(facts, outcome),
+        status=status_patch(facts, outcome, seen),
         events=events(facts, outcome),
+        requeue_after=RETRY_SECONDS if refused else None,
     )
 
 
@@ -239,9 +254,11 @@ def _spec_plan(facts: Facts, outcome: Outcome) -> tuple[Manifest, ...]:
     return (plan,)
 
 
-def _old_plans(facts: Facts) -> tuple[Deletion, ...]:
-    finished = [p.metadata for p in facts.plans if p.finished]
-    return tuple(Deletion(names.API_VERSION, SCALE_PLAN, m.name, m.uid) for m in finished[:-KEPT_PLANS])
+def _old_plans(facts: Facts) -> Iterator[Deletion]:
+    for auto in (True, False):  # a master's own plans must not push out those that people wait for
+        finished = [p.metadata for p in facts.plans if p.finished and p.auto is auto]
+        for metadata in finished[:-KEPT_PLANS]:
+            yield Deletion(names.API_VERSION, SCALE_PLAN, metadata.name, metadata.uid)
 
 
 def _delete(objects: Iterable[Manifest]) -> tuple[Deletion, ...]:

@@ -39,8 +39,14 @@ def spec_replicas(facts: Facts) -> dict[str, int]:
     return {role: spec.replicas for role, spec in specs.items() if role != names.MASTER_TYPE}
 
 
-def status_patch(facts: Facts, outcome: Outcome) -> dict[str, Any] | None:
-    """The merge patch that makes the status say `outcome`; None if it does already."""
+def status_patch(facts: Facts, outcome: Outcome, seen: Mapping[str, int]) -> dict[str, Any] | None:
+    """The merge patch that makes the status say `outcome`; None if it does already.
+
+    Args:
+        facts: the job and its world.
+        outcome: phase and reason.
+        seen: replicas of the spec that is the base of the next edit.
+    """
     old = facts.job.status
     plan = facts.plan_in_progress
     new = old.model_copy(
@@ -55,7 +61,7 @@ def status_patch(facts: Facts, outcome: Outcome) -> dict[str, Any] | None:
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
             "master_restarts": facts.restarts,
             "scale_plan": plan.metadata.name if plan and not outcome.phase.final else "",
-            "spec_replicas": spec_replicas(facts),
+            "spec_replicas": dict(seen),
         }
     )
     wanted = new.to_dict()

@@ -322,6 +322,21 @@ def test_edit_of_replicas_becomes_a_plan(running: World) -> None:
     assert status(running)["specReplicas"] == {"ps": 2, "worker": 3}
 
 
+def test_edit_whose_plan_is_refused_is_not_lost(running: World) -> None:
+    """A quota on plans delays an edit; it does not swallow it."""
+    running.refuse["digits-spec-2"] = Refusal("ScalePlan", "digits-spec-2", False, "exceeded quota")
+    running.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}})
+    actions = running.decide("ElasticJob", "digits")
+    running.apply("ElasticJob", "digits", actions)
+    assert (status(running)["phase"], status(running)["reason"]) == ("Running", "CreateRefused")
+    assert actions.requeue_after
+
+    running.refuse.clear()
+    running.settle()
+    assert ("ScalePlan", "digits-spec-2") in running.objects
+    assert status(running)["reason"] == "JobRunning"
+
+
 def test_manual_plan_in_progress_is_scaling(running: World, plan: Make) -> None:
     """While the master carries a plan out the job is Scaling and still Running; then the plan's counts are desired."""
     running.add(plan("grow", replicaResourceSpecs={"worker": {"replicas": 4}}))
@@ -350,13 +365,14 @@ def test_failed_plan_changes_no_desired_count(running: World, plan: Make) -> Non
 
 
 def test_newest_finished_plans_are_kept(running: World, plan: Make) -> None:
-    """Ten finished plans stay for users to read."""
+    """Ten finished plans of each type stay for users to read; a master's many push out none of theirs."""
+    running.add(plan("by-hand") | {"status": {"phase": "Succeeded"}})
     for number in range(14):
         running.add(plan(f"digits-scaleplan-{number}", auto=True))
         running.settle()
 
     left = [name for kind, name in running.objects if kind == "ScalePlan"]
-    assert left == [f"digits-scaleplan-{number}" for number in range(4, 14)]
+    assert left == ["by-hand"] + [f"digits-scaleplan-{number}" for number in range(4, 14)]
 
 
 def test_counters_are_those_of_the_pods(running: World, plan: Make) -> None:
