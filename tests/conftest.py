@@ -1,5 +1,8 @@
 """What all tests share: no test sees the user's own state, and golden files change only when asked."""
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
     )
+
+
+_airflow_home = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Airflow reads its settings when it is first imported, by whichever test: they must stand before."""
+    home = tempfile.mkdtemp(prefix="edl-airflow-")
+    config.stash[_airflow_home] = home
+    (Path(home) / "dags").mkdir()
+    os.environ |= {
+        "AIRFLOW_HOME": home,
+        "AIRFLOW__CORE__DAGS_FOLDER": f"{home}/dags",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Nothing of it stays."""
+    shutil.rmtree(config.stash[_airflow_home], ignore_errors=True)
 
 
 @pytest.fixture

@@ -19,6 +19,14 @@ from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, SCALE_PLANS, Object
 from edl_workflows.testing import ApiServerProcess, api_server
 from tests.unit.controller.support import crds
 
+IN_AIRFLOW = [
+    pytest.mark.airflow,
+    pytest.mark.xdist_group("airflow"),
+    # What Airflow's own modules import and call warns; only ours is ours to correct.
+    pytest.mark.filterwarnings("ignore:::(?!edl_workflows)"),
+]
+"""Marks of a module whose tests run Airflow."""
+
 ENDS = "test/ends"
 """Annotation of a job: the phase in which it ends, a moment after it runs; without it runs until `StandIn.end`."""
 TICK = 0.05
@@ -122,7 +130,7 @@ class StandIn:
         if self.idle or status.get("phase") in ("Succeeded", "Failed"):
             return
         ends = self._ends.get(metadata["name"]) or (metadata.get("annotations") or {}).get(ENDS)
-        wanted = {"phase": "Running", "reason": "", "message": "", "conditions": _ready("True")}
+        wanted: dict[str, Any] = {"phase": "Running", "reason": "", "message": "", "conditions": _ready("True")}
         if job["spec"].get("suspend"):
             wanted = {"phase": "Suspended", "reason": "", "message": "", "conditions": _ready("False")}
         elif status.get("phase") == "Running" and ends:

@@ -1,0 +1,98 @@
+"""Train an elastic job, change it while it trains, evaluate what it learned, and tell who waits for the model.
+
+2 parameter servers and 1 worker begin; 2 workers join; then one parameter server moves to more CPU and a third one comes,
+with a checkpoint, a short stop and a restart from there. The model must pass a gate on held-out data; only then the asset
+``digits_model`` gets an event, with the metrics, and the DAG ``example_retrain_on_data`` runs.
+
+It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_python`` (Python of the training
+containers), ``edl_training_dir`` (folder with the programs), ``edl_work_dir`` (for checkpoints), ``edl_image``.
+"""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG, Asset, Param, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
+from edl_workflows.sensors.elastic_job import ElasticJobSensor
+from edl_workflows.task_groups import checkpoint_migrate_restart
+
+MODEL = Asset("digits_model", uri="edl://models/digits")
+
+with DAG(
+    "example_elastic_training",
+    schedule=None,
+    catchup=False,
+    doc_md=__doc__,
+    tags=["example", "edl-workflows"],
+    default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
+    params={
+        "ps": Param(2, type="integer", minimum=1, description="parameter servers at the beginning"),
+        "workers": Param(1, type="integer", minimum=1, description="workers at the beginning"),
+        "epochs": Param(120, type="integer", minimum=1, description="how often all data is seen"),
+        "step_delay": Param(
+            0.1, type="number", minimum=0, description="seconds of rest a step, to watch it train"
+        ),
+        "warm_up_steps": Param(50, type="integer", description="steps before the job is changed"),
+        "min_accuracy": Param(0.93, type="number", description="gate of the model, on held-out data"),
+    },
+):
+    # [START howto_submit]
+    submit = SubmitElasticJobOperator(
+        task_id="submit", manifest="manifests/digits.yaml", wait_for_completion=False
+    )
+    job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
+    # [END howto_submit]
+
+    # [START howto_wait]
+    running = ElasticJobSensor(
+        task_id="running",
+        name=job,
+        phases=["Running"],
+        step="{{ params.warm_up_steps }}",
+        timeout=600,
+        poke_interval=2,
+    )
+    # [END howto_wait]
+
+    # [START howto_scale]
+    scale = ScaleElasticJobOperator(
+        task_id="scale_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=5)
+    )
+    # [END howto_scale]
+
+    # [START howto_migrate]
+    migrate = checkpoint_migrate_restart(
+        "more_parameter_servers", job=job, replicas=3, migrate={0: {"cpu": "100m"}}
+    )
+    # [END howto_migrate]
+
+    trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
+
+    evaluate = BashOperator(
+        task_id="evaluate",
+        bash_command=(
+            "{{ var.value.get('edl_python', 'python') }} "
+            "{{ var.value.get('edl_training_dir', dag.folder ~ '/training') }}/evaluate_digits.py "
+            "--checkpoint-dir \"$(dirname '{{ ti.xcom_pull('trained')['checkpoint']['uri'] }}')\""
+        ),
+        output_processor=json.loads,
+    )
+
+    # [START howto_publish]
+    @task(outlets=[MODEL])
+    def publish(metrics: dict[str, Any], *, params: Any = None, outlet_events: Any = None) -> None:
+        """Pass the gate and tell who waits for the model."""
+        if metrics["accuracy"] < params["min_accuracy"]:
+            raise AirflowFailException(
+                f"accuracy {metrics['accuracy']} on held-out data is below {params['min_accuracy']}; the model is not published"
+            )
+        outlet_events[MODEL].extra = metrics
+
+    # [END howto_publish]
+
+    submit >> running >> scale >> migrate >> trained >> evaluate >> publish(evaluate.output)  # type: ignore[arg-type]

@@ -1,0 +1,32 @@
+"""A migrated Airflow database, connections to a real API server, and DAGs that run in this process."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.testing import ApiServerProcess
+from tests.airflow import support
+
+cluster, server, stand_in = support.cluster, support.server, support.stand_in
+
+
+@pytest.fixture(scope="session")
+def airflow_db() -> None:
+    """The database of the AIRFLOW_HOME that ``tests/conftest.py`` made."""
+    subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=120
+    )
+
+
+@pytest.fixture
+def connection(
+    airflow_db: None, server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``kubernetes_default`` leads to the test's namespace; triggers fire at once."""
+    extra = {"kube_config_path": str(server.kubeconfig), "namespace": cluster.namespace}
+    text = json.dumps({"conn_type": "kubernetes", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
+    monkeypatch.setattr("edl_workflows.triggers.elastic_job.SETTLE_SECONDS", 0.0)

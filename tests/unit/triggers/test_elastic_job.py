@@ -1,0 +1,232 @@
+"""The trigger: what it stores, when it fires, and whom it spares when Airflow calls on_kill."""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.triggers.base import TriggerEvent
+
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.kube.shared import SHARED
+from edl_workflows.stages import submit
+from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.identity import Identity
+from edl_workflows.testing import ApiServerProcess
+from edl_workflows.triggers import elastic_job as module
+from edl_workflows.triggers.elastic_job import ElasticJobTrigger, StageEvent
+from tests.airflow.support import StandIn, elastic_job, jobs
+
+pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
+
+ME = Identity("airflow/dag/run/task/-1")
+
+
+@dataclass
+class TaskInstance:
+    """What a triggerer tells its trigger about the task."""
+
+    dag_id: str = "dag"
+    run_id: str = "run"
+    task_id: str = "task"
+    map_index: int = -1
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps({"conn_type": "kubernetes", "extra": {}})
+    )
+
+
+def begun(cluster: Cluster, ends: str = "") -> Handle:
+    """A submitted job."""
+    request = submit.SubmitRequest(manifest=elastic_job("mnist", ends=ends))
+    return submit.begin(cluster, request, ME)
+
+
+def trigger(server: ApiServerProcess, handle: Handle, **changes: Any) -> ElasticJobTrigger:
+    """As an operator makes it, after the way through the database."""
+    made = ElasticJobTrigger(
+        handle=handle.model_dump(mode="json"),
+        connection={"kubernetes_conn_id": "kubernetes_default", "config_file": str(server.kubeconfig)},
+        **{"on_kill_action": "delete", **changes},
+    )
+    return stored(made)
+
+
+def stored(made: ElasticJobTrigger) -> ElasticJobTrigger:
+    """What a triggerer makes of what was stored."""
+    path, kwargs = made.serialize()
+    name, _, attribute = path.rpartition(".")
+    again: ElasticJobTrigger = getattr(import_module(name), attribute)(**json.loads(json.dumps(kwargs)))
+    again.task_instance = TaskInstance()  # type: ignore[assignment]
+    return again
+
+
+async def fire(made: ElasticJobTrigger) -> StageEvent:
+    """Its event."""
+    event: TriggerEvent = await anext(made.run())  # type: ignore[arg-type]
+    return StageEvent.model_validate(json.loads(json.dumps(event.payload)))
+
+
+def test_stored_arguments_are_a_fixed_point_without_secrets(
+    server: ApiServerProcess, cluster: Cluster
+) -> None:
+    """Airflow keeps them in the clear: a connection's id and an object's name, and nothing of the manifest."""
+    made = trigger(server, begun(cluster))
+
+    assert stored(made).serialize() == made.serialize()
+    assert set(made.serialize()[1]) == {"handle", "connection", "deadline", "on_kill_action", "link"}
+    assert "containers" not in json.dumps(made.serialize()[1])
+
+
+def test_it_fires_with_the_outputs(server: ApiServerProcess, cluster: Cluster, stand_in: StandIn) -> None:
+    """One event, from which the task can end without another look."""
+    event = asyncio.run(fire(trigger(server, begun(cluster, "Succeeded"))))
+
+    assert event.status == "success"
+    assert event.outputs is not None
+    assert event.outputs.phase == "Succeeded"
+
+
+def test_it_tells_failure_and_timeout_apart(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """By the branch of our errors' tree, so that the task raises the right one."""
+    failed = asyncio.run(fire(trigger(server, begun(cluster, "Failed"))))
+    late = asyncio.run(fire(trigger(server, begun(cluster), deadline=time.time() - 1)))
+
+    assert (failed.status, failed.error) == ("failed", "JobFailedError")
+    assert (late.status, late.error) == ("timeout", "StageTimeoutError")
+
+
+def test_an_absent_connection_is_an_event_and_no_crash(cluster: Cluster) -> None:
+    """A crash would be retried for nothing."""
+    made = ElasticJobTrigger(
+        handle=begun(cluster).model_dump(mode="json"), connection={"kubernetes_conn_id": "absent"}
+    )
+
+    event = asyncio.run(fire(made))
+
+    assert event.error == "InvalidError"
+    assert "Airflow has no connection 'absent'" in event.message
+
+
+def test_many_triggers_share_one_watch(server: ApiServerProcess, cluster: Cluster, stand_in: StandIn) -> None:
+    """What a hundred waits cost the API server is what one does."""
+    stand_in.idle = True
+    handle = begun(cluster)
+
+    async def scenario() -> list[StageEvent]:
+        waits = [asyncio.create_task(fire(trigger(server, handle))) for _ in range(100)]
+        while len(SHARED) == 0 or sum(w.users for w in SHARED._watches.values()) < len(waits):
+            await asyncio.sleep(0.05)
+        assert len(SHARED) == 1
+        stand_in.end("mnist")
+        stand_in.idle = False
+        return await asyncio.gather(*waits)
+
+    events = asyncio.run(scenario())
+
+    assert {event.status for event in events} == {"success"}
+    assert len(SHARED) == 0
+
+
+async def kill(made: ElasticJobTrigger) -> None:
+    """As a triggerer kills it: on_kill is interrupted after a moment, and what it began goes on."""
+    killing = asyncio.create_task(made.on_kill())
+    await asyncio.sleep(0.01)
+    killing.cancel()
+    while module._BACKGROUND:
+        await asyncio.wait(module._BACKGROUND)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("state", "lives"),
+    [
+        ("failed", False),
+        ("success", False),
+        ("skipped", False),  # the run's time was up
+        ("deferred", True),  # another triggerer has it, or the next attempt
+        ("running", True),  # cleared: the next attempt goes on with the job
+        (None, True),  # cleared, and not yet scheduled
+    ],
+)
+def test_on_kill_deletes_only_for_a_task_that_was_killed(
+    server: ApiServerProcess,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str | None,
+    lives: bool,
+) -> None:
+    """Airflow 3.3 calls it also on failover and while a cleared task's next attempt begins."""
+
+    def states(**_query: Any) -> dict[str, dict[str, str | None]]:
+        time.sleep(0.2)  # longer than Airflow waits
+        return {"run": {"task": state}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+
+    asyncio.run(kill(trigger(server, begun(cluster))))
+
+    assert ("mnist" in jobs(cluster)) is lives
+
+
+def test_on_kill_spares_what_the_next_attempt_adopted(
+    server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the task's state says killed: the mark on the object has moved on."""
+    monkeypatch.setattr(
+        RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
+    )
+    made = trigger(server, begun(cluster))
+    submit.begin(
+        cluster, submit.SubmitRequest(manifest=elastic_job("mnist")), Identity(ME.owner, attempt="2")
+    )
+
+    asyncio.run(kill(made))
+
+    assert "mnist" in jobs(cluster)
+
+
+@pytest.mark.parametrize(("action", "suspended"), [("suspend", True), ("keep", False)])
+def test_on_kill_action(
+    server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, action: str, suspended: bool
+) -> None:
+    """A killed task can also leave its job suspended, or leave it be."""
+    monkeypatch.setattr(
+        RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
+    )
+
+    asyncio.run(kill(trigger(server, begun(cluster), on_kill_action=action)))
+
+    assert bool(jobs(cluster)["mnist"]["spec"].get("suspend")) is suspended
+
+
+def test_on_kill_after_the_event_does_nothing(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow calls it for a generator that has fired but not ended."""
+    monkeypatch.setattr(
+        RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
+    )
+    handle = begun(cluster)
+    made = trigger(server, handle, deadline=time.time() - 1)
+
+    async def scenario() -> None:
+        generator = made.run()
+        await anext(generator)  # type: ignore[arg-type]
+        await kill(made)
+
+    asyncio.run(scenario())
+
+    assert client.find(cluster, ELASTIC_JOBS, "mnist") is not None
