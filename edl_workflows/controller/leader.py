@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.exceptions import ConflictError, EdlError
+from edl_workflows.exceptions import EdlError
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster
 from edl_workflows.kube.resources import LEASES, Object
@@ -111,11 +111,11 @@ class Elector:
         began = self._clock()
         try:
             held = self._take(began)
-        except ConflictError:
-            held = False  # another candidate was quicker
         except EdlError as error:
-            log.warning("lease request failed", lease=self._election.name, error=str(error))
-            return False  # whoever leads goes on leading until its time is over
+            # Nothing is known of the lease (a conflict: somebody wrote it between our read and our write). Whoever leads
+            # goes on leading until its time is over.
+            log.info("lease request failed", lease=self._election.name, error=str(error))
+            return False
         self._leads_until = began + self._election.renew_seconds if held else float("-inf")
         return held
 

@@ -120,7 +120,19 @@ def _send_once(cluster: Cluster, request: Request) -> Any:
     started = time.monotonic()
     code = 0
     try:
-        response = cluster.api_client.call_api(
+        response = _call(cluster, request)
+        code = response.status
+    except Exception as error:
+        code = getattr(error, "status", None) or 0
+        raise
+    finally:
+        cluster.observer(RequestRecord(request.verb, request.plural, code, time.monotonic() - started))
+    return response
+
+
+def _call(cluster: Cluster, request: Request) -> Any:
+    try:
+        return cluster.api_client.call_api(
             request.path,
             _METHODS[request.verb],
             query_params=list(request.query),
@@ -130,13 +142,13 @@ def _send_once(cluster: Cluster, request: Request) -> Any:
             _preload_content=False,
             _request_timeout=(CONNECT_SECONDS, request.read_seconds or cluster.policy.read_seconds),
         )
-        code = response.status
-    except Exception as error:
-        code = getattr(error, "status", None) or 0
+    except AttributeError as error:
+        # The client decodes every error's body, and fails on a broken TLS handshake, which has none.
+        from kubernetes.client.exceptions import ApiException
+
+        if isinstance(error.__context__, ApiException):
+            raise error.__context__ from None
         raise
-    finally:
-        cluster.observer(RequestRecord(request.verb, request.plural, code, time.monotonic() - started))
-    return response
 
 
 def lines(response: Any) -> Iterator[bytes]:

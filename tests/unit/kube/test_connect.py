@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.exceptions import ForbiddenError, InvalidError, UnavailableError
+from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import PODS
 from edl_workflows.testing import ApiServerProcess
 
 
@@ -79,3 +82,25 @@ def test_importing_the_layer_is_cheap() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert run.returncode == 0, run.stderr
+
+
+def test_untrusted_certificate(server: ApiServerProcess, tmp_path: Path) -> None:
+    """A server whose certificate is not trusted is told as that."""
+    settings = yaml.safe_load(server.kubeconfig.read_text())
+    settings["clusters"][0]["cluster"].pop("certificate-authority-data")
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(settings))
+
+    with pytest.raises(UnavailableError, match="certificate"):
+        client.get(Cluster.from_kubeconfig(file), PODS, "a")
+
+
+def test_wrong_token(server: ApiServerProcess, tmp_path: Path) -> None:
+    """Credentials that the server does not know are a ForbiddenError that says what to do."""
+    settings = yaml.safe_load(server.kubeconfig.read_text())
+    settings["users"][0]["user"]["token"] = "stale"
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(settings))
+
+    with pytest.raises(ForbiddenError, match="renew"):
+        client.get(Cluster.from_kubeconfig(file), PODS, "a")
