@@ -8,7 +8,7 @@ from edl_workflows.cli import main
 
 def test_print_gives_every_definition(capsys: pytest.CaptureFixture[str]) -> None:
     """The output is a YAML stream that `kubectl apply` takes."""
-    assert main.run(["crds", "print"]) == 0
+    assert main(["crds", "print"]) == 0
     printed = list(yaml.safe_load_all(capsys.readouterr().out))
 
     assert [p["metadata"]["name"] for p in printed] == [
@@ -19,5 +19,5 @@ def test_print_gives_every_definition(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_print_of_an_unknown_definition_names_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt name is wrong input, and the answer says what there is."""
-    assert main.run(["crds", "print", "elasticjob"]) == 2
+    assert main(["crds", "print", "elasticjob"]) == 2
     assert "there is no definition 'elasticjob'; there are elasticjobs, scaleplans" in capsys.readouterr().err
