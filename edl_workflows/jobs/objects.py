@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
@@ -167,6 +177,13 @@ class Metadata(Model):
     annotations: dict[str, str] = Field(default_factory=dict)
     owner_references: list[OwnerReference] = Field(default_factory=list)
     finalizers: list[str] = Field(default_factory=list)
+
+    @field_validator("labels", "annotations", "owner_references", "finalizers", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: object, info: ValidationInfo) -> object:
+        """``labels:`` with nothing behind it is no mistake for the API server either."""
+        empty: dict[str, str] | list[str] = {} if info.field_name in ("labels", "annotations") else []
+        return empty if value is None else value
 
 
 class Condition(Status):

@@ -261,6 +261,19 @@ def test_all_problems_are_told_at_once(job: Make) -> None:
     ]
 
 
+def test_empty_metadata_is_no_mistake(job: Make) -> None:
+    """What YAML calls null, as after ``labels:``, the API server drops."""
+    manifest = job()
+    manifest["metadata"] |= {
+        "labels": None,
+        "annotations": None,
+        "ownerReferences": None,
+        "creationTimestamp": None,
+    }
+
+    assert ElasticJob.parse(manifest).metadata.labels == {}
+
+
 def test_longest_name_fits(job: Make) -> None:
     """A job with the longest name has services whose names Kubernetes takes."""
     from edl_workflows.jobs import names
