@@ -186,12 +186,10 @@ def _pending(run: PlanRun, world: World, now: float) -> Advance:
 
 
 def _checkpointing(run: PlanRun, world: World, now: float) -> Advance:
-    if not run.begun:
-        return replace(run, begun=True), (Effect.ASK_CHECKPOINT,)
     if isinstance(world.save, str):
         return _fail(run, now, "CheckpointFailed", world.save)
     if world.save is None:
-        return run, ()
+        return run, (Effect.ASK_CHECKPOINT,)  # again and again: a lost server may have voided the request
     return _enter(replace(run, checkpoint=world.save), Phase.CHECKPOINTED, now), ()
 
 

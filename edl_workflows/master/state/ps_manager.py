@@ -66,9 +66,9 @@ class Change:
     cause: Cause
     target: tuple[int, ...]
     number: int = 0
-    ready: frozenset[str] = frozenset()
+    ready: tuple[str, ...] = ()
     draining: bool = False
-    drained: frozenset[str] = frozenset()
+    drained: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,18 +133,19 @@ def number(versions: Versions, registered: frozenset[int]) -> Versions:
 def report_ready(versions: Versions, node: str, version: int) -> Versions:
     """A node's process of a version is prepared."""
     change = versions.change
-    if change is None or change.number != version:
+    if change is None or change.number != version or node in change.ready:
         return versions
-    return replace(versions, change=replace(change, ready=change.ready | {node}))
+    return replace(versions, change=replace(change, ready=(*change.ready, node)))
 
 
 def forget_reports(versions: Versions, node: str) -> Versions:
     """The node's processes are gone: what they reported does not hold any more."""
     change = versions.change
-    if change is None or node not in change.ready | change.drained:
+    if change is None or node not in (*change.ready, *change.drained):
         return versions
-    kept = replace(change, ready=change.ready - {node}, drained=change.drained - {node})
-    return replace(versions, change=kept)
+    ready = tuple(other for other in change.ready if other != node)
+    drained = tuple(other for other in change.drained if other != node)
+    return replace(versions, change=replace(change, ready=ready, drained=drained))
 
 
 def drain(versions: Versions) -> Versions:
@@ -156,9 +157,11 @@ def drain(versions: Versions) -> Versions:
 def report_drained(versions: Versions, node: str, version: int) -> Versions:
     """A process of the active version has stopped between two steps."""
     change = versions.change
-    if change is None or not change.draining or versions.active is None or versions.active.number != version:
+    if change is None or not change.draining or node in change.drained:
         return versions
-    return replace(versions, change=replace(change, drained=change.drained | {node}))
+    if versions.active is None or versions.active.number != version:
+        return versions
+    return replace(versions, change=replace(change, drained=(*change.drained, node)))
 
 
 def ps_ready(versions: Versions) -> bool:

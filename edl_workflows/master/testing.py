@@ -1,0 +1,325 @@
+"""A whole job in memory, to test the master's state against: nodes that act as agents do, a controller, crashes.
+
+Pure like the state. Each method is one small thing that can happen at any time; `calm` lets everything happen until nothing
+does. The model is the set of shards that it was trained with, so that lost or forgotten data shows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from edl_workflows.exceptions import EdlError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import Phase, ScalePlanSpec
+from edl_workflows.master.state import messages, observations, views
+from edl_workflows.master.state.job import JobDocument, JobState, PlanSeen, Said
+from edl_workflows.master.state.observations import PodPhase, PodSeen
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.transitions import settle
+from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState, ShardKey
+from edl_workflows.protocol.nodes import (
+    Directive,
+    ExitReport,
+    Heartbeat,
+    NodeRef,
+    ProcessReport,
+    ProcessState,
+    Registration,
+)
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
+
+Ref = tuple[str, int]
+DATA = "train"
+
+
+@dataclass
+class SimulatedPod:
+    """A pod and the agent in it.
+
+    Attributes:
+        unanswered: shards that it trained and whose acknowledgement is not known to be stored.
+        waiting: its training process ended, and the agent was told to wait for a version after that.
+    """
+
+    type: str
+    id: int
+    phase: PodPhase = PodPhase.PENDING
+    exit_code: int | None = None
+    unanswered: list[ShardKey] = field(default_factory=list)
+    waiting: int = 0
+
+    @property
+    def ref(self) -> NodeRef:
+        """Its node."""
+        return NodeRef(type=self.type, id=self.id)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is somebody in it."""
+        return self.phase is PodPhase.RUNNING
+
+
+@dataclass
+class SimulatedPlan:
+    """A ScalePlan as the cluster has it. An auto one has pods, a manual one a spec."""
+
+    uid: str
+    name: str
+    spec: ScalePlanSpec | None = None
+    create: tuple[Ref, ...] = ()
+    remove: tuple[Ref, ...] = ()
+    phase: Phase | None = None
+
+
+class SimulatedJob:
+    """The world around one `JobState`.
+
+    Args:
+        settings: of the job.
+        shards: how many there are to train with.
+    """
+
+    def __init__(self, settings: JobSettings, shards: int = 40) -> None:
+        self.settings = settings
+        self.now = 1000.0
+        self.state = JobState(settings, watches_pods=True)
+        self.state.shards.register(DatasetParams(name=DATA, size=shards, shard_size=1))
+        self.shards = shards
+        self.stored = b""
+        self.published = Said()
+        self.pods: dict[Ref, SimulatedPod] = {}
+        self.created: list[Ref] = []
+        self.removed: list[Ref] = []
+        self.plans: dict[str, SimulatedPlan] = {}
+        self.models: dict[int, set[int]] = {}
+        self.saved: dict[str, set[int]] = {}
+        self.versions_seen: dict[int, tuple[int, ...]] = {}
+        self.steps: dict[int, int] = {}
+        self.settle()
+        self.commit()
+
+    def settle(self) -> None:
+        """The master draws its consequences."""
+        settle(self.state, self.now)
+
+    def commit(self) -> None:
+        """The master stores its state, and what follows from a stored state happens."""
+        self.state.said = views.say(self.state)
+        document = self.state.document()
+        self.stored, self.published = document.to_json(), document.said
+        for pod in self.pods.values():
+            pod.unanswered.clear()
+        for cluster in (self.published.directive.active, self.published.directive.next):
+            if cluster is not None:
+                ids = tuple(member.id for member in cluster.ps)
+                assert self.versions_seen.setdefault(cluster.version, ids) == ids, (
+                    "a version changed its servers"
+                )
+        for plan in document.pod_plans.open:
+            name = plan.name(self.settings.name)
+            if name not in self.plans:
+                self.check_removals(document, plan.remove)
+                self.plans[name] = SimulatedPlan(name, name, create=plan.create, remove=plan.remove)
+
+    def check_removals(self, document: JobDocument, remove: tuple[Ref, ...]) -> None:
+        """No parameter server is taken away that anybody may still need."""
+        versions = document.versions
+        for node_type, node_id in remove:
+            if node_type == names.PS_TYPE:
+                assert node_id not in versions.kept, f"ps-{node_id} is needed: {versions}"
+
+    def crash(self) -> None:
+        """The master dies, and another goes on from what is stored."""
+        self.state = JobState(self.settings, JobDocument.from_json(self.stored), watches_pods=True)
+        self.observe()
+
+    def observe(self) -> None:
+        """The master sees the cluster."""
+        auto = {plan.name: plan.phase for plan in self.plans.values() if plan.spec is None}
+        observations.pod_plans_seen(self.state, auto, self.now)
+        seen = [PodSeen(pod.type, pod.id, pod.phase, pod.exit_code) for pod in self.pods.values()]
+        observations.pods(self.state, seen, self.now)
+        manual = [
+            PlanSeen(plan.uid, plan.name, plan.spec, plan.phase)
+            for plan in self.plans.values()
+            if plan.spec is not None
+        ]
+        observations.plans(self.state, manual)
+        self.settle()
+
+    def record(self) -> None:
+        """The status of the plan that is being carried out shows what is stored of it."""
+        run = JobDocument.from_json(self.stored).plan
+        if run is None:
+            return
+        plan = next((plan for plan in self.plans.values() if plan.uid == run.uid), None)
+        if plan is not None:
+            assert plan.phase is None or not plan.phase.final or plan.phase is run.phase, (
+                "a final phase changed"
+            )
+            plan.phase = run.phase
+        observations.plan_recorded(self.state, run.uid, run.serial)
+        self.settle()
+
+    def control(self) -> None:
+        """The controller carries auto plans out."""
+        for plan in self.plans.values():
+            if plan.spec is None and plan.phase is None:
+                for ref in plan.create:
+                    assert ref not in self.created, f"the id of {ref} is used twice"
+                    self.created.append(ref)
+                    self.pods[ref] = SimulatedPod(*ref)
+                for ref in plan.remove:
+                    self.removed.append(ref)
+                    self.pods.pop(ref, None)
+                plan.phase = Phase.SUCCEEDED
+
+    def start_pods(self) -> None:
+        """Pending pods begin to run."""
+        for pod in self.pods.values():
+            if pod.phase is PodPhase.PENDING:
+                pod.phase = PodPhase.RUNNING
+
+    def kill(self, ref: Ref, code: int = 137) -> None:
+        """A pod dies."""
+        pod = self.pods[ref]
+        if pod.runs:
+            pod.phase, pod.exit_code = PodPhase.FAILED, code
+
+    def submit(self, name: str, spec: ScalePlanSpec) -> None:
+        """Somebody wants the job changed."""
+        self.plans[name] = SimulatedPlan(f"uid-{name}", name, spec=spec)
+
+    def delete_plan(self, name: str) -> None:
+        """Somebody deletes a plan."""
+        self.plans.pop(name, None)
+
+    def act(self, ref: Ref) -> None:
+        """The agent of a pod does what it is told, and says everything again."""
+        pod = self.pods.get(ref)
+        if pod is None or not pod.runs:
+            return
+        messages.register(
+            self.state, Registration(node=pod.ref, rank=0, incarnation=f"{pod.type}{pod.id}"), self.now
+        )
+        messages.heartbeat(self.state, Heartbeat(node=pod.ref, incarnation=f"{pod.type}{pod.id}"), self.now)
+        known = self.state.nodes.find(*ref) is not None
+        directive = views.directive_for(self.published, str(pod.ref), known=known)
+        if directive.stop or (directive.finished and pod.type == names.PS_TYPE):
+            self._exit(pod, directive.active.version if directive.active else 0, 0)
+        else:
+            self._processes(pod, directive)
+        self.settle()
+
+    def _processes(self, pod: SimulatedPod, directive: Directive) -> None:
+        for cluster in (directive.active, directive.next):
+            if cluster is not None and self._takes_part(pod, cluster):
+                self._report(pod, cluster.version, ProcessState.READY)
+        active = directive.active
+        if active is None or pod.type == names.PS_TYPE or pod.waiting >= active.version:
+            return
+        if not self._serves(active):
+            self._exit(pod, active.version, 2)
+            return
+        self._load(active)
+        chief = pod.id == active.chief_id
+        if directive.drain:
+            self._settle_shards(pod, active)
+            self._report(pod, active.version, ProcessState.DRAINED)
+        if chief and directive.save:
+            self._save(pod, active, directive.save)
+        elif not directive.drain:
+            self._train(pod, active)
+
+    def _takes_part(self, pod: SimulatedPod, cluster: Cluster) -> bool:
+        return pod.type != names.PS_TYPE or any(member.id == pod.id for member in cluster.ps)
+
+    def _serves(self, cluster: Cluster) -> bool:
+        servers = (self.pods.get((names.PS_TYPE, member.id)) for member in cluster.ps)
+        return all(server is not None and server.runs for server in servers)
+
+    def _load(self, active: Cluster) -> None:
+        """The first process of a version restores the model."""
+        if active.version not in self.models:
+            self.models[active.version] = set(self.saved[active.restore.uri]) if active.restore else set()
+            self.steps[active.version] = active.restore.step if active.restore else 0
+
+    def _report(self, pod: SimulatedPod, version: int, what: ProcessState) -> None:
+        messages.process_report(self.state, ProcessReport(node=pod.ref, version=version, state=what))
+
+    def _settle_shards(self, pod: SimulatedPod, active: Cluster) -> None:
+        self.state.shards.acknowledge(DATA, AckRequest(node=pod.ref, done=pod.unanswered), self.now)
+
+    def _save(self, pod: SimulatedPod, active: Cluster, request: str = "") -> None:
+        begin = CheckpointBegin(node=pod.ref, version=active.version, request=request)
+        try:
+            ticket = messages.checkpoint_begin(self.state, begin)
+        except EdlError:
+            return  # the version changed meanwhile
+        uri = f"{active.version}/{ticket.id}/{len(self.saved)}"
+        self.saved[uri] = set(self.models[active.version])
+        end = CheckpointEnd(node=pod.ref, uri=uri, step=self.steps[active.version])
+        messages.checkpoint_end(self.state, ticket.id, end, self.now)
+
+    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+        self._settle_shards(pod, active)
+        if not views.may_lease(self.state, active.version):
+            return
+        holding = sorted({key.lease for key in pod.unanswered})
+        request = LeaseRequest(node=pod.ref, version=active.version, max_shards=2, holding=holding)
+        reply = self.state.shards.lease(DATA, request, self.now)
+        if reply.state is LeaseState.END:
+            self._exit(pod, active.version, 0)
+            return
+        for shard in reply.shards:
+            self.models[active.version].add(shard.start)
+            pod.unanswered.append(shard)
+            self.steps[active.version] += 1
+        self._settle_shards(pod, active)
+        step = StepReport(
+            node=pod.ref,
+            version=active.version,
+            step=self.steps[active.version],
+            time=self.now,
+            first_step_time=self.now,
+        )
+        messages.step_report(self.state, step)
+
+    def save_periodically(self) -> None:
+        """The chief saves by itself."""
+        active = self.published.directive.active
+        pod = self.pods.get((names.WORKER_TYPE, active.chief_id)) if active else None
+        if active is not None and pod is not None and pod.runs and active.version in self.models:
+            self._save(pod, active)
+            self.settle()
+
+    def _exit(self, pod: SimulatedPod, version: int, code: int) -> None:
+        report = ExitReport(node=pod.ref, incarnation=f"{pod.type}{pod.id}", version=version, code=code)
+        verdict = messages.exit_report(self.state, report, self.now)
+        if verdict is None:
+            return  # it asks again
+        if verdict.wait:
+            pod.waiting = version
+        else:
+            pod.phase = PodPhase.FAILED if code else PodPhase.SUCCEEDED
+            pod.exit_code = code
+
+    def everything(self) -> Iterator[None]:
+        """One round in which all happens that can."""
+        self.observe()
+        self.commit()
+        self.control()
+        self.start_pods()
+        yield
+        for ref in list(self.pods):
+            self.act(ref)
+            yield
+        self.commit()
+        self.record()
+        self.now += 1.0
+
+    def calm(self, rounds: int = 60) -> None:
+        """Everything goes well for so many rounds."""
+        for _ in range(rounds):
+            for _ in self.everything():
+                pass
