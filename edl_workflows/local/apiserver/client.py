@@ -9,7 +9,8 @@ from typing import Any
 
 from edl_workflows.local.apiserver import errors, patches, selectors
 from edl_workflows.local.apiserver.catalog import Resource
-from edl_workflows.local.apiserver.registry import DeleteOptions, Registry, WriteOptions
+from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.registry import Registry, WriteOptions
 from edl_workflows.local.apiserver.store import Key, Object
 
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import structlog
 
 from edl_workflows.local.apiserver import builtin, crds, errors, store
-from edl_workflows.local.apiserver.registry import (
+from edl_workflows.local.apiserver.deletion import (
     BACKGROUND,
     FOREGROUND,
     FOREGROUND_FINALIZER,
     ORPHAN_FINALIZER,
     DeleteOptions,
-    Registry,
 )
+from edl_workflows.local.apiserver.registry import Registry
 from edl_workflows.local.apiserver.store import Change, Key, Object, Revision
 
 _log = structlog.get_logger(__name__)

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from starlette.responses import Response, StreamingResponse
 
 from edl_workflows.local.apiserver import auth, errors, metadata, requests, store, views
-from edl_workflows.local.apiserver.registry import DeleteOptions, Registry
+from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.registry import Registry
 from edl_workflows.local.apiserver.store import Key, Object
 
 

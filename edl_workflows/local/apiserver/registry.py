@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from edl_workflows.local.apiserver import admission, builtin, crds, errors, metadata, schemas
+from edl_workflows.local.apiserver import admission, builtin, crds, deletion, errors, metadata, schemas
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.deletion import DeleteOptions
 from edl_workflows.local.apiserver.store import Key, Object, Revision, Store
 
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
-BACKGROUND, FOREGROUND, ORPHAN = "Background", "Foreground", "Orphan"
-FOREGROUND_FINALIZER, ORPHAN_FINALIZER = "foregroundDeletion", "orphan"
 _GENERATE_ATTEMPTS = 8
+_DELETE = DeleteOptions()
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,6 @@ class WriteOptions:
     dry_run: bool = False
     validation: str = WARN
     subresource: str = ""
-
-
-@dataclass(frozen=True)
-class DeleteOptions:
-    """How to delete.
-
-    Attributes:
-        grace: seconds between SIGTERM and SIGKILL (pods); None: what the object says.
-        propagation: ``Background`` deletes dependents after, ``Foreground`` before, ``Orphan`` leaves them.
-        uid: delete only this very object.
-        rv: delete only this version of it.
-        dry_run: do everything but store.
-    """
-
-    grace: int | None = None
-    propagation: str = BACKGROUND
-    uid: str = ""
-    rv: str = ""
-    dry_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +146,7 @@ class Registry:
         return self._replace(resource, current, obj, options, warnings)
 
     def delete(
-        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
+        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = _DELETE
     ) -> Outcome:
         """Delete an object, or mark it for deletion while finalizers, dependents or its grace period hold it.
 
@@ -176,10 +157,10 @@ class Registry:
         if resource.id == "namespaces" and name in admission.PROTECTED_NAMESPACES:
             raise errors.forbidden(resource.id, name, "this namespace may not be deleted")
         obj = current.decode()
-        self._check_preconditions(resource, current, obj, options)
+        deletion.check_preconditions(resource, current, obj, options)
         meta = obj["metadata"]
-        grace = self._grace(resource, obj, options)
-        finalizers = self._finalizers(resource, meta, options)
+        grace = deletion.grace_seconds(resource, obj, options)
+        finalizers = deletion.finalizers(resource, meta, options)
         waiting = bool(finalizers) or grace > 0 or resource.id in admission.EMPTIED_FIRST
         if options.dry_run:
             return Outcome(obj, gone=not waiting)
@@ -237,7 +218,7 @@ class Registry:
             return
         obj = current.decode()
         change(obj["metadata"])
-        if _released(resource, obj):
+        if deletion.released(resource, obj):
             self._remove(resource, current, obj)
         else:
             self.store.update(key, obj)
@@ -327,41 +308,10 @@ class Registry:
             obj["metadata"]["generation"] = before.get("generation", 0) + 1
         if options.dry_run:
             return Outcome(obj, warnings)
-        if _released(resource, obj):
+        if deletion.released(resource, obj):
             removed = self._remove(resource, current, obj)
             return Outcome(removed.obj, warnings, gone=True)
         return Outcome(self._after(resource, self.store.update(current.key, obj)), warnings)
-
-    def _check_preconditions(
-        self, resource: Resource, current: Revision, obj: Object, options: DeleteOptions
-    ) -> None:
-        uid = obj["metadata"]["uid"]
-        if options.uid and options.uid != uid:
-            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}"
-            raise errors.conflict(resource.id, current.key.name, why)
-        if options.rv and options.rv != str(current.rv):
-            why = f"Precondition failed: ResourceVersion in precondition: {options.rv}, ResourceVersion in object meta: {current.rv}"
-            raise errors.conflict(resource.id, current.key.name, why)
-
-    def _grace(self, resource: Resource, obj: Object, options: DeleteOptions) -> int:
-        # Nobody runs a pod without a node or one that has ended, so nobody would finish its deletion.
-        if not resource.graceful or not obj["spec"].get("nodeName"):
-            return 0
-        if obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            return 0
-        asked = (
-            options.grace if options.grace is not None else int(obj["spec"]["terminationGracePeriodSeconds"])
-        )
-        return max(asked, 0)
-
-    def _finalizers(self, resource: Resource, meta: Object, options: DeleteOptions) -> list[str]:
-        own = [
-            one for one in meta.get("finalizers") or [] if one not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)
-        ]
-        if resource.id == builtin.CRDS and crds.CLEANUP_FINALIZER not in own:
-            own.append(crds.CLEANUP_FINALIZER)
-        extra = {FOREGROUND: [FOREGROUND_FINALIZER], ORPHAN: [ORPHAN_FINALIZER]}.get(options.propagation, [])
-        return own + extra
 
     def _remove(self, resource: Resource, current: Revision, obj: Object) -> Outcome:
         last = self.store.delete(current.key, last=obj).decode()
@@ -425,11 +375,3 @@ def _combine(resource: Resource, old: Object, new: Object, subresource: str) -> 
 def _spec_changed(resource: Resource, old: Object, new: Object) -> bool:
     skipped = {"metadata", "apiVersion"} | ({"status"} if resource.has_status else set())
     return any(old.get(field) != new.get(field) for field in (old.keys() | new.keys()) - skipped)
-
-
-def _released(resource: Resource, obj: Object) -> bool:
-    """Whether nothing holds an object that is to be deleted: its finalizers are gone, its grace is over."""
-    meta = obj["metadata"]
-    if not meta.get("deletionTimestamp") or meta.get("finalizers") or resource.id in admission.EMPTIED_FIRST:
-        return False
-    return not meta.get("deletionGracePeriodSeconds")

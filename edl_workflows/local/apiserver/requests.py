@@ -9,9 +9,10 @@ from typing import Any
 import yaml
 from starlette.requests import Request
 
-from edl_workflows.local.apiserver import discovery, errors, patches, protobuf, registry
+from edl_workflows.local.apiserver import deletion, discovery, errors, patches, protobuf, registry
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
-from edl_workflows.local.apiserver.registry import DeleteOptions, WriteOptions
+from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.registry import WriteOptions
 from edl_workflows.local.apiserver.store import Object
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
@@ -123,6 +124,16 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Safe YAML without aliases: a few of them, nested, make a small body a huge object."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose as the base class does, but refuse an alias."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("YAML aliases are not accepted")
+        return super().compose_node(parent, index)
+
+
 def parse(body: bytes, kind: str) -> Any:
     """A JSON or YAML body, or one of the protobuf bodies that kubectl sends.
 
@@ -136,7 +147,7 @@ def parse(body: bytes, kind: str) -> Any:
             f"the body of the request was in an unknown format - {kind}; send application/json"
         )
     try:
-        return yaml.safe_load(body) if kind.endswith("yaml") else json.loads(body)
+        return yaml.load(body, _PlainLoader) if kind.endswith("yaml") else json.loads(body)  # noqa: S506 - a SafeLoader
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise errors.bad_request(
             f"the object provided is unrecognized: couldn't parse the body as {kind}: {error}"
@@ -220,8 +231,8 @@ async def delete_options(request: Request) -> DeleteOptions:
     propagation = query.get("propagationPolicy") or body.get("propagationPolicy")
     orphan = flag(query, "orphanDependents") or body.get("orphanDependents") is True
     if propagation is None:
-        propagation = registry.ORPHAN if orphan else registry.BACKGROUND
-    if propagation not in (registry.BACKGROUND, registry.FOREGROUND, registry.ORPHAN):
+        propagation = deletion.ORPHAN if orphan else deletion.BACKGROUND
+    if propagation not in (deletion.BACKGROUND, deletion.FOREGROUND, deletion.ORPHAN):
         known = 'supported values: "Background", "Foreground", "Orphan"'
         raise errors.bad_request(f"propagationPolicy: Unsupported value: {json.dumps(propagation)}: {known}")
     conditions = body.get("preconditions") or {}

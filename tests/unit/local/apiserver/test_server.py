@@ -11,7 +11,7 @@ from edl_workflows.local.apiserver import auth, errors
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.pods import LogRequest
-from edl_workflows.local.apiserver.registry import DeleteOptions
+from edl_workflows.local.apiserver.deletion import DeleteOptions
 from edl_workflows.local.apiserver.server import ApiServer
 
 

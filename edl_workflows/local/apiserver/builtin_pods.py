@@ -1,0 +1,161 @@
+"""Pods as the API server sees them: defaults and the checks that users rely on.
+
+How a pod is run is the business of `edl_workflows.local.runner`; its logs and bindings are served by `pods`.
+"""
+
+import json
+from typing import Any
+
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.local.apiserver.checks import required, unsupported
+from edl_workflows.local.apiserver.errors import Cause
+from edl_workflows.local.apiserver.store import Object
+
+DEFAULT_GRACE_SECONDS = 30
+
+
+def _fill_container(container: dict[str, Any]) -> None:
+    image = container.get("image", "")
+    latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+    container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    resources = container.setdefault("resources", {})
+    for name, limit in (resources.get("limits") or {}).items():
+        resources.setdefault("requests", {}).setdefault(name, limit)
+    for port in container.get("ports") or []:
+        port.setdefault("protocol", "TCP")
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if container.get(probe):
+            _fill_probe(container[probe])
+    for variable in container.get("env") or []:
+        if reference := (variable.get("valueFrom") or {}).get("fieldRef"):
+            reference.setdefault("apiVersion", "v1")
+
+
+def _fill_probe(probe: dict[str, Any]) -> None:
+    for field, value in {
+        "timeoutSeconds": 1,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+    }.items():
+        probe.setdefault(field, value)
+    if probe.get("httpGet"):
+        probe["httpGet"].setdefault("scheme", "HTTP")
+        probe["httpGet"].setdefault("path", "/")
+
+
+def fill(obj: Object) -> None:
+    """Set the defaults of spec and status."""
+    spec = obj.setdefault("spec", {})
+    for field, value in {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "serviceAccountName": "default",
+        "enableServiceLinks": True,
+    }.items():
+        spec.setdefault(field, value)
+    spec.setdefault("serviceAccount", spec["serviceAccountName"])
+    spec.setdefault("securityContext", {})
+    for container in (spec.get("initContainers") or []) + (spec.get("containers") or []):
+        _fill_container(container)
+    status = obj.setdefault("status", {})
+    status.setdefault("phase", "Pending")
+    status.setdefault("qosClass", _qos(spec))
+
+
+def _qos(spec: Object) -> str:
+    resources = [container.get("resources") or {} for container in spec.get("containers") or []]
+    limited = [
+        {"cpu", "memory"} <= (one.get("limits") or {}).keys() and one.get("limits") == one.get("requests")
+        for one in resources
+    ]
+    if resources and all(limited):
+        return "Guaranteed"
+    return "Burstable" if any(one.get("requests") or one.get("limits") for one in resources) else "BestEffort"
+
+
+_MUTABLE = ("image",)
+"""What an update may change in a container; of the pod's spec, only tolerations, deadline and the node name once."""
+
+
+def _frozen_spec(obj: Object) -> Object:
+    spec = {key: value for key, value in obj["spec"].items() if key not in _MUTABLE_SPEC}
+    for field in ("containers", "initContainers"):
+        spec[field] = [
+            {key: value for key, value in one.items() if key not in _MUTABLE} for one in spec.get(field) or []
+        ]
+    return spec
+
+
+_MUTABLE_SPEC = frozenset(
+    {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "nodeName", "priority"}
+)
+
+
+def check(obj: Object, old: Object | None) -> list[Cause]:
+    """What is wrong with a pod whose fields have the right types."""
+    spec = obj["spec"]
+    causes: list[Cause] = []
+    if not spec.get("containers"):
+        causes.append(required("spec.containers"))
+    names: list[str] = []
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(field) or []):
+            causes += _check_container(container, f"spec.{field}[{index}]", names)
+    causes += unsupported("spec.restartPolicy", spec["restartPolicy"], ("Always", "OnFailure", "Never"))
+    if spec["terminationGracePeriodSeconds"] < 0:
+        message = (
+            f"Invalid value: {spec['terminationGracePeriodSeconds']}: must be greater than or equal to 0"
+        )
+        causes.append(Cause("FieldValueInvalid", message, "spec.terminationGracePeriodSeconds"))
+    if old is not None and _frozen_spec(obj) != _frozen_spec(old):
+        message = (
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`,`spec.terminationGracePeriodSeconds`"
+        )
+        causes.append(Cause("FieldValueForbidden", message, "spec"))
+    return causes
+
+
+def _check_container(container: dict[str, Any], path: str, names: list[str]) -> list[Cause]:
+    causes: list[Cause] = []
+    name = container.get("name")
+    if name in names:
+        causes.append(Cause("FieldValueDuplicate", f"Duplicate value: {json.dumps(name)}", f"{path}.name"))
+    names.append(name or "")
+    if not container.get("image"):
+        causes.append(required(f"{path}.image"))
+    for kind, amounts in (container.get("resources") or {}).items():
+        if kind in ("requests", "limits"):
+            causes += _check_quantities(amounts or {}, f"{path}.resources.{kind}")
+    mounts = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]
+    for index, mount in enumerate(mounts):
+        if mount in mounts[:index]:
+            causes.append(
+                Cause(
+                    "FieldValueInvalid",
+                    f"Invalid value: {json.dumps(mount)}: must be unique",
+                    f"{path}.volumeMounts[{index}].mountPath",
+                )
+            )
+    return causes
+
+
+def _check_quantities(amounts: dict[str, Any], path: str) -> list[Cause]:
+    causes = []
+    for name, amount in amounts.items():
+        try:
+            wrong = "" if parse_quantity(str(amount)) >= 0 else "must be greater than or equal to 0"
+        except ValueError:
+            wrong = (
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            )
+        if wrong:
+            causes.append(
+                Cause("FieldValueInvalid", f"Invalid value: {json.dumps(amount)}: {wrong}", f"{path}[{name}]")
+            )
+    return causes
