@@ -36,7 +36,8 @@ class Reporter:
         self._version = version
         self._lock = threading.Condition()
         self._letters: deque[Callable[[], object]] = deque()
-        self._step: tuple[int, float | None, float] | None = None
+        # The newest step, taken and replaced without a lock.
+        self._step: deque[tuple[int, float | None, float]] = deque(maxlen=1)
         self._first_step_time: float | None = None
         self._step_due = 0.0
         self._busy = False
@@ -74,7 +75,7 @@ class Reporter:
         """Report the newest step; the first is sent at once, the others at most every half second."""
         now = time.time()
         first = self._first_step_time is None
-        self._step = (step, loss, now)
+        self._step.append((step, loss, now))
         if first:
             self._first_step_time = now
             self.state(ProcessState.TRAINING)
@@ -106,9 +107,9 @@ class Reporter:
     def _next_letter(self) -> Callable[[], object] | None:
         if self._letters:
             return self._letters.popleft()
-        if self._step is None or time.monotonic() < self._step_due:
+        if not self._step or time.monotonic() < self._step_due:
             return None
-        (step, loss, at), self._step = self._step, None
+        step, loss, at = self._step.pop()
         self._step_due = time.monotonic() + STEP_SECONDS
         report = StepReport(
             node=self._node,

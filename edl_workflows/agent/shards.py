@@ -261,7 +261,7 @@ class ShardReader:
         while not self._stop.is_set():
             with self._lock:
                 self._lock.wait_for(lambda: self._stop.is_set() or not self._settled)
-                if not (self._paused or self._held.ahead == deque()):
+                if self._held.ahead and not self._paused:
                     self._lock.wait_for(lambda: self._paused or self._stop.is_set(), ACK_SECONDS)
                 request = AckRequest(
                     node=self._ask.node,

@@ -159,11 +159,11 @@ class Supervisor:
         """What follows from the end of a process: None, or the agent's exit code."""
         version, code = process.version, process.code
         assert code is not None
-        if self._retiring.pop(version, None) is not None:
-            return None
         directive = self._watch.latest
-        active = directive.active.version if directive.active else None
-        if version != active and self._processes:
+        wanted = [c.version for c in (directive.active, directive.next) if c is not None]
+        if self._retiring.pop(version, None) is not None or version not in wanted:
+            return None
+        if self._processes and directive.active is not None and version != directive.active.version:
             self._put_off(version, code)
             return None
         log.info("the process of cluster version %d ended with code %d", version, code)

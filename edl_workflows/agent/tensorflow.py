@@ -85,12 +85,12 @@ class TrainingOptions:
 class Training:
     """A worker's or chief's running training. Made by `training`."""
 
-    def __init__(self, job: Job, model: Model, graph: Any, session: Any) -> None:
+    def __init__(self, job: Job, graph: "_Graph", session: Any) -> None:
         self.job = job
-        self.model = model
-        self.graph = graph
+        self.model = graph.model
+        self.graph = graph.graph
         self.session = session
-        self._global_step = tf1.train.get_global_step(graph)
+        self._step_after = graph.step_after
 
     def step(self, **values: Any) -> tuple[int, float]:
         """Make one step and report it.
@@ -105,11 +105,11 @@ class Training:
             SystemExit: the cluster broke, and this process with it; the next one goes on.
         """
         feed = {self.model.inputs[name]: value for name, value in values.items()}
-        fetches = [self.model.train, self.model.loss, self._global_step]
+        fetches = [self.model.train, self.model.loss, self._step_after]
         try:
             _, loss, step = self.session.run(fetches, feed_dict=feed)
         except _LOST as error:
-            self.job.cluster_lost(str(error))
+            self.job.cluster_lost(_one_line(error))
         self.job.report_step(int(step), float(loss))
         return int(step), float(loss)
 
@@ -128,10 +128,14 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
         options: how to train.
 
     Raises:
-        InvalidError: the job has no parameter servers.
+        InvalidError: the job has no parameter servers, or this node is an evaluator.
         CheckpointError: the checkpoint to start from is missing or torn.
         SystemExit: told to end.
     """
+    if job.node.type == names.EVALUATOR_TYPE:
+        raise InvalidError(
+            f"{job.node} does not train: give evaluators a program that follows a CheckpointStore"
+        )
     tf1.disable_eager_execution()
     server = _boot(job, options)
     if job.node.type == names.PS_TYPE:
@@ -145,9 +149,9 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
     try:
         _initialise(job, graph, session, store)
     except _LOST as error:
-        job.cluster_lost(str(error))
+        job.cluster_lost(_one_line(error))
     job.save_with(lambda: graph.save(session, store), options.save_seconds)
-    yield Training(job, graph.model, graph.graph, session)
+    yield Training(job, graph, session)
     if job.is_chief and job.checkpoint(patience=float("inf")) is None:
         # Without it the training was for nothing; most likely a parameter server went a moment too early.
         job.cluster_lost("the final checkpoint could not be saved")
@@ -166,6 +170,8 @@ class _Graph:
             with tf1.variable_scope(tf1.get_variable_scope(), partitioner=tf1.fixed_size_partitioner(count)):
                 self.step = tf1.train.get_or_create_global_step()
                 self.model = build()
+            with tf1.control_dependencies([self.model.train]):
+                self.step_after = tf.identity(self.step.read_value())
             # Neither saved nor initialised with the others: it says that this version's variables are ready.
             marker = tf1.get_variable(
                 "edl_initialised", shape=(), dtype=tf.int32, trainable=False, collections=["edl"]
@@ -263,3 +269,7 @@ def _start_from(job: Job, store: CheckpointStore) -> CheckpointRef | None:
     """The master's word wins: model and data position must belong together."""
     named = job.cluster.restore
     return store.newest() if named is None else verify(Path(named.uri))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

@@ -102,7 +102,9 @@ class Standalone:
     def plan(self, name: str) -> dict[str, Any]:
         """A plan's status."""
         try:
-            return dict(self._http.get(f"/v1/scaleplans/{name}").raise_for_status().json().get("status") or {})
+            return dict(
+                self._http.get(f"/v1/scaleplans/{name}").raise_for_status().json().get("status") or {}
+            )
         except httpx.HTTPError:
             return {}
 
@@ -111,15 +113,23 @@ class Standalone:
         end = time.monotonic() + seconds
         while not (value := condition()):
             assert time.monotonic() < end, f"not within {seconds} s: {what}"
-            assert self.master.poll() in (None, 0), f"the master ended with {self.master.poll()} before: {what}"
+            assert self.master.poll() in (None, 0), (
+                f"the master ended with {self.master.poll()} before: {what}"
+            )
             time.sleep(0.05)
         return value
 
     def _start_master(self) -> subprocess.Popen[bytes]:
+        options = {
+            "--job": JOB,
+            "--nodes": self._nodes,
+            "--port": str(self._port),
+            "--state-dir": str(self.folder / "state"),
+            "--heartbeat-timeout": "12",
+        }
+        command = [sys.executable, "-m", "edl_workflows.cli", "master", "run", "--standalone"]
         return subprocess.Popen(
-            [sys.executable, "-m", "edl_workflows.cli", "master", "run", "--standalone", "--job", JOB]
-            + ["--nodes", self._nodes, "--port", str(self._port), "--state-dir", str(self.folder / "state")]
-            + ["--heartbeat-timeout", "12"],
+            [*command, *(word for option in options.items() for word in option)],
             env={**self.pods.env, names.ENV_JOB_TOKEN: TOKEN},
             stdout=self._log,
             stderr=self._log,

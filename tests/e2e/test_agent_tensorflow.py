@@ -4,6 +4,7 @@ import collections
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +40,12 @@ def consumed(folder: Path) -> Iterator[tuple[str, int, int, list[int]]]:
 def evaluate(folder: Path) -> dict[str, float]:
     """What the example's evaluation says of the job's checkpoints."""
     run = subprocess.run(
-        [sys.executable, str(TRAINING / "evaluate_digits.py"), "--checkpoint-dir", str(folder / "checkpoints")],
+        [
+            sys.executable,
+            str(TRAINING / "evaluate_digits.py"),
+            "--checkpoint-dir",
+            str(folder / "checkpoints"),
+        ],
         capture_output=True,
         text=True,
         timeout=180,
@@ -53,14 +59,18 @@ def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
     """A worker killed mid-epoch: the job ends well, each record of each epoch was trained, twice at most what was leased."""
     epochs = 25
     with Standalone(tmp_path, "ps=2,worker=2", program(tmp_path, epochs, 0.04)) as job:
-        job.wait(lambda: list(tmp_path.glob("records-worker-1-*")) and job.step() > 60, START_SECONDS, "steps")
+        job.wait(
+            lambda: list(tmp_path.glob("records-worker-1-*")) and job.step() > 60, START_SECONDS, "steps"
+        )
         leased = job.wait(job.leased, 30, "shards are leased")
         job.pods.kill("worker-1")
         job.wait(lambda: job.pods.started("worker-2"), 60, "a replacement is asked for")
         job.wait(lambda: job.master.poll() == 0, 300, "the job succeeds")
         job.wait(lambda: job.pods.code("ps-0") == job.pods.code("ps-1") == 0, 30, "the servers end")
 
-    times = collections.Counter((epoch, record) for _, epoch, _, records in consumed(tmp_path) for record in records)
+    times = collections.Counter(
+        (epoch, record) for _, epoch, _, records in consumed(tmp_path) for record in records
+    )
     assert set(times) == {(epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS)}
     # What worker-1 may have leased between our look and its death is bounded by what a worker holds.
     assert times.total() - len(times) <= (leased + 5) * SHARD
@@ -70,7 +80,7 @@ def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
 def test_lost_server_and_then_one_more(tmp_path: Path) -> None:
     """A killed parameter server: training resumes from the newest checkpoint. Then 2 → 3 servers under training, at a
     stall of a few seconds; in the end the model is good."""
-    with Standalone(tmp_path, "ps=2,worker=1", program(tmp_path, 80, 0.03)) as job:
+    with Standalone(tmp_path, "ps=2,worker=1", program(tmp_path, 50, 0.03)) as job:
         job.wait(lambda: job.checkpoint().get("step"), START_SECONDS, "a checkpoint")
         before = job.checkpoint()["step"]
         job.pods.kill("ps-1")
@@ -88,6 +98,27 @@ def test_lost_server_and_then_one_more(tmp_path: Path) -> None:
         job.wait(lambda: job.master.poll() == 0, 300, "the job succeeds")
 
     assert evaluate(tmp_path)["accuracy"] >= 0.93
+
+
+def test_master_killed_while_servers_change(tmp_path: Path) -> None:
+    """A master killed with SIGKILL in the middle of 2 → 3 servers comes back and finishes the change. Training stalls for
+    at most a tenth of what stopping and submitting anew costs, and no record is lost."""
+    epochs = 40
+    with Standalone(tmp_path, "ps=2,worker=2", program(tmp_path, epochs, 0.05)) as job:
+        start = time.monotonic()
+        job.wait(lambda: job.step() > 0, START_SECONDS, "the first step")
+        resubmit = time.monotonic() - start
+        job.scale("more", {"replicaResourceSpecs": {"ps": {"replicas": 3}}})
+        job.wait(lambda: job.plan("more").get("phase") == "Migrating", 60, "the new server starts")
+        job.kill_master()
+        job.wait(lambda: job.plan("more").get("phase") in ("Succeeded", "Failed"), 180, "the plan ends")
+        plan = job.plan("more")
+        assert plan["phase"] == "Succeeded", plan
+        assert plan["stallSeconds"] <= resubmit / 10
+        job.wait(lambda: job.master.poll() == 0, 300, "the job succeeds")
+
+    trained = {(epoch, record) for _, epoch, _, records in consumed(tmp_path) for record in records}
+    assert trained == {(epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS)}
 
 
 def version(job: Standalone) -> int:
