@@ -116,7 +116,7 @@ class _Documented(GenerateJsonSchema):
 def _attributes(doc: str) -> dict[str, str]:
     """Field name → text, from lines ``a, b: text`` (deeper lines go on) of a Google-style Attributes section."""
     _, _, section = doc.partition("Attributes:\n")
-    entries = re.split(r"\n(?=    \w)|(?<=\.)  (?=\w+: )", section.split("\n\n")[0])
+    entries = re.split(r"\n(?=    \w)|(?<=\.)  (?=\w+(?:, \w+)*: )", section.split("\n\n")[0])
     found: dict[str, str] = {}
     for entry in entries:
         match = re.match(r"\s*(\w+(?:, \w+)*): (.+)", entry, re.DOTALL)
@@ -126,7 +126,7 @@ def _attributes(doc: str) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.replace("``", "").replace("`", "").split())
+    return " ".join(text.replace("`", "").split())
 
 
 def _column(column: Column) -> dict[str, Any]:
@@ -145,6 +145,8 @@ def _node(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     if node.get("x-kubernetes-int-or-string"):
         return _quantity(node)
     schema = {key: node[key] for key in _COPIED if key in node}
+    if "description" in node:
+        schema["description"] = _plain(node["description"])
     if "const" in node:
         schema["enum"] = [node["const"]]
     if node.get("default") not in (None, ""):

@@ -183,7 +183,7 @@ class ReplicaStatus(Status):
 
     Attributes:
         initial: planned, no pod yet.  pending, active, succeeded, failed: by the pod's phase.
-        desired: how many the job wants now, after all plans.
+        desired: how many the job wants now: as the spec said when the job was new, then as each succeeded manual plan said.
         ready: active nodes whose pods are Ready.
         label_selector: selects the role's pods; the scale subresource needs it.
     """
@@ -216,7 +216,10 @@ class ProgressStatus(Status):
     """How far training is, as the master last wrote it (at most every few seconds).
 
     Attributes:
-        step: global step.  records: records acknowledged.  speed: steps per second.  records_per_second: likewise.
+        step: global step.
+        records: records acknowledged.
+        speed: steps per second.
+        records_per_second: records acknowledged per second.
         cluster_version: the parameter-server cluster that trains.
         data_finished: every data set is consumed.
     """

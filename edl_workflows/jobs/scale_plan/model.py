@@ -77,8 +77,12 @@ class PodMeta(Model):
     """One pod to create, remove or migrate.
 
     Attributes:
-        name: the pod's.  For createPods it must be what ``names.node_name`` gives for type and id.
-        id, rank_index, type: the node's.  service: address that others reach it by.
+        name: the pod's. In createPods it must be ``<job>-edljob-<type>-<id>``.
+        id: the node's number, unique in (job, type) and never used twice.
+        rank_index: the node's rank, kept by the node that replaces it.
+        type: the node's role.
+        service: address that others reach it by.
+        resource: requests and limits of the pod's first container; what is left out is as the template says.
     """
 
     name: str = Field(max_length=253)
