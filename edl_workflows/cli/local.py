@@ -24,7 +24,9 @@ Folder = Annotated[
 @app.command()
 def up(
     folder: Folder = None,
-    cpu: Annotated[str, typer.Option(help="CPUs that pods may request together; default the machine's.")] = "",
+    cpu: Annotated[
+        str, typer.Option(help="CPUs that pods may request together; default the machine's.")
+    ] = "",
     memory: Annotated[
         str, typer.Option(help="Memory that pods may request together, as 8Gi; default the machine's.")
     ] = "",
@@ -32,7 +34,12 @@ def up(
     back_off: Annotated[
         float, typer.Option(min=0, help="Seconds before a container that crashed twice is started again.")
     ] = 10.0,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Serve in this process until Ctrl-C.")] = False,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that pods get to end when the cluster is stopped.")
+    ] = 10.0,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Serve in this process until Ctrl-C.")
+    ] = False,
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:
@@ -52,13 +59,16 @@ def up(
         from edl_workflows.local.cluster import Options
 
         configure_logs(log_format, verbose=verbose)
-        options = Options(where, capacity, timedelta(seconds=back_off))
+        options = Options(where, capacity, timedelta(seconds=back_off), grace)
         asyncio.run(daemon.serve(options, controller=controller))
         return
-    arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory, "--back-off", str(back_off)]
+    arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory]
+    arguments += ["--back-off", str(back_off), "--grace", str(grace)]
     arguments += ["--controller" if controller else "--no-controller", *(["--verbose"] if verbose else [])]
     found, started = daemon.up(daemon.Start(where, arguments))
-    typer.echo(f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})")
+    typer.echo(
+        f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})"
+    )
     typer.echo(f"use it:   export KUBECONFIG={found.kubeconfig}")
     typer.echo("          kubectl get nodes    or    edl get")
     typer.echo("stop it:  edl local down" + (f" --dir {where}" if folder else ""))
@@ -67,7 +77,9 @@ def up(
 @app.command()
 def down(
     folder: Folder = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete its state, too: all objects and logs.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete its state, too: all objects and logs.")
+    ] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds before it is killed.")] = 60.0,
 ) -> None:
     """Stop the cluster and every process of its pods; its state stays for the next `up`."""
@@ -95,4 +107,8 @@ def status(folder: Folder = None, output: Output = OutputFormat.TABLE) -> None:
         typer.echo(f"{found.url}   process {found.pid}   kubeconfig {found.kubeconfig}\n")
         emit(output, None, Table(("resource", "requested", "capacity"), shown.resource_rows()))
         typer.echo("")
-    emit(output, shown.model_dump(mode="json"), Table(("namespace", "pod", "phase", "ready", "restarts"), shown.pod_rows()))
+    emit(
+        output,
+        shown.model_dump(mode="json"),
+        Table(("namespace", "pod", "phase", "ready", "restarts"), shown.pod_rows()),
+    )

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 import uvicorn
 
-from edl_workflows.local import events, files, node
+from edl_workflows.local import events, files, job_kinds, node
 from edl_workflows.local.apiserver import serving
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.server import ApiServer, open_server
@@ -105,6 +105,7 @@ async def _parts(
     client = server.client
     quantities = options.capacity.quantities(options.folder)
     node.publish(client, quantities)
+    job_kinds.install(client)
     pods = Mirror(client, "pods", Pod.model_validate)
     services = Mirror(client, "services", Service.model_validate)
     config_maps: Mirror[Object] = Mirror(client, "configmaps", dict)

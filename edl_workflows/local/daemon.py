@@ -166,21 +166,36 @@ def up(start: Start) -> tuple[Daemon, bool]:
     log = log_file(start.folder)
     with log.open("ab") as out:
         began = out.tell()
-        child = subprocess.Popen(
-            start.command(), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-        )
+        child = _spawn(start.command(), out.fileno())
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if (found := find(start.folder)) is not None:
             # Whoever won a race of two calls serves; our own child then ended by the lock.
-            return found, found.pid == child.pid
-        if child.poll() is not None and not is_held(start.folder / LOCK_FILE):
+            return found, found.pid == child
+        if not _runs(child) and not is_held(start.folder / LOCK_FILE):
             break
         time.sleep(_POLL_SECONDS)
     else:
-        child.terminate()
+        psutil.Process(child).terminate()
     said = log.read_bytes()[began:].decode(errors="replace").strip()
     raise UnavailableError(f"the cluster did not start; {log} says: {said[-2000:] or '(nothing)'}")
+
+
+def _spawn(command: list[str], out: int) -> int:
+    """Start a process in a session of its own that nobody here waits for; its id."""
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, out, 1),
+        (os.POSIX_SPAWN_DUP2, out, 2),
+    ]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def down(folder: Path, *, seconds: float) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from zlib import crc32
 
 from edl_workflows.local import files
+from edl_workflows.local.network.forward import Forwarders
 from edl_workflows.local.network.host_ports import HostPorts
 from edl_workflows.local.network.ports import LOOPBACK, Ports, World
 from edl_workflows.local.network.rewrite import rewrite
@@ -48,6 +49,7 @@ class Network:
         self._pods = pods
         self._host_ports = HostPorts(crc32(str(folder).encode()), kept.get("blocks", ()))
         self._ports = Ports(kept.get("assigned", {}), self._host_ports.allocate, kept.get("mentions", {}))
+        self._forwarders = Forwarders()
         self._ips: dict[str, str] = dict(kept.get("ips", {}))
         self._changed = asyncio.Event()
         self._kept: object = None
@@ -62,6 +64,8 @@ class Network:
         uid = pod.metadata.uid
         ip = self._ips[uid] = self._ips.get(uid) or self._next_ip()
         ports = self._ports.of_pod(pod, self._world())
+        for host_port in ports.values():
+            self._forwarders.release(host_port)
         self.publish()
         return Attachment(ip, ports)
 
@@ -108,6 +112,7 @@ class Network:
             uids = {pod.metadata.uid for pod in world.pods.values()}
             self._ips = {uid: ip for uid, ip in self._ips.items() if uid in uids}
             self.publish()
+            await self._forwarders.update(self._ports.forwards(world))
             await asyncio.sleep(_PUBLISH_SECONDS)  # many changes, one file
 
     def publish(self) -> None:
@@ -128,6 +133,7 @@ class Network:
 
     def close(self) -> None:
         """Give the host ports back."""
+        self._forwarders.close()
         self._host_ports.close()
 
     def _world(self) -> World:

@@ -110,12 +110,8 @@ class Ports:
         return (self.assigned[key] for key in keys if key in self.assigned)
 
     def _held(self, host_port: int, pod: Pod, world: World) -> bool:
-        holders = {
-            key.split("/")[1]
-            for key, one in self.assigned.items()
-            if one == host_port and key.startswith("pod/")
-        }
-        return any(one.metadata.uid in holders - {pod.metadata.uid} for one in world.pods.values())
+        holders = self._holders(host_port) - {pod.metadata.uid}
+        return any(one.metadata.uid in holders for one in world.pods.values())
 
     def of_service(self, namespace: str, service: str, port: int, world: World) -> int:
         """The host port of a Service's port, reserved if nothing has that name yet. Repeatable."""
@@ -161,6 +157,29 @@ class Ports:
         for service in world.services.values():
             found.update(self._service_rows(service, world))
         return {address: f"{LOOPBACK}:{number}" for address, number in found.items()}
+
+    def forwards(self, world: World) -> dict[int, int]:
+        """Host ports of Services on which their pod does not listen itself → the one on which it does."""
+        found: dict[int, int] = {}
+        for service in world.services.values():
+            for port in service.spec.ports:
+                namespace, name = service.metadata.namespace, service.metadata.name
+                reserved = self.of_service(namespace, name, port.port, world)
+                backing = list(self._backing(namespace, name, port.port, world))
+                if backing and reserved not in backing and not self._taken(reserved, world):
+                    found[reserved] = backing[0]
+        return found
+
+    def _taken(self, host_port: int, world: World) -> bool:
+        uids = {pod.metadata.uid for pod in world.pods.values()}
+        return bool(self._holders(host_port) & uids)
+
+    def _holders(self, host_port: int) -> set[str]:
+        return {
+            key.split("/")[1]
+            for key, one in self.assigned.items()
+            if one == host_port and key.startswith("pod/")
+        }
 
     def _service_rows(self, service: Service, world: World) -> Iterator[tuple[str, int]]:
         namespace, name = service.metadata.namespace, service.metadata.name

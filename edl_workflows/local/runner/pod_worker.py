@@ -62,7 +62,7 @@ class PodWorker:
         self._folder = folder
         self._services = services
         self._wake = asyncio.Event()
-        self._gone = False
+        self.gone = False
         self._doom: lifecycle.Doom | None = None
         self._wake_at: datetime | None = None
         self._started_at = datetime.now(UTC)
@@ -90,13 +90,15 @@ class PodWorker:
 
     def update(self, pod: Pod | None) -> None:
         """The API has the pod like this now; None: no longer."""
-        self._gone = self._gone or pod is None
+        self.gone = self.gone or pod is None
         self.pod = pod or self.pod
         self._wake.set()
 
     @property
     def occupies(self) -> bool:
         """Whether processes of the pod live or may be started."""
+        if self.done.is_set():
+            return False
         return not self.pod.finished or any(one.state.running for one in self._containers.values())
 
     def refresh(self) -> None:
@@ -156,7 +158,7 @@ class PodWorker:
             started_at=self._started_at,
             back_off=self._services.back_off,
             doom=self._doom,
-            gone=self._gone,
+            gone=self.gone,
         )
 
     def _step(self) -> bool:
@@ -198,7 +200,7 @@ class PodWorker:
         client, meta = self._services.client, self.pod.metadata
         present = client.find("pods", meta.name, meta.namespace)
         if present is None or present["metadata"]["uid"] != meta.uid:
-            self._gone = True
+            self.gone = True
             return
         before = present.get("status") or {}
         if before.get("phase") in ("Succeeded", "Failed"):
@@ -212,7 +214,7 @@ class PodWorker:
 
     def _finalise(self) -> bool:
         """Carry out a deletion that waited for us; whether the pod needs no more watching."""
-        if self._gone:
+        if self.gone:
             return True
         meta = self.pod.metadata
         if meta.deletion_timestamp is None:
@@ -223,8 +225,8 @@ class PodWorker:
             if error.code != _NOT_FOUND:
                 raise
         # With finalizers of others it stays until they are gone; nothing of it runs.
-        self._gone = self._services.client.find("pods", meta.name, meta.namespace) is None
-        return self._gone
+        self.gone = self._services.client.find("pods", meta.name, meta.namespace) is None
+        return self.gone
 
     def _forget(self) -> None:
         self._services.launches.forget(self.pod, self._folder)

@@ -73,10 +73,11 @@ class Runner:
 
     def _adopt(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        namesakes = [one for one in self._workers.values() if one.pod.key == pod.key]
+        # Pods deleted by force are being killed right now: whoever comes after them gets their name and ports.
+        leaving = [one for one in self._workers.values() if one.pod.key == pod.key or one.gone]
         worker = PodWorker(pod, self._folder / uid, self._services)
         self._workers[uid] = worker
-        task = asyncio.create_task(_run(worker, namesakes), name=f"pod {pod.key}")
+        task = asyncio.create_task(_run(worker, leaving), name=f"pod {pod.key}")
         self._tasks[uid] = task
         task.add_done_callback(functools.partial(self._over, uid))
 
@@ -125,7 +126,6 @@ class Runner:
 
 
 async def _run(worker: PodWorker, after: list[PodWorker]) -> None:
-    # The name's previous holder must be gone: they share ports.
     for other in after:
         await other.done.wait()
     await worker.run()

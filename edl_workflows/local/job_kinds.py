@@ -1,0 +1,21 @@
+"""Our job kinds' definitions, which the embedded cluster has from the start; elsewhere it is ``edl crds install``."""
+
+from importlib import resources
+
+import yaml
+
+from edl_workflows.local.apiserver.client import LocalClient
+
+_DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
+
+
+def install(client: LocalClient) -> None:
+    """Create the definitions, or bring those of an older version up to date."""
+    folder = resources.files("edl_workflows.jobs") / "crds"
+    for file in folder.iterdir():
+        definition = yaml.safe_load(file.read_text(encoding="utf-8"))
+        name = definition["metadata"]["name"]
+        if client.find(_DEFINITIONS, name) is None:
+            client.create(_DEFINITIONS, definition)
+        else:
+            client.patch(_DEFINITIONS, name, {"spec": definition["spec"]})

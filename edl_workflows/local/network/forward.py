@@ -1,0 +1,74 @@
+"""Forwards connections where an address that was given out is not the port on which the pod listens.
+
+The rule is that a pod listens on its Service's own host port, without anything in between. That can't be where two
+Services lead to one port of a pod, where a name was mentioned before a Service of another pod got it, or while a
+Service's former pod still holds its port. Then the cluster process passes the bytes on.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Mapping
+
+import structlog
+
+from edl_workflows.local.network.ports import LOOPBACK
+
+_CHUNK = 256 * 1024
+_log = structlog.get_logger(__name__)
+
+
+class Forwarders:
+    """Listeners by host port."""
+
+    def __init__(self) -> None:
+        self._servers: dict[int, asyncio.Server] = {}
+        self._targets: dict[int, int] = {}
+
+    async def update(self, wanted: Mapping[int, int]) -> None:
+        """Listen on exactly these ports.
+
+        Args:
+            wanted: host port → host port of the pod.
+        """
+        for port in self._servers.keys() - wanted.keys():
+            self.release(port)
+        self._targets = dict(wanted)
+        for port in wanted.keys() - self._servers.keys():
+            try:
+                self._servers[port] = await asyncio.start_server(
+                    functools.partial(self._serve, port), LOOPBACK, port
+                )
+            except OSError as error:
+                # Its former pod may not be quite gone; the next change of the cluster tries again.
+                _log.warning("port not forwarded", port=port, target=wanted[port], error=str(error))
+
+    def release(self, port: int) -> None:
+        """Stop listening on a port, at once: a pod gets it."""
+        self._targets.pop(port, None)
+        if server := self._servers.pop(port, None):
+            server.close()
+
+    def close(self) -> None:
+        """Stop listening on all."""
+        for port in list(self._servers):
+            self.release(port)
+
+    async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            target_reader, target_writer = await asyncio.open_connection(LOOPBACK, self._targets.get(port, 0))
+        except OSError:
+            writer.transport.abort()  # as if nobody listened
+            return
+        await asyncio.gather(_copy(reader, target_writer), _copy(target_reader, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()  # one direction may end before the other
+            return
+    writer.close()

@@ -1,0 +1,148 @@
+"""Services, addresses and probes over the network, with real servers in pods."""
+
+import json
+
+from edl_workflows.kube import client
+from edl_workflows.kube.resources import Object
+from tests.unit.local.support import Pods, condition, container
+
+SERVER = (
+    "import http.server, os; from edl_workflows.protocol.addresses import listen;"
+    "http.server.HTTPServer(listen({port}), http.server.SimpleHTTPRequestHandler).serve_forever()"
+)
+
+
+def server(port: int, **fields: object) -> Object:
+    """A container that serves HTTP on its port."""
+    command = ["python", "-c", SERVER.format(port=port)]
+    return {
+        "name": "main",
+        "image": "x",
+        "command": command,
+        "ports": [{"containerPort": port, "name": "http"}],
+        **fields,
+    }
+
+
+def service(pods: Pods, name: str, ports: list[Object], **selector: str) -> None:
+    """Make a Service."""
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"selector": selector, "ports": ports},
+    }
+    client.create(pods.cluster, manifest)
+
+
+def test_a_service_name_leads_to_its_pod(pods: Pods) -> None:
+    """Short, long and URL forms of a Service's address, in variables and arguments, reach the pod behind it."""
+    service(pods, "web", [{"port": 80, "targetPort": 8080}], app="web")
+    pods.create(
+        "web-0",
+        server(8080, readinessProbe={"httpGet": {"port": "http"}, "periodSeconds": 1}),
+        labels={"app": "web"},
+    )
+    pods.until("web-0", lambda pod: condition(pod, "Ready").get("status") == "True")
+    address = f"web.{pods.cluster.namespace}.svc"
+    env = [{"name": "ALL", "value": f"web:80,{address}:80,http://{address}.cluster.local:80/x"}]
+    check = "for a in $(echo $ALL | tr , ' ') $0; do curl -s -o /dev/null -w '%{http_code} ' $a; done"
+    pods.create("asks", container(check, args=[f"{address}:80"], env=env))
+    pods.end("asks")
+
+    assert pods.logs("asks").split() == ["200", "200", "404", "200"]
+
+
+def test_an_address_may_be_mentioned_before_its_service(pods: Pods) -> None:
+    """A worker that starts before the parameter server's Service and pod exist reaches them later."""
+    address = f"ps-0.{pods.cluster.namespace}.svc:2222"
+    pods.create(
+        "early",
+        container(
+            "until curl -sf -o /dev/null $PS; do sleep 0.1; done; echo reached",
+            env=[{"name": "PS", "value": address}],
+        ),
+    )
+    pods.phase("early", "Running")
+    pods.create("ps-0", server(2222), labels={"ps": "0"})
+    service(pods, "ps-0", [{"port": 2222}], ps="0")
+
+    pods.prints("early", "reached")
+
+
+def test_an_address_learned_at_run_time_resolves(pods: Pods) -> None:
+    """`resolve` follows the map: a Service that is made after the start is found, and a pod's IP is, too."""
+    pods.create("ps-1", server(2222), labels={"ps": "1"})
+    ip = pods.phase("ps-1", "Running")["status"]["podIP"]
+    program = (
+        "import sys, time, urllib.request; from edl_workflows.protocol.addresses import resolve\n"
+        f"for a in ('late.{pods.cluster.namespace}.svc' + ':80', '127.' + '{ip[4:]}' + ':' + str(2222)):\n"
+        "  while resolve(a) == a: time.sleep(0.05)\n"
+        "  print(urllib.request.urlopen('http://' + resolve(a)).status, flush=True)\n"
+    )
+    pods.create("asks", {"name": "main", "image": "x", "command": ["python", "-c", program]})
+    pods.phase("asks", "Running")
+    service(pods, "late", [{"port": 80, "targetPort": 2222}], ps="1")
+    pods.end("asks")
+
+    assert pods.logs("asks").split() == ["200", "200"]
+
+
+def test_two_services_of_one_pod_port(pods: Pods) -> None:
+    """A second Service that leads to the same port of a pod reaches it, too."""
+    service(pods, "one", [{"port": 80, "targetPort": 8080}], app="both")
+    service(pods, "other", [{"port": 81, "targetPort": 8080}], app="both")
+    addresses = f"one.{pods.cluster.namespace}.svc:80 other.{pods.cluster.namespace}.svc:81"
+    check = f"for a in {addresses}; do until curl -sf -o /dev/null $a; do sleep 0.1; done; echo reached; done"
+    pods.create("asks", container(check))
+    pods.phase("asks", "Running")
+    pods.create("both-0", server(8080), labels={"app": "both"})
+    pods.end("asks")
+
+    assert pods.logs("asks").split() == ["reached", "reached"]
+
+
+def test_a_successor_behind_the_same_service_has_its_port(pods: Pods) -> None:
+    """A pod that replaces another behind a Service listens where the other did: addresses given out stay right."""
+    service(pods, "master", [{"port": 50001}], role="master")
+    show = {
+        "name": "main",
+        "image": "x",
+        "command": ["sh", "-c", "echo $EDL_PORT_50001; sleep 300"],
+        "ports": [{"containerPort": 50001}],
+    }
+    pods.create("master-0", show, labels={"role": "master"})
+    first = pods.prints("master-0", "")
+    pods.delete("master-0", grace=0)
+    pods.create("master-1", show, labels={"role": "master"})
+    second = pods.prints("master-1", "")
+
+    assert first
+    assert first == second
+
+
+def test_a_service_with_several_ports_has_one_host_port_each(pods: Pods) -> None:
+    """Named target ports and several ports of one Service lead to different host ports."""
+    service(
+        pods,
+        "two",
+        [{"name": "a", "port": 1, "targetPort": "first"}, {"name": "b", "port": 2, "targetPort": 5002}],
+        app="two",
+    )
+    ports = [{"name": "first", "containerPort": 5001}, {"name": "second", "containerPort": 5002}]
+    namespace = pods.cluster.namespace
+    script = f"echo '[\"'$EDL_PORT_5001'\",\"'$EDL_PORT_5002'\",\"'two.{namespace}.svc:1'\",\"'two.{namespace}.svc:2'\"]'"
+    pods.create("two-0", container(script, ports=ports), labels={"app": "two"})
+    pods.end("two-0")
+    first, second, one, two = json.loads(pods.logs("two-0"))
+
+    assert first != second
+    assert (one, two) == (f"127.0.0.1:{first}", f"127.0.0.1:{second}")
+
+
+def test_tcp_probe_uses_the_host_port(pods: Pods) -> None:
+    """A tcpSocket probe on a container's port finds the server on its host port."""
+    probe = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
+    pods.create("tcp", server(8080, startupProbe={**probe, "failureThreshold": 30}, readinessProbe=probe))
+
+    pods.until("tcp", lambda pod: condition(pod, "Ready").get("status") == "True")

@@ -1,0 +1,186 @@
+"""What a container sees: variables, arguments and volumes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.kube import client
+from edl_workflows.kube.resources import CONFIG_MAPS
+from edl_workflows.local.runner.support import mounts_possible
+from tests.unit.local.support import Pods, container
+
+needs_mounts = pytest.mark.skipif(not mounts_possible(), reason="the machine grants no mount namespaces")
+
+
+def make(pods: Pods, kind: str, name: str, **data: str) -> None:
+    """Make a ConfigMap or Secret."""
+    field = "data" if kind == "ConfigMap" else "stringData"
+    client.create(pods.cluster, {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, field: data})
+
+
+def test_variables_come_from_everywhere(pods: Pods) -> None:
+    """Fields, resources, ConfigMaps, Secrets and earlier variables make a container's environment."""
+    make(pods, "ConfigMap", "config", color="blue", size="XL")
+    make(pods, "Secret", "secret", password="hush")
+    env = [
+        {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "APP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
+        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+        {
+            "name": "MEMORY",
+            "valueFrom": {"resourceFieldRef": {"resource": "requests.memory", "divisor": "1Mi"}},
+        },
+        {"name": "COLOR", "valueFrom": {"configMapKeyRef": {"name": "config", "key": "color"}}},
+        {"name": "ABSENT", "valueFrom": {"secretKeyRef": {"name": "none", "key": "x", "optional": True}}},
+        {"name": "BOTH", "value": "$(NAME)-$(COLOR)-$$(NAME)-$(UNKNOWN)"},
+    ]
+    names = ["NAME", "APP", "CPU", "MEMORY", "COLOR", "BOTH", "S_password", "size", "ABSENT", "EDL_SECRET"]
+    program = f"import json, os, sys; print(json.dumps([os.environ.get(n) for n in {names}] + sys.argv[1:]))"
+    pods.create(
+        "sees",
+        {
+            "name": "main",
+            "image": "x",
+            "command": ["python", "-c", program],
+            "args": ["$(BOTH)"],
+            "env": env,
+            "envFrom": [
+                {"configMapRef": {"name": "config"}},
+                {"prefix": "S_", "secretRef": {"name": "secret"}},
+            ],
+            "resources": {"requests": {"memory": "32Mi"}, "limits": {"cpu": "0.5"}},
+        },
+        labels={"app": "demo"},
+    )
+    pods.end("sees")
+    both = "sees-blue-$(NAME)-$(UNKNOWN)"
+
+    assert json.loads(pods.logs("sees")) == [
+        "sees",
+        "demo",
+        "500",
+        "32",
+        "blue",
+        both,
+        "hush",
+        "XL",
+        None,
+        None,
+        both,
+    ]
+
+
+def test_a_container_inherits_nothing_secret(pods: Pods) -> None:
+    """Only the few variables that programs need come from the cluster's own environment."""
+    pods.create("bare", container("env | cut -d= -f1 | sort"))
+    pods.end("bare")
+    allowed = {
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LD_LIBRARY_PATH",
+        "PATH",
+        "PYTHONPATH",
+        "SSL_CERT_FILE",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "VIRTUAL_ENV",
+    }
+    own = {"HOSTNAME", "KUBECONFIG", "PWD", "OLDPWD", "_", "SHLVL"}
+
+    assert {one for one in pods.logs("bare").split() if not one.startswith("EDL_")} - allowed - own == set()
+
+
+def test_working_directory(pods: Pods, tmp_path: Path) -> None:
+    """A container starts in its workingDir; one that is not there is an error that names it."""
+    pods.create("there", container("pwd", workingDir=str(tmp_path)))
+    pods.create("nowhere", container("pwd", workingDir="/no/such/folder"))
+    pods.end("there")
+    ended = pods.end("nowhere")["status"]["containerStatuses"][0]["state"]["terminated"]
+
+    assert pods.logs("there") == str(tmp_path)
+    assert "/no/such/folder" in ended["message"]
+
+
+def test_host_path_in_place(pods: Pods, tmp_path: Path) -> None:
+    """A hostPath volume mounted at its own path is simply there."""
+    mount = [{"name": "data", "mountPath": str(tmp_path)}]
+    pods.create(
+        "writes",
+        container(f"echo x > {tmp_path}/out", volumeMounts=mount),
+        volumes=[{"name": "data", "hostPath": {"path": str(tmp_path)}}],
+    )
+
+    assert pods.end("writes")["status"]["phase"] == "Succeeded"
+    assert (tmp_path / "out").read_text() == "x\n"
+
+
+@needs_mounts
+def test_volumes_appear_where_they_are_mounted(pods: Pods, tmp_path: Path) -> None:
+    """ConfigMap, Secret, emptyDir, downward API and hostPath volumes appear at paths that the machine does not have."""
+    make(pods, "ConfigMap", "config", **{"a.txt": "one", "b.txt": "two"})
+    make(pods, "Secret", "secret", key="hush")
+    volumes = [
+        {"name": "c", "configMap": {"name": "config", "items": [{"key": "a.txt", "path": "deep/a"}]}},
+        {"name": "s", "secret": {"secretName": "secret"}},
+        {"name": "e", "emptyDir": {}},
+        {"name": "m", "emptyDir": {"medium": "Memory"}},
+        {
+            "name": "d",
+            "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]},
+        },
+        {"name": "h", "hostPath": {"path": str(tmp_path)}},
+    ]
+    mounts = [
+        {"name": "c", "mountPath": "/etc/edl-config"},
+        {"name": "s", "mountPath": "/run/secrets-of/edl"},
+        {"name": "e", "mountPath": "/edl-work"},
+        {"name": "m", "mountPath": "/dev/shm"},
+        {"name": "d", "mountPath": "/edl-pod"},
+        {"name": "h", "mountPath": "/edl-host", "readOnly": True},
+    ]
+    writes = "cat /etc/edl-config/deep/a /run/secrets-of/edl/key /edl-pod/name; echo shared > /edl-work/x; echo > /dev/shm/y; touch /edl-host/z"
+    reads = "cat /edl-work/x; ls /dev/shm"
+    pods.create(
+        "mounts",
+        container(reads, volumeMounts=mounts),
+        initContainers=[container(writes + " || true", "init", volumeMounts=mounts)],
+        volumes=volumes,
+    )
+    pods.end("mounts")
+
+    assert pods.logs("mounts", container="init").startswith("onehushmounts")
+    assert "Read-only file system" in pods.logs("mounts", container="init")
+    assert pods.logs("mounts", container="main").split() == ["shared", "y"]
+    assert not Path("/edl-work").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_mounts
+def test_a_changed_config_map_reaches_a_running_container(pods: Pods) -> None:
+    """Files of a mounted ConfigMap follow the ConfigMap."""
+    make(pods, "ConfigMap", "live", value="old")
+    mount = [{"name": "c", "mountPath": "/etc/edl-live"}]
+    pods.create(
+        "reads",
+        container("until grep new /etc/edl-live/value; do sleep 0.05; done", volumeMounts=mount),
+        volumes=[{"name": "c", "configMap": {"name": "live"}}],
+    )
+    pods.phase("reads", "Running")
+    client.patch(pods.cluster, CONFIG_MAPS, "live", {"data": {"value": "new"}})
+
+    assert pods.end("reads")["status"]["phase"] == "Succeeded"
+
+
+@needs_mounts
+def test_a_custom_termination_log_is_read(pods: Pods) -> None:
+    """What a container writes to its terminationMessagePath becomes its message."""
+    pods.create(
+        "tells", container("echo because > /tmp/edl-why; exit 1", terminationMessagePath="/tmp/edl-why")
+    )
+
+    assert (
+        pods.end("tells")["status"]["containerStatuses"][0]["state"]["terminated"]["message"] == "because\n"
+    )
