@@ -98,10 +98,6 @@ class World:
         """The objects of a source that belong to the group, by name."""
         return self._informers[source].cache.by_index("group", str(group))
 
-    def count(self, source: Source) -> int:
-        """How many objects of the source there are."""
-        return len(self._informers[source].cache)
-
     def wrote(self, obj: Object) -> None:
         """Take in what the server answered to a create or a patch."""
         source = self._source_of(obj)

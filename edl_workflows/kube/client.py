@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edl_workflows.exceptions import ConflictError, NotFoundError
+from edl_workflows.exceptions import NotFoundError
 from edl_workflows.kube import resources, transport
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.errors import ExpiredError
@@ -245,21 +245,6 @@ def delete(
         return None
     still_there = answer.get("kind") == resource.kind and (answer["metadata"].get("deletionTimestamp"))
     return answer if still_there else None
-
-
-def delete_if_same(cluster: Cluster, resource: ApiResource, obj: Mapping[str, Any]) -> Object | None:
-    """Delete this very object (by uid); a successor of the same name stays. As `delete` else."""
-    metadata = obj["metadata"]
-    try:
-        return delete(
-            cluster,
-            resource,
-            metadata["name"],
-            metadata.get("namespace"),
-            DeleteOptions(uid=metadata["uid"]),
-        )
-    except ConflictError:
-        return None
 
 
 def _send(cluster: Cluster, request: Request) -> Object:

@@ -15,6 +15,7 @@ from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import (
     CONFIG_MAPS,
+    ELASTIC_JOBS,
     LEASES,
     PODS,
     SCALE_PLANS,
@@ -64,7 +65,7 @@ def test_an_auto_plan_makes_its_pods(cluster: Cluster, controller: RunningContro
 
     eventually(lambda: client.get(cluster, SCALE_PLANS, "plan").get("status", {}).get("phase") == "Succeeded")
     pods = names_of(cluster, Scope(PODS, cluster.namespace))
-    assert {names.node_name("mnist", "worker", 0), names.node_name("mnist", "worker", 1)} < set(pods)
+    assert {names.node_name("mnist", "worker", 0), names.node_name("mnist", "worker", 1)} <= set(pods)
 
 
 def test_phase_follows_the_master(cluster: Cluster, controller: RunningController) -> None:
@@ -144,6 +145,18 @@ def test_crds_that_come_later(tmp_path: Path) -> None:
         running.stop()
     finally:
         server.kill()
+
+
+def test_scale_of_a_job_becomes_a_plan(cluster: Cluster, controller: RunningController) -> None:
+    """`kubectl scale` of a job, by its scale subresource, is carried out as a manual ScalePlan."""
+    client.create(cluster, elastic_job())
+    eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")
+
+    client.scale(cluster, ELASTIC_JOBS, "mnist", 3)
+
+    eventually(lambda: bool(names_of(cluster, Scope(SCALE_PLANS, cluster.namespace))))
+    (plan,) = client.list_objects(cluster, Scope(SCALE_PLANS, cluster.namespace)).items
+    assert plan["spec"]["replicaResourceSpecs"] == {"worker": {"replicas": 3}}
 
 
 @pytest.mark.slow
