@@ -1,0 +1,95 @@
+"""Elastic jobs as users run them: embedded cluster, controller, master, agents and TensorFlow, with real kills."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.local import testing
+from edl_workflows.stages.delete import DELETE, DeleteRequest
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.stages.scale import SCALE, ScaleRequest
+from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from tests.e2e.embedded import EmbeddedJob, manifest
+from tests.e2e.test_agent_tensorflow import RECORDS, consumed, evaluate
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One embedded cluster with its controller for all tests here."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
+        yield running.client()
+
+
+def _all_records(folder: Path, epochs: int) -> bool:
+    """Whether each record of each epoch was trained."""
+    seen = {(epoch, record) for _, epoch, _, records in consumed(folder) for record in records}
+    return seen == {(epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS)}
+
+
+def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: Path) -> None:
+    """Scaled to more workers, then from 2 to 3 servers with the master killed meanwhile: the migration finishes, the
+    step never falls below the checkpoint's, no record is lost, and the job succeeds with a good model."""
+    epochs = 60
+    job = EmbeddedJob.submit(cluster, manifest("survivor", tmp_path, epochs, 0.05, {"ps": 2, "worker": 1}))
+    job.wait_step(30)
+    job.run(SCALE, ScaleRequest(job=job.name, replicas={"worker": ReplicaResourceSpec(replicas=2)}))
+    assert len(job.running(names.WORKER_TYPE)) == 2
+
+    handle = MIGRATE_PS.begin(
+        cluster, MigratePsRequest(job=job.name, replicas=3), Identity(owner="tests/e2e/migrate")
+    )
+    job.await_plan(handle.name, PlanPhase.MIGRATING)
+    (master,) = job.running(names.MASTER_TYPE)
+    job.kill(master)
+    plan = job.await_plan(handle.name, PlanPhase.SUCCEEDED, PlanPhase.FAILED)
+
+    assert plan.status.phase is PlanPhase.SUCCEEDED, plan.status
+    assert plan.status.checkpoint is not None
+    assert plan.status.resumed_step is not None
+    assert plan.status.resumed_step > plan.status.checkpoint.step
+    assert len(job.running(names.PS_TYPE)) == 3
+    job.wait_phase(JobPhase.SUCCEEDED)
+    assert job.get().status.master_restarts == 1
+    assert _all_records(tmp_path, epochs)
+    assert evaluate(tmp_path)["accuracy"] >= 0.93
+
+
+def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    """Suspend frees all pods; resume goes on from the checkpoint that the chief saved, and no record is lost."""
+    epochs = 25
+    job = EmbeddedJob.submit(cluster, manifest("sleeper", tmp_path, epochs, 0.05, {"ps": 1, "worker": 1}))
+    job.wait_step(100)
+    job.run(SUSPEND, SuspendRequest(name=job.name))
+    suspended = job.get().status
+
+    assert not [
+        pod for role in (names.PS_TYPE, names.WORKER_TYPE, names.MASTER_TYPE) for pod in job.running(role)
+    ]
+    assert suspended.checkpoint is not None
+    assert suspended.checkpoint.step >= 100
+    job.run(RESUME, ResumeRequest(name=job.name))
+    job.wait_phase(JobPhase.SUCCEEDED)
+    after = [step for name, _, step, _ in consumed(tmp_path) if "-v1-" not in name]
+    assert min(after) == suspended.checkpoint.step + 1
+    assert _all_records(tmp_path, epochs)
+
+
+def test_deleted_job_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """Deleting a training job removes its pods and ends their processes."""
+    job = EmbeddedJob.submit(cluster, manifest("leaver", tmp_path, 1000, 0.05, {"ps": 1, "worker": 1}))
+    job.until(lambda: job.running(names.WORKER_TYPE), 60, "a worker runs")
+    job.run(DELETE, DeleteRequest(name=job.name))
+
+    assert not [
+        pod for role in (names.PS_TYPE, names.WORKER_TYPE, names.MASTER_TYPE) for pod in job.pods(role)
+    ]
