@@ -46,7 +46,7 @@ def up(
     """Start the cluster, unless it runs, and wait until it serves."""
     from edl_workflows.exceptions import InvalidError
     from edl_workflows.local import daemon
-    from edl_workflows.local.node import Capacity
+    from edl_workflows.local.capacity import Capacity
 
     where = (folder or daemon.default_folder()).absolute()
     try:
@@ -57,10 +57,11 @@ def up(
         from datetime import timedelta
 
         from edl_workflows.local.cluster import Options
+        from edl_workflows.local.serve import serve
 
         configure_logs(log_format, verbose=verbose)
         options = Options(where, capacity, timedelta(seconds=back_off), grace)
-        asyncio.run(daemon.serve(options, controller=controller))
+        asyncio.run(serve(options, controller=controller))
         return
     arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory]
     arguments += ["--back-off", str(back_off), "--grace", str(grace)]

@@ -18,7 +18,8 @@ from edl_workflows.local.apiserver import serving
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.server import ApiServer, open_server
 from edl_workflows.local.apiserver.store import Object
-from edl_workflows.local.locks import hold
+from edl_workflows.local.capacity import NODE_NAME, Capacity
+from edl_workflows.local.locks import LOCK_FILE, hold
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.network.network import Network
 from edl_workflows.local.pods import Pod, Service
@@ -30,7 +31,6 @@ from edl_workflows.local.scheduler.resources import Amounts
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
 """A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the pod."""
-LOCK_FILE = "cluster.lock"
 _SWEEP_SECONDS = 600.0
 _POLL_SECONDS = 0.01
 _log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class Options:
     """
 
     folder: Path
-    capacity: node.Capacity
+    capacity: Capacity
     back_off: timedelta = timedelta(seconds=10)
     grace: float = 10.0
 
@@ -117,9 +117,9 @@ async def _parts(
         allocatable=Amounts.parse(quantities).values,
         kubeconfig=functools.partial(_pod_kubeconfig, server, access),
     )
-    recorder = events.EventRecorder(client, "kubelet", node.NODE_NAME)
+    recorder = events.EventRecorder(client, "kubelet", NODE_NAME)
     shared = Services(client, recorder, network, launches, options.back_off)
-    runner = Runner(node.NODE_NAME, options.folder / "pods", pods, shared)
+    runner = Runner(NODE_NAME, options.folder / "pods", pods, shared)
     scheduler = Scheduler(
         client, pods, lambda: node.observe(client), events.EventRecorder(client, "default-scheduler", "")
     )

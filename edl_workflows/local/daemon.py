@@ -1,10 +1,11 @@
-"""The cluster as a process of its own: start, find, stop. What `edl local up|down|status` and tests stand on."""
+"""The cluster's process seen from outside: start, find, stop. `edl local up|down|status` and tests stand on it.
 
-import asyncio
+What that process does is in `serve`, which costs a second to import; nothing here imports it.
+"""
+
+import hashlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,20 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import structlog
 from pydantic import BaseModel
 
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local import files
-from edl_workflows.local.cluster import LOCK_FILE, Options, running
-from edl_workflows.local.locks import is_held
-from edl_workflows.local.runner import processes, shim
+from edl_workflows.local.locks import LOCK_FILE, is_held
+from edl_workflows.local.runner import processes
 
 FOLDER_VARIABLE = "EDL_LOCAL_DIR"
+RECORD_FILE = "cluster.json"
+"""Holds the `Daemon` that serves a folder, once it is ready."""
 START_SECONDS = 60.0
-_CONTROLLER_RESTART_SECONDS = 2.0
 _POLL_SECONDS = 0.05
-_log = structlog.get_logger(__name__)
 
 
 class Daemon(BaseModel):
@@ -55,7 +54,7 @@ def default_folder() -> Path:
 
 def find(folder: Path) -> Daemon | None:
     """The process that serves a folder, None if none does; a file left by a dead one counts for nothing."""
-    record = files.read_json(folder / "cluster.json")
+    record = files.read_json(folder / RECORD_FILE)
     if record is None or not is_held(folder / LOCK_FILE):
         return None
     daemon = Daemon.model_validate(record)
@@ -67,71 +66,9 @@ def log_file(folder: Path) -> Path:
     return folder / "cluster.log"
 
 
-async def serve(options: Options, *, controller: bool) -> None:
-    """Be the cluster until SIGTERM or SIGINT.
-
-    Raises:
-        ConflictError: another process serves this folder.
-    """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with running(options) as cluster:
-        await asyncio.to_thread(processes.kill_marked, _controller_mark(options.folder))
-        manager = asyncio.create_task(_keep_controller(options.folder)) if controller else None
-        daemon = Daemon(
-            pid=os.getpid(),
-            start=shim.start_ticks("self"),
-            url=cluster.access.url,
-            kubeconfig=cluster.access.kubeconfig,
-            controller=controller,
-        )
-        files.write(options.folder / "cluster.json", daemon.model_dump_json())
-        _log.info("cluster ready", url=daemon.url, kubeconfig=str(daemon.kubeconfig))
-        cluster.failed.add_done_callback(lambda _failed: stop.set())
-        await stop.wait()
-        if manager is not None:
-            manager.cancel()
-            await asyncio.gather(manager, return_exceptions=True)
-        (options.folder / "cluster.json").unlink(missing_ok=True)
-        if cluster.failed.done():
-            cluster.failed.result()
-
-
-def _controller_mark(folder: Path) -> str:
-    return f"controller:{folder.resolve()}"
-
-
-async def _keep_controller(folder: Path) -> None:
-    """Run the controller manager as a child, again whenever it ends."""
-    command = [sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--all-namespaces"]
-    command += ["--no-leader-elect", "--metrics-port", "0", "--kubeconfig", str(folder / "kubeconfig")]
-    env = {**os.environ, processes.MARK: _controller_mark(folder)}
-    while True:
-        with (folder / "controller.log").open("ab") as log:
-            child = await asyncio.create_subprocess_exec(
-                *command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        try:
-            code = await child.wait()
-        finally:
-            if child.returncode is None:
-                child.terminate()
-                await _end(child)
-        _log.warning(
-            "the controller ended and is started again", code=code, log=str(folder / "controller.log")
-        )
-        await asyncio.sleep(_CONTROLLER_RESTART_SECONDS)
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    try:
-        async with asyncio.timeout(5):
-            await child.wait()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
+def controller_mark(folder: Path) -> str:
+    """Mark of the controller's process of a folder."""
+    return f"controller-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -209,7 +146,7 @@ def down(folder: Path, *, seconds: float) -> bool:
     if found is not None:
         _stop(found, seconds)
     left = sum(processes.kill_marked(mark) for mark in _marks(folder))
-    (folder / "cluster.json").unlink(missing_ok=True)
+    (folder / RECORD_FILE).unlink(missing_ok=True)
     return found is not None or left > 0
 
 
@@ -227,7 +164,7 @@ def _stop(daemon: Daemon, seconds: float) -> None:
 
 def _marks(folder: Path) -> Iterator[str]:
     """Marks of everything that a daemon of this folder may have left behind."""
-    yield _controller_mark(folder)
+    yield controller_mark(folder)
     pods = folder / "pods"
     if pods.is_dir():
         yield from (one.name for one in pods.iterdir())

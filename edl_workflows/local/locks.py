@@ -8,6 +8,9 @@ from pathlib import Path
 
 from edl_workflows.exceptions import ConflictError
 
+LOCK_FILE = "cluster.lock"
+"""Held by the process that serves a folder."""
+
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -168,7 +169,7 @@ def test_capacity_and_priority(tmp_path: Path) -> None:
     """What does not fit waits with kube-scheduler's words; when there is room, the higher priority goes first."""
     with cluster(tmp_path / "state", Settings(cpu="1")) as local:
         pods = Pods(local.client())
-        whole = {"resources": {"requests": {"cpu": "1"}}}
+        whole: Any = {"resources": {"requests": {"cpu": "1"}}}
         pods.create("first", container(f"until [ -e {tmp_path}/end ]; do sleep 0.05; done", **whole))
         pods.phase("first", "Running")
         pods.create("low", container("true", **whole))
