@@ -12,7 +12,8 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-from digits import load, network  # type: ignore[import-not-found]  # beside this script
+import numpy as np
+from digits import PIXELS, load, network  # type: ignore[import-not-found]  # beside this script
 
 from edl_workflows.agent import connect
 from edl_workflows.agent.tensorflow import Model, TrainingOptions, tf1, training
@@ -25,7 +26,12 @@ def build() -> Model:
     net = network()
     optimizer = tf1.train.AdamOptimizer(LEARNING_RATE)
     train = optimizer.minimize(net.loss, global_step=tf1.train.get_global_step())
-    return Model(train=train, loss=net.loss, inputs={"images": net.images, "labels": net.labels})
+    return Model(
+        train=train,
+        loss=net.loss,
+        inputs={"images": net.images, "labels": net.labels},
+        example={"images": np.zeros((1, PIXELS)), "labels": np.zeros(1)},
+    )
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,14 @@ class Model:
         train: operation that makes one step and increments the global step.
         loss: scalar tensor of the step's loss.
         inputs: placeholders by name.
+        example: values of the inputs for one step that a prepared successor makes and throws away, since TensorFlow
+            optimises and places the graph in its first step. Without it that is part of the stall of a switch.
     """
 
     train: Any
     loss: Any
     inputs: Mapping[str, Any]
+    example: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class Training:
         self.model = graph.model
         self.graph = graph.graph
         self.session = session
-        self._step_after = graph.step_after
+        self._step = graph.make_step
 
     def step(self, **values: Any) -> tuple[int, float]:
         """Make one step and report it.
@@ -104,14 +107,12 @@ class Training:
         Raises:
             SystemExit: the cluster broke, and this process with it; the next one goes on.
         """
-        feed = {self.model.inputs[name]: value for name, value in values.items()}
-        fetches = [self.model.train, self.model.loss, self._step_after]
         try:
-            _, loss, step = self.session.run(fetches, feed_dict=feed)
+            step, loss = self._step(self.session, values)
         except _LOST as error:
             self.job.cluster_lost(_one_line(error))
-        self.job.report_step(int(step), float(loss))
-        return int(step), float(loss)
+        self.job.report_step(step, loss)
+        return step, loss
 
 
 @contextlib.contextmanager
@@ -171,7 +172,7 @@ class _Graph:
                 self.step = tf1.train.get_or_create_global_step()
                 self.model = build()
             with tf1.control_dependencies([self.model.train]):
-                self.step_after = tf.identity(self.step.read_value())
+                self._step_after = tf.identity(self.step.read_value())
             # Neither saved nor initialised with the others: it says that this version's variables are ready.
             marker = tf1.get_variable(
                 "edl_initialised", shape=(), dtype=tf.int32, trainable=False, collections=["edl"]
@@ -184,6 +185,13 @@ class _Graph:
             with tf1.device(f"{me}/cpu:0"):
                 self._saver = tf1.train.Saver(max_to_keep=None)
         self.graph.finalize()
+
+    def make_step(self, session: Any, values: Mapping[str, Any]) -> tuple[int, float]:
+        """Make one step; the global step after it, and the loss."""
+        feed = {self.model.inputs[name]: value for name, value in values.items()}
+        fetches = [self.model.train, self.model.loss, self._step_after]
+        _, loss, step = session.run(fetches, feed_dict=feed)
+        return int(step), float(loss)
 
     def save(self, session: Any, store: CheckpointStore) -> CheckpointRef:
         """Save all variables as a new checkpoint."""
@@ -244,25 +252,34 @@ def _await_server(job: Job, address: str) -> None:
 def _initialise(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> None:
     """Prepare, wait until the version is active, and see to it that its variables have their values."""
     session.run(graph.initialise_local)
-    prepared = False
-    if not job.active and job.is_chief and not session.run(graph.is_initialised):
-        session.run(graph.initialise)
-        before = store.newest()
-        if before is not None:  # warms every cache; the switch restores again, from the checkpoint taken then
-            graph.restore(session, before)
-        prepared = True
+    rehearsed = not job.active and job.is_chief and not session.run(graph.is_initialised)
+    if rehearsed:
+        _rehearse(graph, session, store)
     job.wait_until_active()
     while not session.run(graph.is_initialised):
         if job.is_chief:
-            if not prepared:
-                session.run(graph.initialise)
             checkpoint = _start_from(job, store)
+            if not rehearsed or checkpoint is None:
+                session.run(graph.initialise)
             if checkpoint is not None:
                 graph.restore(session, checkpoint)
             session.run(graph.mark_initialised)
         else:
             job.between_steps()
             time.sleep(INITIALISED_SECONDS)
+
+
+def _rehearse(graph: _Graph, session: Any, store: CheckpointStore) -> None:
+    """Do once what the switch will need, while the predecessor still trains: the first time takes longest.
+
+    Only the chief may, and only before its version is active: it sets all variables again then.
+    """
+    session.run(graph.initialise)
+    newest = store.newest()
+    if newest is not None:
+        graph.restore(session, newest)
+    if graph.model.example:
+        graph.make_step(session, graph.model.example)
 
 
 def _start_from(job: Job, store: CheckpointStore) -> CheckpointRef | None:
