@@ -224,7 +224,7 @@ class SimulatedJob:
         self._load(active)
         chief = pod.id == active.chief_id
         if directive.drain:
-            self._settle_shards(pod, active)
+            self._settle_shards(pod)
             self._report(pod, active.version, ProcessState.DRAINED)
         if chief and directive.save:
             self._save(pod, active, directive.save)
@@ -247,7 +247,7 @@ class SimulatedJob:
     def _report(self, pod: SimulatedPod, version: int, what: ProcessState) -> None:
         messages.process_report(self.state, ProcessReport(node=pod.ref, version=version, state=what))
 
-    def _settle_shards(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _settle_shards(self, pod: SimulatedPod) -> None:
         self.state.shards.acknowledge(DATA, AckRequest(node=pod.ref, done=pod.unanswered), self.now)
 
     def _save(self, pod: SimulatedPod, active: Cluster, request: str = "") -> None:
@@ -262,7 +262,7 @@ class SimulatedJob:
         messages.checkpoint_end(self.state, ticket.id, end, self.now)
 
     def _train(self, pod: SimulatedPod, active: Cluster) -> None:
-        self._settle_shards(pod, active)
+        self._settle_shards(pod)
         if not views.may_lease(self.state, active.version):
             return
         holding = sorted({key.lease for key in pod.unanswered})
@@ -275,7 +275,7 @@ class SimulatedJob:
             self.models[active.version].add(shard.start)
             pod.unanswered.append(shard)
             self.steps[active.version] += 1
-        self._settle_shards(pod, active)
+        self._settle_shards(pod)
         step = StepReport(
             node=pod.ref,
             version=active.version,

@@ -1,0 +1,309 @@
+"""The master's HTTP API: answers, durability before answers, long polls, errors, and who is let in."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.master.app import MAX_BODY, create_app
+from edl_workflows.master.master import Master
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.settings import JobSettings, Timeouts
+
+TOKEN = "secret"
+WORKER = {"type": "worker", "id": 0}
+
+
+class GatedStore:
+    """Keeps documents in memory; refuses while its gate is shut."""
+
+    interval = 0.0
+
+    def __init__(self) -> None:
+        self.document: bytes | None = None
+        self.open = True
+
+    def load(self) -> bytes | None:
+        return self.document
+
+    def save(self, document: bytes) -> None:
+        if not self.open:
+            raise UnavailableError("the gate is shut")
+        self.document = document
+
+
+class Served:
+    """A running master and a client with its token."""
+
+    def __init__(self, master: Master, store: GatedStore, client: httpx.AsyncClient) -> None:
+        self.master = master
+        self.store = store
+        self.client = client
+
+    async def post(self, path: str, **body: Any) -> dict[str, Any]:
+        response = await self.client.post(path, json=body)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    async def train(self) -> None:
+        """Brings a job of one worker to its first step."""
+        await self.post("/v1/nodes", node=WORKER, rank=0, incarnation="a")
+        await self.post("/v1/processes", node=WORKER, version=1, state="ready")
+        await self.step(1)
+
+    async def step(self, step: int) -> dict[str, Any]:
+        now = time.time()
+        return await self.post(
+            "/v1/steps", node=WORKER, version=1, step=step, time=now, first_step_time=now - 1
+        )
+
+
+@contextlib.asynccontextmanager
+async def served(nodes: str = "worker=1") -> AsyncIterator[Served]:
+    store = GatedStore()
+    settings = JobSettings("job", "default", parse_nodes(nodes), timeouts=Timeouts(verdict=0.2))
+    master = Master(JobState(settings), store)
+    running = asyncio.create_task(master.run())
+    await master.durable(master.changed())
+    transport = httpx.ASGITransport(create_app(master, TOKEN))
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://master", headers=headers) as client:
+        yield Served(master, store, client)
+    store.open = True
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def with_master(test: Callable[[Served], Awaitable[None]], nodes: str = "worker=1") -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), served(nodes) as master:
+            await test(master)
+
+    asyncio.run(main())
+
+
+def test_a_worker_gets_a_version_leases_and_acknowledges() -> None:
+    """Registration leads to an active version; leased shards are acknowledged; progress and status tell of it."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        await it.post("/v1/datasets", name="train", size=100, shard_size=10)
+        lease = await it.post("/v1/datasets/train/lease", node=WORKER, max_shards=4, version=1)
+        assert [shard["start"] for shard in lease["shards"]] == [0, 10, 20, 30]
+        ack = await it.post("/v1/datasets/train/ack", node=WORKER, done=lease["shards"])
+        assert ack == {"accepted": 4, "state": "ok"}
+        progress = (await it.client.get("/v1/datasets/train")).json()
+        assert progress["records_done"] == 40
+        status = (await it.client.get("/v1/status")).json()
+        assert status["progress"]["step"] == 1
+        assert status["nodes"][0]["status"] == "Running"
+
+    with_master(test)
+
+
+def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
+    """While the store refuses, an acknowledgement waits and a lease does not."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        await it.post("/v1/datasets", name="train", size=100, shard_size=10)
+        it.store.open = False
+        lease = await it.post("/v1/datasets/train/lease", node=WORKER, max_shards=2)
+        ack = asyncio.create_task(it.post("/v1/datasets/train/ack", node=WORKER, done=lease["shards"]))
+        done, _ = await asyncio.wait([ack], timeout=0.3)
+        assert not done
+        it.store.open = True
+        assert (await ack)["accepted"] == 2
+        assert it.store.document is not None
+        stored = JobDocument.from_json(it.store.document)
+        assert stored.shards.datasets[0].position.records_done == 20
+
+    with_master(test)
+
+
+def test_a_directive_is_told_when_it_is_stored() -> None:
+    """Nobody hears of a version that a restarted master would not know."""
+
+    async def test(it: Served) -> None:
+        await it.post("/v1/nodes", node=WORKER, rank=0, incarnation="a")
+        revision = (await it.client.get("/v1/directive?type=worker&id=0&wait=0")).json()["revision"]
+        it.store.open = False
+        report = asyncio.create_task(it.step(1))
+        poll = asyncio.create_task(it.client.get(f"/v1/directive?type=worker&id=0&after={revision}&wait=10"))
+        done, _ = await asyncio.wait([report, poll], timeout=0.3)
+        assert not done
+        it.store.open = True
+        assert (await poll).json()["trained"] == 1
+        await report
+
+    with_master(test)
+
+
+def test_a_long_poll_ends_with_the_unchanged_directive() -> None:
+    """Without news the answer comes after the wait, with the same revision."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        revision = (await it.client.get("/v1/directive?type=worker&id=0&wait=0")).json()["revision"]
+        start = time.monotonic()
+        answer = await it.client.get(f"/v1/directive?type=worker&id=0&after={revision}&wait=0.3")
+        assert answer.json()["revision"] == revision
+        assert 0.2 < time.monotonic() - start < 5
+
+    with_master(test)
+
+
+def test_a_checkpoint_is_begun_completed_and_repeated() -> None:
+    """A ticket completes once; the same end again is the same answer; an unknown ticket is not found."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        ticket = await it.post("/v1/checkpoints", node=WORKER, version=1)
+        for _ in range(2):
+            ref = await it.post(f"/v1/checkpoints/{ticket['id']}", node=WORKER, uri="/c/1", step=1)
+            assert ref == {"uri": "/c/1", "step": 1}
+        assert len(it.master.state.checkpoints.saved) == 1
+        unknown = await it.client.post("/v1/checkpoints/none", json={"node": WORKER, "uri": "/c/2"})
+        assert unknown.status_code == 404
+        other = await it.client.post("/v1/checkpoints", json={"node": WORKER, "version": 7})
+        assert other.status_code == 409
+
+    with_master(test)
+
+
+def test_a_job_succeeds_when_data_and_workers_end() -> None:
+    """The last worker's exit with all data consumed makes the directive say finished."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        await it.post("/v1/datasets", name="train", size=10, shard_size=10)
+        lease = await it.post("/v1/datasets/train/lease", node=WORKER, max_shards=4)
+        await it.post("/v1/datasets/train/ack", node=WORKER, done=lease["shards"])
+        verdict = await it.post("/v1/nodes/exit", node=WORKER, incarnation="a", version=1, code=0)
+        assert verdict == {"wait": False}
+        assert it.master.stored.outcome is not None
+        assert it.master.stored.outcome.succeeded
+        assert it.master.published.directive.finished
+
+    with_master(test)
+
+
+def test_a_worker_waits_when_its_parameter_server_was_lost() -> None:
+    """A worker's failure is judged after a moment: the news of its lost server may come later than its own."""
+
+    async def test(it: Served) -> None:
+        server = {"type": "ps", "id": 0}
+        for node in (server, WORKER):
+            await it.post("/v1/nodes", node=node, rank=0, incarnation="a")
+        await it.post("/v1/processes", node=server, version=1, state="ready")
+        worker = asyncio.create_task(
+            it.post(
+                "/v1/nodes/exit",
+                node=WORKER,
+                incarnation="a",
+                version=1,
+                code=1,
+                last_lines="UnavailableError",
+            )
+        )
+        await asyncio.sleep(0)
+        verdict = await it.post("/v1/nodes/exit", node=server, incarnation="a", version=1, code=139)
+        assert verdict == {"wait": False}
+        assert await worker == {"wait": True}
+
+    with_master(test, "ps=1,worker=1")
+
+
+def test_sync_groups_and_barriers_wake_who_waits() -> None:
+    """A group is finished when the last running worker joined; a barrier opens for those who poll."""
+
+    async def test(it: Served) -> None:
+        second = {"type": "worker", "id": 1}
+        for node in (WORKER, second):
+            await it.post("/v1/nodes", node=node, rank=node["id"], incarnation="a")
+        first = await it.post("/v1/sync/epoch", node=WORKER)
+        assert first == {"finished": False, "missing": ["worker-1"]}
+        waiting = asyncio.create_task(it.client.get("/v1/sync/epoch?wait=10"))
+        barrier = asyncio.create_task(it.client.get("/v1/barriers/go?wait=10"))
+        await asyncio.sleep(0.05)
+        await it.post("/v1/sync/epoch", node=second)
+        assert (await waiting).json()["finished"]
+        await it.client.post("/v1/barriers/go")
+        assert (await barrier).json() == {"open": True}
+
+    with_master(test, "worker=2")
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        ("/v1/status", "", 401),
+        ("/v1/status", "Bearer wrong", 401),
+        ("/v1/status", f"Bearer {TOKEN}", 200),
+        ("/openapi.json", "", 401),
+        ("/healthz", "", 200),
+        ("/metrics", "", 200),
+    ],
+)
+def test_only_the_token_opens_the_api(path: str, token: str, status: int) -> None:
+    """Everything but health and metrics needs the job's token."""
+
+    async def test(it: Served) -> None:
+        answer = await it.client.get(path, headers={"Authorization": token})
+        assert answer.status_code == status
+
+    with_master(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("/v1/nodes", {"node": WORKER}, 422, "rank"),
+        ("/v1/nodes", {"node": {"type": "worker", "id": 9}, "rank": 0, "incarnation": "a"}, 404, "worker-9"),
+        ("/v1/datasets/none/lease", {"node": WORKER}, 404, "none"),
+        ("/v1/datasets/none/lease", {"node": 1}, 400, "LeaseRequest"),
+        ("/v1/datasets", {"name": "train", "size": 1}, 422, "shard_size"),
+    ],
+)
+def test_errors_name_what_is_wrong(path: str, body: dict[str, Any], status: int, says: str) -> None:
+    """Each refusal has its status and one message that names the field or object."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        answer = await it.client.post(path, json=body)
+        assert answer.status_code == status
+        assert says in answer.json()["error"]
+
+    with_master(test)
+
+
+def test_a_body_that_is_too_large_is_refused() -> None:
+    """By its announced length, before it is read."""
+
+    async def test(it: Served) -> None:
+        answer = await it.client.post("/v1/nodes", content=b"x" * (MAX_BODY + 1))
+        assert answer.status_code == 413
+
+    with_master(test)
+
+
+def test_metrics_are_in_prometheus_format() -> None:
+    """The step, nodes by status and their use can be scraped."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        beat = {"node": WORKER, "incarnation": "a", "usage": {"cpu": 1.5, "memory": 100}}
+        await it.post("/v1/nodes/heartbeat", **beat)
+        text = (await it.client.get("/metrics")).text
+        assert "edl_master_global_step 1.0" in text
+        assert 'edl_master_nodes{status="Running",type="worker"} 1.0' in text
+        assert 'edl_master_node_cpu_cores{node="worker-0"} 1.5' in text
+
+    with_master(test)
