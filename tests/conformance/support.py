@@ -4,7 +4,7 @@ import base64
 import json
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ class Api:
         """Whether nothing is there."""
         return self.raw("GET", path).status_code == 404
 
-    def watch(self, path: str, seconds: int = 10, **query: Any) -> Iterator[Object]:
+    def watch(self, path: str, seconds: int = 10, **query: Any) -> Generator[Object, None, None]:
         """The events of a watch, until it ends after `seconds`."""
         params = {"watch": "true", "timeoutSeconds": seconds, **query}
         with self.http.stream("GET", path, params=params, timeout=seconds + 20) as response:

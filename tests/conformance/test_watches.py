@@ -128,6 +128,23 @@ def test_bookmarks(api: Api, core: str) -> None:
     assert int(bookmark["object"]["metadata"]["resourceVersion"]) >= int(since)
 
 
+def test_streamed_list(api: Api, core: str) -> None:
+    """With sendInitialEvents a watch begins with what there is and marks its end by a bookmark."""
+    path = f"{core}/secrets"
+    api.post(path, {"metadata": {"name": "a"}})
+    query = {
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",
+        "allowWatchBookmarks": "true",
+    }
+    events = api.watch(path, seconds=3, **query)
+    first, mark = next(events), next(events)
+    events.close()
+
+    assert (first["type"], first["object"]["metadata"]["name"]) == ("ADDED", "a")
+    assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
 def test_ends_in_time(api: Api, core: str) -> None:
     """A watch ends after timeoutSeconds."""
     path = f"{core}/secrets"

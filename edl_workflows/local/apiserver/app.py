@@ -9,7 +9,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from edl_workflows.local.apiserver import auth, discovery, errors, openapi, requests, store, verbs, views
+from edl_workflows.local.apiserver import (
+    auth,
+    discovery,
+    errors,
+    expiry,
+    openapi,
+    requests,
+    store,
+    verbs,
+    views,
+)
 from edl_workflows.local.apiserver.server import ApiServer
 from edl_workflows.local.apiserver.store import Object
 
@@ -17,7 +27,7 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def build_app(server: ApiServer) -> Starlette:
-    """The application; while it runs (ASGI lifespan), so does garbage collection.
+    """The application; while it runs (ASGI lifespan), so do garbage collection and the expiry of events.
 
     Args:
         server: its parts; closing its store is up to the caller.
@@ -45,11 +55,14 @@ def build_app(server: ApiServer) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        collector = asyncio.create_task(server.collector.run(), name="garbage collector")
-        yield
-        collector.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await collector
+        async with asyncio.TaskGroup() as tasks:
+            chores = [
+                tasks.create_task(server.collector.run()),
+                tasks.create_task(expiry.run(server.registry)),
+            ]
+            yield
+            for chore in chores:
+                chore.cancel()
 
     return Starlette(
         routes=[

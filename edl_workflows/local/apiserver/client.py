@@ -4,6 +4,7 @@ Resources go by the name that Kubernetes gives them on paper: ``pods``, ``elasti
 plain dicts, the caller's own copies. All calls belong to the thread of the server's event loop.
 """
 
+import copy
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ class LocalClient:
             ApiError: as `Registry.create`.
         """
         namespace = obj["metadata"].get("namespace", "")
-        return self._registry.create(self._resource(resource), namespace, obj).obj
+        return self._registry.create(self._resource(resource), namespace, copy.deepcopy(obj)).obj
 
     def update(self, resource: str, obj: Object, *, subresource: str = "") -> Object:
         """Replace an object, or with ``subresource="status"`` its status alone.
@@ -76,7 +77,7 @@ class LocalClient:
         meta = obj["metadata"]
         options = WriteOptions(subresource=subresource)
         place = (meta.get("namespace", ""), meta["name"])
-        return self._registry.update(self._resource(resource), *place, obj, options).obj
+        return self._registry.update(self._resource(resource), *place, copy.deepcopy(obj), options).obj
 
     def patch(
         self,
@@ -95,7 +96,7 @@ class LocalClient:
         options = WriteOptions(subresource=subresource)
         served = self._resource(resource)
         return self._registry.patch(
-            served, namespace, name, lambda obj: patches.merge_patch(obj, patch), options
+            served, namespace, name, lambda obj: patches.merge_patch(obj, copy.deepcopy(patch)), options
         ).obj
 
     def bind(self, name: str, namespace: str, node: str) -> None:

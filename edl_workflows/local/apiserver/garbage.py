@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from edl_workflows.local.apiserver import builtin, crds, errors, store
+from edl_workflows.local.apiserver import builtin, crds, store
 from edl_workflows.local.apiserver.deletion import (
     BACKGROUND,
     FOREGROUND,
@@ -59,9 +59,9 @@ class Collector:
         del self._queue[key]
         try:
             self._look(key)
-        except errors.ApiError as error:
-            # Its next change queues it again; one broken object must not stop the collection of others.
-            _log.warning("garbage collection failed", object="/".join(key), error=str(error))
+        except Exception:  # noqa: BLE001 - one broken object must not stop the collection of others
+            # Its next change, or the next start, queues it again.
+            _log.exception("garbage collection failed", object="/".join(key))
         return True
 
     def _enqueue(self, key: Key) -> None:

@@ -42,7 +42,7 @@ def prepare(directory: Path, port: int) -> Access:
     """
     directory.mkdir(parents=True, exist_ok=True)
     token_file = directory / "admin-token"
-    if not token_file.exists() or not token_file.read_text():
+    if not token_file.exists():
         _write_private(token_file, secrets.token_urlsafe(32))
     files = certificates.ensure(directory / "pki")
     access = Access(f"https://{HOST}:{port}", token_file.read_text(), files, directory / "kubeconfig")
@@ -51,8 +51,12 @@ def prepare(directory: Path, port: int) -> Access:
 
 
 def _write_private(path: Path, text: str) -> None:
-    path.touch(0o600)
-    path.write_text(text)
+    # Whole or not at all: others read the file while the server starts again.
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    draft.touch(0o600)
+    draft.write_text(text)
+    draft.replace(path)
 
 
 def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default") -> str:

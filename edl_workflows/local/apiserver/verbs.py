@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -69,56 +70,74 @@ async def list_objects(server: ApiServer, request: Request, target: Target) -> R
     return views.answer(view.many((revision.body for revision in found), list_metadata))
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """How a watch goes.
+
+    Attributes:
+        since: the version to go on from; 0: from now.
+        initial: begin with what there is.
+        marked: end that with a marked bookmark (``sendInitialEvents``, the streaming lists of newer clients).
+        bookmarks: send bookmarks.
+        deadline: when it ends, on the monotonic clock.
+    """
+
+    since: int
+    initial: bool
+    marked: bool
+    bookmarks: bool
+    deadline: float
+
+
 async def watch(server: ApiServer, request: Request, target: Target) -> Response:
     """A stream of changes; without a resourceVersion (or 0) it begins with what there is."""
     query = request.query_params
     view, match = _view(request, target), _match(request, target)
     seconds = requests.number(query, "timeoutSeconds") or DEFAULT_WATCH_SECONDS
-    since = requests.number(query, "resourceVersion") or 0
-    bookmarks = requests.flag(query, "allowWatchBookmarks")
-    lines = _lines(server.registry.store, target, view, match, _Terms(since, seconds, bookmarks))
+    since, marked = requests.number(query, "resourceVersion") or 0, requests.flag(query, "sendInitialEvents")
+    terms = _Terms(
+        since=0 if marked else since,
+        initial=marked or not since,
+        marked=marked,
+        bookmarks=requests.flag(query, "allowWatchBookmarks"),
+        deadline=time.monotonic() + seconds,
+    )
+    lines = _lines(server.registry.store, target, view, match, terms)
     return StreamingResponse(lines, media_type="application/json")
-
-
-class _Terms:
-    """How a watch goes: from which version (0: from what there is), how long, with bookmarks or not."""
-
-    def __init__(self, since: int, seconds: float, bookmarks: bool) -> None:
-        self.since = since
-        self.deadline = time.monotonic() + seconds
-        self.bookmarks = bookmarks
-
-    def left(self) -> float:
-        """Seconds until the watch ends."""
-        return self.deadline - time.monotonic()
 
 
 async def _lines(
     objects: store.Store, target: Target, view: views.View, match: store.Match, terms: _Terms
 ) -> AsyncIterator[bytes]:
-    present = (
-        objects.list_objects(target.resource.id, target.namespace, match=match) if not terms.since else []
-    )
+    place = (target.resource.id, target.namespace)
+    present = objects.list_objects(*place, match=match) if terms.initial else []
     try:
-        watched = objects.watch(
-            target.resource.id, target.namespace, since=terms.since or objects.revision, match=match
-        )
+        watched = objects.watch(*place, since=terms.since or objects.revision, match=match)
     except errors.ApiError as error:
         yield _error_line(error)
         return
     with watched:
-        yield b"".join(view.event(store.ADDED, revision.body) for revision in present)
-        while (left := terms.left()) > 0:
-            try:
-                events = await watched.batch(min(left, BOOKMARK_SECONDS))
-            except errors.ApiError as error:
-                yield _error_line(error)
-                return
-            if events:
-                yield b"".join(view.event(event.type, event.body) for event in events)
-            elif terms.bookmarks:
-                # Nothing is pending, so the watch has come as far as the store.
-                yield view.bookmark(objects.revision)
+        lines = [view.event(store.ADDED, revision.body) for revision in present]
+        if terms.marked:
+            lines.append(view.bookmark(objects.revision, ends_initial_events=True))
+        yield b"".join(lines)
+        try:
+            async for line in _changes(objects, watched, view, terms):
+                yield line
+        except errors.ApiError as error:
+            yield _error_line(error)
+
+
+async def _changes(
+    objects: store.Store, watched: store.Watch, view: views.View, terms: _Terms
+) -> AsyncIterator[bytes]:
+    while (left := terms.deadline - time.monotonic()) > 0:
+        events = await watched.batch(min(left, BOOKMARK_SECONDS))
+        if events:
+            yield b"".join(view.event(event.type, event.body) for event in events)
+        elif terms.bookmarks:
+            # Nothing is pending, so the watch has come as far as the store.
+            yield view.bookmark(objects.revision)
 
 
 def _error_line(error: errors.ApiError) -> bytes:

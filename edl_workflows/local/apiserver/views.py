@@ -72,9 +72,11 @@ class View:
         """One line of a watch."""
         return b'{"type":"' + kind.encode() + b'","object":' + self.one(body) + b"}\n"
 
-    def bookmark(self, rv: int) -> bytes:
-        """A watch line that says how far the watch has come."""
-        meta = {"resourceVersion": str(rv), "creationTimestamp": None}
+    def bookmark(self, rv: int, *, ends_initial_events: bool = False) -> bytes:
+        """A watch line that says how far the watch has come, and whether that ends what there was at its start."""
+        meta: Object = {"resourceVersion": str(rv), "creationTimestamp": None}
+        if ends_initial_events:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
         body: Object = {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": meta}
         if self.form == TABLE:
             body = self._table([], {"resourceVersion": str(rv)})

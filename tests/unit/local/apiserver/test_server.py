@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
 
-from edl_workflows.local.apiserver import auth, errors
+from edl_workflows.local.apiserver import auth, errors, expiry, requests
 from edl_workflows.local.apiserver.app import build_app
+from edl_workflows.local.apiserver.deletion import DeleteOptions
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.pods import LogRequest
-from edl_workflows.local.apiserver.deletion import DeleteOptions
 from edl_workflows.local.apiserver.server import ApiServer
 
 
@@ -81,6 +82,28 @@ def test_collector_finishes_a_tree(server: ApiServer) -> None:
         pass
 
     assert client.list_objects("configmaps", "default") == []
+
+
+def test_events_end(server: ApiServer) -> None:
+    """An event goes an hour after it was last seen, however old it is."""
+    now = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    for name, seen in (("old", "2030-01-01T10:59:00Z"), ("repeated", "2030-01-01T11:30:00Z")):
+        involved = {"kind": "Pod", "namespace": "default", "name": "p"}
+        metadata = {"name": name, "namespace": "default"}
+        server.client.create(
+            "events", {"metadata": metadata, "involvedObject": involved, "lastTimestamp": seen}
+        )
+    asyncio.run(expiry.expire(server.registry, now))
+
+    assert [one["metadata"]["name"] for one in server.client.list_objects("events")] == ["repeated"]
+
+
+def test_yaml_bombs_are_refused(server: ApiServer) -> None:
+    """A YAML body may not use aliases, which would make a small body a huge object."""
+    with pytest.raises(ApiError, match="aliases") as refused:
+        requests.parse(b"a: &a [x, x]\nb: [*a, *a]\n", "application/yaml")
+
+    assert refused.value.code == 400
 
 
 def _get(server: ApiServer, path: str, **headers: str) -> httpx.Response:
