@@ -121,6 +121,25 @@ def test_master_killed_while_servers_change(tmp_path: Path) -> None:
     assert trained == {(epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS)}
 
 
+def test_terminated_chief_saves_and_is_replaced(tmp_path: Path) -> None:
+    """A chief whose pod is deleted saves first and ends with 143. The servers keep the model: its replacement goes on from
+    the very step, and the job is finished by it."""
+    with Standalone(tmp_path, "ps=1,worker=1", program(tmp_path, 6, 0.02)) as job:
+        job.wait(lambda: job.step() > 30, START_SECONDS, "some steps")
+        job.pods.terminate("worker-0")
+        job.wait(lambda: job.pods.code("worker-0") is not None, 20, "the chief ends")
+        assert job.pods.code("worker-0") == 143
+        last = max(step for _, _, step, _ in consumed(tmp_path))
+        assert job.checkpoint()["step"] == last
+        job.wait(lambda: job.master.poll() == 0, 300, "the job succeeds")
+
+    steps = [step for name, _, step, _ in consumed(tmp_path) if name.startswith("records-worker-1-v1")]
+    assert min(steps) == last + 1
+    trained = collections.Counter((epoch, r) for _, epoch, _, records in consumed(tmp_path) for r in records)
+    assert set(trained) == {(epoch, record) for epoch in range(1, 7) for record in range(RECORDS)}
+    assert set(trained.values()) == {1}  # it gave back exactly what it had not done
+
+
 def version(job: Standalone) -> int:
     """The active cluster version."""
     return int((job.status().get("progress") or {}).get("clusterVersion") or 0)
