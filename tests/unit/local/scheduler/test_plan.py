@@ -1,0 +1,154 @@
+"""The scheduling decision."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.local.pods import Pod
+from edl_workflows.local.scheduler.plan import Node, plan
+from edl_workflows.local.scheduler.resources import Amounts, pod_requests, units
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def make_pod(
+    name: str, cpu: str = "", *, age: int = 0, memory: str = "", status: Any = None, **spec: Any
+) -> Pod:
+    """A pod with one container that asks for this much."""
+    requests = {key: text for key, text in (("cpu", cpu), ("memory", memory)) if text}
+    containers = [{"name": "main", "command": ["x"], "resources": {"requests": requests}}]
+    metadata = {"name": name, "uid": name, "creationTimestamp": T0 - timedelta(seconds=age)}
+    return Pod.model_validate(
+        {"metadata": metadata, "spec": {"containers": containers, **spec}, "status": status or {}}
+    )
+
+
+def make_node(cpu: str = "2", *, pods: int = 10, **fields: Any) -> Node:
+    """A node of this size."""
+    return Node(
+        "edl-local",
+        Amounts.parse({"cpu": cpu, "memory": "1Gi", "pods": str(pods)}),
+        {"disk": "ssd"},
+        **fields,
+    )
+
+
+def names(pods: tuple[Pod, ...]) -> list[str]:
+    return [pod.metadata.name for pod in pods]
+
+
+def test_older_pods_of_equal_priority_go_first() -> None:
+    """Among equals the older pod is bound first; higher priority comes before age."""
+    pods = [make_pod("young", "1"), make_pod("old", "1", age=9), make_pod("urgent", "1", priority=5)]
+    decision = plan(make_node("2"), pods)
+
+    assert names(decision.bind) == ["urgent", "old"]
+    assert [(pod.metadata.name, why) for pod, why in decision.refused] == [
+        ("young", "0/1 nodes are available: 1 Insufficient cpu.")
+    ]
+
+
+def test_a_large_pod_does_not_hold_back_small_ones() -> None:
+    """A pod that does not fit waits; later ones that fit are bound."""
+    decision = plan(make_node("2"), [make_pod("big", "3", age=9), make_pod("small", "1")])
+
+    assert names(decision.bind) == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "node", "reason"),
+    [
+        pytest.param(make_pod("a", "3"), make_node(), "1 Insufficient cpu", id="cpu"),
+        pytest.param(
+            make_pod("a", "3", memory="2Gi"),
+            make_node(),
+            "1 Insufficient cpu, 1 Insufficient memory",
+            id="two",
+        ),
+        pytest.param(make_pod("a"), make_node(pods=0), "1 Too many pods", id="pods"),
+        pytest.param(
+            make_pod("a"), make_node(unschedulable=True), "1 node(s) were unschedulable", id="cordoned"
+        ),
+        pytest.param(
+            make_pod("a", nodeSelector={"disk": "hdd"}),
+            make_node(),
+            "1 node(s) didn't match Pod's node affinity/selector",
+            id="selector",
+        ),
+    ],
+)
+def test_why_a_pod_waits(pod: Pod, node: Node, reason: str) -> None:
+    """The message is kube-scheduler's."""
+    decision = plan(node, [pod])
+
+    assert decision.refused[0][1] == f"0/1 nodes are available: {reason}."
+
+
+def test_an_unknown_resource_is_insufficient() -> None:
+    """A GPU that the node does not have is never granted."""
+    pod = make_pod("gpu")
+    limits = {"limits": {"nvidia.com/gpu": "1"}}
+    pod = Pod.model_validate(
+        {**pod.model_dump(by_alias=True), "spec": {"containers": [{"name": "m", "resources": limits}]}}
+    )
+
+    assert plan(make_node(), [pod]).refused[0][1] == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+def test_who_does_not_count_and_who_does_not_wait() -> None:
+    """Finished pods free their share; bound, ending, foreign and gated pods are left alone."""
+    pods = [
+        make_pod("done", "2", nodeName="edl-local", status={"phase": "Succeeded"}),
+        make_pod("runs", "1", nodeName="edl-local", status={"phase": "Running"}),
+        make_pod("other", "1", schedulerName="mine"),
+        make_pod("gated", "1", schedulingGates=[{"name": "later"}]),
+        make_pod("fits", "1"),
+    ]
+    decision = plan(make_node("2"), pods)
+
+    assert names(decision.bind) == ["fits"]
+    assert names(decision.gated) == ["gated"]
+    assert decision.refused == ()
+
+
+def test_init_containers_count_by_their_largest() -> None:
+    """A pod occupies the larger of its containers together and its largest init container."""
+    spec = {
+        "containers": [{"name": n, "resources": {"requests": {"cpu": "500m"}}} for n in ("a", "b")],
+        "initContainers": [{"name": "i", "resources": {"requests": {"cpu": "800m", "memory": "1Gi"}}}],
+    }
+    pod = Pod.model_validate({"metadata": {"name": "x"}, "spec": spec})
+
+    assert pod_requests(pod).values == {"cpu": 1000, "memory": 2**30, "pods": 1}
+
+
+@pytest.mark.parametrize(("amount", "expected"), [(0.1, 100), (0.0001, 1), (1.5, 1500), (2, 2000)])
+def test_cpu_is_counted_in_millicores(amount: float, expected: int) -> None:
+    """Fractions of a millicore are rounded up, as Kubernetes does."""
+    assert units("cpu", amount) == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3), st.integers(0, 99)), max_size=12),
+    st.integers(0, 4000),
+)
+def test_the_node_is_never_overcommitted(wanted: list[tuple[int, int, int]], capacity: int) -> None:
+    """Whatever waits, what is bound fits together; a second decision after binding binds nothing; order of input is
+    irrelevant."""
+    pods = [make_pod(f"p{i}", f"{cpu}m", priority=p, age=age) for i, (cpu, p, age) in enumerate(wanted)]
+    node = make_node(f"{capacity}m", pods=100)
+    decision = plan(node, pods)
+    bound = set(names(decision.bind))
+    after = [
+        pod.model_copy(update={"spec": pod.spec.model_copy(update={"node_name": node.name})})
+        if pod.metadata.name in bound
+        else pod
+        for pod in pods
+    ]
+
+    assert sum(pod_requests(pod).values.get("cpu", 0) for pod in decision.bind) <= capacity
+    assert plan(node, after).bind == ()
+    assert names(plan(node, list(reversed(pods))).bind) == names(decision.bind)
