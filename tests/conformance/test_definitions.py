@@ -102,6 +102,31 @@ def test_two_versions(api: Api, namespace: str, make_crd: MakeCrd) -> None:
     assert [item["apiVersion"] for item in api.get(paths["v2"])["items"]] == [f"{group}/v2"]
 
 
+def test_new_storage_version(api: Api, namespace: str, make_crd: MakeCrd) -> None:
+    """After a change of the storage version older objects are read in every served version."""
+    definition = make_crd()
+    definition["spec"]["versions"].append(
+        {**definition["spec"]["versions"][0], "name": "v2", "storage": False}
+    )
+    define(api, definition)
+    group = definition["spec"]["group"]
+    path = f"/apis/{group}/v2/namespaces/{namespace}/gears"
+    eventually(lambda: not api.absent(path), "v2 is served")
+    api.post(
+        path, {"apiVersion": f"{group}/v2", "kind": "Gear", "metadata": {"name": "g"}, "spec": {"image": "a"}}
+    )
+    stored = api.get(f"{CRDS}/gears.{group}")
+    stored["spec"]["versions"][0]["storage"], stored["spec"]["versions"][1]["storage"] = False, True
+    api.put(f"{CRDS}/gears.{group}", stored)
+
+    def known() -> bool:
+        return api.get(f"{CRDS}/gears.{group}")["status"]["storedVersions"] == ["v1", "v2"]
+
+    eventually(known, "both storage versions are remembered")
+    assert api.get(f"{path}/g")["apiVersion"] == f"{group}/v2"
+    assert [item["apiVersion"] for item in api.get(path)["items"]] == [f"{group}/v2"]
+
+
 def test_changed_schema_holds_for_new_writes(api: Api, namespace: str, make_crd: MakeCrd) -> None:
     """A definition can gain fields; later writes keep them."""
     definition = make_crd()
@@ -226,6 +251,23 @@ def test_transition_rule_in_a_list(api: Api, wpath: str, widget: MakeWidget) -> 
 
     assert [step["name"] for step in moved["spec"]["steps"]] == ["b", "a"]
     assert "frozen" in error.causes["spec.steps[0].frozen"]
+
+
+def test_selectable_fields(api: Api, namespace: str, make_crd: MakeCrd) -> None:
+    """Objects can be selected by the fields that their definition names, and by no others."""
+    definition = make_crd(selectableFields=[{"jsonPath": ".spec.size"}])
+    define(api, definition)
+    group = definition["spec"]["group"]
+    path = f"/apis/{group}/v1/namespaces/{namespace}/gears"
+    for name, size in (("a", "S"), ("b", "M")):
+        spec = {"image": "a", "size": size}
+        api.post(
+            path, {"apiVersion": f"{group}/v1", "kind": "Gear", "metadata": {"name": name}, "spec": spec}
+        )
+    found = api.get(path, fieldSelector="spec.size=M")["items"]
+
+    assert [item["metadata"]["name"] for item in found] == ["b"]
+    assert refusal(lambda: api.get(path, fieldSelector="spec.image=a")).code == 400
 
 
 def test_cluster_scope(api: Api, make_crd: MakeCrd) -> None:

@@ -64,8 +64,9 @@ def test_definitions_and_collection_survive(embedded: Start) -> None:
     """After a restart definitions are served, tokens hold, and what an owner's deletion began is finished."""
     server = embedded()
     api = server.api()
-    define(api, crd("kept.example.com"))
+    define(api, crd("kept.example.com", selectableFields=[{"jsonPath": ".spec.size"}]))
     path = "/apis/kept.example.com/v1/namespaces/default/widgets"
+    since = api.get(path)["metadata"]["resourceVersion"]
     manifest = {
         "apiVersion": "kept.example.com/v1",
         "kind": "Widget",
@@ -73,6 +74,7 @@ def test_definitions_and_collection_survive(embedded: Start) -> None:
         "spec": {"image": "a"},
     }
     made = api.post(path, manifest)
+    api.post(path, {**manifest, "metadata": {"name": "small"}, "spec": {"image": "a", "size": "S"}})
     for index in range(50):
         api.post(MAPS, config_map(f"child-{index}", metadata={"ownerReferences": [owner(made)]}))
     api.delete(f"{path}/w")
@@ -81,6 +83,9 @@ def test_definitions_and_collection_survive(embedded: Start) -> None:
 
     assert api.get(f"{CRDS}/widgets.kept.example.com")["status"]["conditions"]
     assert api.post(path, manifest)["spec"]["replicas"] == 1
+    small = api.get(path, fieldSelector="spec.size=S")["items"]
+    assert [item["metadata"]["name"] for item in small] == ["small"]
+    assert api.first(path, 1, resourceVersion=since, fieldSelector="spec.size=S") == [("ADDED", "small")]
     eventually(lambda: api.get(MAPS)["items"] == [], "the children are collected")
 
 

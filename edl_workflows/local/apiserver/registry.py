@@ -328,12 +328,19 @@ class Registry:
         return obj
 
     def _serve(self, crd: Object) -> Object:
+        before_fields = self._custom_fields(crd["metadata"]["name"])
         self.catalog.replace(crd["metadata"]["name"], crds.resources(crd))
+        if self._custom_fields(crd["metadata"]["name"]) != before_fields:
+            self.store.reindex(crd["metadata"]["name"])
         before = json.dumps(crd.get("status"))
         crds.established(crd, self._now())
         if json.dumps(crd.get("status")) == before:
             return crd
         return self.store.update(Key(builtin.CRDS, "", crd["metadata"]["name"]), crd).decode()
+
+    def _custom_fields(self, resource_id: str) -> dict[str, str]:
+        resource = self.catalog.by_id(resource_id)
+        return dict(resource.field_paths) if resource else {}
 
     def _default_account(self, namespace: str) -> None:
         accounts = self.catalog.by_id("serviceaccounts")

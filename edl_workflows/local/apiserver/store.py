@@ -11,6 +11,7 @@ The store knows keys, revisions and bytes. What the fields of an object mean sta
 
 import asyncio
 import bisect
+import dataclasses
 import itertools
 import json
 import sqlite3
@@ -307,6 +308,24 @@ class Store:
             else:
                 objects[key.name] = change.previous
         return spaces
+
+    def reindex(self, resource: str) -> None:
+        """Compute anew what field selectors see of a resource, as its definition was read or changed."""
+        known: dict[int, Revision] = {}
+
+        def indexed(revision: Revision) -> Revision:
+            if revision.rv not in known:
+                fields = self._index(resource, revision.decode())
+                known[revision.rv] = dataclasses.replace(revision, fields=fields)
+            return known[revision.rv]
+
+        for objects in self._objects.get(resource, {}).values():
+            objects.update({name: indexed(revision) for name, revision in objects.items()})
+        changes = self._changes.get(resource, deque())
+        self._changes[resource] = deque(
+            Change(one.type, indexed(one.revision), indexed(one.previous) if one.previous else None)
+            for one in changes
+        )
 
     def resources(self) -> list[str]:
         """The resources that have objects."""
