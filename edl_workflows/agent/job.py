@@ -17,19 +17,21 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from pydantic import ValidationError
+
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment, cluster_version
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.reports import Reporter
+from edl_workflows.agent.saving import Saving
 from edl_workflows.agent.shards import Batch, ShardReader
 from edl_workflows.agent.signals import call_on_signals, die_with_parent
-from edl_workflows.exceptions import EdlError
+from edl_workflows.exceptions import InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.datasets import DatasetParams, LeaseRequest, Shard
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, NodeRef, ProcessState
 from edl_workflows.protocol.sync import SyncJoin
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket
 
 TERMINATED = 143
 CLOSE_SECONDS = 5.0
@@ -37,8 +39,11 @@ CLOSE_SECONDS = 5.0
 CLUSTER_LOST_SECONDS = 30.0
 """How long a process whose cluster broke waits for the master to name the next one before it ends by itself. The master
 learns of a lost parameter server from its pod's end, within seconds."""
-SAVE_RETRY_SECONDS = 1.0
-_WAIT_SECONDS = 25.0
+SETTLE_SECONDS = 1.0
+DRAINED_SECONDS = 1.0
+"""How often a drained process looks whether it was told to end or to save again."""
+MEETING_SECONDS = 2.0
+"""How often a process that waits for the others (`Job.sync`, `Job.barrier`) serves the master's wishes."""
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +65,7 @@ class Job:
         self._reporter = Reporter(client, self._watch, environment.node, version)
         self._readers: list[ShardReader] = []
         self._cluster: Cluster | None = None
-        self._save: Callable[[], CheckpointRef] | None = None
-        self._save_seconds = float("inf")
-        self._save_due = float("inf")
-        self._save_retry = 0.0
-        self._saved_request = ""
+        self._saving = Saving(client, self._watch, self._reporter, environment.node, version)
         self._terminated = False
         self._closed = False
         self._watch.start()
@@ -177,11 +178,11 @@ class Job:
             JobFailedError: a shard failed too often.
             SystemExit: told to end; all is given back and, by the chief, saved.
         """
-        return self._reader(DatasetParams(name=name, **params), ahead).shards()
+        return self._reader({"name": name, **params}, ahead).shards()
 
     def batches(self, name: str, *, ahead: int = 4, **params: Any) -> Iterator[Batch]:
         """As `shards`, cut into batches of ``batch_size`` records: one for each step."""
-        return self._reader(DatasetParams(name=name, **params), ahead).batches()
+        return self._reader({"name": name, **params}, ahead).batches()
 
     def report_step(self, step: int, loss: float | None = None) -> None:
         """Say that a step is done. Cheap; the newest is sent twice a second.
@@ -199,16 +200,14 @@ class Job:
             save: saves, and says where and at which step (see `CheckpointStore.publish`).
             every_seconds: also save so often unasked; None: only on request and before the end.
         """
-        self._save = save
-        self._save_seconds = every_seconds or float("inf")
-        self._save_due = time.monotonic() + self._save_seconds
+        self._saving.configure(save, every_seconds)
 
     def should_checkpoint(self) -> bool:
         """Whether this process is the chief and a checkpoint is due now, requested or periodic.
 
         `between_steps` looks by itself; this is for loops that prepare something for it.
         """
-        return self.active and self._is_save_due(self._watch.latest) and self.is_chief
+        return self.active and self._saving.due(self._watch.latest) and self.is_chief
 
     def checkpoint(self, patience: float = 0.0) -> CheckpointRef | None:
         """Save now, as `save_with` says, together with the data position.
@@ -220,22 +219,7 @@ class Job:
             The checkpoint; None if the master was away or did not want it (a later boundary tries again), or saving
             failed, which the master is told.
         """
-        assert self._save is not None, "say how to save by save_with first"
-        deadline = time.monotonic() + patience
-        while (ticket := self._begin_checkpoint()) is None:
-            if self._terminated or time.monotonic() >= deadline:
-                return None
-            time.sleep(SAVE_RETRY_SECONDS)
-        try:
-            saved = self._save()
-        except Exception as error:
-            # Whatever went wrong, the master must know, and training can go on without this checkpoint.
-            log.exception("saving a checkpoint failed")
-            reason = f"{type(error).__name__}: {error}"[:4096]
-            self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self.node, error=reason))
-            return None
-        self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self.node, uri=saved.uri, step=saved.step))
-        return saved
+        return self._saving.save(patience, lambda: self._terminated)
 
     def between_steps(self) -> None:
         """Do what the master wants done between two steps: save, drain and wait, or end.
@@ -245,7 +229,7 @@ class Job:
         """
         directive = self._watch.latest
         quiet = not (self._terminated or directive.drain or directive.save)
-        if quiet and self.active and time.monotonic() < self._save_due:
+        if quiet and self.active and time.monotonic() < self._saving.next_periodic:
             return
         self._serve_wishes()
 
@@ -259,7 +243,7 @@ class Job:
         state = patiently(lambda: self._client.join_sync(name, SyncJoin(node=self.node)), stop)
         while state is None or not state.finished:
             self.between_steps()
-            state = patiently(lambda: self._client.sync(name, _WAIT_SECONDS), stop)
+            state = patiently(lambda: self._client.sync(name, MEETING_SECONDS), stop)
 
     def barrier(self, name: str) -> None:
         """Wait until somebody opens the barrier (`open_barrier`)."""
@@ -267,7 +251,7 @@ class Job:
         state = None
         while state is None or not state.open:
             self.between_steps()
-            state = patiently(lambda: self._client.barrier(name, _WAIT_SECONDS), stop)
+            state = patiently(lambda: self._client.barrier(name, MEETING_SECONDS), stop)
 
     def open_barrier(self, name: str) -> None:
         """Let all through that wait at a barrier, now and later."""
@@ -308,7 +292,14 @@ class Job:
             self._watch.close()
             self._client.close()
 
-    def _reader(self, params: DatasetParams, ahead: int) -> ShardReader:
+    def _reader(self, fields: dict[str, Any], ahead: int) -> ShardReader:
+        try:
+            params = DatasetParams.model_validate(fields)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()
+            )
+            raise InvalidError(f"data set {fields['name']!r}: {problems}") from error
         patiently(lambda: self._client.dataset(params), threading.Event())
         reader = ShardReader(
             self._client,
@@ -328,17 +319,14 @@ class Job:
                 self._leave()
             elif not self.active:
                 self._watch.wait_for(lambda _: self._terminated or self.active)
-            elif self._is_save_due(directive) and self._save is not None and self.is_chief:
+            elif directive.drain and not drained:
+                drained = self._drain()
+            elif self._saving.due(directive) and self.is_chief:
                 self.checkpoint()
             elif directive.drain:
-                if not drained:
-                    for reader in self._readers:
-                        reader.settle()
-                    self._reporter.state(ProcessState.DRAINED)
-                    drained = True
                 self._watch.wait_for(
                     lambda d, seen=directive: d is not seen or self._terminated,  # type: ignore[misc]
-                    SAVE_RETRY_SECONDS,
+                    DRAINED_SECONDS,
                 )
             else:
                 break
@@ -346,30 +334,19 @@ class Job:
             for reader in self._readers:
                 reader.resume()
 
-    def _begin_checkpoint(self) -> CheckpointTicket | None:
-        request = self._watch.latest.save
-        request = "" if request == self._saved_request else request
-        try:
-            ticket = self._client.begin_checkpoint(
-                CheckpointBegin(node=self.node, version=self.version, request=request)
-            )
-        except EdlError as error:
-            # Away, or another version has become active a moment ago.
-            log.warning("%s; no checkpoint now", error)
-            self._save_retry = time.monotonic() + SAVE_RETRY_SECONDS
-            return None
-        self._saved_request = request or self._saved_request
-        self._save_due = time.monotonic() + self._save_seconds
-        return ticket
-
-    def _is_save_due(self, directive: Directive) -> bool:
-        now = time.monotonic()
-        requested = bool(directive.save) and directive.save != self._saved_request
-        return (requested or now >= self._save_due) and now >= self._save_retry
+    def _drain(self) -> bool:
+        """Settle and say so; False if told to end meanwhile. The switch checkpoint comes after: what is acknowledged by
+        then is not processed again."""
+        for reader in self._readers:
+            while not reader.settle(SETTLE_SECONDS):
+                if self._terminated:
+                    return False
+        self._reporter.state(ProcessState.DRAINED)
+        return True
 
     def _leave(self) -> NoReturn:
-        """End after SIGTERM, or when a later version trains: save if this is the chief, give leases back."""
-        if self.active and not self._watch.latest.drain and self._save is not None and self.is_chief:
+        """End after SIGTERM: save if this is the chief of the cluster that trains, give leases back."""
+        if self.active and not self._watch.latest.drain and self._saving.configured and self.is_chief:
             self.checkpoint()
         self.close()
         raise SystemExit(TERMINATED)

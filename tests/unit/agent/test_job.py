@@ -9,7 +9,7 @@ import pytest
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.exceptions import ConflictError, JobFailedError
+from edl_workflows.exceptions import ConflictError, InvalidError, JobFailedError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import AckRequest, FailedShard, LeaseRequest
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, ProcessReport, ProcessState
@@ -118,6 +118,41 @@ def test_chief_saves_between_drain_and_switch(master: FakeMaster, connected: Con
     master.say(save="", drain=False)
     thread.join(10)
     assert len(master.got(CheckpointBegin, request="switch-1")) == len(master.got(CheckpointBegin)) == 1
+
+
+def test_drained_chief_settles_before_it_saves(master: FakeMaster, connected: Connect) -> None:
+    """When drain and save come together everything done is acknowledged first; a periodic save waits."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=1e-6)
+    master.say(drain=True, save="switch")
+    eventually(lambda: job.drain_requested)
+    batches = job.batches("train", size=8, shard_size=4, batch_size=4)
+    master.say(drain=False, save="")
+    eventually(lambda: not job.drain_requested)
+    next(batches)
+    master.say(drain=True, save="switch")
+    eventually(lambda: job.drain_requested)
+    master.received.clear()
+    in_background(lambda: next(batches))
+    eventually(lambda: master.got(CheckpointEnd))
+    time.sleep(0.2)
+
+    order = [m for m in master.received if isinstance(m, AckRequest | ProcessReport | CheckpointBegin)]
+    assert [type(m) for m in order][:1] == [AckRequest]
+    begins = master.got(CheckpointBegin)
+    assert [begin.request for begin in begins] == ["switch"]
+    assert master.received.index(master.got(AckRequest)[-1]) < master.received.index(begins[0])
+    master.say(drain=False, save="")
+
+
+def test_bad_parameters_are_named(master: FakeMaster, connected: Connect) -> None:
+    """A data set that makes no sense is refused before anything is sent, with the field and what is wrong."""
+    master.say(active=cluster(1))
+    with pytest.raises(InvalidError, match=r"data set 'train'.*num_epochs.*valid integer"):
+        connected().batches("train", size=8, shard_size=4, num_epochs="many")
+    with pytest.raises(InvalidError, match="at least one record"):
+        connected().batches("train", shard_size=4)
 
 
 def test_only_the_chief_saves(master: FakeMaster, connected: Connect) -> None:
