@@ -27,7 +27,6 @@ from edl_workflows.local.runner.launches import Launches
 from edl_workflows.local.runner.pod_worker import Services
 from edl_workflows.local.runner.runner import Runner, lookups
 from edl_workflows.local.scheduler.loop import Scheduler
-from edl_workflows.local.scheduler.resources import Amounts
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
 """A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the pod."""
@@ -92,20 +91,50 @@ async def running(options: Options) -> AsyncIterator[Running]:
         access = serving.prepare(options.folder, port)
         server = open_server(options.folder, {access.token: "admin"})
         try:
-            async with _parts(options, access, server, port) as cluster:
+            async with _serving(options, access, server, port) as cluster:
                 yield cluster
         finally:
             server.close()
 
 
-@contextlib.asynccontextmanager
-async def _parts(
-    options: Options, access: serving.Access, server: ApiServer, port: int
-) -> AsyncIterator[Running]:
+@dataclass(frozen=True)
+class _Parts:
+    """What runs beside the API server."""
+
+    pods: Mirror[Pod]
+    services: Mirror[Service]
+    config_maps: Mirror[Object]
+    secrets: Mirror[Object]
+    network: Network
+    runner: Runner
+    scheduler: Scheduler
+
+    async def take_over(self) -> None:
+        """Read the present state, adopt the pods that run, and let each part hear of changes."""
+        self.pods.listen(lambda _key: self.network.touch())
+        self.services.listen(lambda _key: self.network.touch())
+        self.services.relist()
+        for mirror in (self.config_maps, self.secrets):
+            mirror.relist()
+            mirror.listen(self.runner.refresh)
+        self.pods.relist()  # last: it takes over the pods, which look into the others
+        await self.runner.clean_up()
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """All loops."""
+        return [
+            self.services.run(),
+            self.config_maps.run(),
+            self.secrets.run(),
+            self.pods.run(),
+            self.scheduler.run(),
+            self.network.run(),
+            self.runner.run(),
+        ]
+
+
+def _build(options: Options, access: serving.Access, server: ApiServer) -> _Parts:
     client = server.client
-    quantities = options.capacity.quantities(options.folder)
-    node.publish(client, quantities)
-    job_kinds.install(client)
     pods = Mirror(client, "pods", Pod.model_validate)
     services = Mirror(client, "services", Service.model_validate)
     config_maps: Mirror[Object] = Mirror(client, "configmaps", dict)
@@ -114,42 +143,34 @@ async def _parts(
     launches = Launches(
         network=network,
         lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
-        allocatable=Amounts.parse(quantities).values,
+        allocatable=node.observe(client).allocatable.values,
         kubeconfig=functools.partial(_pod_kubeconfig, server, access),
     )
     recorder = events.EventRecorder(client, "kubelet", NODE_NAME)
     shared = Services(client, recorder, network, launches, options.back_off)
     runner = Runner(NODE_NAME, options.folder / "pods", pods, shared)
-    scheduler = Scheduler(
-        client, pods, lambda: node.observe(client), events.EventRecorder(client, "default-scheduler", "")
-    )
-    server.logs = runner.logs
-    pods.listen(lambda _key: network.touch())
-    services.listen(lambda _key: network.touch())
-    services.relist()
-    for mirror in (config_maps, secrets):
-        mirror.relist()
-        mirror.listen(runner.refresh)
-    pods.relist()  # last: it takes over the pods, which look into the others
-    await runner.clean_up()
+    decisions = events.EventRecorder(client, "default-scheduler", "")
+    scheduler = Scheduler(client, pods, lambda: node.observe(client), decisions)
+    return _Parts(pods, services, config_maps, secrets, network, runner, scheduler)
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    options: Options, access: serving.Access, server: ApiServer, port: int
+) -> AsyncIterator[Running]:
+    node.publish(server.client, options.capacity.quantities(options.folder))
+    job_kinds.install(server.client)
+    parts = _build(options, access, server)
+    server.logs = parts.runner.logs
+    await parts.take_over()
     http = _Http(serving.uvicorn_config(build_app(server), access, port))
-    work = [
-        services.run(),
-        config_maps.run(),
-        secrets.run(),
-        pods.run(),
-        scheduler.run(),
-        network.run(),
-        runner.run(),
-        _follow_node(server, scheduler),
-        _sweep(server),
-    ]
+    work = [*parts.work(), _follow_node(server, parts.scheduler), _sweep(server)]
     async with _background(http, work) as failed:
         try:
-            yield Running(access, server, runner, failed)
+            yield Running(access, server, parts.runner, failed)
         finally:
-            await runner.shut_down(options.grace)
-            network.close()
+            await parts.runner.shut_down(options.grace)
+            parts.network.close()
 
 
 @contextlib.asynccontextmanager

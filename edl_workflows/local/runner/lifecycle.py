@@ -12,6 +12,8 @@ from edl_workflows.local.pods import Container, Pod
 from edl_workflows.local.runner.attempts import Ended
 
 BACK_OFF_CAP = timedelta(seconds=300)
+_MOST_DOUBLINGS = 20
+"""Beyond the cap for every first pause that makes sense; a container may crash for months."""
 FORGET_AFTER = timedelta(minutes=10)
 """A container that ran this long is forgiven its earlier crashes."""
 RETRY_CONFIG = timedelta(seconds=2)
@@ -176,7 +178,8 @@ def may_start_at(state: ContainerState, back_off: timedelta) -> datetime | None:
         return state.waiting.since + RETRY_CONFIG
     if state.ended is None or state.crashes == 0:
         return None
-    pause: timedelta = min(back_off * 2 ** (state.crashes - 1), BACK_OFF_CAP)
+    doublings = min(state.crashes - 1, _MOST_DOUBLINGS)
+    pause: timedelta = min(back_off * 2**doublings, BACK_OFF_CAP)
     return state.ended.finished_at + pause
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import structlog
 
-from edl_workflows.exceptions import EdlError
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.events import EventRecorder
@@ -123,14 +122,21 @@ class PodWorker:
         """Work until nothing of the pod is left here."""
         try:
             self._recover()
-            while not self._step():
+            while not self._try_step():
                 await self._sleep()
             self._forget()
-        except EdlError as error:
-            _log.exception("pod stopped", pod=self.pod.key, error=str(error))
-            raise
         finally:
             self.done.set()
+
+    def _try_step(self) -> bool:
+        """One round that may fail: as with kubelet, a pod's trouble is told and tried again, and no other pod's."""
+        try:
+            return self._step()
+        except Exception as error:  # noqa: BLE001 - told in the log, in an event, and tried again
+            _log.exception("pod not synced", pod=self.pod.key)
+            self._services.events.warning(self.pod, "FailedSync", f"error syncing pod: {error}")
+            self._wake_at = datetime.now(UTC) + lifecycle.RETRY_CONFIG
+            return False
 
     def _recover(self) -> None:
         if kept := self.pod.status.get("startTime"):

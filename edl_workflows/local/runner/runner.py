@@ -4,7 +4,6 @@ import asyncio
 import functools
 import shutil
 from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 
 import structlog
@@ -20,7 +19,6 @@ from edl_workflows.local.runner.pod_worker import PodWorker, Services
 from edl_workflows.local.runner.volumes import Lookups
 
 MEMORY_POLL_SECONDS = 0.5
-RESYNC = timedelta(minutes=10)
 _log = structlog.get_logger(__name__)
 
 
@@ -41,7 +39,6 @@ class Runner:
         self._services = services
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._failures: asyncio.Queue[BaseException] = asyncio.Queue()
         pods.listen(self._changed)
 
     def occupying(self) -> dict[str, Pod]:
@@ -85,23 +82,16 @@ class Runner:
         self._workers.pop(uid, None)
         self._tasks.pop(uid, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failures.put_nowait(error)
+            _log.error("pod abandoned", uid=uid, exc_info=error)
         self._services.network.touch()
 
     async def run(self) -> None:
-        """Enforce memory limits, for ever.
-
-        Raises:
-            BaseException: what ended a worker by mistake; the cluster must not go on as if nothing had happened.
-        """
+        """Enforce memory limits, for ever."""
         while True:
-            try:
-                async with asyncio.timeout(MEMORY_POLL_SECONDS):
-                    raise await self._failures.get()
-            except TimeoutError:
-                snapshot = functools.cache(Snapshot.take)  # read only if some container has a limit
-                for worker in list(self._workers.values()):
-                    worker.check_memory(snapshot)
+            await asyncio.sleep(MEMORY_POLL_SECONDS)
+            snapshot = functools.cache(Snapshot.take)  # read only if some container has a limit
+            for worker in list(self._workers.values()):
+                worker.check_memory(snapshot)
 
     def refresh(self, key: str) -> None:
         """A ConfigMap or Secret (``namespace/name``) changed."""
