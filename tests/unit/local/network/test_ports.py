@@ -51,11 +51,12 @@ def test_pod_and_service_meet_in_any_order() -> None:
         "service": lambda ports, seen: ports.of_service("default", "ps-0", 2222, seen),
         "pod": lambda ports, seen: ports.of_pod(pod, seen)[2222],
     }
-    objects = {"service": service, "pod": pod}
+    objects: dict[str, Pod | Service] = {"service": service, "pod": pod}
     for first in steps:
         for second in steps:
             for third in steps:
-                ports, known, results = Ports({}, allocator()), [], []
+                ports, results = Ports({}, allocator()), []
+                known: list[Pod | Service] = []
                 for step in (first, second, third):
                     known += [objects[step]] if step in objects else []
                     results.append(steps[step](ports, world(*known)))
@@ -138,7 +139,10 @@ def test_mentions_hold_a_port_while_the_pod_lives() -> None:
 )
 def test_no_two_living_pods_share_a_port(steps: list[str]) -> None:
     """In any order of pods, Services, mentions and deletions no two living pods have one host port, and a pod keeps its own."""
-    ports, services, pods, kept = Ports({}, allocator()), {}, {}, {}
+    ports = Ports({}, allocator())
+    services: dict[str, Service] = {}
+    pods: dict[str, Pod] = {}
+    kept: dict[str, dict[int, int]] = {}
     for step in steps:
         verb, _, name = step.partition("-")
         seen = World(services, pods)

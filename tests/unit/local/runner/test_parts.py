@@ -1,0 +1,163 @@
+"""Small parts of the runner: thresholds of probes, memory, refusals, volumes on disk, tails of logs."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.pods import LogRequest
+from edl_workflows.local.pods import Probe
+from edl_workflows.local.runner import logs, processes, volumes
+from edl_workflows.local.runner.memory import Snapshot
+from edl_workflows.local.runner.probes import Health, Result
+from edl_workflows.local.runner.support import problems
+
+
+def verdicts(probe: Probe, passing: bool, results: str) -> str:
+    """The verdict after each result; ``+`` is success."""
+    health, found = Health(passing), ""
+    for one in results:
+        health = health.after(Result(one == "+"), probe)
+        found += "+" if health.passing else "-"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("passing", "results", "expected"),
+    [
+        (True, "--+---", "+++++-"),
+        (False, "-+-++", "----+"),
+        (True, "---++-", "++--+" + "+"),
+    ],
+)
+def test_probe_thresholds(passing: bool, results: str, expected: str) -> None:
+    """A verdict turns only after as many equal results in a row as the threshold says."""
+    probe = Probe(failure_threshold=3, success_threshold=2)
+
+    assert verdicts(probe, passing, results) == expected
+
+
+def test_memory_of_a_tree() -> None:
+    """A process tree's memory includes grandchildren; a process that is gone has none."""
+    grow = "x = bytearray(50 * 2**20); x[::4096] = b'1' * len(x[::4096]); print(flush=True); input()"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grow!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        snapshot = Snapshot.take()
+        over, under = snapshot.over_limit(os.getpid(), 40 * 2**20), snapshot.over_limit(os.getpid(), 2**40)
+        child.communicate(b"\n")
+
+    assert (over, under) == (True, False)
+    assert not snapshot.over_limit(2**22 + 1, 1)
+
+
+def test_marked_processes_are_found_and_killed() -> None:
+    """All processes with a mark are killed, also by a mark's beginning; others stay."""
+    environments = [{**os.environ, processes.MARK: f"{uid}/main/0"} for uid in ("uid-1", "uid-10")]
+    marked, other = (subprocess.Popen(["sleep", "60"], env=env) for env in environments)
+    with marked, other:
+        killed = processes.kill_marked("uid-1")
+        marked.wait(10)
+        alive = other.poll() is None
+        other.kill()
+
+    assert (killed, alive) == (1, True)
+
+
+def refusals(
+    container: dict[str, Any] | None = None, *, mounts: bool = True, uid: int = 1000, **spec: Any
+) -> list[str]:
+    """What is wrong with a pod of one container."""
+    found = {"name": "main", "command": ["x"], **(container or {})}
+    return [str(one) for one in problems({"spec": {"containers": [found], **spec}}, mounts=mounts, uid=uid)]
+
+
+@pytest.mark.parametrize(
+    ("container", "spec", "path"),
+    [
+        ({"command": []}, {}, "spec.containers[0].command"),
+        ({"tty": True}, {}, "spec.containers[0].tty"),
+        ({"livenessProbe": {"grpc": {"port": 1}}}, {}, "spec.containers[0].livenessProbe.grpc"),
+        ({"securityContext": {"runAsUser": 7}}, {}, "spec.containers[0].securityContext.runAsUser"),
+        ({"securityContext": {"privileged": True}}, {}, "spec.containers[0].securityContext.privileged"),
+        ({}, {"volumes": [{"name": "v", "nfs": {}}]}, "spec.volumes[0].nfs"),
+        (
+            {},
+            {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}]},
+            "spec.volumes[0].emptyDir.sizeLimit",
+        ),
+        ({"volumeMounts": [{"name": "v", "mountPath": "/x"}]}, {}, "spec.containers[0].volumeMounts[0].name"),
+        (
+            {},
+            {"initContainers": [{"name": "i", "command": ["x"], "restartPolicy": "Always"}]},
+            "spec.initContainers[0].restartPolicy",
+        ),
+    ],
+)
+def test_refusals_name_the_field(container: dict[str, Any], spec: dict[str, Any], path: str) -> None:
+    """What can't be honoured is refused with its field path."""
+    assert [one.partition(":")[0] for one in refusals(container, **spec)] == [path]
+
+
+def test_without_mount_namespaces_only_volumes_in_place_work() -> None:
+    """Where the machine grants no mounts, a hostPath at its own path is accepted and everything else refused."""
+    spec: Any = {"volumes": [{"name": "h", "hostPath": {"path": "/data/"}}, {"name": "e", "emptyDir": {}}]}
+    here = {"volumeMounts": [{"name": "h", "mountPath": "/data"}]}
+    there = {"volumeMounts": [{"name": "h", "mountPath": "/other"}, {"name": "e", "mountPath": "/e"}]}
+    read_only = {"volumeMounts": [{"name": "h", "mountPath": "/data", "readOnly": True}]}
+
+    assert refusals(here, mounts=False, **spec) == []
+    assert len(refusals(there, mounts=False, **spec)) == 2
+    assert len(refusals(read_only, mounts=False, **spec)) == 1
+
+
+def test_published_files_change_all_at_once(tmp_path: Path) -> None:
+    """A volume of a ConfigMap shows exactly its files; a change replaces all of them by one rename."""
+    volumes._publish(tmp_path, {"a": b"1", "deep/b": b"2"})
+    first = (tmp_path / "..data").readlink()
+    volumes._publish(tmp_path, {"a": b"1", "deep/b": b"2"})
+    same = (tmp_path / "..data").readlink()
+    volumes._publish(tmp_path, {"a": b"3"})
+
+    assert first == same
+    assert sorted(one.name for one in tmp_path.iterdir() if not one.name.startswith("..")) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"3"
+    assert not (tmp_path / first).exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "expected"),
+    [
+        (b"1\n2\n3\n", 2, b"2\n3\n"),
+        (b"1\n2\n3", 2, b"2\n3"),
+        (b"1\n2\n3\n", 9, b"1\n2\n3\n"),
+        (b"1\n2\n3\n", 0, b""),
+        (b"", 3, b""),
+        (b"\n\n\n", 2, b"\n\n"),
+        (b"x" * 200_000 + b"\nend\n", 1, b"end\n"),
+    ],
+)
+def test_the_last_lines_of_a_log(tmp_path: Path, content: bytes, lines: int, expected: bytes) -> None:
+    """The tail of a log begins at a line, whatever its size and end."""
+    log = tmp_path / "log"
+    log.write_bytes(content)
+
+    assert content[logs._start(log, lines) :] == expected
+
+
+def test_a_container_that_never_started_has_no_log() -> None:
+    """A log that is not there yet is a 400 with kubelet's words."""
+
+    async def first() -> bytes:
+        return await anext(logs.read(LogRequest("default", "p", "u", "main"), None))
+
+    with pytest.raises(ApiError, match="waiting to start: ContainerCreating"):
+        asyncio.run(first())
