@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -210,8 +209,10 @@ def test_survives_a_restart_of_the_server(tmp_path: Path) -> None:
         server.start()
 
         eventually(lambda: all(_pending(cluster, index) for index in range(20)), 60)
-        pods: list[dict[str, Any]] = client.list_objects(cluster, Scope(PODS, "default")).items
-        assert len(pods) == 20
+        eventually(lambda: len(names_of(cluster, Scope(PODS, "default"))) >= 20, 60)
+        eventually(lambda: running.controller.manager.idle)
+        pods = client.list_objects(cluster, Scope(PODS, "default")).items
+        assert len({pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods}) == len(pods) == 20
     finally:
         if running is not None:
             running.stop()
