@@ -119,6 +119,18 @@ def test_pod_types(api: Api, core: str) -> None:
     assert "env" in error.status["message"]
 
 
+def test_pod_quantities(api: Api, core: str) -> None:
+    """Quantities may be numbers or text, are read as text, and requests default to limits."""
+    resources = {"limits": {"cpu": 2, "memory": "1Gi"}, "requests": {"cpu": 0.5}}
+    container = {"name": "a", "image": "i", "resources": resources}
+    made = api.post(f"{core}/pods", pod("p", containers=[container], schedulerName="nobody"))
+    read = made["spec"]["containers"][0]["resources"]
+
+    assert read["limits"] == {"cpu": "2", "memory": "1Gi"}
+    assert read["requests"]["memory"] == "1Gi"
+    assert read["requests"]["cpu"] in ("0.5", "500m")
+
+
 def test_pod_spec_is_immutable(api: Api, core: str) -> None:
     """Of a pod's spec little more than the images can be changed."""
     api.post(f"{core}/pods", pod("p", schedulerName="nobody"))

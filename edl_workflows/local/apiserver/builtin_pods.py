@@ -21,6 +21,10 @@ def _fill_container(container: dict[str, Any]) -> None:
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
     resources = container.setdefault("resources", {})
+    for amounts in (resources.get("limits"), resources.get("requests")):
+        # Users write `cpu: 0.5`; clients read text.
+        for name, amount in (amounts or {}).items():
+            amounts[name] = amount if isinstance(amount, bool) else str(amount)
     for name, limit in (resources.get("limits") or {}).items():
         resources.setdefault("requests", {}).setdefault(name, limit)
     for port in container.get("ports") or []:

@@ -19,7 +19,7 @@ ROOTS = (
     "V1DeleteOptions", "V1Role", "V1RoleBinding",
 )  # fmt: skip
 OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
-QUANTITY: dict[str, Any] = {"x-kubernetes-int-or-string": True}
+QUANTITY = OPEN  # text or any number; what it means is checked where it matters
 QUANTITIES = {
     "limits",
     "requests",
