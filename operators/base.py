@@ -84,7 +84,8 @@ class StageTask(BaseOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        # Each output is an XCom of its own as well: that is what ``submit.output["name"]`` reads.
+        super().__init__(multiple_outputs=True, **kwargs)
         self.namespace = namespace
         self.kubernetes_conn_id = kubernetes_conn_id
         self.config_file = config_file

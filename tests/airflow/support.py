@@ -130,7 +130,12 @@ class StandIn:
         if self.idle or status.get("phase") in ("Succeeded", "Failed"):
             return
         ends = self._ends.get(metadata["name"]) or (metadata.get("annotations") or {}).get(ENDS)
-        wanted: dict[str, Any] = {"phase": "Running", "reason": "", "message": "", "conditions": _ready("True")}
+        wanted: dict[str, Any] = {
+            "phase": "Running",
+            "reason": "",
+            "message": "",
+            "conditions": _ready("True"),
+        }
         if job["spec"].get("suspend"):
             wanted = {"phase": "Suspended", "reason": "", "message": "", "conditions": _ready("False")}
         elif status.get("phase") == "Running" and ends:

@@ -1,0 +1,168 @@
+"""What operators do beyond the plain way: retries, time-outs, wrong input, mapping, outlets, the task group."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Asset
+
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.scale_plan import MigrateParameterServersOperator
+from edl_workflows.sensors.elastic_job import ElasticJobSensor
+from edl_workflows.task_groups import checkpoint_migrate_restart
+from tests.airflow import dags
+from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, jobs, plans
+
+pytestmark = IN_AIRFLOW
+
+MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+SOON = timedelta(seconds=2)
+RETRY_ONCE: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0)}
+
+
+def tries(run: Any, task_id: str = "task") -> int:
+    """How many attempts a task took."""
+    return int(run.get_task_instance(task_id).try_number)
+
+
+@MODES
+def test_a_retry_replaces_a_failed_job(
+    deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """The second attempt does not take the first one's failure for its own."""
+    ends = "{{ 'Failed' if ti.try_number == 1 else 'Succeeded' }}"
+    with DAG(f"retry-{deferrable}", schedule=None) as dag:
+        SubmitElasticJobOperator(
+            task_id="task", manifest=elastic_job(None, ends), deferrable=deferrable, **RETRY_ONCE
+        )
+
+    run = dags.run(dag)
+
+    assert (dags.states(run), tries(run)) == ({"task": "success"}, 2)
+    assert len(jobs(cluster)) == 1
+
+
+@MODES
+def test_a_timeout_cancels(deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn) -> None:
+    """No job is left behind when the task's time is up."""
+    with DAG(f"timeout-{deferrable}", schedule=None) as dag:
+        SubmitElasticJobOperator(
+            task_id="task", manifest=elastic_job("mnist"), deferrable=deferrable, completion_timeout=SOON
+        )
+
+    run = dags.run(dag)
+
+    assert dags.states(run) == {"task": "failed"}
+    assert not jobs(cluster)
+
+
+def test_execution_timeout_cancels_too(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
+    """Airflow's own time-out interrupts a wait in the worker."""
+    with DAG("execution-timeout", schedule=None) as dag:
+        SubmitElasticJobOperator(
+            task_id="task", manifest=elastic_job("mnist"), deferrable=False, execution_timeout=SOON
+        )
+
+    run = dags.run(dag)
+
+    assert dags.states(run) == {"task": "failed"}
+    assert not jobs(cluster)
+
+
+@MODES
+def test_a_sensor_that_is_out_of_time_fails_and_cancels_nothing(
+    deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """What it waits for is somebody else's."""
+    client.create(cluster, elastic_job("mnist"))
+    with DAG(f"sensor-{deferrable}", schedule=None) as dag:
+        ElasticJobSensor(task_id="task", name="mnist", deferrable=deferrable, timeout=1, poke_interval=0.2)
+        ElasticJobSensor(
+            task_id="soft", name="mnist", deferrable=deferrable, timeout=1, poke_interval=0.2, soft_fail=True
+        )
+
+    run = dags.run(dag)
+
+    assert dags.states(run) == {"task": "failed", "soft": "skipped"}
+    assert set(jobs(cluster)) == {"mnist"}
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "unknown field": lambda: SubmitElasticJobOperator(
+        task_id="task", manifest=elastic_job("a") | {"spce": {}}, **RETRY_ONCE
+    ),
+    "no YAML": lambda: SubmitElasticJobOperator(task_id="task", manifest="{", **RETRY_ONCE),
+    "foreign object": lambda: SubmitElasticJobOperator(
+        task_id="task", manifest=elastic_job("mnist"), **RETRY_ONCE
+    ),
+    "nothing to migrate": lambda: MigrateParameterServersOperator(task_id="task", job="mnist", **RETRY_ONCE),
+    "absent connection": lambda: SubmitElasticJobOperator(
+        task_id="task", manifest=elastic_job("a"), kubernetes_conn_id="absent", **RETRY_ONCE
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_a_retry_cannot_mend_is_not_retried(case: str, connection: None, cluster: Cluster) -> None:
+    """One attempt, one clear error, nothing made."""
+    client.create(cluster, elastic_job("mnist"))
+    with DAG(f"wrong-{case.replace(' ', '-')}", schedule=None) as dag:
+        WRONG[case]()
+
+    run = dags.run(dag)
+
+    assert (dags.states(run), tries(run)) == ({"task": "failed"}, 1)
+    assert set(jobs(cluster)) == {"mnist"}
+    assert not plans(cluster)
+
+
+def test_outlets_get_the_outputs_as_metrics(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
+    """A DAG that the asset triggers reads them from the event."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with DAG("outlets", schedule=None) as dag:
+        SubmitElasticJobOperator(
+            task_id="task",
+            manifest=elastic_job("mnist", "Succeeded"),
+            outlets=[Asset("model")],
+            deferrable=True,
+        )
+
+    dags.run(dag)
+
+    with create_session() as session:
+        event = session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == "outlets")).one()
+        assert (event.extra["step"], event.extra["checkpoint"]["uri"]) == (100, "/ck/100")
+
+
+def test_mapped_tasks_have_a_job_each(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
+    """Names differ by the map index."""
+    manifests = [elastic_job(None, "Succeeded"), elastic_job(None, "Succeeded")]
+    with DAG("mapped", schedule=None) as dag:
+        SubmitElasticJobOperator.partial(task_id="task").expand(manifest=manifests)
+
+    run = dags.run(dag)
+
+    assert {str(ti.state) for ti in run.get_task_instances()} == {"success"}
+    assert len(jobs(cluster)) == 2
+
+
+def test_the_group_shows_a_migration_in_three_tasks(
+    connection: None, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """Two plans: one for the checkpoint, one for the migration, which two tasks follow."""
+    client.create(cluster, elastic_job("mnist"))
+    with DAG("group", schedule=None) as dag:
+        checkpoint_migrate_restart(job="mnist", replicas=3, deferrable=True)
+
+    run = dags.run(dag)
+
+    steps = ("checkpoint", "migrate", "restart")
+    assert dags.states(run) == {f"checkpoint_migrate_restart.{step}": "success" for step in steps}
+    assert dags.result(run, "checkpoint_migrate_restart.restart")["resumedStep"] == 121
+    assert len(plans(cluster)) == 2
