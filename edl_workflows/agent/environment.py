@@ -15,6 +15,8 @@ from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
 from edl_workflows.protocol.nodes import NodeRef
 
+_ANY_INTERFACE = "0.0.0.0"  # noqa: S104 - what `addresses.listen` says on a real cluster
+
 
 def master_url(environ: Mapping[str, str]) -> str:
     """Base URL of the job master's HTTP API."""
@@ -104,10 +106,11 @@ class NodeEnvironment:
         )
 
     def listen_address(self, version: int) -> str:
-        """Where this node's process of a cluster version listens, as others dial it here."""
-        return addresses.resolve(
-            names.node_address(self.job, self.namespace, self.node.type, self.node.id, version)
-        )
+        """Where others reach this node's process of a cluster version."""
+        host, port = addresses.listen(names.NODE_PORTS[self.node.type][version % 2])
+        if host == _ANY_INTERFACE:
+            return names.node_address(self.job, self.namespace, self.node.type, self.node.id, version)
+        return f"{host}:{port}"  # without a pod network the process's own port is the address
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:

@@ -167,12 +167,22 @@ class Supervisor:
             self._put_off(version, code)
             return None
         log.info("the process of cluster version %d ended with code %d", version, code)
-        verdict = patiently(lambda: self._client.exit(self._exit_report(process, code)), self._terminating)
-        if verdict is None or not verdict.wait:
+        if not self._may_wait(process, code):
             return code
         log.info("waiting for the cluster version after %d", version)
         self._ended.add(version)
         return None
+
+    def _may_wait(self, process: TrainingProcess, code: int) -> bool:
+        """Report an end; whether the master wants the node to wait for the next cluster version."""
+        try:
+            verdict = patiently(
+                lambda: self._client.exit(self._exit_report(process, code)), self._terminating
+            )
+        except EdlError as error:
+            log.warning("%s", error)
+            return False
+        return verdict is not None and verdict.wait
 
     def _put_off(self, version: int, code: int) -> None:
         """A process that only prepares has died beside the one that trains: try again later, each time more so."""

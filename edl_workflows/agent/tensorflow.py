@@ -224,9 +224,7 @@ def _boot(job: Job, options: TrainingOptions) -> Any:
 
 def _connect(job: Job, server: Any, cluster: Cluster, graph: _Graph, options: TrainingOptions) -> Any:
     """A session over the cluster; waits for its parameter servers."""
-    servers = {member.rank: addresses.resolve(member.address) for member in cluster.ps}
-    for address in servers.values():
-        _await_server(job, address)
+    servers = {member.rank: _await_server(job, member.address) for member in cluster.ps}
     spec = tf1.train.ClusterSpec(
         {
             names.PS_TYPE: servers,
@@ -240,11 +238,13 @@ def _connect(job: Job, server: Any, cluster: Cluster, graph: _Graph, options: Tr
     return tf1.Session(server.target, graph=graph.graph, config=config)
 
 
-def _await_server(job: Job, address: str) -> None:
-    host, _, port = address.rpartition(":")
+def _await_server(job: Job, address: str) -> str:
+    """Wait until a parameter server listens; returns where. Its address may become known only meanwhile."""
     while not job.terminated:
+        reachable = addresses.resolve(address)
+        host, _, port = reachable.rpartition(":")
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
-            return
+            return reachable
         time.sleep(CONNECT_SECONDS)
     raise SystemExit(143)
 

@@ -60,6 +60,7 @@ class FakeMaster:
         url: where it listens.
         shards: the real sharding core.
         wait_on_exit: its verdict on ended training processes.
+        knows_node: refuses reports of exits when cleared.
         away: answers 503 to everything while set.
         received: all messages, in order.
     """
@@ -71,6 +72,7 @@ class FakeMaster:
         self.directive = Directive(revision=1)
         self.wait_on_exit = False
         self.away = False
+        self.knows_node = True
         self.sync_finished = False
         self.barrier_open = False
         self.received: list[Any] = []
@@ -127,6 +129,8 @@ class FakeMaster:
         @app.post("/v1/nodes/exit")
         def exited(message: ExitReport) -> ExitVerdict:
             self.take(message)
+            if not self.knows_node:
+                raise NotFoundError("the job has no such node")
             return ExitVerdict(wait=self.wait_on_exit)
 
         @app.get("/v1/directive")

@@ -85,5 +85,6 @@ def test_addresses_are_those_of_the_embedded_cluster(tmp_path: Path, monkeypatch
     table = tmp_path / "map.json"
     table.write_text(json.dumps({"demo-edljob-ps-0.default.svc:2222": "127.0.0.1:4000"}))
     monkeypatch.setenv("EDL_SERVICE_MAP", str(table))
+    monkeypatch.setenv("EDL_PORT_3334", "4001")
     config = json.loads(tf_config(NodeEnvironment.read(ENV), cluster(1, ps=1)))
-    assert config["cluster"]["ps"] == {"0": "127.0.0.1:4000"}
+    assert config["cluster"] == {"ps": {"0": "127.0.0.1:4000"}, "worker": {"1": "127.0.0.1:4001"}}

@@ -87,6 +87,15 @@ def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> N
     assert master.got(ExitReport, code=137)
 
 
+def test_refused_report_keeps_the_exit_code(master: FakeMaster, start: Start) -> None:
+    """A master that does not know the node changes nothing about how its process ended."""
+    master.knows_node = False
+    master.say(active=cluster(1))
+    agent = start("import sys; sys.exit(3)")
+    agent.communicate(timeout=20)
+    assert agent.returncode == 3
+
+
 def test_missing_program_is_reported(master: FakeMaster, pod_env: dict[str, str]) -> None:
     """A command that can't be started says why, in the report too."""
     master.say(active=cluster(1))
