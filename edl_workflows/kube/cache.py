@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
 from edl_workflows.kube.watch import EventType
 
+MAX_REMOVED = 10_000
+"""More objects than can go between the end of one and the last word about it."""
+
 IndexFunction = Callable[[Object], Iterable[str]]
 """The values under which an object is found."""
 
@@ -50,7 +53,8 @@ class ObjectCache:
         self._index: dict[str, defaultdict[str, set[ObjectKey]]] = {
             name: defaultdict(set) for name in self._functions
         }
-        self._removed: set[str] = set()  # uids that we saw gone before the watch did
+        # Uids of the newest that went. An answer to a write, or a late event, can come after the end of its object.
+        self._removed: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -80,18 +84,17 @@ class ObjectCache:
             self._store(key, obj)
             return Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
 
-    def remove(self, obj: Object, *, seen: bool) -> Change | None:
-        """Take an object out.
+    def remove(self, obj: Object) -> Change | None:
+        """Take an object out, for good: what is still to come of it is ignored.
 
         Args:
             obj: its last state.
-            seen: whether the watch says so; else a late event of it is still to come and is ignored then.
 
         Returns:
             None if it was not there, or another of the same name is.
         """
         with self._lock:
-            (self._removed.discard if seen else self._removed.add)(_uid(obj))
+            self._bury(_uid(obj))
             key = key_of(obj)
             old = self._objects.get(key)
             if old is None or _uid(old) != _uid(obj):
@@ -112,10 +115,14 @@ class ObjectCache:
                 for key, obj in self._objects.items()
                 if (key not in listed or _uid(listed[key]) != _uid(obj)) and version_of(obj) <= taken
             ]
-            changes = [self.remove(obj, seen=True) for obj in gone]
+            changes = [self.remove(obj) for obj in gone]
             changes += [self.put(obj) for obj in listed.values()]
-            self._removed &= {_uid(obj) for obj in listed.values()}
             return [change for change in changes if change is not None]
+
+    def _bury(self, uid: str) -> None:
+        self._removed[uid] = None
+        if len(self._removed) > MAX_REMOVED:
+            del self._removed[next(iter(self._removed))]
 
     def _store(self, key: ObjectKey, obj: Object) -> None:
         self._drop(key)

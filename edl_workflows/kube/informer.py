@@ -97,7 +97,7 @@ class Informer:
 
     def remove(self, obj: Object) -> None:
         """Write through: the server said that this object is gone."""
-        self.cache.remove(obj, seen=False)
+        self.cache.remove(obj)
 
     def _run(self) -> None:
         failures = 0
@@ -159,7 +159,7 @@ class Informer:
         if event.type is EventType.BOOKMARK:
             return
         if event.type is EventType.DELETED:
-            change = self.cache.remove(event.object, seen=True)
+            change = self.cache.remove(event.object)
         else:
             change = self.cache.put(event.object)
         if change is not None:

@@ -36,7 +36,7 @@ def test_own_deletion_is_not_undone() -> None:
     """An object that we saw removed does not come back by a late event of it, but a successor does."""
     cache = ObjectCache()
     cache.put(obj(5))
-    cache.remove(obj(5), seen=False)
+    cache.remove(obj(5))
 
     assert cache.put(obj(6)) is None
     assert cache.get(KEY) is None
@@ -49,7 +49,7 @@ def test_late_deletion_spares_the_successor() -> None:
     cache.put(obj(5))
     cache.put(obj(8, uid="u2"))
 
-    assert cache.remove(obj(7), seen=True) is None
+    assert cache.remove(obj(7)) is None
     assert obj(8, uid="u2") == cache.get(KEY)
 
 
@@ -80,7 +80,7 @@ def test_index_follows_the_object() -> None:
 
     assert cache.by_index("l", "x") == []
     assert [obj(2, label="y")] == cache.by_index("l", "y")
-    cache.remove(obj(2, label="y"), seen=True)
+    cache.remove(obj(2, label="y"))
     assert cache.by_index("l", "y") == []
 
 
@@ -114,7 +114,7 @@ def test_ends_at_the_servers_state(data: st.DataObject) -> None:
         # Every change is written through by us, and the watch lags behind by any number of events.
         kind, value = history[written]
         if data.draw(st.booleans()):
-            cache.put(value) if kind == "put" else cache.remove(value, seen=False)
+            cache.put(value) if kind == "put" else cache.remove(value)
         while seen <= written and data.draw(st.booleans()):
             _deliver(cache, history[seen])
             seen += 1
@@ -129,7 +129,7 @@ def _deliver(cache: ObjectCache, event: tuple[str, dict[str, Any]]) -> None:
     if kind == "put":
         cache.put(value)
     else:
-        cache.remove(value, seen=True)
+        cache.remove(value)
 
 
 @pytest.mark.parametrize("version", ["", "abc"])
@@ -141,3 +141,14 @@ def test_opaque_versions(version: str) -> None:
     cache.put(odd)
 
     assert cache.put(odd) is not None
+
+
+def test_an_answer_after_the_end_raises_nobody() -> None:
+    """The answer to a deletion may come after the watch has told the end: the object stays gone."""
+    cache = ObjectCache()
+    cache.put(obj(1))
+    cache.remove(obj(3))
+
+    assert cache.put(obj(2)) is None
+    assert cache.put(obj(3)) is None
+    assert cache.items() == []
