@@ -69,8 +69,8 @@ class Network:
         self.publish()
         return Attachment(ip, ports)
 
-    def rewrite(self, text: str, pod: Pod) -> str:
-        """A container's text with the addresses in it as they are reached on this machine."""
+    def rewriter(self, pod: Pod) -> Callable[[str], str]:
+        """Replaces, in a container's texts, addresses by those that reach them on this machine, as things stand now."""
         namespace, uid = pod.metadata.namespace, pod.metadata.uid
         world = self._world()
         table = self._table(world)
@@ -83,7 +83,7 @@ class Network:
             mentioned = self._ports.mention(uid, parts[1], parts[0], port, world)
             return found or f"{LOOPBACK}:{mentioned}"
 
-        return rewrite(text, namespace, lookup)
+        return lambda text: rewrite(text, namespace, lookup)
 
     def service_variables(self, pod: Pod) -> dict[str, str]:
         """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` of the namespace's Services, as kubelet sets them."""

@@ -55,11 +55,10 @@ class Launches:
         mounts = list(volumes.mounts(spec, values))
         if log := container.custom_termination_log():
             mounts.append(Mount(str(container.next_attempt().termination_log), log, read_only=False))
-        argv = [self.network.rewrite(expand(text, values), pod) for text in [*spec.command, *spec.args]]
+        rewrite = self.network.rewriter(pod)
+        argv = [rewrite(expand(text, values)) for text in [*spec.command, *spec.args]]
         own = set(sources.base) - {one.name for one in spec.env}
-        env = {
-            name: text if name in own else self.network.rewrite(text, pod) for name, text in values.items()
-        }
+        env = {name: text if name in own else rewrite(text) for name, text in values.items()}
         work = folder / "work" / spec.name
         work.mkdir(parents=True, exist_ok=True)
         self.network.publish()
