@@ -33,7 +33,7 @@ with DAG(
     params={
         "ps": Param(2, type="integer", minimum=1, description="parameter servers at the beginning"),
         "workers": Param(1, type="integer", minimum=1, description="workers at the beginning"),
-        "epochs": Param(120, type="integer", minimum=1, description="how often all data is seen"),
+        "epochs": Param(70, type="integer", minimum=1, description="how often all data is seen"),
         "step_delay": Param(
             0.1, type="number", minimum=0, description="seconds of rest a step, to watch it train"
         ),

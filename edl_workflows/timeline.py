@@ -28,6 +28,10 @@ PHASE_COLOURS = {
 """Red is where training stands still."""
 
 
+SPEED_SECONDS = 8.0
+"""Window of the drawn speed."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """The job at one moment.
@@ -107,7 +111,7 @@ def draw(timeline: Timeline, path: Path) -> None:
     replicas, speed, plans = figure.subplots(3, 1, sharex=True, height_ratios=[2, 2, 1.2])
     _draw_replicas(replicas, timeline.samples, origin)
     _draw_speed(speed, timeline.samples, origin)
-    _draw_plans(plans, timeline.spans, origin)
+    _draw_plans(plans, timeline.spans, origin, timeline.job.split("/")[-1])
     for axes in (replicas, speed):
         for span in timeline.spans:
             if span.phase is Phase.RESTARTING:
@@ -133,13 +137,33 @@ def _draw_replicas(axes: "Axes", samples: Sequence[Sample], origin: float) -> No
 
 
 def _draw_speed(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
-    axes.plot([s.time - origin for s in samples], [s.speed for s in samples], color="#333333", lw=1.5)
+    points = speeds(samples)
+    axes.plot([time - origin for time, _ in points], [speed for _, speed in points], color="#333333", lw=1.5)
     axes.set_ylabel("steps / s")
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_plans(axes: "Axes", all_spans: Sequence[Span], origin: float) -> None:
+def speeds(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """(time, steps per second over the `SPEED_SECONDS` before) wherever the step is news.
+
+    The reported speed is an average over minutes, and a status repeats its step until the next is written: neither would
+    show a change when it happens. Training that went back to a checkpoint counts as standing still.
+    """
+    news = [
+        s
+        for before, s in zip((None, *samples), samples, strict=False)
+        if before is None or s.step != before.step
+    ]
+    found = []
+    for index, now in enumerate(news):
+        since = next((s for s in reversed(news[:index]) if s.time <= now.time - SPEED_SECONDS), news[0])
+        elapsed = now.time - since.time
+        found.append((now.time, max(0, now.step - since.step) / elapsed if elapsed else 0.0))
+    return found
+
+
+def _draw_plans(axes: "Axes", all_spans: Sequence[Span], origin: float, job: str) -> None:
     names = list(dict.fromkeys(span.plan for span in all_spans))
     for span in all_spans:
         # A stall of under a second would be thinner than a pixel.
@@ -151,7 +175,7 @@ def _draw_plans(axes: "Axes", all_spans: Sequence[Span], origin: float) -> None:
             color=PHASE_COLOURS[span.phase],
             height=0.6,
         )
-    axes.set_yticks(range(len(names)), [_short(name) for name in names])
+    axes.set_yticks(range(len(names)), [_short(name, job) for name in names])
     axes.invert_yaxis()
     for phase in dict.fromkeys(span.phase for span in all_spans if span.phase is not Phase.CHECKPOINTED):
         axes.bar(0, 0, color=PHASE_COLOURS[phase], label=str(phase))
@@ -160,5 +184,6 @@ def _draw_plans(axes: "Axes", all_spans: Sequence[Span], origin: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 28 else f"{name[:12]}…{name[-15:]}"
+def _short(name: str, job: str) -> str:
+    """A plan's name without its job's, which stands in the title."""
+    return name.removeprefix(f"{job}-")

@@ -78,7 +78,7 @@ def show(outcome: Outcome, files: Sequence[Path], console: Console) -> None:
     console.print(_stages(outcome))
     console.print(_plans(outcome))
     for name, value in outcome.metrics.items():
-        console.print(f"{name}: {value}")
+        console.print(f"{name}: {value}", soft_wrap=True)
     for file in files:
         console.print(f"wrote {file}", soft_wrap=True)
     verdict = "Every stage succeeded" if outcome.succeeded else "A stage FAILED"
@@ -90,7 +90,7 @@ def show(outcome: Outcome, files: Sequence[Path], console: Console) -> None:
 def _stages(outcome: Outcome) -> Table:
     table = Table(title="Stages")
     for name in ("DAG", "task", "state", "seconds"):
-        table.add_column(name, justify="right" if name == "seconds" else "left")
+        table.add_column(name, justify="right" if name == "seconds" else "left", overflow="fold")
     for dag_id, tasks in outcome.tasks.items():
         for task in tasks:
             state = Text(task.state, style=STATE_STYLES.get(task.state, ""))
@@ -101,7 +101,7 @@ def _stages(outcome: Outcome) -> Table:
 def _plans(outcome: Outcome) -> Table:
     table = Table(title="Changes to the running job")
     for name in ("ScalePlan", "phase", "checkpoint step", "resumed at", "stall"):
-        table.add_column(name, justify="left" if name in ("ScalePlan", "phase") else "right")
+        table.add_column(name, justify="left" if name in ("ScalePlan", "phase") else "right", overflow="fold")
     for plan in outcome.plans:
         if not plan.auto:
             status = plan.status

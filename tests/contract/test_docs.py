@@ -1,0 +1,92 @@
+"""The documentation tells the truth: its snippets are excerpts of tested files or run, its commands parse, its links lead somewhere."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from edl_workflows.cli.main import app
+from edl_workflows.jobs.kinds import kind_of
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#]+)(?:#[^)]*)?\)")
+
+
+def _snippets(language: str) -> Iterator[Any]:
+    for page in PAGES:
+        for number, match in enumerate(FENCE.finditer(page.read_text())):
+            if match[1] == language:
+                yield pytest.param(match[2], id=f"{page.relative_to(ROOT)}-{number}")
+
+
+def _sources() -> str:
+    files = [*(ROOT / "dags").rglob("*.py"), *(ROOT / "tests" / "docs").rglob("*.py")]
+    return "\n".join(file.read_text() for file in files)
+
+
+@pytest.mark.parametrize("snippet", _snippets("python"))
+def test_python_is_tested_code(snippet: str) -> None:
+    """A Python snippet is an excerpt of a file that tests run, block by block."""
+    sources = re.sub(r"\s+", " ", _sources())
+    blocks = [re.sub(r"\s+", " ", block).strip() for block in re.split(r"\n\s*\.\.\.\n|\n\n+", snippet)]
+
+    missing = [block for block in blocks if block and block not in sources]
+    assert not missing
+
+
+@pytest.mark.parametrize("snippet", _snippets("yaml"))
+def test_manifests_are_valid(snippet: str) -> None:
+    """A manifest of one of our kinds in the documentation is a valid one."""
+    for document in yaml.safe_load_all(snippet):
+        if isinstance(document, dict) and str(document.get("apiVersion", "")).startswith(
+            "elastic.iml.github.io"
+        ):
+            kind_of(document["kind"]).model.parse(document)
+
+
+def _commands() -> Iterator[Any]:
+    for page in PAGES:
+        for match in FENCE.finditer(page.read_text()):
+            if match[1] == "console":
+                for line in re.findall(r"^\$ (edl .*)$", match[2].replace("\\\n", " "), re.MULTILINE):
+                    yield pytest.param(
+                        line.split(" | ")[0].split(" > ")[0].split(" &")[0],
+                        id=f"{page.relative_to(ROOT)}: {line}",
+                    )
+
+
+@pytest.mark.parametrize("line", _commands())
+def test_commands_parse(line: str) -> None:
+    """Every `edl` command in the documentation is one that the command line accepts."""
+    words = shlex.split(line)[1:]
+    if words[0] == "agent":
+        assert words[1] == "run"
+        return
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("edl", ["--help"] if not words else [], resilient_parsing=True)
+    while hasattr(command, "commands") or hasattr(command, "list_commands"):
+        command = command.get_command(context, words.pop(0))
+        assert command is not None, line
+        context = command.make_context(
+            command.name,
+            list(words) if not hasattr(command, "commands") else [],
+            parent=context,
+            resilient_parsing=hasattr(command, "commands"),
+        )
+
+    assert not context.args
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """A relative link in the documentation names a file that exists."""
+    broken = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
+
+    assert not broken

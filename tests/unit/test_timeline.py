@@ -1,0 +1,78 @@
+"""Timelines: speeds from samples, spans from plans, the picture."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.jobs.scale_plan.model import Phase, ScalePlan
+from edl_workflows.timeline import Sample, Span, Timeline, draw, spans, speeds
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _sample(time: float, step: int) -> Sample:
+    return Sample(time, "Running", step, 0.0, {"worker": 1})
+
+
+def _plan(name: str, scale_type: str, *steps: tuple[str, int, int | None]) -> ScalePlan:
+    def at(seconds: int) -> str:
+        return (BEGAN + timedelta(seconds=seconds)).isoformat()
+
+    recorded = [
+        {"phase": phase, "startTime": at(start), **({"finishTime": at(end)} if end is not None else {})}
+        for phase, start, end in steps
+    ]
+    return ScalePlan.parse(
+        {
+            "metadata": {"name": name, "labels": {"scale-type": scale_type}},
+            "spec": {"ownerJob": "j"},
+            "status": {"steps": recorded},
+        }
+    )
+
+
+def test_speed_is_measured_over_what_is_news() -> None:
+    """A step that a status repeats does not read as standing still."""
+    samples = [
+        _sample(time / 2, 20 * (time // 4)) for time in range(100)
+    ]  # a new step each 2 s, seen each 0.5 s
+
+    late = [speed for time, speed in speeds(samples) if time > 10]
+    assert late == pytest.approx([10.0] * len(late))
+
+
+def test_going_back_is_standing_still() -> None:
+    """After a restore the speed is never negative."""
+    samples = [_sample(0, 100), _sample(10, 50), _sample(20, 60)]
+
+    assert all(speed >= 0 for _, speed in speeds(samples))
+
+
+def test_spans_are_of_manual_plans() -> None:
+    """Each step of a manual plan is a span, one under way ends now; auto plans and waiting are left out."""
+    plans = [
+        _plan("b", "manual", ("Pending", 0, 5), ("Scaling", 5, None)),
+        _plan("a", "auto", ("Scaling", 1, 2)),
+    ]
+    now = BEGAN.timestamp() + 60
+
+    assert spans(plans, now) == (Span("b", Phase.SCALING, BEGAN.timestamp() + 5, now),)
+
+
+def test_picture_is_written(tmp_path: Path) -> None:
+    """The picture is a PNG of some size."""
+    path = tmp_path / "timeline.png"
+    line = Timeline(
+        "default/j", tuple(_sample(t, t) for t in range(30)), (Span("j-scale-1", Phase.SCALING, 3, 9),)
+    )
+    draw(line, path)
+
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    assert path.stat().st_size > 10_000
+
+
+def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+    """A timeline without samples is refused with the likely reason."""
+    with pytest.raises(ValueError, match="was the job watched"):
+        draw(Timeline("default/j", (), ()), tmp_path / "x.png")
