@@ -211,7 +211,7 @@ def _holds_model(state: JobState, node: Node) -> bool:
 
 
 def _may_be_shadow(state: JobState, version: int) -> bool:
-    """Whether the news of a lost server may still be on its way."""
+    """Whether the news of a lost server may still be on its way. Only where the model lives in servers."""
     active = state.versions.active
     return active is not None and bool(active.ps) and version == active.number
 

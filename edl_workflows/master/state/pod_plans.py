@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus, PodState
 
-RETRY_SECONDS = 30.0
+RETRY_SECONDS = 10.0
 """After a plan that could not be carried out, before the next one asks for the same pods."""
 
 

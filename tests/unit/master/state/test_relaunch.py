@@ -1,0 +1,133 @@
+"""The relaunch table: which reasons replace a node, at whose expense, with how much memory."""
+
+import pytest
+
+from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
+from edl_workflows.master.state.relaunch import RULES, decide, exit_reason
+from edl_workflows.master.state.settings import JobSettings, Role
+
+GIB = 2.0**30
+
+
+def _settings(**role: object) -> JobSettings:
+    roles = {"ps": Role(), "worker": Role(**role)}  # type: ignore[arg-type] - a table's row
+    return JobSettings("job", "default", roles, limits={"memory": 24 * GIB})
+
+
+def _node(reason: ExitReason, relaunches: int = 0, memory: str | None = None, rank: int = 1) -> Node:
+    resource = NodeResource(memory=memory)
+    return Node(
+        "worker",
+        7,
+        rank,
+        0.0,
+        NodeStatus.FAILED,
+        resource,
+        relaunches=relaunches,
+        exit_reason=reason,
+        exit_code=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "pod_reason", "expected"),
+    [
+        (0, "", ExitReason.SUCCEEDED),
+        (1, "Error", ExitReason.FATAL),
+        (134, "", ExitReason.FATAL),
+        (137, "Error", ExitReason.KILLED),
+        (143, "", ExitReason.KILLED),
+        (137, "OOMKilled", ExitReason.OOM),
+        (247, "", ExitReason.OOM),
+        (14, "", ExitReason.HARDWARE),
+        (201, "", ExitReason.HARDWARE),
+        (202, "", ExitReason.HARDWARE),
+        (2, "", ExitReason.UNKNOWN),
+        (None, "", ExitReason.KILLED),
+        (None, "Evicted", ExitReason.KILLED),
+        (None, "StartError", ExitReason.UNKNOWN),
+    ],
+)
+def test_reason_of_an_exit(code: int | None, pod_reason: str, expected: ExitReason) -> None:
+    """Codes and the container's reason say why a node ended, as upstream reads them."""
+    assert exit_reason(code, pod_reason) is expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "relaunches", "always", "replaced", "counted"),
+    [
+        (ExitReason.KILLED, 0, False, True, False),
+        (ExitReason.KILLED, 99, False, True, False),
+        (ExitReason.UNKNOWN, 0, False, True, True),
+        (ExitReason.UNKNOWN, 3, False, False, False),
+        (ExitReason.HARDWARE, 2, False, True, True),
+        (ExitReason.NO_HEARTBEAT, 2, False, True, True),
+        (ExitReason.PENDING_TIMEOUT, 3, False, False, False),
+        (ExitReason.FATAL, 0, False, False, False),
+        (ExitReason.FATAL, 0, True, True, True),
+        (ExitReason.FATAL, 3, True, False, False),
+        (ExitReason.OOM, 0, False, True, True),
+        (ExitReason.OOM, 3, False, False, False),
+    ],
+)
+def test_who_is_replaced(
+    reason: ExitReason, relaunches: int, always: bool, replaced: bool, counted: bool
+) -> None:
+    """Killed nodes always and for free; fatal errors only under Always; all others within the budget."""
+    decision = decide(_node(reason, relaunches), _settings(restart_always=always))
+    assert (decision.resource is not None) is replaced
+    assert bool(decision.refused) is not replaced
+    if replaced:
+        assert decision.relaunches == relaunches + counted
+
+
+@pytest.mark.parametrize(
+    ("memory", "template", "expected"),
+    [
+        ("1Gi", None, "2048Mi"),
+        (None, "512Mi", "1024Mi"),
+        ("20Gi", None, "24576Mi"),
+        ("24Gi", None, None),
+        (None, None, "unlimited"),
+    ],
+)
+def test_memory_after_running_out_of_it(
+    memory: str | None, template: str | None, expected: str | None
+) -> None:
+    """Twice as much, never more than the job may use; who has the most already is not replaced."""
+    settings = _settings(resource=NodeResource(memory=template))
+    decision = decide(_node(ExitReason.OOM, memory=memory), settings)
+    if expected is None:
+        assert "no more memory" in decision.refused
+    else:
+        assert decision.resource is not None
+        assert (decision.resource.memory or "unlimited") == expected
+
+
+@pytest.mark.parametrize(
+    ("restart_count", "critical_nodes", "rank", "budget", "critical"),
+    [
+        (3, "", 1, 3, False),
+        (100, "", 1, 5, False),
+        (3, "", 0, 3, True),
+        (3, "all", 2, 3, True),
+        (3, "none", 2, 3, False),
+        (3, "2:7", 2, 7, True),
+        (3, "2:7,4:1", 4, 1, True),
+        (3, "2:7", 3, 3, False),
+    ],
+)
+def test_budgets_and_critical_nodes(
+    restart_count: int, critical_nodes: str, rank: int, budget: int, critical: bool
+) -> None:
+    """min(restartCount, 5), unless criticalNodes gives the rank one of its own; the chief always is critical."""
+    settings = _settings(restart_count=restart_count, critical_nodes=critical_nodes)
+    assert settings.budget("worker", rank) == budget
+    assert settings.critical("worker", rank) is critical
+    assert settings.critical("ps", rank)
+
+
+def test_every_reason_but_success_has_a_rule() -> None:
+    """The table has no gap."""
+    assert set(RULES) == set(ExitReason) - {ExitReason.SUCCEEDED}
