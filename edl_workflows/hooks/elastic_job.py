@@ -73,7 +73,8 @@ class ElasticJobHook(KubernetesHook):
 
     def get_conn(self) -> Any:
         """A new client; as the provider's, but an in-cluster account too goes into the client's own configuration."""
-        if self._coalesce_param(self.in_cluster, self._get_field("in_cluster")):
+        in_cluster = self._coalesce_param(self.in_cluster, self._get_field("in_cluster"))
+        if in_cluster and not self._kubeconfig:
             config.load_incluster_config(client_configuration=self.client_configuration)
         return super().get_conn()
 
@@ -81,16 +82,26 @@ class ElasticJobHook(KubernetesHook):
         """A new handle of the cluster.
 
         Raises:
-            InvalidError: the connection's settings contradict each other, or name a file that is no kubeconfig.
+            InvalidError: the connection's settings contradict each other, or lead to no cluster.
         """
         self.load()
-        with errors.mapped(f"connect by the Airflow connection {self.conn_id!r}"):
-            try:
+        try:
+            with errors.mapped(f"connect by the Airflow connection {self.conn_id!r}"):
                 api_client = self.get_conn()
-            except AirflowException as error:
-                raise InvalidError(f"Airflow connection {self.conn_id!r}: {error}") from error
+        except (AirflowException, InvalidError) as error:
+            cause = str(error.__cause__ or error).strip()
+            raise InvalidError(
+                f"the Airflow connection {self.conn_id!r} leads to no cluster: {cause} (kubeconfig: {self._kubeconfig or 'none'}); "
+                "correct kube_config_path, kube_config or in_cluster in its extra, or config_file of the operator"
+            ) from error
         namespace = self._get_field("namespace") or DEFAULT_NAMESPACE
         return Cluster.from_api_client(api_client, str(namespace), self._key())
+
+    @property
+    def _kubeconfig(self) -> str:
+        """Where the kubeconfig is; of one in the connection only that it is there."""
+        path = self._coalesce_param(self.config_file, self._get_field("kube_config_path"))
+        return str(path or ("in the connection" if self._get_field("kube_config") else ""))
 
     def source(self) -> ClusterSource:
         """The cluster for a shared watch, connected anew whenever the watch has to."""

@@ -1,0 +1,148 @@
+"""Operators and sensors as DAG authors and Airflow's parser see them."""
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+import yaml
+from airflow.providers_manager import ProvidersManager
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from edl_workflows import exceptions
+from edl_workflows.get_provider_info import get_provider_info
+from edl_workflows.hooks.errors import branch_name, raised_for_airflow, to_airflow
+from edl_workflows.operators import elastic_job, scale_plan
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator, read_manifest
+from edl_workflows.sensors import elastic_job as sensors
+
+pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
+
+CLASSES: list[type[BaseOperator]] = [
+    found
+    for module in (elastic_job, scale_plan, sensors)
+    for name, found in vars(module).items()
+    if inspect.isclass(found)
+    and issubclass(found, BaseOperator)
+    and found.__module__ == module.__name__
+    and not name.startswith("_")
+]
+HEAVY = (
+    "kubernetes",
+    "kubernetes_asyncio",
+    "hera",
+    "airflow.providers.cncf.kubernetes.hooks.kubernetes",
+    "edl_workflows.stages",
+)
+
+
+def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
+    """Airflow parses each DAG file again and again; the client alone takes more than a second."""
+    code = (
+        "import sys\n"
+        "import edl_workflows.operators.elastic_job, edl_workflows.operators.scale_plan\n"
+        "import edl_workflows.sensors.elastic_job, edl_workflows.task_groups\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_there_are_the_operators_that_we_promise() -> None:
+    """Under these names."""
+    assert {found.__name__ for found in CLASSES} == {
+        "SubmitElasticJobOperator", "SuspendElasticJobOperator", "ResumeElasticJobOperator", "DeleteElasticJobOperator",
+        "ScaleElasticJobOperator", "CheckpointElasticJobOperator", "MigrateParameterServersOperator",
+        "ElasticJobSensor", "ScalePlanSensor",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("found", CLASSES, ids=lambda found: found.__name__)
+def test_constructors_take_keywords_only_and_only_assign(found: type[BaseOperator]) -> None:
+    """Airflow templates attributes after the constructor: each field must hold what was given."""
+    parameters = inspect.signature(found.__init__).parameters
+    own = {name: f"{{{{ {name} }}}}" for name in found.template_fields}
+    with DAG("parse", schedule=None):
+        made: Any = found(task_id="task", **own)
+
+    assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for n, p in parameters.items() if n != "self")
+    assert isinstance(found.template_fields, tuple)
+    assert {name: getattr(made, name) for name in own} == own
+
+
+def test_deferrable_follows_airflows_setting() -> None:
+    """``[operators] default_deferrable``, which is off unless an administrator sets it."""
+    with DAG("parse", schedule=None):
+        assert SubmitElasticJobOperator(task_id="task", manifest={}).deferrable is False
+
+
+def test_the_provider_is_known_to_airflow_and_what_it_names_exists() -> None:
+    """A wrong package name would keep every Airflow command from starting."""
+    info = get_provider_info()
+    named = [
+        m for part in ("operators", "sensors", "hooks", "triggers") for m in info[part][0]["python-modules"]
+    ]
+
+    for module in named:
+        import_module(module)
+    link = info["extra-links"][0].rpartition(".")
+    assert hasattr(import_module(link[0]), link[2])
+    assert info["package-name"] in ProvidersManager().providers
+
+
+@pytest.mark.parametrize("given", ["dict", "text"])
+def test_a_manifest_is_a_map_or_its_yaml(given: str) -> None:
+    """A path has become the file's text by templating."""
+    manifest = {"kind": "ElasticJob", "spec": {"suspend": True}}
+
+    assert read_manifest(manifest if given == "dict" else yaml.safe_dump(manifest)) == manifest
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "this is no YAML"),
+        ("", "has 0 documents"),
+        ("a: 1\n---\nb: 2", "has 2 documents"),
+        ("job.yml.j2", "of type str; is it a path"),
+    ],
+)
+def test_a_wrong_manifest_says_what_it_is(text: str, says: str) -> None:
+    """And that a path must end as Airflow's templates do."""
+    with pytest.raises(exceptions.InvalidError, match=says):
+        read_manifest(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "retried"),
+    [
+        (exceptions.ManifestError("ElasticJob a", [exceptions.Problem("spec", "is missing")]), False),
+        (exceptions.ConflictError("x"), False),
+        (exceptions.NotFoundError("x"), True),
+        (exceptions.ForbiddenError("x"), True),
+        (exceptions.UnavailableError("x"), True),
+        (exceptions.JobFailedError("x"), True),
+        (exceptions.PlanFailedError("x"), True),
+        (exceptions.JobDisappearedError("x"), True),
+        (exceptions.StageTimeoutError("x"), True),
+        (exceptions.CheckpointError("x"), True),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_errors_are_of_both_trees(error: exceptions.EdlError, retried: bool) -> None:
+    """Airflow knows whether to retry, and a retry policy can name our class; a trigger's event carries both."""
+    with pytest.raises(AirflowException) as raised, raised_for_airflow():
+        raise error
+    told = to_airflow(branch_name(error), str(error))
+
+    assert type(told) is type(raised.value)
+    assert str(told) == str(error)
+    assert isinstance(told, AirflowFailException) is not retried
+    assert isinstance(told, exceptions.EdlError)
