@@ -48,7 +48,7 @@ def test_status_conflicts(api: Api, wpath: str, widget: MakeWidget) -> None:
     wrong = refusal(lambda: api.merge(f"{wpath}/w/status", {"status": {"phase": 5}}))
 
     assert error.reason == "Conflict"
-    assert list(wrong.causes) == ["status.phase"]
+    assert "status.phase" in wrong.causes
 
 
 def test_scale(api: Api, wpath: str, widget: MakeWidget) -> None:
