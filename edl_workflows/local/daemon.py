@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local import files
-from edl_workflows.local.locks import LOCK_FILE, is_held
+from edl_workflows.local.locks import LOCK_FILE, holder
 from edl_workflows.local.runner import processes
 
 FOLDER_VARIABLE = "EDL_LOCAL_DIR"
@@ -31,14 +31,13 @@ class Daemon(BaseModel):
     """``cluster.json``: who serves a folder.
 
     Attributes:
-        pid, start: the process, named for ever by id and start time (clock ticks).
+        pid: the process.
         url: of the API server.
         kubeconfig: the administrator's.
         controller: whether it runs the controller.
     """
 
     pid: int
-    start: int
     url: str
     kubeconfig: Path
     controller: bool
@@ -55,10 +54,10 @@ def default_folder() -> Path:
 def find(folder: Path) -> Daemon | None:
     """The process that serves a folder, None if none does; a file left by a dead one counts for nothing."""
     record = files.read_json(folder / RECORD_FILE)
-    if record is None or not is_held(folder / LOCK_FILE):
+    if record is None:
         return None
     daemon = Daemon.model_validate(record)
-    return daemon if processes.is_alive(daemon.pid, daemon.start) else None
+    return daemon if holder(folder / LOCK_FILE) == daemon.pid else None
 
 
 def log_file(folder: Path) -> Path:
@@ -109,7 +108,7 @@ def up(start: Start) -> tuple[Daemon, bool]:
         if (found := find(start.folder)) is not None:
             # Whoever won a race of two calls serves; our own child then ended by the lock.
             return found, found.pid == child
-        if not _runs(child) and not is_held(start.folder / LOCK_FILE):
+        if not _runs(child) and holder(start.folder / LOCK_FILE) is None:
             break
         time.sleep(_POLL_SECONDS)
     else:
@@ -142,7 +141,7 @@ def down(folder: Path, *, seconds: float) -> bool:
         folder: its state, which stays.
         seconds: how long the daemon may take before it is killed.
     """
-    found = find(folder)
+    found = holder(folder / LOCK_FILE)  # also one that does not serve yet
     if found is not None:
         _stop(found, seconds)
     left = sum(processes.kill_marked(mark) for mark in _marks(folder))
@@ -150,9 +149,9 @@ def down(folder: Path, *, seconds: float) -> bool:
     return found is not None or left > 0
 
 
-def _stop(daemon: Daemon, seconds: float) -> None:
+def _stop(pid: int, seconds: float) -> None:
     try:
-        process = psutil.Process(daemon.pid)
+        process = psutil.Process(pid)
         process.terminate()
         process.wait(seconds)
     except psutil.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A lock that ends with its process, however that ends."""
+"""A lock that ends with its process, however that ends, and says whose it is."""
 
 import contextlib
 import fcntl
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edl_workflows.exceptions import ConflictError
+from edl_workflows.local.runner.processes import is_alive
+from edl_workflows.local.runner.shim import start_ticks
 
 LOCK_FILE = "cluster.lock"
 """Held by the process that serves a folder."""
@@ -25,17 +27,17 @@ def hold(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConflictError(f"{path.parent}: a cluster runs on this folder already") from error
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()} {start_ticks('self')}".encode())
         yield
     finally:
         os.close(descriptor)
 
 
-def is_held(path: Path) -> bool:
-    """Whether a process holds the lock."""
-    if not path.exists():
-        return False
+def holder(path: Path) -> int | None:
+    """Id of the process that holds the lock, None if none does."""
     try:
-        with hold(path):
-            return False
-    except ConflictError:
-        return True
+        pid, start = path.read_text().split()
+    except (FileNotFoundError, ValueError):
+        return None
+    return int(pid) if is_alive(int(pid), int(start)) else None

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import structlog
+from pydantic import ValidationError
+
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.store import DELETED, Object
 
 T = TypeVar("T")
 _EXPIRED = 410
+_log = structlog.get_logger(__name__)
 
 
 class Mirror(Generic[T]):
@@ -38,7 +42,9 @@ class Mirror(Generic[T]):
         listed = {_key(obj): obj for obj in self._client.list_objects(self._resource)}
         changed = self.objects.keys() | listed.keys()
         self._versions = {key: _version(obj) for key, obj in listed.items()}
-        self.objects = {key: self._parse(obj) for key, obj in listed.items()}
+        self.objects.clear()
+        for key, obj in listed.items():
+            self._store(key, obj)
         for key in changed:
             self._tell(key)
         return since
@@ -65,9 +71,19 @@ class Mirror(Generic[T]):
             self.objects.pop(key, None)
             self._versions.pop(key, None)
         else:
-            self.objects[key] = self._parse(obj)
+            self._store(key, obj)
             self._versions[key] = _version(obj)
         self._tell(key)
+
+    def _store(self, key: str, obj: Object) -> None:
+        try:
+            self.objects[key] = self._parse(obj)
+        except ValidationError:
+            # The API server checks what comes in; should it let something pass, one object must not end the cluster.
+            self.objects.pop(key, None)
+            _log.exception(
+                "object ignored: it does not have the fields that it should", resource=self._resource, key=key
+            )
 
     def _tell(self, key: str) -> None:
         for listener in self._listeners:

@@ -277,6 +277,23 @@ class Pod(Part):
         return self.phase in ("Succeeded", "Failed")
 
 
+def references(pod: Pod) -> frozenset[str]:
+    """Names of the ConfigMaps and Secrets that a pod uses, in variables and volumes."""
+    found: list[str] = []
+    for container in pod.spec.all_containers:
+        for source in container.env_from:
+            found += [one.name for one in (source.config_map_ref, source.secret_ref) if one]
+        values = [variable.value_from for variable in container.env if variable.value_from]
+        found += [
+            one.name for value in values for one in (value.config_map_key_ref, value.secret_key_ref) if one
+        ]
+    for volume in pod.spec.volumes:
+        for source in [volume, *((volume.get("projected") or {}).get("sources") or [])]:
+            config, secret = source.get("configMap") or {}, source.get("secret") or {}
+            found += [config.get("name", ""), secret.get("secretName") or secret.get("name", "")]
+    return frozenset(filter(None, found))
+
+
 class ServicePort(Part):
     """One port of a Service."""
 

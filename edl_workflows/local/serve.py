@@ -12,7 +12,7 @@ import structlog
 from edl_workflows.local import files
 from edl_workflows.local.cluster import Options, running
 from edl_workflows.local.daemon import RECORD_FILE, Daemon, controller_mark
-from edl_workflows.local.runner import processes, shim
+from edl_workflows.local.runner import processes
 
 _CONTROLLER_RESTART_SECONDS = 2.0
 _log = structlog.get_logger(__name__)
@@ -33,7 +33,6 @@ async def serve(options: Options, *, controller: bool) -> None:
         manager = asyncio.create_task(_keep_controller(options.folder)) if controller else None
         daemon = Daemon(
             pid=os.getpid(),
-            start=shim.start_ticks("self"),
             url=cluster.access.url,
             kubeconfig=cluster.access.kubeconfig,
             controller=controller,

@@ -11,7 +11,7 @@ import structlog
 from edl_workflows.local.apiserver.pods import LogRequest
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.mirror import Mirror
-from edl_workflows.local.pods import Pod
+from edl_workflows.local.pods import Pod, references
 from edl_workflows.local.runner import logs, processes
 from edl_workflows.local.runner.environment import decode_secret
 from edl_workflows.local.runner.memory import Snapshot
@@ -95,9 +95,9 @@ class Runner:
 
     def refresh(self, key: str) -> None:
         """A ConfigMap or Secret (``namespace/name``) changed."""
-        namespace = key.partition("/")[0]
+        namespace, _, name = key.partition("/")
         for worker in self._workers.values():
-            if worker.pod.metadata.namespace == namespace:
+            if worker.pod.metadata.namespace == namespace and name in references(worker.pod):
                 worker.refresh()
 
     def logs(self, request: LogRequest) -> AsyncIterator[bytes]:
