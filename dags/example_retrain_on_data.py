@@ -50,7 +50,7 @@ with DAG(
 
     @task(outlets=[CHALLENGER])
     def compare(
-        metrics: dict[str, Any], *, triggering_asset_events: Any, outlet_events: Any
+        metrics: dict[str, Any], *, triggering_asset_events: Any = None, outlet_events: Any = None
     ) -> dict[str, Any]:
         """Set the new model's accuracy beside that of the model that caused this run."""
         reigning = [event.extra.get("accuracy") for event in triggering_asset_events.get(MODEL, ())]

@@ -13,7 +13,8 @@ def run(dag: "DAG", **arguments: Any) -> Any:
     from airflow.serialization.definitions.dag import SerializedDAG
     from airflow.serialization.serialized_objects import LazyDeserializedDAG
 
-    DagBundlesManager().sync_bundles_to_db()
+    manager: Any = DagBundlesManager
+    manager().sync_bundles_to_db()
     lazy = LazyDeserializedDAG.from_dag(dag)
     SerializedDAG.bulk_write_to_db("dags-folder", None, [lazy])
     SerializedDagModel.write_dag(lazy, bundle_name="dags-folder")

@@ -113,7 +113,7 @@ async def wait() -> list[Row]:
             uids = list(pool.map(lambda name: _create(cluster, name), names))
         fired: dict[str, float] = {}
         # The connection is given, so that requests can be counted.
-        triggers._source = lambda _connection: source
+        triggers._source = lambda connection: source
         waits = [
             asyncio.create_task(_await(cluster.namespace, name, uid, fired))
             for name, uid in zip(names, uids, strict=True)
@@ -192,7 +192,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="machine-readable result")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        os.environ |= {"AIRFLOW_HOME": home, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+        os.environ |= {
+            "AIRFLOW_HOME": home,
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+        }
         rows = [*parse(), *asyncio.run(wait())]
     if options.json:
         print(json.dumps([asdict(row) | {"met": row.met} for row in rows]))

@@ -68,7 +68,7 @@ def test_there_are_the_operators_that_we_promise() -> None:
 def test_constructors_take_keywords_only_and_only_assign(found: type[BaseOperator]) -> None:
     """Airflow templates attributes after the constructor: each field must hold what was given."""
     parameters = inspect.signature(found.__init__).parameters
-    own = {name: f"{{{{ {name} }}}}" for name in found.template_fields}
+    own: dict[str, Any] = {name: f"{{{{ {name} }}}}" for name in found.template_fields}
     with DAG("parse", schedule=None):
         made: Any = found(task_id="task", **own)
 
@@ -94,7 +94,7 @@ def test_the_provider_is_known_to_airflow_and_what_it_names_exists() -> None:
         import_module(module)
     link = info["extra-links"][0].rpartition(".")
     assert hasattr(import_module(link[0]), link[2])
-    assert info["package-name"] in ProvidersManager().providers
+    assert info["package-name"] in ProvidersManager().providers  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("given", ["dict", "text"])
@@ -140,7 +140,7 @@ def test_errors_are_of_both_trees(error: exceptions.EdlError, retried: bool) -> 
     """Airflow knows whether to retry, and a retry policy can name our class; a trigger's event carries both."""
     with pytest.raises(AirflowException) as raised, raised_for_airflow():
         raise error
-    told = to_airflow(branch_name(error), str(error))
+    told: Exception = to_airflow(branch_name(error), str(error))
 
     assert type(told) is type(raised.value)
     assert str(told) == str(error)

@@ -187,7 +187,10 @@ def test_a_finished_job_is_neither_suspended_nor_changed(cluster: Cluster, stand
 def test_scale_makes_one_manual_plan_owned_by_the_job(cluster: Cluster, stand_in: StandIn) -> None:
     """However often it begins; with the job the plan goes."""
     job = client.create(cluster, elastic_job("mnist"))
-    request = {"job": "mnist", "replicas": {"worker": {"replicas": "3", "resource": {"cpu": 2}}}}
+    request: dict[str, Any] = {
+        "job": "mnist",
+        "replicas": {"worker": {"replicas": "3", "resource": {"cpu": 2}}},
+    }
 
     outputs = [run(cluster, "scale", who, **request) for who in (ME, RETRY)]
 

@@ -73,7 +73,7 @@ def stored(made: ElasticJobTrigger) -> ElasticJobTrigger:
 
 async def fire(made: ElasticJobTrigger) -> StageEvent:
     """Its event."""
-    event: TriggerEvent = await anext(made.run())  # type: ignore[arg-type]
+    event: TriggerEvent = await anext(made.run())
     return StageEvent.model_validate(json.loads(json.dumps(event.payload)))
 
 
@@ -224,7 +224,7 @@ def test_on_kill_after_the_event_does_nothing(
 
     async def scenario() -> None:
         generator = made.run()
-        await anext(generator)  # type: ignore[arg-type]
+        await anext(generator)
         await kill(made)
 
     asyncio.run(scenario())
