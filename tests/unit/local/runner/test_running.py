@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.kube import client
+from edl_workflows.kube import client, logs
 from edl_workflows.kube.resources import EVENTS, PODS, Scope
 from tests.unit.local.support import Pods, condition, container, eventually
 
@@ -368,3 +368,14 @@ def test_the_pod_speaks_to_the_api_as_its_account(pods: Pods) -> None:
 
     assert json.loads(first) == [pods.cluster.namespace, "caller"]
     assert second == "refused"
+
+
+def test_a_log_is_followed_to_its_end(pods: Pods, tmp_path: Path) -> None:
+    """A followed log brings lines as they are written, and ends with the container."""
+    pods.create("grows", container(f"echo one; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo two"))
+    pods.prints("grows", "one")
+    lines = logs.follow(pods.cluster, "grows")
+    first = next(lines)
+    (tmp_path / "go").touch()
+
+    assert [first, *lines] == ["one", "two"]
