@@ -16,6 +16,8 @@ from edl_workflows.local.apiserver.store import Key, Object
 
 BOOKMARK_SECONDS = 30.0
 """Longest silence of a watch that allows bookmarks."""
+_SHOWN_WHEN_DELETED = frozenset({"pods", "services", "serviceaccounts"})
+"""Resources whose deletion is answered by the object, as upstream; that of others by a ``Status``."""
 DEFAULT_WATCH_SECONDS = 3600
 """How long a watch lives that does not say so."""
 
@@ -207,7 +209,7 @@ async def delete(server: ApiServer, request: Request, target: Target) -> Respons
         raise errors.method_not_allowed()
     options = await requests.delete_options(request)
     outcome = server.registry.delete(target.resource, target.namespace, target.name, options)
-    if outcome.gone and not target.resource.graceful:
+    if outcome.gone and target.resource.id not in _SHOWN_WHEN_DELETED:
         resource = target.resource
         details = {
             "name": target.name,
