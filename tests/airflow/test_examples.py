@@ -1,0 +1,72 @@
+"""The example DAGs load, and the manifest beside them is a valid job once it is rendered."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from tests.airflow.support import IN_AIRFLOW
+
+pytestmark = IN_AIRFLOW
+
+FOLDER = Path(__file__).resolve().parents[2] / "dags"
+
+
+@pytest.fixture(scope="module")
+def loaded(airflow_db: None) -> dict[str, Any]:
+    """The DAGs by id."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(str(FOLDER))
+    assert not bag.import_errors
+    return dict(bag.dags)
+
+
+def test_the_first_changes_its_job_and_ends_with_the_gate(loaded: dict[str, Any]) -> None:
+    """Submit, wait, scale, migrate in three visible steps, wait, evaluate, publish."""
+    tasks = loaded["example_elastic_training"].topological_sort()
+
+    group = [f"more_parameter_servers.{step}" for step in ("checkpoint", "migrate", "restart")]
+    assert [task.task_id for task in tasks] == [
+        "submit", "running", "scale_workers", *group, "trained", "evaluate", "publish",
+    ]  # fmt: skip
+
+
+def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) -> None:
+    """Or for new data, which has nothing to do with a schedule."""
+    outlets = loaded["example_elastic_training"].get_task("publish").outlets
+    condition = loaded["example_retrain_on_data"].timetable.asset_condition
+
+    assert [asset.name for asset in outlets] == ["digits_model"]
+    assert {asset.name for asset in condition.objects} == {"digits_model", "digits_data"}
+
+
+@pytest.mark.parametrize("dag_id", ["example_elastic_training", "example_retrain_on_data"])
+def test_the_manifest_renders_to_a_valid_job(loaded: dict[str, Any], dag_id: str, tmp_path: Path) -> None:
+    """Paths come from Airflow variables; checkpoints lie where all pods see them, a folder a run."""
+    dag = loaded[dag_id]
+    variables = {"edl_work_dir": str(tmp_path), "edl_python": "/usr/bin/python3"}
+    context = {
+        "var": SimpleNamespace(value=variables),
+        "dag": SimpleNamespace(folder=str(FOLDER), dag_id=dag_id),
+        "run_id": "asset_triggered__2026-11-20T10:56:55+00:00-lrvW",
+        "params": {name: param.value for name, param in dag.params.items() if hasattr(param, "value")}
+        or dag.params.dump(),
+    }
+    text = (FOLDER / "manifests" / "digits.yaml").read_text()
+
+    manifest = yaml.safe_load(
+        jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text).render(context)
+    )
+    manifest["metadata"]["name"] = "digits"
+    job = ElasticJob.parse(manifest)
+
+    pod = job.spec.replica_specs["worker"].template["spec"]
+    folder = pod["volumes"][0]["hostPath"]["path"]
+    assert folder == f"{tmp_path}/{dag_id}/asset_triggered__2026-11-20T10-56-55-00-00-lrvW"
+    assert f"--checkpoint-dir={folder}" in pod["containers"][0]["command"]
+    assert pod["containers"][0]["volumeMounts"][0]["mountPath"] == folder
