@@ -120,7 +120,8 @@ def test_new_storage_version(api: Api, namespace: str, make_crd: MakeCrd) -> Non
     api.put(f"{CRDS}/gears.{group}", stored)
 
     def known() -> bool:
-        return api.get(f"{CRDS}/gears.{group}")["status"]["storedVersions"] == ["v1", "v2"]
+        versions: list[str] = api.get(f"{CRDS}/gears.{group}")["status"]["storedVersions"]
+        return versions == ["v1", "v2"]
 
     eventually(known, "both storage versions are remembered")
     assert api.get(f"{path}/g")["apiVersion"] == f"{group}/v2"

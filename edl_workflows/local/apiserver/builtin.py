@@ -8,6 +8,7 @@ import base64
 import functools
 import importlib.resources
 import json
+import re
 from typing import Any
 
 from edl_workflows.local.apiserver import builtin_pods, crds, schemas
@@ -117,6 +118,23 @@ def _immutable(obj: Object, old: Object | None, fields: tuple[str, ...]) -> list
 
 
 def _check_data(obj: Object, old: Object | None) -> list[Cause]:
+    return _check_keys(obj) + _check_immutable_data(obj, old)
+
+
+def _check_keys(obj: Object) -> list[Cause]:
+    """Keys become names of files."""
+    rule = (
+        "a valid config key must consist of alphanumeric characters, '-', '_' or '.', and not begin with '..'"
+    )
+    return [
+        Cause("FieldValueInvalid", f"Invalid value: {json.dumps(key)}: {rule}", f"{field}[{key}]")
+        for field in ("data", "binaryData")
+        for key in obj.get(field) or {}
+        if not _DATA_KEY.match(key)
+    ]
+
+
+def _check_immutable_data(obj: Object, old: Object | None) -> list[Cause]:
     if old is not None and old.get("immutable"):
         fields = [field for field in ("data", "binaryData", "immutable") if obj.get(field) != old.get(field)]
         message = "Forbidden: field is immutable when `immutable` is set"
@@ -144,6 +162,7 @@ def _check_priority_class(obj: Object, old: Object | None) -> list[Cause]:
     return _immutable(obj, old, ("value", "preemptionPolicy"))
 
 
+_DATA_KEY = re.compile(r"(?!\.\.)(?!\.\Z)[-._a-zA-Z0-9]{1,253}\Z")
 _POD_FIELDS = {
     "spec.nodeName": ".spec.nodeName",
     "spec.restartPolicy": ".spec.restartPolicy",

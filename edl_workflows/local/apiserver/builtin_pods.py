@@ -4,14 +4,20 @@ How a pod is run is the business of `edl_workflows.local.runner`; its logs and b
 """
 
 import json
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.local.apiserver.checks import required, unsupported
 from edl_workflows.local.apiserver.errors import Cause
+from edl_workflows.local.apiserver.metadata import name_problem
 from edl_workflows.local.apiserver.store import Object
 
 DEFAULT_GRACE_SECONDS = 30
+_MAX_PORT = 65535
+_VARIABLE = re.compile(r"[ -<>-~]+\Z")
 
 
 def _fill_container(container: dict[str, Any]) -> None:
@@ -106,6 +112,8 @@ def check(obj: Object, old: Object | None) -> list[Cause]:
     causes: list[Cause] = []
     if not spec.get("containers"):
         causes.append(required("spec.containers"))
+    for index, volume in enumerate(spec.get("volumes") or []):
+        causes += _check_volume(volume, f"spec.volumes[{index}]")
     names: list[str] = []
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or []):
@@ -131,6 +139,12 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
     if name in names:
         causes.append(Cause("FieldValueDuplicate", f"Duplicate value: {json.dumps(name)}", f"{path}.name"))
     names.append(name or "")
+    causes += _check_label(name or "", f"{path}.name")
+    causes += _check_variables(container, path)
+    for index, port in enumerate(container.get("ports") or []):
+        if not 1 <= port["containerPort"] <= _MAX_PORT:
+            message = f"Invalid value: {port['containerPort']}: must be between 1 and {_MAX_PORT}, inclusive"
+            causes.append(Cause("FieldValueInvalid", message, f"{path}.ports[{index}].containerPort"))
     if not container.get("image"):
         causes.append(required(f"{path}.image"))
     for kind, amounts in (container.get("resources") or {}).items():
@@ -147,6 +161,42 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
                 )
             )
     return causes
+
+
+def _check_label(name: str, path: str) -> Iterator[Cause]:
+    """Names of containers and volumes become names of folders, so this is more than good manners."""
+    if problem := name_problem(name, label=True):
+        yield Cause("FieldValueInvalid", f"Invalid value: {json.dumps(name)}: {problem}", path)
+
+
+def _check_variables(container: dict[str, Any], path: str) -> Iterator[Cause]:
+    for index, variable in enumerate(container.get("env") or []):
+        if not _VARIABLE.match(variable["name"]):
+            message = (
+                f"Invalid value: {json.dumps(variable['name'])}: a valid environment variable name must consist only of "
+                "printable ASCII characters other than '='"
+            )
+            yield Cause("FieldValueInvalid", message, f"{path}.env[{index}].name")
+
+
+def _check_volume(volume: dict[str, Any], path: str) -> Iterator[Cause]:
+    yield from _check_label(volume["name"], f"{path}.name")
+    sources = [(path, volume)]
+    sources += [
+        (f"{path}.projected.sources[{index}]", one)
+        for index, one in enumerate((volume.get("projected") or {}).get("sources") or [])
+    ]
+    for where, source in sources:
+        for kind in ("configMap", "secret", "downwardAPI"):
+            for index, item in enumerate((source.get(kind) or {}).get("items") or []):
+                yield from _check_inner_path(item["path"], f"{where}.{kind}.items[{index}].path")
+
+
+def _check_inner_path(text: str, path: str) -> Iterator[Cause]:
+    inner = PurePosixPath(text)
+    if not inner.parts or inner.is_absolute() or ".." in inner.parts or text.startswith(".."):
+        message = f"Invalid value: {json.dumps(text)}: must be a relative path without '..'"
+        yield Cause("FieldValueInvalid", message, path)
 
 
 def _check_quantities(amounts: dict[str, Any], path: str) -> list[Cause]:

@@ -40,12 +40,16 @@ def ensure(directory: Path) -> Certificates:
     )
     authority = _authority(authority_key)
     pem = serialization.Encoding.PEM
+    # The server's certificate goes first and comes last, whole: while it stands, the three fit together.
+    files.certificate.unlink(missing_ok=True)
     files.key.touch(0o600)
     files.key.write_bytes(
         server_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     files.authority.write_bytes(authority.public_bytes(pem))
-    files.certificate.write_bytes(_server(server_key, authority, authority_key).public_bytes(pem))
+    draft = files.certificate.with_suffix(".new")
+    draft.write_bytes(_server(server_key, authority, authority_key).public_bytes(pem))
+    draft.replace(files.certificate)
     return files
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -147,11 +148,38 @@ def parse(body: bytes, kind: str) -> Any:
             f"the body of the request was in an unknown format - {kind}; send application/json"
         )
     try:
-        return yaml.load(body, _PlainLoader) if kind.endswith("yaml") else json.loads(body)  # noqa: S506 - a SafeLoader
+        return _from_yaml(body) if kind.endswith("yaml") else _from_json(body.decode())
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise errors.bad_request(
             f"the object provided is unrecognized: couldn't parse the body as {kind}: {error}"
         ) from error
+
+
+def _from_yaml(body: bytes) -> Any:
+    # Through JSON: YAML has values that no API object can hold, as dates and keys that are no text.
+    return _from_json(json.dumps(yaml.load(body, _PlainLoader), default=_no_json))  # noqa: S506 - a SafeLoader
+
+
+def _no_json(value: object) -> Any:
+    raise ValueError(f"{value} ({type(value).__name__}) is no JSON value; put text between quotes")
+
+
+def _from_json(text: str) -> Any:
+    value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    if "\\u" in text:
+        json.dumps(
+            value, ensure_ascii=False
+        ).encode()  # half a surrogate pair is no text, and can't be stored
+    return value
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text)
 
 
 async def read_object(request: Request) -> Object:
@@ -236,7 +264,10 @@ async def delete_options(request: Request) -> DeleteOptions:
         known = 'supported values: "Background", "Foreground", "Orphan"'
         raise errors.bad_request(f"propagationPolicy: Unsupported value: {json.dumps(propagation)}: {known}")
     conditions = body.get("preconditions") or {}
-    dry_run = _dry_run([*query.getlist("dryRun"), *(body.get("dryRun") or [])])
+    in_body = body.get("dryRun") or []
+    if not isinstance(conditions, dict) or not isinstance(in_body, list):
+        raise errors.bad_request("DeleteOptions: preconditions is an object and dryRun a list")
+    dry_run = _dry_run([*query.getlist("dryRun"), *map(str, in_body)])
     return DeleteOptions(
         grace, propagation, conditions.get("uid") or "", conditions.get("resourceVersion") or "", dry_run
     )
@@ -258,8 +289,8 @@ def decode_continue(token: str) -> tuple[int, tuple[str, str]]:
         ApiError: 400.
     """
     try:
-        value = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        value = _from_json(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
         namespace, name = value["after"]
         return int(value["rv"]), (str(namespace), str(name))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise errors.bad_request(f"continue key is not valid: {error}") from error

@@ -82,7 +82,8 @@ def default(value: Any, schema: SchemaDict) -> None:
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    # As upstream, whose integers have 64 bits.
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 _TYPES: Mapping[str, Callable[[Any], bool]] = {

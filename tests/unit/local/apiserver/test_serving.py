@@ -1,0 +1,31 @@
+"""What clients need on disk: token, certificates, kubeconfig."""
+
+import ssl
+from pathlib import Path
+
+import yaml
+
+from edl_workflows.local.apiserver import certificates, serving
+
+
+def test_prepared_twice(tmp_path: Path) -> None:
+    """A second start keeps token and certificates, and follows the port."""
+    first, second = serving.prepare(tmp_path, 1000), serving.prepare(tmp_path, 2000)
+    config = yaml.safe_load(second.kubeconfig.read_text())
+
+    assert first.token == second.token
+    assert config["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:2000"
+    assert config["users"][0]["user"]["token"] == second.token
+    assert second.kubeconfig.stat().st_mode & 0o077 == 0
+
+
+def test_interrupted_renewal(tmp_path: Path) -> None:
+    """Without the server's certificate, which is written last, all three are made anew and fit together."""
+    files = certificates.ensure(tmp_path)
+    authority = files.authority.read_bytes()
+    files.certificate.unlink()
+    made = certificates.ensure(tmp_path)
+    context = ssl.create_default_context(cafile=made.authority)
+    context.load_cert_chain(made.certificate, made.key)
+
+    assert made.authority.read_bytes() != authority
