@@ -60,7 +60,7 @@ class FakeMaster:
         url: where it listens.
         shards: the real sharding core.
         wait_on_exit: its verdict on ended training processes.
-        knows_node: refuses reports of exits when cleared.
+        knows_node: refuses reports of exits, and to say a directive, when cleared.
         away: answers 503 to everything while set.
         received: all messages, in order.
     """
@@ -135,6 +135,8 @@ class FakeMaster:
 
         @app.get("/v1/directive")
         async def directive(after: int, wait: float) -> Directive:
+            if not self.knows_node:
+                raise NotFoundError("the job has no such node")
             end = time.monotonic() + min(wait, 30)
             # Polling: the test changes the directive in another thread.
             while self.directive.revision <= after and time.monotonic() < end and not self.away:  # noqa: ASYNC110

@@ -87,13 +87,32 @@ def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> N
     assert master.got(ExitReport, code=137)
 
 
-def test_refused_report_keeps_the_exit_code(master: FakeMaster, start: Start) -> None:
+def test_refused_report_keeps_the_exit_code(master: FakeMaster, start: Start, tmp_path: Path) -> None:
     """A master that does not know the node changes nothing about how its process ended."""
-    master.knows_node = False
     master.say(active=cluster(1))
-    agent = start("import sys; sys.exit(3)")
+    agent = start(
+        "import pathlib, sys, time\n"
+        "while not pathlib.Path(sys.argv[1], 'go').exists(): time.sleep(0.01)\n"
+        "sys.exit(3)"
+    )
+    eventually(lambda: master.got(Registration))
+    master.knows_node = False
+    (tmp_path / "go").touch()
     agent.communicate(timeout=20)
     assert agent.returncode == 3
+
+
+def test_agent_registers_again_with_a_master_that_forgot_it(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """A master that does not know the node hears of it again, as the same incarnation."""
+    master.knows_node = False
+    start(NOTE)
+    eventually(lambda: len(master.got(Registration)) > 1)
+    master.knows_node = True
+    master.say(active=cluster(1))
+    pid_of(tmp_path, 1)
+    assert len({registration.incarnation for registration in master.got(Registration)}) == 1
 
 
 def test_missing_program_is_reported(master: FakeMaster, pod_env: dict[str, str]) -> None:
