@@ -15,6 +15,7 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSp
 from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
 from edl_workflows.master.state.checkpoints import Checkpoints
+from edl_workflows.master.state.history import History
 from edl_workflows.master.state.nodes import Node, NodeRegistry
 from edl_workflows.master.state.outcome import Outcome
 from edl_workflows.master.state.plans import PlanRun
@@ -86,6 +87,7 @@ class JobDocument:
     outcome: Outcome | None = None
     said: Said = field(default_factory=Said)
     shards: ShardsSnapshot = field(default_factory=ShardsSnapshot)
+    history: History = field(default_factory=History)
     format: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -130,6 +132,7 @@ class JobState:
         self.outcome = stored.outcome
         self.said = stored.said
         self.shards = ShardManager(stored.shards)
+        self.history = stored.history
         # Not stored: told or measured anew.
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
@@ -154,6 +157,7 @@ class JobState:
             outcome=self.outcome,
             said=self.said,
             shards=self.shards.snapshot(),
+            history=self.history,
         )
 
     @property

@@ -1,5 +1,7 @@
 """The relaunch table: which reasons replace a node, at whose expense, with how much memory."""
 
+from typing import Any
+
 import pytest
 
 from edl_workflows.jobs.scale_plan.model import NodeResource
@@ -10,8 +12,8 @@ from edl_workflows.master.state.settings import JobSettings, Role
 GIB = 2.0**30
 
 
-def _settings(**role: object) -> JobSettings:
-    roles = {"ps": Role(), "worker": Role(**role)}  # type: ignore[arg-type] - a table's row
+def _settings(**role: Any) -> JobSettings:
+    roles = {"ps": Role(), "worker": Role(**role)}
     return JobSettings("job", "default", roles, limits={"memory": 24 * GIB})
 
 

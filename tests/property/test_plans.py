@@ -1,0 +1,127 @@
+"""Laws of the plan machine alone, over any world that it may see."""
+
+import itertools
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.master.state import plans, views
+from edl_workflows.master.state.plans import Effect, PlanRun, World
+from edl_workflows.protocol.cluster import CheckpointRef
+
+ORDER = list(Phase)
+SPECS = st.sampled_from(
+    [
+        ScalePlanSpec(
+            replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)}, step_timeout_seconds=50
+        ),
+        ScalePlanSpec(
+            replica_resource_specs={"worker": ReplicaResourceSpec(replicas=3)}, step_timeout_seconds=50
+        ),
+        ScalePlanSpec(checkpoint=True, step_timeout_seconds=50),
+    ]
+)
+RARELY = st.sampled_from([False] * 9 + [True])
+OFTEN = st.sampled_from([True] * 4 + [False])
+WORLDS = st.builds(
+    World,
+    recorded=OFTEN,
+    cancelled=RARELY,
+    invalid=RARELY.map(lambda wrong: "spec.x: wrong" if wrong else ""),
+    settled=OFTEN,
+    save=st.sampled_from(
+        [None, CheckpointRef(uri="/c", step=5), CheckpointRef(uri="/c", step=5), "disk full"]
+    ),
+    broken=RARELY.map(lambda broken: "ps-1 was lost" if broken else ""),
+    prepared=OFTEN,
+    drained=OFTEN,
+    next_number=st.just(2),
+    trained=st.sampled_from([1, 2, 2]),
+    step_time=st.just(10.0),
+    first_step=st.just(6),
+    first_step_time=st.just(11.5),
+    scaled=OFTEN,
+)
+STEPS = st.lists(st.tuples(WORLDS, st.sampled_from([0.0, 1.0, 1.0, 1.0, 60.0])), max_size=40)
+
+
+def _run(spec: ScalePlanSpec, worlds: list[tuple[World, float]]) -> list[tuple[PlanRun, tuple[Effect, ...]]]:
+    """All states of a plan and the effects that led to each."""
+    run, now = plans.start("uid", "plan", spec, 0.0), 0.0
+    history: list[tuple[PlanRun, tuple[Effect, ...]]] = [(run, ())]
+    changes = "ps" in spec.replica_resource_specs
+    for world, pause in worlds:
+        now += pause
+        run, effects = plans.advance(run, replace(world, changes_ps=changes), now)
+        history.append((run, effects))
+    return history
+
+
+@given(SPECS, STEPS)
+def test_phases_go_forward_and_final_ones_stay(
+    spec: ScalePlanSpec, worlds: list[tuple[World, float]]
+) -> None:
+    """No phase comes twice, none after a final one."""
+    history = [run for run, _ in _run(spec, worlds)]
+    for before, after in itertools.pairwise(history):
+        if before.phase.final:
+            assert after == before
+        elif after.phase is not before.phase:
+            assert ORDER.index(after.phase) > ORDER.index(before.phase)
+
+
+@given(SPECS, STEPS)
+def test_whatever_was_begun_is_finished_or_taken_back(
+    spec: ScalePlanSpec, worlds: list[tuple[World, float]]
+) -> None:
+    """A plan that failed after it began is undone exactly once, as its last effect; one that succeeded never."""
+    history = _run(spec, worlds)
+    last = history[-1][0]
+    effects = [effect for _, given_effects in history for effect in given_effects]
+    began = any(run.phase not in (Phase.PENDING, Phase.FAILED) for run, _ in history)
+    assert effects.count(Effect.UNDO) == (1 if last.phase is Phase.FAILED and began else 0)
+    assert Effect.UNDO not in effects[:-1]
+    assert effects.count(Effect.ACTIVATE) <= 1
+    if last.phase is Phase.SUCCEEDED and "ps" in spec.replica_resource_specs:
+        assert effects.count(Effect.ACTIVATE) == 1
+
+
+@given(SPECS, STEPS)
+def test_a_version_that_trains_is_never_taken_back(
+    spec: ScalePlanSpec, worlds: list[tuple[World, float]]
+) -> None:
+    """After the first step in the new version a plan can only succeed, whatever else is wrong."""
+    run = None
+    for run, _ in _run(spec, worlds):
+        if run.phase is Phase.VERIFYING:
+            break
+    if run is None or run.phase is not Phase.VERIFYING:
+        return
+    world = World(recorded=True, changes_ps=True, trained=run.number, broken="lost", cancelled=True)
+    after, effects = plans.advance(run, world, run.steps[-1].start + 1000)
+    assert (after.phase, effects) == (Phase.SUCCEEDED, ())
+
+
+@given(SPECS, STEPS)
+def test_nothing_begins_before_its_phase_is_recorded(
+    spec: ScalePlanSpec, worlds: list[tuple[World, float]]
+) -> None:
+    """Without a recorded status there are no effects but taking back, and no phase but Failed."""
+    blind = [(replace(world, recorded=False, trained=1), pause) for world, pause in worlds]
+    for run, effects in _run(spec, blind):
+        assert run.phase in (Phase.PENDING, Phase.FAILED)
+        assert effects == ()
+
+
+@given(SPECS, STEPS)
+def test_each_change_is_to_be_recorded(spec: ScalePlanSpec, worlds: list[tuple[World, float]]) -> None:
+    """The serial grows exactly when the status shows something new, and the steps' times have no gap."""
+    history = [run for run, _ in _run(spec, worlds)]
+    for before, after in itertools.pairwise(history):
+        assert (after.serial > before.serial) == (after.phase is not before.phase)
+        if after.serial == before.serial:
+            assert views.plan_status(after) == views.plan_status(before)
+    for step, following in itertools.pairwise(history[-1].steps):
+        assert step.finish == following.start
