@@ -16,6 +16,7 @@ from airflow.sdk import Asset, BaseOperator, conf
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
+    AirflowRuntimeError,
     AirflowTaskTimeout,
     TaskDeferralError,
     TaskDeferralTimeout,
@@ -302,7 +303,13 @@ class StageOperator(StageTask):
         state = context["task_state_store"].get(STATE_KEY)
         if not isinstance(state, dict):
             return None, False
-        return Handle.model_validate(state["handle"]), bool(state["delivered"])
+        try:
+            return Handle.model_validate(state.get("handle")), bool(state.get("delivered"))
+        except ValueError:
+            self.log.warning(
+                "What an earlier attempt stored is of another version of this package: %s", state
+            )
+            return None, False
 
     def _last_attempt(self) -> bool:
         return bool(self._ti.try_number > self._ti.max_tries)
@@ -310,7 +317,7 @@ class StageOperator(StageTask):
     def _cancel_if_killed(self) -> None:
         try:
             state = task_state(self._ti)
-        except AirflowException:
+        except AirflowRuntimeError:
             self.log.exception("Can't tell whether the task was killed; %s is left alone", self._handle)
             return
         if state in ENDED_STATES:

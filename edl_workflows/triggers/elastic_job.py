@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError
@@ -135,7 +136,7 @@ class ElasticJobTrigger(BaseTrigger):
                 return
             done = await asyncio.to_thread(_cancel, self.connection, handle, self.on_kill_action)
             self.log.info("%s: %s", handle, f"killed ({self.on_kill_action})" if done else "nothing to kill")
-        except EdlError:
+        except (EdlError, AirflowRuntimeError):
             self.log.exception("%s could not be cancelled; do it by hand", handle)
 
 
