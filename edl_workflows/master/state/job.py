@@ -136,6 +136,7 @@ class JobState:
         # Not stored: told or measured anew.
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
+        self.pending_since: dict[str, float] = {}  # counted anew by each master and after a suspension
         self.exits_since: dict[str, float] = {}
         self.plans_seen: tuple[PlanSeen, ...] | None = None
         self.recorded_serial = 0

@@ -1,5 +1,6 @@
 """When a job is over. Pure: from nodes and data to a verdict, or none yet."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edl_workflows.jobs import names
@@ -29,12 +30,20 @@ class Data:
     failure: str = ""
 
 
-def outcome(registry: NodeRegistry, settings: JobSettings, data: Data, now: float) -> Outcome | None:
+def outcome(
+    registry: NodeRegistry, settings: JobSettings, data: Data, pending: Mapping[str, float]
+) -> Outcome | None:
     """The job's end, or None while it can go on.
 
     It fails when a data set fails, when a critical node can't be replaced or stays pending for too long, and when no
     worker is left to go on. It succeeds when all workers have ended, those that were not given up with success, and all
     finite data sets are consumed. An endless data set ends with its workers.
+
+    Args:
+        registry: all nodes.
+        settings: of the job.
+        data: what the data sets say.
+        pending: for how many seconds each node without a running pod has been so.
     """
     if data.failure:
         return Outcome(False, "DataSetFailed", data.failure)
@@ -43,8 +52,7 @@ def outcome(registry: NodeRegistry, settings: JobSettings, data: Data, now: floa
             continue
         if node.given_up:
             return Outcome(False, "CriticalNodeFailed", node.given_up)
-        pending = node.status in (NodeStatus.INITIAL, NodeStatus.PENDING)
-        if pending and 0 < settings.timeouts.pending < now - node.since:
+        if 0 < settings.timeouts.pending < pending.get(str(node), 0.0):
             message = (
                 f"{node} was pending for {settings.timeouts.pending:g} s, and the job can't go on without it"
             )

@@ -28,13 +28,18 @@ def settle(state: JobState, now: float) -> None:
         if state.watches_pods:
             grace = state.settings.timeouts.release
             state.pod_plans = pod_plans.ask(state.pod_plans, state.nodes, grace, now)
-        state.outcome = outcome.outcome(state.nodes, state.settings, _data(state), now)
+        state.outcome = outcome.outcome(
+            state.nodes, state.settings, _data(state), _longest_pending(state, now)
+        )
+    else:
+        state.pending_since = {}
     _forget_ended(state)
     if state.outcome is not None:
         plan_steps.finish(state, now)
 
 
 def _find_silent(state: JobState, now: float) -> None:
+    waiting = {}
     for node in state.nodes:
         if node.status is NodeStatus.RUNNING:
             silent = now - state.last_seen.setdefault(str(node), now)
@@ -46,9 +51,10 @@ def _find_silent(state: JobState, now: float) -> None:
                     ExitReason.NO_HEARTBEAT,
                     message=f"silent for {silent:.0f} s",
                 )
-        elif node.relaunches and node.status in (NodeStatus.INITIAL, NodeStatus.PENDING):
+        elif not node.status.final:
+            since = waiting[str(node)] = state.pending_since.get(str(node), now)
             limit = state.settings.roles[node.type].restart_timeout
-            if 0 < limit < now - node.since:
+            if node.relaunches and 0 < limit < now - since:
                 end(
                     state,
                     node,
@@ -56,6 +62,7 @@ def _find_silent(state: JobState, now: float) -> None:
                     ExitReason.PENDING_TIMEOUT,
                     message=f"pending for {limit} s",
                 )
+    state.pending_since = waiting
 
 
 def _settle_elastic(state: JobState, now: float) -> None:
@@ -85,6 +92,10 @@ def _forget_ended(state: JobState) -> None:
             over = node.status.final and node.replaced_by >= 0 and not node.removal_asked
         if over:
             state.nodes.forget(node)
+
+
+def _longest_pending(state: JobState, now: float) -> dict[str, float]:
+    return {node: now - since for node, since in state.pending_since.items()}
 
 
 def _data(state: JobState) -> outcome.Data:

@@ -346,6 +346,23 @@ def test_a_critical_node_pending_for_too_long_fails_the_job() -> None:
     assert job.state.outcome.reason == "PendingTimeout"
 
 
+def test_waiting_while_suspended_is_no_pending_timeout() -> None:
+    """A job that was suspended before its pods ran has all its time after it is resumed."""
+    roles = {"worker": Role(replicas=1)}
+    running = JobSettings("job", "default", roles, timeouts=Timeouts(pending=100.0))
+    job = SimulatedJob(running)
+    job.state.settings = JobSettings("job", "default", roles, suspend=True, timeouts=running.timeouts)
+    job.settle()
+    job.now += 3600
+    job.settle()
+    job.state.settings = running
+    job.settle()
+    assert job.state.outcome is None
+    job.now += 101
+    job.settle()
+    assert job.state.outcome is not None
+
+
 def test_workers_that_leave_data_behind_fail_the_job() -> None:
     """All workers ended well, but not all data was consumed: that is no success."""
     job = _job("worker=1")

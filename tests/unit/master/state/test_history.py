@@ -1,0 +1,32 @@
+"""The history of a job stays small and spread over its whole life."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.master.state.history import FIRST_INTERVAL, MAX_POINTS, History, Point, extend
+
+
+@given(gaps=st.lists(st.floats(0.01, 1000.0), max_size=600))
+def test_history_is_bounded_and_even(gaps: list[float]) -> None:
+    """However a job is sampled: at most so many points, in order, none closer than the interval, the first one kept."""
+    history = History()
+    for time in itertools.accumulate(gaps):
+        history = extend(history, Point(time, int(time), {}))
+
+    times = [point.time for point in history.points]
+    assert len(times) <= MAX_POINTS
+    assert all(later - earlier >= FIRST_INTERVAL for earlier, later in itertools.pairwise(times))
+    assert times[:1] == gaps[:1]
+
+
+def test_a_long_job_is_covered_to_its_end() -> None:
+    """After a week the newest point is not older than the interval."""
+    history = History()
+    for second in range(0, 7 * 86_400, 10):
+        history = extend(history, Point(float(second), second, {"worker": 2}))
+
+    assert history.points[0].time == 0.0
+    assert 7 * 86_400 - history.points[-1].time <= history.interval + 10
+    assert len(history.points) > MAX_POINTS // 2 - 1
