@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.scale_plan.model import Phase, ScalePlan
 from edl_workflows.jobs.view import JobView
 
@@ -76,6 +77,13 @@ def sample(view: JobView, now: float) -> Sample:
     """The job's view as a sample."""
     ready = {role: counts.ready for role, counts in view.replicas.items()}
     return Sample(now, str(view.phase), view.progress.step, view.progress.speed, ready)
+
+
+def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
+    """A job's life as its status has it, finished or not."""
+    phase = str(job.status.phase or "")
+    samples = tuple(Sample(p.time.timestamp(), phase, p.step, 0.0, p.nodes) for p in job.status.history)
+    return Timeline(job.key, samples, spans(plans, now))
 
 
 def spans(plans: Iterable[ScalePlan], now: float) -> tuple[Span, ...]:

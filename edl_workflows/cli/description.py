@@ -6,7 +6,6 @@ from typing import Any
 
 from edl_workflows.cli.jobs import age, replicas, view_of
 from edl_workflows.jobs import manifests, names
-from edl_workflows.jobs.kinds import SCALE_PLANS
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client, events, resources
@@ -47,17 +46,20 @@ def collect(cluster: Cluster, kind: str, name: str) -> Description:
     pods = client.list_objects(
         cluster, resources.Scope(resources.PODS, cluster.namespace, label_selector=selector)
     )
-    plans = client.list_objects(
-        cluster, resources.Scope(resource_of(SCALE_PLANS.api.kind), cluster.namespace)
-    )
-    mine = [plan for plan in (ScalePlan.parse(item) for item in plans.items) if plan.job == name]
     return Description(
         manifest,
         view_of(kind, manifest),
         tuple(sorted(pods.items, key=manifests.name_of)),
-        tuple(sorted(mine, key=lambda plan: (str(plan.metadata.creation_timestamp), plan.metadata.name))),
+        plans_of(cluster, name),
         tuple(events.of_object(cluster, manifest)),
     )
+
+
+def plans_of(cluster: Cluster, job: str) -> tuple[ScalePlan, ...]:
+    """A job's plans, oldest first."""
+    listed = client.list_objects(cluster, resources.Scope(resources.SCALE_PLANS, cluster.namespace))
+    mine = [plan for plan in (ScalePlan.parse(item) for item in listed.items) if plan.job == job]
+    return tuple(sorted(mine, key=lambda plan: (str(plan.metadata.creation_timestamp), plan.metadata.name)))
 
 
 def lines(about: Description) -> Iterator[str]:

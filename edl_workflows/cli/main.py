@@ -45,6 +45,7 @@ COMMANDS = (
     Command("describe", "edl_workflows.cli.jobs", "All about one job."),
     Command("wait", "edl_workflows.cli.jobs", "Wait for a job's phase, step or condition."),
     Command("logs", "edl_workflows.cli.jobs", "What a node of a job has printed."),
+    Command("timeline", "edl_workflows.cli.timeline", "What happened to a job over time."),
     Command("scale", "edl_workflows.cli.changes", "Change how many nodes a running job has."),
     Command("migrate-ps", "edl_workflows.cli.changes", "Move a running job to other parameter servers."),
     Command("checkpoint", "edl_workflows.cli.changes", "Ask a running job for a checkpoint."),

@@ -110,7 +110,9 @@ class Effects:
         status = views.job_status(self._master.state, self._master.clock())
         if not ended and _without_time(status) == _without_time(self._reported):
             return
-        await asyncio.to_thread(self._outside.report_job, status)
+        # The history is long and changes seldom: what the status shows already is not sent again.
+        news = {key: value for key, value in status.items() if self._reported.get(key) != value}
+        await asyncio.to_thread(self._outside.report_job, news)
         self._reported = {**status, "ended": stored.outcome is not None}
         self._reported_at = time.monotonic()
 

@@ -13,6 +13,7 @@ import structlog
 
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.master.state import views
+from edl_workflows.master.state.history import extend
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.messages import find
 from edl_workflows.master.state.transitions import settle
@@ -127,7 +128,9 @@ class Master:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            self.state.statistics.take_records(views.records_done(self.state), self.clock())
+            now = self.clock()
+            self.state.statistics.take_records(views.records_done(self.state), now)
+            self.state.history = extend(self.state.history, views.moment(self.state, now))
             self.changed(Hurry.LAZY)
 
     async def _commit_forever(self) -> None:

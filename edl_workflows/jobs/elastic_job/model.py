@@ -233,11 +233,25 @@ class ProgressStatus(Status):
     time: datetime | None = None
 
 
-class ElasticJobStatus(Status):
-    """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
-    ``checkpoint`` and ``failure``: one writer a field.
+class HistoryPoint(Status):
+    """The job at one moment of its life.
 
     Attributes:
+        step: global step.
+        nodes: running nodes by role.
+    """
+
+    time: datetime
+    step: int
+    nodes: dict[str, int] = Field(default_factory=dict)
+
+
+class ElasticJobStatus(Status):
+    """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
+    ``checkpoint``, ``history`` and ``failure``: one writer a field.
+
+    Attributes:
+        history: the job's life in at most 120 points, evenly spread.
         failure: why the master gave the job up ({reason, message}); the controller copies it when the master ends.
         master_restarts: how many masters were replaced; survives the controller.
         scale_plan: name of the plan that is being carried out.
@@ -254,6 +268,7 @@ class ElasticJobStatus(Status):
     completion_time: datetime | None = None
     checkpoint: CheckpointStatus | None = None
     progress: ProgressStatus | None = None
+    history: list[HistoryPoint] = Field(default_factory=list)
     failure: dict[str, str] | None = None
     master_restarts: int = 0
     scale_plan: str = ""

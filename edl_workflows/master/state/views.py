@@ -1,12 +1,15 @@
 """What is to be said, read from the state: the nodes' directive, statuses of job and plan, the state as users want it."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import CheckpointStatus, ProgressStatus
+from edl_workflows.jobs.elastic_job.model import CheckpointStatus, HistoryPoint, ProgressStatus
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, ScalePlanStatus, Step
+from edl_workflows.master.state.history import Point
 from edl_workflows.master.state.job import JobState, Said
+from edl_workflows.master.state.nodes import NodeStatus
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.ps_manager import Cause
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster, PsMember
@@ -120,7 +123,7 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         data_finished=state.shards.finished,
         time=_time(round(now, 3)),
     )
-    patch: dict[str, Any] = {"progress": progress.to_dict()}
+    patch: dict[str, Any] = {"progress": progress.to_dict(), "history": _history(state)}
     newest = state.checkpoints.newest
     if newest is not None:
         checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
@@ -128,6 +131,17 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     if state.outcome is not None and not state.outcome.succeeded:
         patch["failure"] = {"reason": state.outcome.reason, "message": state.outcome.message[:4096]}
     return patch
+
+
+def _history(state: JobState) -> list[dict[str, Any]]:
+    points = state.history.points
+    return [HistoryPoint(time=_time(round(p.time)), step=p.step, nodes=p.nodes).to_dict() for p in points]
+
+
+def moment(state: JobState, now: float) -> Point:
+    """The job now, as its history remembers it."""
+    running = Counter(node.type for node in state.nodes if node.status is NodeStatus.RUNNING)
+    return Point(now, state.steps.step, dict(sorted(running.items())))
 
 
 def records_done(state: JobState) -> int:
