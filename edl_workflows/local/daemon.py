@@ -19,6 +19,7 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local import files
 from edl_workflows.local.locks import LOCK_FILE, holder
 from edl_workflows.local.runner import processes
+from edl_workflows.local.runner.volumes import remove_memory
 
 FOLDER_VARIABLE = "EDL_LOCAL_DIR"
 RECORD_FILE = "cluster.json"
@@ -164,11 +165,17 @@ def _stop(pid: int, seconds: float) -> None:
 def _marks(folder: Path) -> Iterator[str]:
     """Marks of everything that a daemon of this folder may have left behind."""
     yield controller_mark(folder)
+    yield from _pods(folder)
+
+
+def _pods(folder: Path) -> list[str]:
+    """Uids of the pods that have a folder."""
     pods = folder / "pods"
-    if pods.is_dir():
-        yield from (one.name for one in pods.iterdir())
+    return [one.name for one in pods.iterdir()] if pods.is_dir() else []
 
 
 def delete(folder: Path) -> None:
     """Remove a stopped cluster's state."""
+    for uid in _pods(folder):
+        remove_memory(uid)
     shutil.rmtree(folder, ignore_errors=True)

@@ -73,9 +73,9 @@ class Launches:
         """
         self._volumes(pod, folder).prepare(self._sources(pod, folder, None))
 
-    def forget(self, pod: Pod, folder: Path) -> None:
-        """Remove what a pod has outside its folder."""
-        self._volumes(pod, folder).remove()
+    def excess(self, pod: Pod, folder: Path) -> str:
+        """What to say of a volume that holds more than it may; empty if none does. Call it in a thread."""
+        return self._volumes(pod, folder).excess()
 
     def _volumes(self, pod: Pod, folder: Path) -> Volumes:
         lookups = self.lookups(pod.metadata.namespace)

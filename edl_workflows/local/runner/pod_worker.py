@@ -21,9 +21,10 @@ from edl_workflows.local.runner.environment import ContainerConfigError
 from edl_workflows.local.runner.launches import Launches
 from edl_workflows.local.runner.memory import Snapshot
 from edl_workflows.local.runner.support import mounts_possible, problems
+from edl_workflows.local.runner.volumes import remove_memory
 
 _log = structlog.get_logger(__name__)
-UNSUPPORTED = "Unsupported"
+UNSUPPORTED, EVICTED = "Unsupported", "Evicted"
 _NOT_FOUND = 404
 
 
@@ -117,6 +118,17 @@ class PodWorker:
         """Enforce its containers' memory limits."""
         for container in self._containers.values():
             container.check_memory(snapshot)
+
+    async def check_volumes(self) -> None:
+        """Evict the pod if an emptyDir volume holds more than its sizeLimit."""
+        limited = any((volume.get("emptyDir") or {}).get("sizeLimit") for volume in self.pod.spec.volumes)
+        if not limited or not self.occupies or self._doom is not None:
+            return
+        message = await asyncio.to_thread(self._services.launches.excess, self.pod, self._folder)
+        if message and self._doom is None:
+            self._services.events.warning(self.pod, EVICTED, message)
+            self._doom = lifecycle.Doom(EVICTED, message)
+            self._wake.set()
 
     async def run(self) -> None:
         """Work until nothing of the pod is left here."""
@@ -235,7 +247,7 @@ class PodWorker:
         return self.gone
 
     def _forget(self) -> None:
-        self._services.launches.forget(self.pod, self._folder)
+        remove_memory(self.pod.metadata.uid)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def shut_down(self, grace: float) -> None:

@@ -16,9 +16,10 @@ from edl_workflows.local.runner import logs, processes
 from edl_workflows.local.runner.environment import decode_secret
 from edl_workflows.local.runner.memory import Snapshot
 from edl_workflows.local.runner.pod_worker import PodWorker, Services
-from edl_workflows.local.runner.volumes import Lookups
+from edl_workflows.local.runner.volumes import Lookups, remove_memory
 
 MEMORY_POLL_SECONDS = 0.5
+VOLUME_POLL_SECONDS = 2.0
 _log = structlog.get_logger(__name__)
 
 
@@ -53,6 +54,7 @@ class Runner:
             if folder.name not in known:
                 killed = await asyncio.to_thread(processes.kill_marked, folder.name)
                 _log.info("removed a deleted pod", uid=folder.name, processes=killed)
+                remove_memory(folder.name)
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _changed(self, key: str) -> None:
@@ -86,7 +88,18 @@ class Runner:
         self._services.network.touch()
 
     async def run(self) -> None:
-        """Enforce memory limits, for ever."""
+        """Enforce limits of memory and volumes, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_memory())
+            group.create_task(self._watch_volumes())
+
+    async def _watch_volumes(self) -> None:
+        while True:
+            await asyncio.sleep(VOLUME_POLL_SECONDS)
+            for worker in list(self._workers.values()):
+                await worker.check_volumes()
+
+    async def _watch_memory(self) -> None:
         while True:
             await asyncio.sleep(MEMORY_POLL_SECONDS)
             snapshot = functools.cache(Snapshot.take)  # read only if some container has a limit

@@ -92,8 +92,6 @@ def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Problem]:
             yield Problem(
                 f"{path}.projected.sources[{index}].{kind}", "not supported; a pod's KUBECONFIG has a token"
             )
-    if (volume.get("emptyDir") or {}).get("sizeLimit"):
-        yield Problem(f"{path}.emptyDir.sizeLimit", "not enforced here; leave it out")
 
 
 def _mounts(

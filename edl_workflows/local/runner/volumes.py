@@ -4,6 +4,7 @@ ConfigMaps and Secrets are written as kubelet writes them: files are links throu
 whole, so that a reader sees one version of all files and an update reaches a running container.
 """
 
+import contextlib
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.local.pods import Container, FieldRef, ResourceFieldRef, VolumeMount
 from edl_workflows.local.runner.attempts import Mount
 from edl_workflows.local.runner.environment import (
@@ -23,6 +25,8 @@ from edl_workflows.local.runner.environment import (
 from edl_workflows.local.runner.support import in_place
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where emptyDir volumes of medium Memory belong
+_BLOCK_BYTES = 512
+"""Unit of ``st_blocks``, whatever the file system's own."""
 Files = dict[str, bytes]
 Binary = Callable[[str], Mapping[str, bytes] | None]
 
@@ -83,10 +87,16 @@ class Volumes:
                 read_only = mount.read_only or not {"emptyDir", "hostPath"} & volume.keys()
                 yield Mount(str(source), mount.mount_path, read_only)
 
-    def remove(self) -> None:
-        """Remove what lies outside the pod's folder."""
-        for name in self._declared:
-            shutil.rmtree(_SHARED_MEMORY / self._memory_name(name), ignore_errors=True)
+    def excess(self) -> str:
+        """What to say of an emptyDir volume that holds more than its sizeLimit, in kubelet's words; empty if none does.
+
+        Walks those volumes; call it in a thread.
+        """
+        for name, volume in self._declared.items():
+            limit = (volume.get("emptyDir") or {}).get("sizeLimit")
+            if limit is not None and _size(self._source(name)) > parse_quantity(str(limit)):
+                return f'Usage of EmptyDir volume "{name}" exceeds the limit "{limit}".'
+        return ""
 
     def _memory_name(self, volume: str) -> str:
         return f"edl-{self._uid}-{volume}"
@@ -124,6 +134,20 @@ class Volumes:
             name = secret.get("secretName") or secret.get("name", "")
             return _chosen(volume, "secret", name, secret, self._lookups.secret)
         return dict(_downward(item, sources) for item in (source.get("downwardAPI") or {}).get("items") or [])
+
+
+def remove_memory(uid: str) -> None:
+    """Remove a pod's emptyDir volumes of medium Memory, which lie outside its folder."""
+    for folder in _SHARED_MEMORY.glob(f"edl-{uid}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # it has just been removed
+            total += path.lstat().st_blocks * _BLOCK_BYTES
+    return total
 
 
 def _chosen(volume: str, kind: str, name: str, wanted: Mapping[str, Any], lookup: Binary) -> Files:

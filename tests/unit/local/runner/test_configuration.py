@@ -184,3 +184,16 @@ def test_a_custom_termination_log_is_read(pods: Pods) -> None:
     assert (
         pods.end("tells")["status"]["containerStatuses"][0]["state"]["terminated"]["message"] == "because\n"
     )
+
+
+@needs_mounts
+def test_an_empty_dir_over_its_limit_evicts_the_pod(pods: Pods) -> None:
+    """A pod that writes more into an emptyDir than its sizeLimit fails with reason Evicted and the volume's name."""
+    volume = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    script = "head -c 3000000 /dev/zero > /cache/x; exec sleep 300"
+    mount = [{"name": "cache", "mountPath": "/cache"}]
+    pods.create("hoards", container(script, volumeMounts=mount), volumes=[volume])
+    status = pods.end("hoards")["status"]
+
+    assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
+    assert status["message"] == 'Usage of EmptyDir volume "cache" exceeds the limit "1Mi".'

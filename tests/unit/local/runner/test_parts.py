@@ -89,11 +89,6 @@ def refusals(
         ({"securityContext": {"runAsUser": 7}}, {}, "spec.containers[0].securityContext.runAsUser"),
         ({"securityContext": {"privileged": True}}, {}, "spec.containers[0].securityContext.privileged"),
         ({}, {"volumes": [{"name": "v", "nfs": {}}]}, "spec.volumes[0].nfs"),
-        (
-            {},
-            {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}]},
-            "spec.volumes[0].emptyDir.sizeLimit",
-        ),
         ({"volumeMounts": [{"name": "v", "mountPath": "/x"}]}, {}, "spec.containers[0].volumeMounts[0].name"),
         (
             {},
