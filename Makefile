@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-unit lint format type docs check docs-check bench bench-shards bench-airflow bench-controller constraints clean
+.PHONY: help demo test test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-controller constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,10 +51,13 @@ check: lint type docs-check test  ## What CI runs
 docs-check: $(READY)
 	$(BIN)/python docs/generate.py --check
 
-bench: bench-shards bench-airflow bench-controller  ## All benchmarks, with ratios against peers and limits
+bench: bench-shards bench-migration bench-airflow bench-controller  ## All benchmarks, with ratios against peers and limits
 
 bench-shards: $(READY)  ## Shard dispatch against DLRover's
 	$(BIN)/python tests/benchmarks/bench_shards.py
+
+bench-migration: $(READY)  ## A migration's stall against stop-and-resubmit
+	$(BIN)/python tests/benchmarks/bench_migration.py
 
 bench-airflow: $(READY)  ## DAG parse time; what a waiting task costs
 	$(BIN)/python tests/benchmarks/bench_airflow.py
