@@ -60,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="run the training program as the job's master says",
         description="Runs the training program as the job's master says: one process for the active cluster version, "
-        "one prepared for the next. The pod's environment names the master.",
+        "one prepared for the next. The pod's environment names the master. Where a shell script is the command, let it "
+        "`exec` the program: SIGTERM ends the script, and its end ends all that it started.",
     )
     run.add_argument(
         "--checkpoint-grace",
