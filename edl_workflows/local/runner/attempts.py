@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,7 +103,7 @@ class Attempt:
             "crashes": crashes,
         }
         files.write_json(self.folder / "spec.json", spec)
-        with (self.folder / "shim.log").open("wb") as complaints:
+        with (self.folder / "shim.log").open("wb") as complaints, _signals_wait():
             self._child = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_SHIM), str(self.folder)],
                 env={"PATH": os.environ.get("PATH", ""), processes.MARK: self._mark},
@@ -209,6 +209,16 @@ class Attempt:
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command that runs `argv` as this attempt's container would run it."""
         return [sys.executable, "-I", "-S", str(_SHIM), str(self.folder), "--exec", json.dumps(list(argv))]
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """A process that is started now gets the shim's signals once it is ready for them: the mask is inherited."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def _gone(pid: int) -> None:
