@@ -1,6 +1,7 @@
 """What all kinds' models share: the base classes, metadata, conditions, quantities and parsing with good errors."""
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -70,7 +71,7 @@ FINAL_PHASES = (
     "phases Succeeded and Failed are final",
 )
 
-DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 """Names of services (RFC 1035), which the names of jobs become part of."""
 
 
@@ -84,7 +85,7 @@ class Status(Model):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
 
-_QUANTITY = re.compile(r"^([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$")
+_QUANTITY = re.compile(r"^([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?\Z")
 _SUFFIXES = {
     "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
@@ -101,7 +102,10 @@ def parse_quantity(text: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} is not a Kubernetes quantity such as '500m', '2' or '4Gi'")
     number, exponent, suffix = match.groups()
-    return float(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+    value = float(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is larger than any quantity can be")
+    return value
 
 
 def _as_quantity(value: object) -> object:

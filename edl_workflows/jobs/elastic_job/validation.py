@@ -14,7 +14,7 @@ from edl_workflows.jobs.objects import DNS_LABEL, Metadata, parse_quantity
 if TYPE_CHECKING:
     from edl_workflows.jobs.elastic_job.model import ElasticJobSpec, EnvVar
 
-_ENV_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
+_ENV_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*\Z")
 _GENERATED_SUFFIX = 5  # characters that the API server appends to generateName
 
 RESERVED_ENVS = frozenset(

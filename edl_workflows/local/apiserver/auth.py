@@ -25,7 +25,8 @@ SHARED = frozenset(
 _PREFIX = "edl-sa"
 DEFAULT_TOKEN_SECONDS = 3600
 MIN_TOKEN_SECONDS = 600
-"""Shortest life that may be asked for, as upstream."""
+MAX_TOKEN_SECONDS = 2**32
+"""Shortest and longest life that may be asked for, as upstream."""
 
 
 @dataclass(frozen=True)

@@ -123,9 +123,7 @@ def _check_data(obj: Object, old: Object | None) -> list[Cause]:
 
 def _check_keys(obj: Object) -> list[Cause]:
     """Keys become names of files."""
-    rule = (
-        "a valid config key must consist of alphanumeric characters, '-', '_' or '.', and not begin with '..'"
-    )
+    rule = "a valid key consists of alphanumeric characters, '-', '_' or '.', and does not begin with '..'"
     return [
         Cause("FieldValueInvalid", f"Invalid value: {json.dumps(key)}: {rule}", f"{field}[{key}]")
         for field in ("data", "binaryData")

@@ -12,10 +12,10 @@ from edl_workflows.local.apiserver.store import Object
 Now = Callable[[], datetime]
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DNS_LABEL = re.compile(rf"^{_LABEL}$")
-_DNS_SUBDOMAIN = re.compile(rf"^{_LABEL}(\.{_LABEL})*$")
-_QUALIFIED = re.compile(r"^(?:([^/]+)/)?([A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)$")
-_LABEL_VALUE = re.compile(r"^(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
+_DNS_LABEL = re.compile(rf"^{_LABEL}\Z")
+_DNS_SUBDOMAIN = re.compile(rf"^{_LABEL}(\.{_LABEL})*\Z")
+_QUALIFIED = re.compile(r"^(?:([^/]+)/)?([A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)\Z")
+_LABEL_VALUE = re.compile(r"^(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?\Z")
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _MAX_GENERATED = 58
 """Longest base of a generated name: 63 less the suffix of 5, as upstream."""

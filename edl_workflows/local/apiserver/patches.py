@@ -3,6 +3,8 @@
 Pure functions from (object, patch) to a new object. Server-side apply is not among them: it is refused with 415.
 """
 
+import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +16,15 @@ from edl_workflows.local.apiserver.store import Object
 
 MAX_OPERATIONS = 10_000
 """Operations in one JSON patch, as upstream."""
+MAX_COPIED_BYTES = 3 * 1024 * 1024
+"""What the copy operations of one JSON patch may copy, as upstream: thirty of them could make a gigabyte of a byte."""
 
 
 def json_patch(obj: Object, operations: Any) -> Object:
     """Apply an RFC 6902 patch.
 
     Raises:
-        ApiError: 400, it is no patch; 422, a test failed or a path does not exist; 413, too many operations.
+        ApiError: 400, it is no patch; 422, a test failed or a path does not exist; 413, too many operations, or copies.
     """
     if not isinstance(operations, list):
         raise errors.bad_request("a JSON patch is an array of operations")
@@ -28,7 +32,7 @@ def json_patch(obj: Object, operations: Any) -> Object:
         message = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise errors.ApiError(413, "RequestEntityTooLarge", message)
     try:
-        patched = jsonpatch.JsonPatch(operations).apply(obj)
+        patched = _applied(obj, operations)
     except jsonpatch.InvalidJsonPatch as error:
         raise errors.bad_request(f"error decoding patch: {error}") from error
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
@@ -36,6 +40,20 @@ def json_patch(obj: Object, operations: Any) -> Object:
             422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
         ) from error
     return _object(patched)
+
+
+def _applied(obj: Object, operations: list[Any]) -> Any:
+    steps = [(operation, jsonpatch.JsonPatch([operation])) for operation in operations]
+    patched: Any = copy.deepcopy(obj)
+    copied = 0
+    for operation, step in steps:
+        if operation["op"] == "copy":
+            copied += len(json.dumps(jsonpatch.JsonPointer(operation["from"]).resolve(patched)))
+        if copied > MAX_COPIED_BYTES:
+            message = f"The allowed maximum of copied bytes in a JSON patch is {MAX_COPIED_BYTES}"
+            raise errors.ApiError(413, "RequestEntityTooLarge", message)
+        patched = step.apply(patched, in_place=True)
+    return patched
 
 
 def merge_patch(obj: Object, patch: Any) -> Object:
@@ -70,8 +88,14 @@ def strategic_merge_patch(obj: Object, patch: Any, schema: SchemaDict) -> Object
 
     Understands ``$patch: delete|replace|merge``, ``$deleteFromPrimitiveList/…``, ``$setElementOrder/…`` and
     ``$retainKeys``, as ``kubectl apply`` writes them.
+
+    Raises:
+        ApiError: 400, it is no such patch.
     """
-    return _object(_strategic(obj, _object(patch), schema))
+    try:
+        return _object(_strategic(obj, _object(patch), schema))
+    except (AttributeError, TypeError) as error:  # a list where a map belongs, and so on
+        raise errors.bad_request(f"the strategic merge patch is malformed: {error}") from error
 
 
 def _below(schema: SchemaDict, field: str) -> SchemaDict:

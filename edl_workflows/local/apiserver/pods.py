@@ -107,7 +107,7 @@ def bind(registry: Registry, target: requests.Target, body: Object) -> Response:
     Raises:
         ApiError: 400, no node is named; 404; 409.
     """
-    node = (body.get("target") or {}).get("name")
+    node = requests.part(body, "target").get("name")
     if not node:
         raise errors.bad_request("target.name: Required value")
     registry.bind(target.namespace, target.name, str(node))
@@ -120,7 +120,7 @@ def evict(registry: Registry, target: requests.Target, body: Object) -> Response
     Raises:
         ApiError: 404.
     """
-    grace = (body.get("deleteOptions") or {}).get("gracePeriodSeconds")
+    grace = requests.grace_seconds(requests.part(body, "deleteOptions").get("gracePeriodSeconds"))
     registry.delete(target.resource, target.namespace, target.name, DeleteOptions(grace=grace))
     return views.answer(store.encode(success({})), 201)
 
@@ -129,11 +129,11 @@ def issue_token(authenticator: auth.Authenticator, target: requests.Target, body
     """Answer ``serviceaccounts/NAME/token``.
 
     Raises:
-        ApiError: 404; 422, too short a life.
+        ApiError: 404; 422, too short or too long a life.
     """
-    seconds = (body.get("spec") or {}).get("expirationSeconds") or auth.DEFAULT_TOKEN_SECONDS
-    if not isinstance(seconds, int) or seconds < auth.MIN_TOKEN_SECONDS:
-        message = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
+    seconds = requests.part(body, "spec").get("expirationSeconds") or auth.DEFAULT_TOKEN_SECONDS
+    if not isinstance(seconds, int) or not auth.MIN_TOKEN_SECONDS <= seconds <= auth.MAX_TOKEN_SECONDS:
+        message = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes or more than 2^32 seconds"
         cause = errors.Cause("FieldValueInvalid", message, "spec.expirationSeconds")
         raise errors.invalid("authentication.k8s.io", "TokenRequest", target.name, [cause])
     token, expires = authenticator.issue(target.namespace, target.name, seconds)

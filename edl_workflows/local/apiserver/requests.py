@@ -167,9 +167,8 @@ def _no_json(value: object) -> Any:
 def _from_json(text: str) -> Any:
     value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     if "\\u" in text:
-        json.dumps(
-            value, ensure_ascii=False
-        ).encode()  # half a surrogate pair is no text, and can't be stored
+        # Half a surrogate pair is no text, and can't be stored.
+        json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
@@ -238,6 +237,31 @@ def write_options(request: Request, subresource: str = "") -> WriteOptions:
     return WriteOptions(_dry_run(request.query_params.getlist("dryRun")), validation, subresource)
 
 
+def part(body: Object, field: str) -> Object:
+    """A field that is an object; empty if it is absent.
+
+    Raises:
+        ApiError: 400.
+    """
+    value = body.get(field) or {}
+    if not isinstance(value, dict):
+        raise errors.bad_request(f"{field} must be an object")
+    return value
+
+
+def grace_seconds(value: Any) -> int | None:
+    """A grace period from a body.
+
+    Raises:
+        ApiError: 400.
+    """
+    if value is not None and (
+        not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63
+    ):
+        raise errors.bad_request(f"gracePeriodSeconds: {value!r} is not a non-negative integer")
+    return value
+
+
 async def delete_options(request: Request) -> DeleteOptions:
     """Options of delete, from the body, then the query.
 
@@ -254,8 +278,7 @@ async def delete_options(request: Request) -> DeleteOptions:
         if "gracePeriodSeconds" in query
         else body.get("gracePeriodSeconds")
     )
-    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
-        raise errors.bad_request(f"gracePeriodSeconds: {grace!r} is not a non-negative integer")
+    grace = grace_seconds(grace)
     propagation = query.get("propagationPolicy") or body.get("propagationPolicy")
     orphan = flag(query, "orphanDependents") or body.get("orphanDependents") is True
     if propagation is None:
@@ -263,10 +286,10 @@ async def delete_options(request: Request) -> DeleteOptions:
     if propagation not in (deletion.BACKGROUND, deletion.FOREGROUND, deletion.ORPHAN):
         known = 'supported values: "Background", "Foreground", "Orphan"'
         raise errors.bad_request(f"propagationPolicy: Unsupported value: {json.dumps(propagation)}: {known}")
-    conditions = body.get("preconditions") or {}
+    conditions = part(body, "preconditions")
     in_body = body.get("dryRun") or []
-    if not isinstance(conditions, dict) or not isinstance(in_body, list):
-        raise errors.bad_request("DeleteOptions: preconditions is an object and dryRun a list")
+    if not isinstance(in_body, list):
+        raise errors.bad_request("dryRun must be a list")
     dry_run = _dry_run([*query.getlist("dryRun"), *map(str, in_body)])
     return DeleteOptions(
         grace, propagation, conditions.get("uid") or "", conditions.get("resourceVersion") or "", dry_run
