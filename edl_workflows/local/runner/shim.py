@@ -146,6 +146,8 @@ def _child(spec: dict[str, Any], report: int) -> NoReturn:
         failure = {"reason": CONFIG_ERROR, "message": str(error)}
     except OSError as error:
         failure = {"reason": START_ERROR, "message": f"exec {spec['argv'][0]!r}: {error.strerror}"}
+    except ValueError as error:  # a null character among arguments or variables
+        failure = {"reason": START_ERROR, "message": f"exec {spec['argv'][0]!r}: {error}"}
     os.write(report, json.dumps(failure).encode())
     os._exit(START_ERROR_CODE)
 
