@@ -120,6 +120,20 @@ def test_version_of_the_future(embedded: Start) -> None:
     assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
 
 
+def test_stop_ends_watches(embedded: Start) -> None:
+    """When the server stops, an open watch ends as a watch does, without an error."""
+    server = embedded()
+    api = server.api()
+    events = api.watch(MAPS, seconds=30, allowWatchBookmarks="true")
+    api.post(MAPS, config_map("a"))
+    first = next(events)
+    server.process.terminate()
+    rest = list(events)
+
+    assert first["type"] == "ADDED"
+    assert [event["type"] for event in rest] == ["BOOKMARK"]
+
+
 def test_private_files(embedded: Start) -> None:
     """State, token, key and kubeconfig are the owner's alone."""
     folder = embedded().folder

@@ -6,11 +6,9 @@ Writes ``D/kubeconfig``, then listens. Pods stay pending: nothing schedules or r
 import argparse
 from pathlib import Path
 
-import uvicorn
-
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.server import open_server
-from edl_workflows.local.apiserver.serving import prepare, uvicorn_config
+from edl_workflows.local.apiserver.serving import Http, prepare, uvicorn_config
 
 
 def main() -> None:
@@ -22,7 +20,7 @@ def main() -> None:
     options = parser.parse_args()
     access = prepare(options.dir, options.port)
     server = open_server(options.dir, {access.token: "admin"}, history=options.history)
-    uvicorn.Server(uvicorn_config(build_app(server), access, options.port)).run()
+    Http(uvicorn_config(build_app(server), access, options.port), server.registry.store).run()
     server.close()
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import secrets
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import yaml
 from starlette.applications import Starlette
 
 from edl_workflows.local.apiserver import certificates
+from edl_workflows.local.apiserver.store import Store
 
 HOST = "127.0.0.1"
 SHUTDOWN_SECONDS = 1
-"""How long open watches may go on after a stop was asked for; they never end by themselves."""
+"""How long open requests, as logs that are followed, may go on after a stop was asked for."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,24 @@ def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default
         "current-context": name,
     }
     return yaml.safe_dump(config)
+
+
+class Http(uvicorn.Server):
+    """Uvicorn that ends the open watches when it stops; they would not end by themselves.
+
+    Args:
+        config: of `uvicorn_config`.
+        store: whose watches.
+    """
+
+    def __init__(self, config: uvicorn.Config, store: Store) -> None:
+        super().__init__(config)
+        self._store = store
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop serving."""
+        self._store.end_watches()
+        await super().shutdown(sockets)
 
 
 def uvicorn_config(app: Starlette, access: Access, port: int) -> uvicorn.Config:

@@ -125,6 +125,8 @@ class Watch:
         self._pending: deque[WatchEvent] = deque()
         self._wake = asyncio.Event()
         self._lost = False
+        self.ended = False
+        """The store ends its watches: nothing more will come."""
 
     def offer(self, change: Change) -> None:
         """Queue the change if it concerns this watch; called by the store."""
@@ -172,6 +174,11 @@ class Watch:
         events = list(self._pending)
         self._pending.clear()
         return events
+
+    def end(self) -> None:
+        """Wake the reader for the last time."""
+        self.ended = True
+        self._wake.set()
 
     def close(self) -> None:
         """End the subscription."""
@@ -349,6 +356,12 @@ class Store:
     def observe(self, observer: Callable[[Change], None]) -> None:
         """Call `observer` with every change of every resource, within the write; it must neither write nor raise."""
         self._observers.append(observer)
+
+    def end_watches(self) -> None:
+        """Let all watches end, as the server stops; their readers resume elsewhere or later."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.end()
 
     def forget(self, resource: str, watch: Watch) -> None:
         """Drop a closed watch."""

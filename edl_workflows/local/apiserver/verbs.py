@@ -133,7 +133,7 @@ async def _lines(
 async def _changes(
     objects: store.Store, watched: store.Watch, view: views.View, terms: _Terms
 ) -> AsyncIterator[bytes]:
-    while (left := terms.deadline - time.monotonic()) > 0:
+    while not watched.ended and (left := terms.deadline - time.monotonic()) > 0:
         events = await watched.batch(min(left, BOOKMARK_SECONDS))
         if events:
             yield b"".join(view.event(event.type, event.body) for event in events)
