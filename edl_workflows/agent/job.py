@@ -323,6 +323,8 @@ class Job:
                 drained = self._drain()
             elif self._saving.due(directive) and self.is_chief:
                 self.checkpoint()
+                if not directive.drain:
+                    break  # a step first, even where saving takes longer than its period
             elif directive.drain:
                 self._watch.wait_for(
                     lambda d, seen=directive: d is not seen or self._terminated,  # type: ignore[misc]

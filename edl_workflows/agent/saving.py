@@ -74,6 +74,7 @@ class Saving:
             time.sleep(RETRY_SECONDS)
         try:
             saved = self._save()
+            self.next_periodic = time.monotonic() + self._every
         except Exception as error:
             # Whatever went wrong, the master must know, and training can go on without this checkpoint.
             log.exception("saving a checkpoint failed")

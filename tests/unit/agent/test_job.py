@@ -155,6 +155,15 @@ def test_bad_parameters_are_named(master: FakeMaster, connected: Connect) -> Non
         connected().batches("train", shard_size=4)
 
 
+def test_slow_saves_leave_room_for_steps(master: FakeMaster, connected: Connect) -> None:
+    """Where saving takes longer than its period, every boundary saves once and training still goes on."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=1e-9)
+    assert len(list(job.batches("train", size=40, shard_size=8, batch_size=4))) == 10
+    assert len(master.got(CheckpointBegin)) >= 10
+
+
 def test_only_the_chief_saves(master: FakeMaster, connected: Connect) -> None:
     """A request for a checkpoint leaves other workers alone, until one of them becomes the chief."""
     master.say(active=cluster(1, chief=5), save="a")
