@@ -152,4 +152,4 @@ class EmbeddedJob:
 
 def _pod_of(process: psutil.Process) -> str:
     environment = process.info["environ"] or {}
-    return environment.get(names.ENV_POD_NAME) or environment.get("HOSTNAME", "")
+    return str(environment.get(names.ENV_POD_NAME) or environment.get("HOSTNAME", ""))
