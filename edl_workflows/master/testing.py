@@ -118,15 +118,21 @@ class SimulatedJob:
         for plan in document.pod_plans.open:
             name = plan.name(self.settings.name)
             if name not in self.plans:
-                self.check_removals(document, plan.remove)
+                self.check_removals(plan.remove)
                 self.plans[name] = SimulatedPlan(name, name, create=plan.create, remove=plan.remove)
 
-    def check_removals(self, document: JobDocument, remove: tuple[Ref, ...]) -> None:
-        """No parameter server is taken away that anybody may still need."""
-        versions = document.versions
-        for node_type, node_id in remove:
-            if node_type == names.PS_TYPE:
-                assert node_id not in versions.kept, f"ps-{node_id} is needed: {versions}"
+    def check_removals(self, remove: tuple[Ref, ...]) -> None:
+        """No parameter server that runs is taken away while anybody may need it: those of the newest version that
+        trained, of the active one and of the next."""
+        directive = self.published.directive
+        needed = set(self.versions_seen.get(directive.trained, ()))
+        for cluster in (directive.active, directive.next):
+            needed |= {member.id for member in cluster.ps} if cluster else set()
+        for ref in remove:
+            runs = ref in self.pods and self.pods[ref].runs
+            assert not (ref[0] == names.PS_TYPE and ref[1] in needed and runs), (
+                f"{ref} is needed: {directive}"
+            )
 
     def crash(self) -> None:
         """The master dies, and another goes on from what is stored."""
