@@ -1,0 +1,121 @@
+"""What an operator does when Airflow itself ends its deferral, without an event of the trigger."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferralError, TaskDeferred
+
+from edl_workflows.exceptions import StageTimeoutError
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
+
+pytestmark = IN_AIRFLOW
+
+
+@dataclass
+class TaskInstance:
+    """What a worker knows of the attempt."""
+
+    try_number: int = 1
+    max_tries: int = 1
+    dag_id: str = "dag"
+    run_id: str = "run"
+    task_id: str = "task"
+    map_index: int = -1
+    start_date: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass
+class Store:
+    """Airflow's task state store: JSON that survives attempts."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+    def get(self, key: str) -> Any:
+        """None if it was never set."""
+        return json.loads(self.values.get(key, "null"))
+
+    def set(self, key: str, value: Any) -> None:
+        """As JSON."""
+        self.values[key] = json.dumps(value)
+
+
+def context(store: Store, **attempt: Any) -> Any:
+    """Of one attempt."""
+    return {"ti": TaskInstance(**attempt), "task_state_store": store, "outlet_events": {}}
+
+
+def operator(**arguments: Any) -> SubmitElasticJobOperator:
+    """As a worker makes it anew for each leg of the task."""
+    return SubmitElasticJobOperator(
+        task_id="task", manifest=elastic_job("mnist"), deferrable=True, retries=1, **arguments
+    )
+
+
+def deferred(store: Store, **arguments: Any) -> TaskDeferred:
+    """The first leg."""
+    with pytest.raises(TaskDeferred) as raised:
+        operator(**arguments).execute(context(store))
+    return raised.value
+
+
+def test_the_deadline_is_the_triggers_and_airflows_comes_after_it(connection: None, cluster: Cluster) -> None:
+    """Counted from the task's start; the time-out that is shorter counts."""
+    limits = {"completion_timeout": timedelta(hours=1), "execution_timeout": timedelta(minutes=10)}
+
+    left = deferred(Store(), **limits)
+
+    assert left.trigger.serialize()[1]["deadline"] == pytest.approx(time.time() + 600, abs=30)
+    assert left.timeout == pytest.approx(timedelta(minutes=11), abs=timedelta(seconds=30))
+
+
+def test_without_a_limit_there_is_none(connection: None, cluster: Cluster) -> None:
+    """Training may take weeks."""
+    left = deferred(Store())
+
+    assert left.trigger.serialize()[1]["deadline"] is None
+    assert left.timeout is None
+
+
+def test_airflows_timeout_cancels(connection: None, cluster: Cluster) -> None:
+    """No triggerer ran, so the worker that is told so cancels."""
+    store = Store()
+    deferred(store)
+
+    with pytest.raises(StageTimeoutError, match="mnist"):
+        operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context(store))
+    assert not jobs(cluster)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "lives"), [(1, True), (2, False)], ids=["retries are left", "last attempt"]
+)
+def test_a_trigger_that_crashed(connection: None, cluster: Cluster, attempt: int, lives: bool) -> None:
+    """The next attempt goes on with the job; if there is none, nothing is left behind."""
+    store = Store()
+    for number in range(1, attempt + 1):
+        with pytest.raises(TaskDeferred):
+            operator().execute(context(store, try_number=number))
+
+    with pytest.raises(TaskDeferralError):
+        operator().resume_execution(
+            "__fail__", {"error": "Trigger failure"}, context(store, try_number=attempt)
+        )
+    assert ("mnist" in jobs(cluster)) is lives
+
+
+def test_state_of_another_version_is_no_obstacle(connection: None, cluster: Cluster) -> None:
+    """The deterministic name finds the job as well."""
+    store = Store()
+    deferred(store)
+    uid = jobs(cluster)["mnist"]["metadata"]["uid"]
+    store.set("edl_stage", {"handle": {"shape": "of tomorrow"}, "delivered": False})
+
+    with pytest.raises(TaskDeferred):
+        operator().execute(context(store, try_number=2))
+    assert jobs(cluster)["mnist"]["metadata"]["uid"] == uid
