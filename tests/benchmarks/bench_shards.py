@@ -14,7 +14,6 @@ import gc
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.master.shards.dataset import Dataset
 from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState
 from edl_workflows.protocol.nodes import NodeRef, Registration
+from edl_workflows.testing import free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -68,13 +68,6 @@ class Row:
     ratio: float
     goal: str
     met: bool
-
-
-def free_port() -> int:
-    """A port on loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def prepare_peer() -> None:

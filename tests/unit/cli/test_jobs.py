@@ -1,0 +1,153 @@
+"""The commands about jobs, against a real API server with a pretending controller: what they do, print and exit with."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.cli.main import run
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
+from edl_workflows.testing import ApiServerProcess
+from tests.airflow.support import StandIn, elastic_job
+
+Edl = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def edl(
+    server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> Edl:
+    """Runs `edl` in the test's namespace: exit code, stdout, stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        where = ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
+        code = run([*arguments, *where])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """A job's manifest in a file."""
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(elastic_job("mnist")))
+    return path
+
+
+def _data(output: str) -> Any:
+    return json.loads(output)
+
+
+def _plans(cluster: Cluster) -> list[ScalePlan]:
+    return [
+        ScalePlan.parse(item)
+        for item in client.list_objects(cluster, Scope(SCALE_PLANS, cluster.namespace)).items
+    ]
+
+
+def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster) -> None:
+    """Submit, wait, get, describe, delete: each succeeds and says what a person wants to know."""
+    code, out, err = edl("submit", str(manifest), "-o", "json")
+    assert (code, _data(out)["name"]) == (0, "mnist"), err
+    code, out, err = edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    assert code == 0, err
+    code, out, _ = edl("get")
+    assert code == 0
+    assert out.splitlines()[0].split()[:3] == ["NAME", "PHASE", "READY"]
+    assert out.splitlines()[1].split()[:2] == ["mnist", "Running"]
+    code, out, _ = edl("describe", "mnist")
+    assert code == 0
+    assert f"{cluster.namespace}/mnist" in out
+    code, out, err = edl("delete", "mnist", "--timeout", "30")
+    assert (code, client.find(cluster, ELASTIC_JOBS, "mnist")) == (0, None), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spec"),
+    [
+        pytest.param(
+            ["scale", "mnist", "worker=3"],
+            {"replicaResourceSpecs": {"worker": {"replicas": 3, "resource": {}}}},
+            id="scale",
+        ),
+        pytest.param(
+            ["migrate-ps", "mnist", "--replicas", "3", "--cpu", "2"],
+            {"checkpoint": True, "replicaResourceSpecs": {"ps": {"replicas": 3, "resource": {"cpu": "2"}}}},
+            id="migrate-ps",
+        ),
+        pytest.param(["checkpoint", "mnist"], {"checkpoint": True}, id="checkpoint"),
+    ],
+)
+def test_changes_are_plans(
+    edl: Edl, manifest: Path, cluster: Cluster, arguments: list[str], spec: dict[str, Any]
+) -> None:
+    """A change of a running job is a manual ScalePlan that says just that, and the command waits for its success."""
+    edl("submit", str(manifest))
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    code, out, err = edl(*arguments, "--timeout", "30", "-o", "json")
+
+    assert (code, _data(out)["phase"]) == (0, "Succeeded"), err
+    (plan,) = _plans(cluster)
+    assert not plan.auto
+    wanted = plan.spec.to_dict()
+    assert {key: wanted[key] for key in spec} == spec
+
+
+def test_suspend_and_resume(edl: Edl, manifest: Path, cluster: Cluster) -> None:
+    """Suspend waits until the job is suspended, resume until it runs."""
+    edl("submit", str(manifest))
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    code, out, err = edl("suspend", "mnist", "--timeout", "20", "-o", "json")
+    assert (code, _data(out)["phase"]) == (0, "Suspended"), err
+    code, out, err = edl("resume", "mnist", "--timeout", "20", "-o", "json")
+    assert (code, _data(out)["phase"]) == (0, "Running"), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        pytest.param(["get", "nobody"], 3, "nobody", id="no-job"),
+        pytest.param(["describe", "nobody"], 3, "nobody", id="describe-no-job"),
+        pytest.param(["delete", "nobody"], 3, "nobody", id="delete-no-job"),
+        pytest.param(["logs", "nobody"], 3, "no pods", id="logs-no-job"),
+        pytest.param(["scale", "nobody", "worker=3"], 3, "nobody", id="scale-no-job"),
+        pytest.param(["scale", "nobody", "worker=many"], 2, "worker=many", id="no-count"),
+        pytest.param(["wait", "nobody", "--timeout", "0.2"], 8, "is not there yet", id="time-out"),
+        pytest.param(["timeline", "nobody"], 3, "nobody", id="timeline-no-job"),
+        pytest.param(["get", "x", "--kind", "Pod"], 2, "Pod", id="no-kind-of-ours"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(edl: Edl, arguments: list[str], code: int, says: str) -> None:
+    """What can't be done ends with the documented code and one line that names the object."""
+    found, out, err = edl(*arguments)
+
+    last = err.strip().splitlines()[-1]
+    assert (found, out) == (code, ""), err
+    assert last.startswith("edl: ")
+    assert says in last
+
+
+def test_a_failed_job_fails_the_wait(edl: Edl, manifest: Path, stand_in: StandIn) -> None:
+    """Waiting for a job that fails ends at once with the job's code."""
+    edl("submit", str(manifest))
+    stand_in.end("mnist", "Failed")
+    code, _, err = edl("wait", "mnist", "--timeout", "30")
+
+    assert code == 7, err
+
+
+def test_a_name_that_is_taken(edl: Edl, manifest: Path) -> None:
+    """Submitting under a name that is taken is a conflict and changes nothing."""
+    edl("submit", str(manifest))
+    code, _, err = edl("submit", str(manifest))
+
+    assert code == 4
+    assert "choose another name" in err
