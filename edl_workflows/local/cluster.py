@@ -69,7 +69,7 @@ class Running:
     failed: "asyncio.Future[None]"
 
 
-class _Http(uvicorn.Server):
+class _Http(serving.Http):
     """Signals are the daemon's business: pods end before the API does."""
 
     @contextlib.contextmanager
@@ -163,7 +163,7 @@ async def _serving(
     parts = _build(options, access, server)
     server.logs = parts.runner.logs
     await parts.take_over()
-    http = _Http(serving.uvicorn_config(build_app(server), access, port))
+    http = _Http(serving.uvicorn_config(build_app(server), access, port), server.registry.store)
     work = [*parts.work(), _follow_node(server, parts.scheduler), _sweep(server)]
     async with _background(http, work) as failed:
         try:
