@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from pydantic import ValidationError
 
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
@@ -60,17 +61,24 @@ def load(settings: JobSettings, store: Store, *, watches_pods: bool) -> JobState
     """The state as it was stored, or that of a new job.
 
     Raises:
-        InvalidError: what is stored can't be read.
+        InvalidError: what is stored is no state that this version can go on from.
     """
     text = store.load()
     try:
         document = JobDocument.from_json(text) if text else None
+        return JobState(settings, document, watches_pods=watches_pods)
     except ValueError as error:
         raise InvalidError(
-            f"the stored state of job {settings.name} is not this version's: {error}; "
-            "delete it to begin the job anew"
+            f"{store.place}: job {settings.name} can't go on from this state ({_first_problem(error)}); put back what "
+            "the master wrote there, or empty it to begin the job anew"
         ) from error
-    return JobState(settings, document, watches_pods=watches_pods)
+
+
+def _first_problem(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 
 
 def run_standalone(settings: JobSettings, folder: Path, token: str, address: Address) -> int:

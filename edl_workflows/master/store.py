@@ -22,6 +22,10 @@ class Store(Protocol):
     interval: float
     """Seconds between two writes when there is no hurry."""
 
+    @property
+    def place(self) -> str:
+        """What a person looks for to see the document."""
+
     def load(self) -> bytes | None:
         """What was stored last, or None for a new job."""
 
@@ -45,6 +49,11 @@ class FileStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    @property
+    def place(self) -> str:
+        """The file's path."""
+        return str(self._path)
 
     def load(self) -> bytes | None:
         """See `Store`."""
@@ -83,6 +92,11 @@ class ConfigMapStore:
         self._name = names.state_config_map_name(job)
         self._version = ""
         self._stored: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The ConfigMap and its key."""
+        return f"ConfigMap {self._cluster.namespace}/{self._name}, data.{names.STATE_KEY}"
 
     def load(self) -> bytes | None:
         """See `Store`.

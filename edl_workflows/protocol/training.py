@@ -1,9 +1,16 @@
 """What a training process says while it trains: progress and checkpoints."""
 
-from pydantic import Field
+import math
+from typing import Annotated
+
+from pydantic import Field, field_validator
 
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.nodes import NodeRef
+
+UnixSeconds = Annotated[float, Field(ge=0, le=1e11)]
+"""A time, within what calendars can say."""
+GlobalStep = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class StepReport(Message):
@@ -12,14 +19,21 @@ class StepReport(Message):
     Attributes:
         first_step_time, time: Unix seconds on the reporting machine of this process's first step in its version and of
             the newest one. The stall of a switch is measured from them.
+        loss: of the step; None also for one that is no finite number.
     """
 
     node: NodeRef
     version: int = Field(ge=1)
-    step: int = Field(ge=0)
-    time: float
-    first_step_time: float
+    step: GlobalStep
+    time: UnixSeconds
+    first_step_time: UnixSeconds
     loss: float | None = None
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _diverged(cls, value: object) -> object:
+        """A loss may be infinite or not a number; the report of the step must arrive none the less."""
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class CheckpointBegin(Message):
@@ -46,5 +60,5 @@ class CheckpointEnd(Message):
 
     node: NodeRef
     uri: str = Field(default="", max_length=4096)
-    step: int = Field(default=0, ge=0)
+    step: GlobalStep = 0
     error: str = Field(default="", max_length=4096)

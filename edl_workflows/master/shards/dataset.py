@@ -224,7 +224,11 @@ class Dataset:
         lease = Lease(stored.number, stored.node, stored.deadline)
         sequences = {(sequence.epoch, sequence.partition): sequence for sequence in self._source.sequences()}
         for epoch, partition, intervals in stored.shards:
-            sequences[epoch, partition].lease_returned(numbers_of(intervals), lease)
+            try:
+                sequences[epoch, partition].lease_returned(numbers_of(intervals), lease)
+            except KeyError as error:
+                where = f"data set {self._params.name!r}, lease {stored.number}, epoch {epoch}"
+                raise ValueError(f"{where}: {intervals} are no outstanding shards") from error
         self._leases.add(lease)
 
     def _stored_leases(self) -> list[LeaseSnapshot]:

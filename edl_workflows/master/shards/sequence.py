@@ -39,6 +39,8 @@ class Sequence:
     )
 
     def __init__(self, count: int, position: SequencePosition, order: Permutation | None = None) -> None:
+        if position.cursor > count:
+            raise ValueError(f"cursor {position.cursor} of epoch {position.epoch}: there are {count} shards")
         self.order = order
         self.epoch = position.epoch
         self.partition = position.partition

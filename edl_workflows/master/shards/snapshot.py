@@ -5,12 +5,21 @@ A *snapshot* is the position and who holds what; a restarted master goes on from
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from edl_workflows.protocol.datasets import DatasetParams
 
-Interval = tuple[int, int]
+
+def _ordered(interval: tuple[int, int]) -> tuple[int, int]:
+    start, end = interval
+    if not 0 <= start < end:
+        raise ValueError(f"{start} to {end} is no interval of shards")
+    return interval
+
+
+Interval = Annotated[tuple[int, int], AfterValidator(_ordered)]
 """The numbers ``start <= n < end``."""
 
 
@@ -54,11 +63,17 @@ class SequencePosition(_Stored):
 
     epoch: int = 1
     partition: str = ""
-    cursor: int
+    cursor: int = Field(ge=0)
     outstanding: list[Interval] = Field(default_factory=list)
     ahead: list[Interval] = Field(default_factory=list)
     partial: dict[int, int] = Field(default_factory=dict)
     retries: dict[int, int] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if any(end > self.cursor for _, end in self.outstanding):
+            raise ValueError(f"outstanding: shards at or above the cursor {self.cursor} were never handed out")
+        return self
 
 
 class DatasetPosition(_Stored):

@@ -7,8 +7,9 @@ reads what is to be said. All that matters after a crash is in `JobDocument`; th
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import ClassVar
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSpec
@@ -65,13 +66,15 @@ class PlanSeen:
 
 @dataclass(frozen=True)
 class JobDocument:
-    """What is stored.
+    """What is stored. Unknown fields are an error: a newer master's state must not be half understood.
 
     Attributes:
         counts: desired nodes by role; after the beginning only ScalePlans change them.
         sizes: size of new nodes by role, where it is not the template's.
         finished_plans: uids of the newest plans that are through.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     counts: dict[str, int]
     sizes: dict[str, NodeResource] = field(default_factory=dict)
@@ -101,7 +104,10 @@ class JobDocument:
         Raises:
             ValueError: it is no such document.
         """
-        return _adapter().validate_json(text)
+        document = _adapter().validate_json(text)
+        if document.format != FORMAT:
+            raise ValueError(f"format: it is {document.format}, this version reads {FORMAT}")
+        return document
 
 
 class JobState:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from pydantic import NonNegativeInt
+
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.nodes import NodeRef, NodeType
 
 
 class NodeStatus(StrEnum):
@@ -75,8 +77,8 @@ class Node:
         waiting: its training process ended because a parameter server was lost; the agent waits for the next version.
     """
 
-    type: str
-    id: int
+    type: NodeType
+    id: NonNegativeInt
     rank: int
     since: float
     status: NodeStatus = NodeStatus.INITIAL

@@ -15,6 +15,8 @@ from edl_workflows.master.master import Master
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.training import StepReport
 
 TOKEN = "secret"
 WORKER = {"type": "worker", "id": 0}
@@ -24,6 +26,7 @@ class GatedStore:
     """Keeps documents in memory; refuses while its gate is shut."""
 
     interval = 0.0
+    place = "memory"
 
     def __init__(self) -> None:
         self.document: bytes | None = None
@@ -307,3 +310,45 @@ def test_metrics_are_in_prometheus_format() -> None:
         assert 'edl_master_node_cpu_cores{node="worker-0"} 1.5' in text
 
     with_master(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/nodes", b"{"),
+        ("/v1/nodes", b'{"node": {"type": "worker", "id": -1}, "rank": 0, "incarnation": "a"}'),
+        ("/v1/nodes", b'{"node": {"type": "../ps", "id": 0}, "rank": 0, "incarnation": "a"}'),
+        ("/v1/nodes", b"[" * 100_000),
+        ("/v1/steps", b'{"node":{"type":"worker","id":0},"version":1,"step":2,"time":NaN,"first_step_time":1}'),
+        ("/v1/steps", b'{"node":{"type":"worker","id":0},"version":1,"step":2,"time":1e999,"first_step_time":1}'),
+        ("/v1/steps", b'{"node":{"type":"worker","id":0},"version":1,"step":1' + b"0" * 30 + b',"time":1,"first_step_time":1}'),
+        ("/v1/nodes/heartbeat", b'{"node":{"type":"worker","id":0},"incarnation":"a","usage":{"cpu":NaN,"memory":1}}'),
+        ("/v1/datasets/train/lease", b'{"node":{"type":"worker","id":0},"max_shards":1000000000}'),
+        ("/v1/datasets/..%2f..%2fnodes/lease", b'{"node":{"type":"worker","id":0}}'),
+        ("/v1/datasets/a b/lease", b'{"node":{"type":"worker","id":0}}'),
+        ("/v1/sync/a b", b'{"node":{"type":"worker","id":0}}'),
+    ],
+)  # fmt: skip
+def test_a_hostile_message_is_refused_and_leaves_the_state_as_it_was(path: str, body: bytes) -> None:
+    """No number that can't be stored, no path out of a name, nothing deep or huge gets into a job's state."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        await it.post("/v1/datasets", name="train", size=100, shard_size=10)
+        before = it.store.document
+        response = await it.client.post(path, content=body, headers={"content-type": "application/json"})
+        assert 400 <= response.status_code < 500, response.text
+        assert it.store.document == before
+        assert before is not None
+        JobDocument.from_json(before)
+
+    with_master(test)
+
+
+def test_a_loss_that_diverged_does_not_stop_the_reports() -> None:
+    """A loss that is not a number is left out of the report, by the agent that makes it already."""
+    report = StepReport(
+        node=NodeRef(type="worker", id=0), version=1, step=1, time=2.0, first_step_time=1.0, loss=float("nan")
+    )
+
+    assert report.loss is None
