@@ -11,7 +11,14 @@ import typer
 import yaml
 
 from edl_workflows.cli.main import app
+from edl_workflows.jobs import names
 from edl_workflows.jobs.kinds import kind_of
+from edl_workflows.master.app import create_app
+from edl_workflows.master.master import Master
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.store import FileStore
+from edl_workflows.protocol import addresses
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -90,3 +97,46 @@ def test_links_lead_somewhere(page: Path) -> None:
     broken = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
 
     assert not broken
+
+
+def test_every_call_of_the_master_is_listed(tmp_path: Path) -> None:
+    """The architecture page lists the calls of the master's API, and no others."""
+    master = Master(JobState(JobSettings("job", "default", {})), FileStore(tmp_path / "state"))
+    routes = create_app(master, "token").openapi()["paths"]
+    served = {f"{method.upper()} {path}" for path, methods in routes.items() for method in methods}
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+
+    listed = set(re.findall(r"`((?:GET|POST) /[^`]*)`", page.split("## HTTP API of the master")[1]))
+    assert {re.sub(r"{\w+}", "{}", call) for call in listed} == {
+        re.sub(r"{\w+}", "{}", call) for call in served
+    }
+
+
+def test_every_metric_is_listed() -> None:
+    """The metrics page lists each metric of controller and master."""
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    code = "".join(
+        (ROOT / "edl_workflows" / part / "metrics.py").read_text() for part in ("controller", "master")
+    )
+
+    missing = [name for name in re.findall(r'"(edl_[a-z_]+)"', code) if name not in page]
+    assert not missing
+
+
+def test_every_environment_variable_is_listed() -> None:
+    """The page of environment variables lists those that the package names."""
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    named = [value for name, value in vars(names).items() if name.startswith("ENV_")]
+    named += [value for name, value in vars(addresses).items() if name.endswith("_VARIABLE")]
+
+    missing = [name for name in named if f"`{name}`" not in page]
+    assert not missing
+
+
+def test_every_page_is_in_the_index() -> None:
+    """The index leads to each page."""
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
+
+    missing = [page for page in index.parent.rglob("*.md") if page != index and page not in linked]
+    assert not missing
