@@ -38,7 +38,7 @@ def _sources() -> str:
     return "\n".join(file.read_text() for file in files)
 
 
-@pytest.mark.parametrize("snippet", _snippets("python"))
+@pytest.mark.parametrize("snippet", list(_snippets("python")))
 def test_python_is_tested_code(snippet: str) -> None:
     """A Python snippet is an excerpt of a file that tests run, block by block."""
     sources = re.sub(r"\s+", " ", _sources())
@@ -48,10 +48,16 @@ def test_python_is_tested_code(snippet: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("snippet", _snippets("yaml"))
-def test_manifests_are_valid(snippet: str) -> None:
+def _manifests() -> Iterator[Any]:
+    yield from _snippets("yaml")
+    for file in sorted((ROOT / "docs").rglob("*.yaml")):
+        yield pytest.param(file.read_text(), id=str(file.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("text", list(_manifests()))
+def test_manifests_are_valid(text: str) -> None:
     """A manifest of one of our kinds in the documentation is a valid one."""
-    for document in yaml.safe_load_all(snippet):
+    for document in yaml.safe_load_all(text):
         if isinstance(document, dict) and str(document.get("apiVersion", "")).startswith(
             "elastic.iml.github.io"
         ):
@@ -69,7 +75,7 @@ def _commands() -> Iterator[Any]:
                     )
 
 
-@pytest.mark.parametrize("line", _commands())
+@pytest.mark.parametrize("line", list(_commands()))
 def test_commands_parse(line: str) -> None:
     """Every `edl` command in the documentation is one that the command line accepts."""
     words = shlex.split(line)[1:]
