@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edl_workflows.exceptions import NotFoundError
+from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.kube import resources, transport
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.errors import ExpiredError
@@ -262,6 +262,8 @@ def _request(
     body: dict[str, Any] | None = None,
     content_type: str = transport.JSON,
 ) -> Request:
+    if not name:  # the collection's path: a DELETE there deletes all objects
+        raise InvalidError(f"cannot {verb} a {resource.kind} without a name; give one")
     where = _namespace(cluster, resource, namespace)
     suffix = f" ({subresource})" if subresource else ""
     return Request(

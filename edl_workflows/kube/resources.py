@@ -39,13 +39,23 @@ class ApiResource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = ALL_NAMESPACES, name: str = "", subresource: str = "") -> str:
-        """URL path of the collection, an object or a subresource of it."""
+        """URL path of the collection, an object or a subresource of it.
+
+        Raises:
+            InvalidError: namespace or name is ``.`` or ``..``: HTTP clients shorten such a path, to that of another object.
+        """
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if self.namespaced and namespace:
-            parts += ["namespaces", quote(namespace, safe="")]
+            parts += ["namespaces", _segment(namespace)]
         parts.append(self.plural)
-        parts += [quote(part, safe="") for part in (name, subresource) if part]
+        parts += [_segment(part) for part in (name, subresource) if part]
         return "/".join(parts)
+
+
+def _segment(text: str) -> str:
+    if text in (".", ".."):
+        raise InvalidError(f"{text!r} can be neither a name nor a namespace; correct it")
+    return quote(text, safe="")
 
 
 NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)

@@ -38,6 +38,24 @@ def test_delete_of_nothing_is_success(cluster: Cluster) -> None:
     assert client.delete(cluster, CONFIG_MAPS, "never") is None
 
 
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_name_that_leads_elsewhere_is_refused(cluster: Cluster, name: str) -> None:
+    """The URL would be that of all objects, or of the namespace itself."""
+    client.create(cluster, config_map("a"))
+
+    with pytest.raises(InvalidError, match="name"):
+        client.delete(cluster, CONFIG_MAPS, name)
+
+    assert client.find(cluster, CONFIG_MAPS, "a") is not None
+
+
+@pytest.mark.parametrize("namespace", [".", ".."])
+def test_a_namespace_that_leads_elsewhere_is_refused(cluster: Cluster, namespace: str) -> None:
+    """One test's namespace must not become all of them."""
+    with pytest.raises(InvalidError, match="namespace"):
+        client.list_objects(cluster, Scope(CONFIG_MAPS, namespace))
+
+
 def test_delete_spares_a_successor(cluster: Cluster) -> None:
     """A delete for one uid leaves another object of the same name alone."""
     first = client.create(cluster, config_map("a"))
