@@ -110,7 +110,7 @@ class Informer:
                 self._watch(cluster)
             except ExpiredError:
                 self._version = ""
-                continue
+                self._breathe(started)
             except Exception as error:  # noqa: BLE001 - many wait by this thread; it must go on
                 # A watch that stood for a while was no failed attempt: its end is the first failure.
                 failures = 1 if time.monotonic() - started > MAX_DELAY else failures + 1
@@ -118,8 +118,12 @@ class Informer:
                 self._stopped.wait(_delay(failures))
             else:
                 failures = 0
-                if time.monotonic() - started < MIN_DELAY:
-                    self._stopped.wait(MIN_DELAY)  # a server that ends watches at once is not to be hammered
+                self._breathe(started)
+
+    def _breathe(self, started: float) -> None:
+        """A server that ends watches at once, or forgets a version as soon as it has told it, is not to be hammered."""
+        if time.monotonic() - started < MIN_DELAY:
+            self._stopped.wait(MIN_DELAY)
 
     def _explained(self, error: Exception) -> EdlError:
         """What to tell of a failure, whatever it is."""

@@ -117,6 +117,22 @@ def test_expired_version_lists_anew(tmp_path: Path, start: Start) -> None:
         server.kill()
 
 
+def test_a_version_that_expires_at_once_is_no_reason_to_hammer(scripted: ScriptedApi) -> None:
+    """A server that lists but never watches is asked a few times a second, not as often as it can answer."""
+    gone = Answer(code=410, body={"kind": "Status", "code": 410, "message": "too old", "reason": "Expired"})
+    listed = Answer(body={"metadata": {"resourceVersion": "1"}, "items": []})
+    scripted.answers = [listed, gone] * 1000
+    informer = Informer(ClusterSource.of(scripted.cluster()), Scope(CONFIG_MAPS, "ns"))
+    began = time.monotonic()
+    informer.start()
+    try:
+        eventually(lambda: len(scripted.requests) >= 6)
+    finally:
+        informer.stop()
+
+    assert time.monotonic() - began > 0.3
+
+
 def test_missing_kind_is_reported(cluster: Cluster) -> None:
     """Who watches a kind that the server does not have is told each time, and goes on trying."""
     errors: list[tuple[EdlError, int]] = []
