@@ -104,17 +104,11 @@ def read_manifest(manifest: Mapping[str, Any] | str) -> dict[str, Any]:
     """
     if isinstance(manifest, Mapping):
         return dict(manifest)
-    import yaml
+    from edl_workflows.stages.manifest import parse
 
     try:
-        documents = [document for document in yaml.safe_load_all(manifest) if document is not None]
-    except yaml.YAMLError as error:
-        raise InvalidError(
-            f"manifest: this is no YAML: {error}; if it is a path, it must end in .yaml, .yml or .json"
-        ) from error
-    if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise InvalidError(
-            f"manifest: one YAML map is needed, this has {len(documents)} documents"
-            f"{'' if not documents else f' of type {type(documents[0]).__name__}'}; is it a path without .yaml?"
-        )
-    return documents[0]
+        return parse(manifest, "manifest")
+    except InvalidError as error:
+        if "\n" in manifest:
+            raise
+        raise InvalidError(f"{error}; is it a path? It must end in .yaml, .yml or .json") from error

@@ -14,7 +14,7 @@ import typer
 
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.cli.output import Table, emit
-from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError, Problem
+from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.jobs.view import JobPhase, JobView
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from edl_workflows.stages.requests import R, Stage
 
 app = typer.Typer(no_args_is_help=True)
-
-MAX_MANIFEST_BYTES = 3 * 2**20
-"""As the API server's own limit of a request."""
 
 Name = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
 Kind = Annotated[str, typer.Option("--kind", help="The job's kind.")]
@@ -109,28 +106,17 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         InvalidError: the file can't be read, is no YAML, or holds anything but one object.
     """
-    import yaml
+    from edl_workflows.stages import manifest
 
     try:
         text = (
-            typer.get_text_stream("stdin").read(MAX_MANIFEST_BYTES + 1)
+            typer.get_text_stream("stdin").read(manifest.MAX_CHARACTERS + 1)
             if str(path) == "-"
             else path.read_text("utf-8")
         )
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(f"can't read the manifest {path}: {error}") from error
-    if len(text) > MAX_MANIFEST_BYTES:
-        raise InvalidError(f"the manifest {path} is larger than {MAX_MANIFEST_BYTES >> 20} MiB")
-    try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
-        raise InvalidError(f"{path} is no YAML: {error}") from error
-    if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise ManifestError(
-            str(path), [Problem("", f"holds {len(documents)} documents; give one job's manifest")]
-        )
-    found: dict[str, Any] = documents[0]
-    return found
+    return manifest.parse(text, str(path))
 
 
 @app.command()

@@ -244,7 +244,9 @@ class Resource(Model):
 def _subject(cls: type[Resource], manifest: Mapping[str, Any]) -> str:
     metadata = manifest.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    return f"{cls.__name__} {name}" if name else cls.__name__
+    if not name:
+        return cls.__name__
+    return f"{cls.__name__} {name if isinstance(name, str) and name.isprintable() else repr(name)}"
 
 
 def _problems(cls: type[BaseModel], error: ErrorDetails) -> list[Problem]:

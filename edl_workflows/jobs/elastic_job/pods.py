@@ -64,6 +64,8 @@ def node_pod(job: ElasticJob, node: Node) -> dict[str, Any]:
         raise ValueError(f"ElasticJob {job.key}: spec.replicaSpecs has no {node.type!r}")
     labels = node_labels(job, node.type, node.id) | {names.RANK_INDEX_LABEL: str(node.rank)}
     pod = _pod(names.node_name(job.metadata.name, node.type, node.id), job, spec.template, labels)
+    # Training code talks to its master alone; a template that wants the API's credentials says so.
+    pod["spec"].setdefault("automountServiceAccountToken", False)
     main = pod["spec"]["containers"][0]
     main["env"] = merge_env(main.get("env") or (), [*_node_env(job, node), *_user_env(job)])
     _set_resources(main, node.resource)
@@ -193,6 +195,7 @@ def _master_container(settings: Settings) -> Container:
         "ports": [{"name": "http", "containerPort": names.MASTER_PORT}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": names.MASTER_PORT}, "periodSeconds": 5},
         "resources": {"requests": resources, "limits": dict(resources)},
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # its last line becomes part of the job's message
     }
 
 

@@ -4,9 +4,10 @@ Training pods are made by auto ScalePlans (`scale_plan.reconcile`), which the jo
 counted, and deleted when the job is suspended or has ended.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from edl_workflows.jobs import manifests, names
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
@@ -29,6 +30,9 @@ MAX_BACKOFF = timedelta(seconds=300)
 
 FATAL_EXIT_CODE = 1
 """With it a master gives the job up (upstream's rule); any other non-zero code is an accident, and the master is replaced."""
+
+_MAX_SAID = 1024
+"""Characters of a master's last line in its job's message."""
 
 _NODE_TYPES = tuple(names.NODE_PORTS)
 _WORKERS = (names.WORKER_TYPE, names.CHIEF_TYPE, names.EVALUATOR_TYPE)
@@ -69,19 +73,26 @@ def _verdict(facts: Facts) -> Outcome | None:
         return Outcome(Phase.SUCCEEDED, "JobSucceeded")
     if manifests.terminating(master) or manifests.disrupted(master):
         return None
-    code = manifests.exit_of_first_container(master)["exitCode"]
-    log = f"see `kubectl logs {manifests.name_of(master)}`"
+    ended = manifests.exit_of_first_container(master)
+    code, said = ended["exitCode"], _last_line(ended)
+    log = f"{said}; see `kubectl logs {manifests.name_of(master)}`"
     failure = facts.job.status.failure
     if failure:
-        return Outcome(Phase.FAILED, failure.get("reason", "MasterFailed"), failure.get("message", log))
-    if code == FATAL_EXIT_CODE:
-        return Outcome(Phase.FAILED, "MasterFailed", f"the master ended with exit code {code}; {log}")
-    if facts.failures_before_master >= _restart_limit(facts):
-        message = (
-            f"the master ended with exit code {code} after {facts.failures_before_master} restarts; {log}"
+        return Outcome(
+            Phase.FAILED, failure.get("reason", "MasterFailed"), failure.get("message", log.lstrip(":; "))
         )
+    if code == FATAL_EXIT_CODE:
+        return Outcome(Phase.FAILED, "MasterFailed", f"the master ended with exit code {code}{log}")
+    if facts.failures_before_master >= _restart_limit(facts):
+        message = f"the master ended with exit code {code} after {facts.failures_before_master} restarts{log}"
         return Outcome(Phase.FAILED, "MasterRestartsExhausted", message)
     return None
+
+
+def _last_line(ended: Mapping[str, Any]) -> str:
+    """What a container said last, as the end of a sentence."""
+    lines = str(ended.get("message") or "").strip().splitlines()
+    return f": {lines[-1][:_MAX_SAID]}" if lines else ""
 
 
 def _restart_limit(facts: Facts) -> int:
@@ -164,9 +175,10 @@ def _phase(facts: Facts) -> Outcome:
 def _last_end(facts: Facts) -> str:
     """Why a master is being replaced."""
     for master in reversed(facts.masters):
-        code = manifests.exit_of_first_container(master).get("exitCode")
-        if code is not None:
-            return f"{manifests.name_of(master)} ended with exit code {code} (restarts: at most {_restart_limit(facts)})"
+        ended = manifests.exit_of_first_container(master)
+        if "exitCode" in ended:
+            limit = f"restarts: at most {_restart_limit(facts)}"
+            return f"{manifests.name_of(master)} ended with exit code {ended['exitCode']} ({limit}){_last_line(ended)}"
     return "the master's pod is gone and is being replaced"
 
 

@@ -1,0 +1,59 @@
+"""A manifest from the text that a person wrote: YAML or JSON, one object, bounded. Not here: what its fields mean."""
+
+from typing import Any
+
+from edl_workflows.exceptions import InvalidError
+
+MAX_CHARACTERS = 3 * 2**20
+"""As the API server's own limit of a request."""
+MAX_VALUES = 200_000
+"""Values of a manifest once its YAML aliases are written out: a few nested ones make billions."""
+
+
+def parse(text: str, where: str) -> dict[str, Any]:
+    """The one object in a text.
+
+    Args:
+        text: YAML or JSON.
+        where: the file or argument that it comes from, for messages.
+
+    Raises:
+        InvalidError: it is too large, no YAML, holds anything but one object, or a value that JSON does not have.
+    """
+    import yaml
+
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidError(f"{where}: the manifest is larger than {MAX_CHARACTERS >> 20} MiB")
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidError(f"{where}: this is no YAML: {' '.join(str(error).split())}") from error
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        types = f" of type {type(documents[0]).__name__}" if documents else ""
+        raise InvalidError(
+            f"{where}: one job's manifest is needed, this has {len(documents)} documents{types}"
+        )
+    found: dict[str, Any] = documents[0]
+    _check(found, where)
+    return found
+
+
+def _check(manifest: dict[str, Any], where: str) -> None:
+    waiting: list[tuple[str, Any]] = [("", manifest)]
+    seen = 0
+    while waiting:
+        path, value = waiting.pop()
+        seen += 1
+        if seen > MAX_VALUES:
+            raise InvalidError(
+                f"{where}: the manifest has more than {MAX_VALUES} values; use fewer YAML aliases"
+            )
+        if isinstance(value, dict):
+            waiting += [(f"{path}.{key}".lstrip("."), one) for key, one in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{index}]", one) for index, one in enumerate(value)]
+        elif not isinstance(value, str | int | float | None):
+            kind = type(value).__name__
+            raise InvalidError(
+                f"{where}: {path}: YAML reads {str(value)!r} as a {kind}; put it between quotes"
+            )
