@@ -123,13 +123,15 @@ class SimulatedJob:
 
     def check_removals(self, remove: tuple[Ref, ...]) -> None:
         """No parameter server that runs is taken away while anybody may need it: those of the newest version that
-        trained, of the active one and of the next."""
+        trained, of the active one and of the next. One that was silent for too long is given up, running or not."""
         directive = self.published.directive
         needed = set(self.versions_seen.get(directive.trained, ()))
         for cluster in (directive.active, directive.next):
             needed |= {member.id for member in cluster.ps} if cluster else set()
         for ref in remove:
-            runs = ref in self.pods and self.pods[ref].runs
+            node = self.state.nodes.find(*ref)
+            given_up = node is not None and node.status.final
+            runs = ref in self.pods and self.pods[ref].runs and not given_up
             assert not (ref[0] == names.PS_TYPE and ref[1] in needed and runs), (
                 f"{ref} is needed: {directive}"
             )
