@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 
 from edl_workflows import exceptions, task_groups
 from edl_workflows.agent.__main__ import main as agent
-from edl_workflows.cli.main import EXIT_CODES, app
+from edl_workflows.cli.root import EXIT_CODES, app
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.elastic_job.model import Phase as JobPhase

@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: what follows ``edl``; default this process's.
 
     Returns:
-        The exit code, see `edl_workflows.cli.main.EXIT_CODES`.
+        The exit code, see `edl_workflows.cli.root.EXIT_CODES`.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["agent"]:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return agent(arguments[1:])
     try:
-        from edl_workflows.cli.main import run
+        from edl_workflows.cli.root import run
     except ModuleNotFoundError as error:
         print(  # noqa: T201 - a command line speaks
             f"edl: {error.name} is not installed; all commands but `edl agent` need it: "

@@ -10,7 +10,7 @@ import pytest
 import typer
 import yaml
 
-from edl_workflows.cli.main import app
+from edl_workflows.cli.root import app
 from edl_workflows.jobs import names
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.master.app import create_app

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.cli.main import run
+from edl_workflows.cli.root import run
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.cli.main import run
+from edl_workflows.cli.root import run
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS

@@ -9,7 +9,7 @@ import pytest
 
 from edl_workflows import __version__, exceptions
 from edl_workflows.cli import main
-from edl_workflows.cli.main import COMMANDS, Command, exit_code
+from edl_workflows.cli.root import COMMANDS, Command, exit_code
 from edl_workflows.cli.options import OutputFormat
 from edl_workflows.cli.output import Table, emit
 
