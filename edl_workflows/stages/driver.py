@@ -9,13 +9,16 @@ from collections.abc import Callable
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError
 from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope, version_of
 from edl_workflows.kube.shared import SHARED
 from edl_workflows.stages.goals import Done, Failed, Handle, Outcome, Outputs, Waiting, observe, outcome
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.ownership import resource_of
 from edl_workflows.stages.requests import R, Stage
+
+LAST_LOOK = CallPolicy(attempts=1, read_seconds=5.0)
+"""At a passed deadline: once, and not for long."""
 
 Notify = Callable[[str], None]
 """Told what the object is doing, each time that this changes."""
@@ -26,7 +29,7 @@ def _silent(_message: str) -> None:
 
 
 class Pursuit:
-    """The way of one handle to its goal, state by state. Pure but for `confirm`.
+    """The way of one handle to its goal, state by state. Pure but for `confirm` and `overdue`.
 
     Args:
         handle: what to wait for.
@@ -44,8 +47,7 @@ class Pursuit:
 
     def confirm(self, source: ClusterSource) -> Object | None:
         """The object as the server has it now."""
-        handle = self._handle
-        return client.find(source.connect(), resource_of(handle.kind), handle.name, handle.namespace)
+        return self._look(source.connect())
 
     def take(self, state: Object | None) -> Done | Failed | None:
         """What a state means for the goal; None: wait on."""
@@ -64,13 +66,23 @@ class Pursuit:
             self._notify(f"{self._handle} {result.message}")
         return None
 
-    def overdue(self, last_error: EdlError | None) -> Failed:
-        """What a passed deadline means."""
+    def overdue(self, source: ClusterSource, last_error: EdlError | None) -> Done | Failed:
+        """What a passed deadline means. The goal may have been reached while nobody waited: one more look tells."""
+        try:
+            result = self.take(self._look(source.connect().with_policy(LAST_LOOK)))
+        except EdlError as error:
+            result, last_error = None, last_error or error
+        if result is not None:
+            return result
         cause = f"; the watch is down: {last_error}" if last_error else ""
         message = (
             f"{self._handle} did not reach its goal in time; it {self._said or 'was not seen yet'}{cause}"
         )
         return Failed(StageTimeoutError(message))
+
+    def _look(self, cluster: Cluster) -> Object | None:
+        handle = self._handle
+        return client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
 
 
 def scope_of(handle: Handle, *, shared: bool) -> Scope:
@@ -105,7 +117,7 @@ def wait(
                 if pursuit.must_confirm(state):
                     state = pursuit.confirm(source)
             except TimeoutError:
-                return pursuit.overdue(states.last_error)
+                return pursuit.overdue(source, states.last_error)
             except EdlError as error:
                 return Failed(error)
             result = pursuit.take(state)
@@ -129,7 +141,7 @@ async def await_outcome(
                     if result is not None:
                         return result
         except TimeoutError:
-            return pursuit.overdue(states.last_error)
+            return await asyncio.to_thread(pursuit.overdue, source, states.last_error)
         except EdlError as error:
             return Failed(error)
     raise AssertionError("states never end by themselves")

@@ -10,6 +10,8 @@ OWNER_ANNOTATION = f"{names.GROUP}/owner"
 """Which task of which run made the object. Only its owner adopts, replaces or cancels an object."""
 ATTEMPT_ANNOTATION = f"{names.GROUP}/owner-try"
 """Which attempt of the owner holds the object now; an earlier attempt that is killed late leaves it alone."""
+SUSPENDED_ANNOTATION = f"{names.GROUP}/owner-suspended"
+"""Which attempt suspended the object in place of deleting it; the attempt that takes it over resumes it."""
 
 MAX_NAME = 63
 """Of names that become a label's value."""

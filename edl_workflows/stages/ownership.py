@@ -19,7 +19,12 @@ from edl_workflows.kube.client import DeleteOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ApiResource, Object
 from edl_workflows.stages.goals import Handle, failed, finished, observe
-from edl_workflows.stages.identity import ATTEMPT_ANNOTATION, OWNER_ANNOTATION, Identity
+from edl_workflows.stages.identity import (
+    ATTEMPT_ANNOTATION,
+    OWNER_ANNOTATION,
+    SUSPENDED_ANNOTATION,
+    Identity,
+)
 
 GONE_SECONDS = 120.0
 """How long to wait for a finished or killed predecessor to go: a pod's grace period, and some."""
@@ -124,13 +129,11 @@ def _history(found: Object, target: Target, identity: Identity) -> bool:
 def _adopt(cluster: Cluster, target: Target, found: Object, identity: Identity) -> Object:
     if _annotation(found, ATTEMPT_ANNOTATION) == identity.attempt:
         return found
-    metadata = found["metadata"]
-    guarded = {
-        "uid": metadata["uid"],
-        "resourceVersion": metadata["resourceVersion"],
-        "annotations": identity.annotations,
-    }
-    return client.patch(cluster, target.resource, target.name, {"metadata": guarded}, target.namespace)
+    body: dict[str, Any] = {"metadata": {**_unchanged(found), "annotations": identity.annotations}}
+    if _annotation(found, SUSPENDED_ANNOTATION):
+        body["metadata"]["annotations"] = {**identity.annotations, SUSPENDED_ANNOTATION: None}
+        body["spec"] = {"suspend": False}
+    return client.patch(cluster, target.resource, target.name, body, target.namespace)
 
 
 def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete") -> bool:
@@ -180,13 +183,18 @@ def _cancellable(found: Object, handle: Handle) -> bool:
 
 def _cancel_unchanged(cluster: Cluster, found: Object, resource: ApiResource, action: CancelAction) -> None:
     metadata = found["metadata"]
-    uid, version = metadata["uid"], metadata["resourceVersion"]
-    if action == "suspend":
-        body = {"metadata": {"uid": uid, "resourceVersion": version}, "spec": {"suspend": True}}
-        client.patch(cluster, resource, metadata["name"], body, metadata["namespace"])
-    else:
-        options = DeleteOptions(uid=uid, resource_version=version)
+    if action == "delete":
+        options = DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
+    elif not found["spec"].get("suspend"):  # else somebody wanted it so, and resumes it
+        mark = {SUSPENDED_ANNOTATION: _annotation(found, ATTEMPT_ANNOTATION)}
+        body = {"metadata": {**_unchanged(found), "annotations": mark}, "spec": {"suspend": True}}
+        client.patch(cluster, resource, metadata["name"], body, metadata["namespace"])
+
+
+def _unchanged(found: Object) -> dict[str, Any]:
+    """What makes a patch fail if the object changed since it was read."""
+    return {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
 
 
 def _annotation(obj: Object, key: str) -> str:

@@ -2,6 +2,8 @@
 
 from pydantic import Field, model_validator
 
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import kinds
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobPhase
@@ -43,7 +45,13 @@ class WaitPlanRequest(Request):
 
 
 def begin(cluster: Cluster, request: WaitRequest, _identity: Identity) -> Handle:
-    """Nothing is done; the handle says what to look at."""
+    """Nothing is done; the handle says what to look at.
+
+    Raises:
+        InvalidError: objects of this kind are no jobs.
+    """
+    if kinds.kind_of(request.kind).view is None:
+        raise InvalidError(f"a {request.kind} is no job; the stage {WAIT_PLAN.name} waits for plans")
     return Handle(
         kind=request.kind,
         namespace=request.namespace or cluster.namespace,

@@ -311,6 +311,36 @@ def test_cancel_can_suspend_instead(cluster: Cluster) -> None:
     assert jobs(cluster)["mnist"]["spec"]["suspend"] is True
 
 
+def test_a_retry_resumes_what_a_cancellation_suspended(cluster: Cluster) -> None:
+    """Else it would wait for a job that has no pods; what somebody else suspended stays suspended."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    ownership.cancel(cluster, handle, "suspend")
+    begin(cluster, "submit", RETRY, manifest=elastic_job("mnist"))
+    assert jobs(cluster)["mnist"]["spec"]["suspend"] is False
+
+    handle = begin(cluster, "submit", manifest=elastic_job("other"))
+    client.patch(cluster, ELASTIC_JOBS, "other", {"spec": {"suspend": True}})
+    ownership.cancel(cluster, handle, "suspend")
+    begin(cluster, "submit", RETRY, manifest=elastic_job("other"))
+    assert jobs(cluster)["other"]["spec"]["suspend"] is True
+
+
+def test_a_goal_that_was_reached_in_time_is_no_timeout(cluster: Cluster, stand_in: StandIn) -> None:
+    """Also where nobody looked until the deadline had passed, as after a triggerer that was down."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
+    eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == "Succeeded", "success")
+    source, past = ClusterSource.of(cluster), time.time() - 1
+
+    assert isinstance(driver.wait(source, handle, past), Done)
+    assert isinstance(asyncio.run(driver.await_outcome(source, handle, past)), Done)
+
+
+def test_a_plan_is_no_job_to_wait_for(cluster: Cluster) -> None:
+    """The message names the stage that is meant."""
+    with pytest.raises(InvalidError, match="wait-plan"):
+        begin(cluster, "wait", name="mnist", kind="ScalePlan")
+
+
 def test_a_late_cancel_of_an_earlier_attempt_touches_nothing(cluster: Cluster) -> None:
     """Airflow kills the trigger of a cleared task after its next attempt may have begun."""
     first = begin(cluster, "submit", manifest=elastic_job("mnist"))
