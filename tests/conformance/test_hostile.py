@@ -1,0 +1,156 @@
+"""Bodies, names and patches that no honest client sends: each is refused with its field, and the server goes on."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.conformance.support import Api, Object, config_map, pod
+
+pytestmark = pytest.mark.slow
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def container(**fields: Any) -> Object:
+    return {"containers": [{"name": "main", "image": "none", **fields}]}
+
+
+def volume(**source: Any) -> Object:
+    return {"volumes": [{"name": "v", **source}]}
+
+
+PODS_REFUSED: dict[str, tuple[Object, str]] = {
+    "container name with a path": (container(name="../../escape"), "spec.containers[0].name"),
+    "volume name with a path": ({"volumes": [{"name": "../../v", "emptyDir": {}}]}, "spec.volumes[0].name"),
+    "volume item above its volume": (
+        volume(configMap={"name": "m", "items": [{"key": "k", "path": "../../k"}]}),
+        "spec.volumes[0].configMap.items[0].path",
+    ),
+    "volume item with an absolute path": (
+        volume(secret={"secretName": "s", "items": [{"key": "k", "path": "/etc/k"}]}),
+        "spec.volumes[0].secret.items[0].path",
+    ),
+    "projected item above its volume": (
+        volume(projected={"sources": [{"configMap": {"name": "m", "items": [{"key": "k", "path": "a/../../k"}]}}]}),
+        "spec.volumes[0].projected.sources[0].configMap.items[0].path",
+    ),
+    "variable with an equals sign": (container(env=[{"name": "A=B", "value": "x"}]), "spec.containers[0].env[0].name"),
+    "port beyond the last": (container(ports=[{"containerPort": 65536}]), "spec.containers[0].ports[0].containerPort"),
+    "negative port": (container(ports=[{"containerPort": -1}]), "spec.containers[0].ports[0].containerPort"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", PODS_REFUSED)
+def test_a_pod_that_reaches_out_of_its_place_is_refused(row: str, api: Api) -> None:
+    """Names become folders and files on a node: the field is named, and nothing is made."""
+    spec, path = PODS_REFUSED[row]
+
+    answer = api.raw("POST", PODS, pod("hostile", **spec))
+
+    assert answer.status_code == 422, answer.text
+    assert path in [cause["field"] for cause in answer.json()["details"]["causes"]]
+
+
+@pytest.mark.parametrize("key", ["../k", "..", "a/b", "", "k" * 254])
+def test_a_key_that_is_no_file_name_is_refused(key: str, api: Api) -> None:
+    """Keys of ConfigMaps become files of volumes."""
+    assert api.raw("POST", MAPS, config_map("hostile", data={key: "x"})).status_code == 422
+
+
+@pytest.mark.parametrize("name", ["a\n", "../a", "a/b", "A", "a" * 254])
+def test_a_name_that_is_none_is_refused(name: str, api: Api) -> None:
+    """Also with a line's end behind it."""
+    assert api.raw("POST", MAPS, config_map(name)).status_code == 422
+
+
+BODIES: dict[str, bytes] = {
+    "cut off": b'{"kind": ',
+    "too deep": b"[" * 100_000,
+    "not UTF-8": b"\xff\xfe",
+    "half a surrogate pair": json.dumps(config_map("hostile", data={"k": "\ud800"})).encode(),
+    "a wrong type": b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": [1]}',
+}
+
+
+@pytest.mark.parametrize("row", BODIES)
+def test_a_body_that_is_no_object_is_refused(row: str, api: Api) -> None:
+    """With 400, whatever breaks in it."""
+    assert api.raw("POST", MAPS, BODIES[row]).status_code == 400
+
+
+EMBEDDED_BODIES: dict[str, tuple[str, bytes]] = {
+    "no number": ("application/json", b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "x": NaN}}'),
+    "an endless number": ("application/json", b'{"kind": "ConfigMap", "metadata": {"generation": 1e999}}'),
+    "YAML aliases": ("application/yaml", b"a: &a [x]\nb: *a\n"),
+    "a YAML object": ("application/yaml", b"a: !!python/object/apply:os.system [id]\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", EMBEDDED_BODIES)
+def test_values_that_json_does_not_have_are_refused(row: str, api: Api) -> None:
+    """They could not be given back to clients."""
+    kind, body = EMBEDDED_BODIES[row]
+
+    assert api.raw("POST", MAPS, body, kind).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "token",
+    [b"[" * 30_000, b'{"rv": 1e999, "after": ["", ""]}', b'{"rv": "x", "after": ["", ""]}', b"[]"],
+    ids=["deep", "endless", "text", "list"],
+)
+def test_a_forged_continue_token_is_refused(token: bytes, api: Api) -> None:
+    """It comes back from clients, and so may be anything."""
+    answer = api.raw("GET", PODS, **{"limit": 1, "continue": base64.urlsafe_b64encode(token).decode()})
+
+    assert answer.status_code == 400, answer.text
+
+
+def test_a_patch_can_not_make_a_huge_object_of_a_small_one(api: Api) -> None:
+    """Each copy of everything doubles it: thirty would make gigabytes."""
+    api.post(MAPS, config_map("bomb", data={"k": "x" * 1000}))
+    copies = [{"op": "copy", "from": "/data", "path": f"/data/n{n}"} for n in range(30)]
+
+    answer = api.raw("PATCH", f"{MAPS}/bomb", copies, "application/json-patch+json")
+    api.delete(f"{MAPS}/bomb")
+
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"spec": {"containers": [], "$setElementOrder/containers": 5}},
+        {"spec": {"$retainKeys": 5}},
+        {"spec": {"containers": 5}},
+        {"metadata": {"labels": 5}},
+    ],
+    ids=json.dumps,
+)
+def test_a_malformed_strategic_patch_is_refused(patch: Object, api: Api) -> None:
+    """With 400, and the pod stays as it was."""
+    api.post(PODS, pod("patched"))
+
+    answer = api.raw("PATCH", f"{PODS}/patched", patch, "application/strategic-merge-patch+json")
+    api.delete(f"{PODS}/patched", {"gracePeriodSeconds": 0})
+
+    assert 400 <= answer.status_code < 500, answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("DELETE", f"{MAPS}/nothing", {"preconditions": 5}),
+        ("DELETE", f"{MAPS}/nothing", {"dryRun": 5}),
+        ("DELETE", f"{MAPS}/nothing", {"gracePeriodSeconds": "x"}),
+        ("POST", f"{PODS}/nothing/binding", {"target": "x"}),
+        ("POST", f"{PODS}/nothing/eviction", {"deleteOptions": "x"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else json.dumps(value),
+)
+def test_options_of_a_wrong_type_are_refused(method: str, path: str, body: Object, api: Api) -> None:
+    """A client's mistake is never the server's failure."""
+    assert 400 <= api.raw(method, path, body).status_code < 500
