@@ -26,6 +26,10 @@ LAZY = 5.0
 """Seconds within which mere progress is stored."""
 RETRY = 0.5
 """Seconds before a failed write is repeated."""
+LAST_WRITE = 5.0
+"""Seconds in which a master that is told to end stores what nobody waits for."""
+GAP = 10.0
+"""Seconds between two looks at the clock beyond which it was set, or this process was stopped (ticks come each second)."""
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +63,7 @@ class Master:
         self._durable = 0
         self._due = float("inf")
         self._last_write = 0.0
+        self._looked = clock()
         self._written = b""
         self._wake = asyncio.Event()
         self._moved = Broadcast()
@@ -71,14 +76,14 @@ class Master:
         try:
             await self._commit_forever()
         except asyncio.CancelledError:
-            await self._commit()
+            await self._last_commit()
             raise
         finally:
             ticks.cancel()
 
     def changed(self, hurry: Hurry = Hurry.GROUPED) -> int:
         """Draws the consequences of what was put into the state. Returns the change's number, for `durable`."""
-        settle(self.state, self.clock())
+        settle(self.state, self._look())
         if views.say(self.state) is not self.state.said:
             hurry = Hurry.NOW
         self._moved.tell()
@@ -125,6 +130,14 @@ class Master:
             await self._committed.wait(left)
         return directive
 
+    def _look(self) -> float:
+        now = self.clock()
+        gap, self._looked = now - self._looked, now
+        if not -GAP < gap < GAP:
+            log.warning("the clock was set, or this process was stopped", seconds=round(gap))
+            self.state.excuse(gap)
+        return now
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
@@ -143,27 +156,43 @@ class Master:
             await self._commit()
 
     async def _commit(self) -> None:
-        change, self._due = self._change, float("inf")
+        change, self._due, self._last_write = self._change, float("inf"), time.monotonic()
         self.state.said = views.say(self.state)
         document = self.state.document()
         text = document.to_json()
         if text != self._written:
             await self._write(text)
-        self._last_write = time.monotonic()
         self._written, self._durable = text, change
         self.stored, self.published = document, document.said
         self._committed.tell()
 
+    async def _last_commit(self) -> None:
+        """What changed since the last one; whoever was answered is stored already."""
+        try:
+            async with asyncio.timeout(LAST_WRITE):
+                await self._commit()
+        except TimeoutError:
+            log.warning("the last progress is not stored: the store did not answer", seconds=LAST_WRITE)
+
     async def _write(self, text: bytes) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._store.save, text)
+                await self._save(text)
             except UnavailableError as error:
                 log.warning("state not stored, trying again", error=str(error))
                 await asyncio.sleep(RETRY)
             else:
                 self.commits += 1
                 return
+
+    async def _save(self, text: bytes) -> None:
+        # Cancelled or not, to its end: the store takes one document at a time.
+        saving = asyncio.create_task(asyncio.to_thread(self._store.save, text))
+        try:
+            await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            await asyncio.gather(saving, return_exceptions=True)
+            raise
 
 
 class Broadcast:

@@ -167,6 +167,11 @@ class JobState:
             history=self.history,
         )
 
+    def excuse(self, seconds: float) -> None:
+        """So long nobody listened to the nodes, or by so much the clock was set: that is no silence of theirs."""
+        self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
+        self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
+
     @property
     def chief(self) -> Node | None:
         """The node that has the chief's rank now."""

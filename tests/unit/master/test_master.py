@@ -1,0 +1,129 @@
+"""The master's loop: one write at a time, not too many of them, an end in time, and clocks that jump."""
+
+import asyncio
+import itertools
+import threading
+import time
+
+import pytest
+
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.master import master as module
+from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state import messages
+from edl_workflows.master.state.job import JobDocument, JobState, Steps
+from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.protocol.nodes import NodeRef, Registration
+
+SETTINGS = JobSettings("job", "default", parse_nodes("worker=1"), timeouts=Timeouts(heartbeat=60.0))
+WORKER = NodeRef(type="worker", id=0)
+
+
+class SlowStore:
+    """Takes its time, and sees whether it is called while it works."""
+
+    place = "memory"
+
+    def __init__(self, seconds: float, interval: float = 0.0) -> None:
+        self.interval = interval
+        self.seconds = seconds
+        self.document = b""
+        self.begun: list[float] = []
+        self.overlaps = 0
+        self.writing = threading.Event()
+        self._alone = threading.Lock()
+
+    def load(self) -> bytes | None:
+        return None
+
+    def save(self, document: bytes) -> None:
+        self.begun.append(time.monotonic())
+        self.overlaps += not self._alone.acquire(blocking=False)
+        self.writing.set()
+        time.sleep(self.seconds)
+        self.document = document
+        self._alone.release()
+
+
+class AbsentStore(SlowStore):
+    """Never takes anything."""
+
+    def save(self, document: bytes) -> None:
+        raise UnavailableError("nobody there")
+
+
+async def _end(running: asyncio.Task[None]) -> None:
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def test_a_master_that_ends_lets_its_write_end_before_the_last_one() -> None:
+    """Two writes at once would mix two documents in a file; what changed during the first is in the last."""
+
+    async def main() -> None:
+        store = SlowStore(0.2)
+        master = Master(JobState(SETTINGS), store)
+        running = asyncio.create_task(master.run())
+        assert await asyncio.to_thread(store.writing.wait, 5)
+        master.state.steps = Steps(step=7)
+        await _end(running)
+        assert store.overlaps == 0
+        assert JobDocument.from_json(store.document).steps.step == 7
+
+    asyncio.run(main())
+
+
+def test_a_master_that_ends_does_not_wait_for_an_absent_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the API server goes first, the master ends by itself, not by SIGKILL."""
+    monkeypatch.setattr(module, "LAST_WRITE", 0.2)
+
+    async def main() -> None:
+        running = asyncio.create_task(Master(JobState(SETTINGS), AbsentStore(0.0)).run())
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await _end(running)
+
+    asyncio.run(main())
+
+
+def test_changes_during_a_write_wait_their_time() -> None:
+    """Writes without hurry begin an interval apart, however many changes there are."""
+
+    async def main() -> None:
+        store = SlowStore(0.05, interval=0.3)
+        master = Master(JobState(SETTINGS), store)
+        running = asyncio.create_task(master.run())
+        await master.durable(master.touched(Hurry.NOW))
+        for step in range(100):
+            master.state.steps = Steps(step=step)
+            master.touched(Hurry.GROUPED)
+            await asyncio.sleep(0.01)
+        regular = store.begun[:]
+        await _end(running)
+        assert len(regular) >= 3
+        assert min(after - before for before, after in itertools.pairwise(regular)) > 0.25
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("gap", [3600.0, -3600.0])
+def test_a_clock_that_jumps_is_no_silence_of_the_nodes(gap: float) -> None:
+    """After a machine's sleep or a set clock, nodes have all their time again, no more and no less."""
+    now = 1000.0
+    master = Master(JobState(SETTINGS), SlowStore(0.0), clock=lambda: now)
+    master.changed()
+    messages.register(master.state, Registration(node=WORKER, rank=0, incarnation="a"), now)
+    master.changed()
+    now += gap
+    master.changed()
+    assert _lives(master)
+    for _ in range(7):
+        now += 9
+        master.changed()
+    assert not _lives(master)
+
+
+def _lives(master: Master) -> bool:
+    node = master.state.nodes.find(WORKER.type, WORKER.id)
+    return node is not None and node.live
