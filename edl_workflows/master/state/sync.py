@@ -1,6 +1,6 @@
 """Sync groups and barriers between workers (upstream's ``join_sync``, ``sync_finished`` and ``barrier``)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from edl_workflows.exceptions import InvalidError
@@ -15,7 +15,7 @@ class Group:
     """Workers that wait for each other.
 
     Attributes:
-        members: those that ran at the first join.
+        members: those that ran at the first join; none once all have joined, which holds for good.
         joined: those that reached the point.
     """
 
@@ -31,7 +31,7 @@ class Sync:
     barriers: tuple[str, ...] = ()
 
 
-def join(sync: Sync, name: str, node: str, running: Iterable[str]) -> Sync:
+def join(sync: Sync, name: str, node: str, running: Collection[str]) -> Sync:
     """A worker reached the point. Repeatable.
 
     Raises:
@@ -42,18 +42,26 @@ def join(sync: Sync, name: str, node: str, running: Iterable[str]) -> Sync:
         if len(sync.groups) >= MAX_NAMES:
             raise InvalidError(f"sync group {name!r}: the job has {MAX_NAMES} groups, the most there can be")
         group = Group(tuple(sorted({*running, node})))
-    if node in group.joined:
+    if node in group.joined or not group.members:
         return sync
-    return replace(sync, groups={**sync.groups, name: replace(group, joined=(*group.joined, node))})
+    group = replace(group, joined=(*group.joined, node))
+    if not _missing(group, running):
+        group = Group(())  # a thousand groups of all workers would not fit into the stored state
+    return replace(sync, groups={**sync.groups, name: group})
 
 
-def state(sync: Sync, name: str, running: Iterable[str]) -> SyncState:
+def state(sync: Sync, name: str, running: Collection[str]) -> SyncState:
     """Whether all of the group have joined; a worker that ended has left it."""
     group = sync.groups.get(name)
     if group is None:
         return SyncState(finished=False)
-    missing = [node for node in group.members if node in set(running) and node not in group.joined]
+    missing = _missing(group, running)
     return SyncState(finished=not missing, missing=missing)
+
+
+def _missing(group: Group, running: Collection[str]) -> list[str]:
+    present = set(running) - set(group.joined)
+    return [node for node in group.members if node in present]
 
 
 def open_barrier(sync: Sync, name: str) -> Sync:
