@@ -53,11 +53,14 @@ def pods(state: JobState, seen: Iterable[PodSeen], now: float) -> None:
 def pod_plans_seen(state: JobState, phases: dict[str, Phase | None], now: float) -> None:
     """The job's auto ScalePlans by name."""
     for plan in state.pod_plans.open:
-        phase = phases.get(plan.name(state.settings.name))
+        name = plan.name(state.settings.name)
+        phase = phases.get(name)
         if phase is Phase.SUCCEEDED:
             state.pod_plans = pod_plans.carried_out(state.pod_plans, state.nodes, plan.number, now)
-        elif phase is Phase.FAILED:
+        elif phase is Phase.FAILED or (plan.seen and name not in phases):
             state.pod_plans = pod_plans.refused(state.pod_plans, state.nodes, plan.number, now)
+        elif name in phases and not plan.seen:
+            state.pod_plans = pod_plans.seen(state.pod_plans, plan.number)
 
 
 def plans(state: JobState, seen: Iterable[PlanSeen]) -> None:

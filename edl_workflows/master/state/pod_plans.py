@@ -14,11 +14,12 @@ RETRY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PodPlan:
-    """One auto ScalePlan: nodes to make and to remove, by (type, id)."""
+    """One auto ScalePlan: nodes to make and to remove, by (type, id). `seen`: it was in the cluster."""
 
     number: int
     create: tuple[tuple[str, int], ...]
     remove: tuple[tuple[str, int], ...]
+    seen: bool = False
 
     def name(self, job: str) -> str:
         """Name of its ScalePlan, as upstream's ElasticJobScaler names them."""
@@ -59,8 +60,13 @@ def carried_out(plans: PodPlans, registry: NodeRegistry, number: int, now: float
     return replace(plans, open=tuple(plan for plan in plans.open if plan.number != number))
 
 
+def seen(plans: PodPlans, number: int) -> PodPlans:
+    """A plan is in the cluster."""
+    return replace(plans, open=tuple(replace(p, seen=True) if p.number == number else p for p in plans.open))
+
+
 def refused(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
-    """A plan failed: what it asked for is asked for again, a while later."""
+    """A plan failed or was deleted: what it asked for is asked for again, a while later."""
     for plan in plans.open:
         if plan.number == number:
             for node in _known(registry, plan.create):

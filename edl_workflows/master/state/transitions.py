@@ -89,7 +89,8 @@ def _forget_ended(state: JobState) -> None:
             if (node.asked or node.pod) and state.watches_pods:
                 over = node.pod is PodState.GONE
         else:
-            over = node.status.final and node.replaced_by >= 0 and not node.removal_asked
+            there = node.pod is PodState.THERE or (node.removal_asked and node.pod is not PodState.GONE)
+            over = node.status.final and node.replaced_by >= 0 and not there
         if over:
             state.nodes.forget(node)
 

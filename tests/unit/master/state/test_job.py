@@ -334,6 +334,34 @@ def test_silent_nodes_count_as_failed_and_their_pods_go() -> None:
     assert ("worker", 1) in {ref for plan in job.plans.values() for ref in plan.remove}
 
 
+def test_nodes_that_were_lost_are_forgotten_when_their_pods_are_gone() -> None:
+    """However many workers a long job loses, its state does not grow; a pod that may still run is not forgotten."""
+    job = _job(heartbeat=60.0)
+    for lost in (1, 2, 3):
+        for _ in range(4):
+            job.now += 20
+            for ref in sorted(job.pods):
+                if ref != ("worker", lost):
+                    job.act(ref)
+        job.observe()
+        assert job.state.nodes.find("worker", lost) is not None
+        job.calm(5)
+        assert ("worker", lost) not in job.pods
+    assert {str(node) for node in job.state.nodes} == {"ps-0", "ps-1", "worker-0", "worker-4"}
+
+
+def test_a_plan_of_the_master_that_somebody_deletes_is_made_again() -> None:
+    """Nodes whose ScalePlan was deleted before it was carried out are asked for by another one."""
+    job = SimulatedJob(JobSettings("job", "default", parse_nodes("ps=1,worker=1")), 1000)
+    job.observe()
+    job.delete_plan("job-scaleplan-1")
+    job.observe()
+    job.now += 11
+    job.calm(3)
+    assert "job-scaleplan-2" in job.plans
+    assert job.state.versions.settled
+
+
 def test_a_critical_node_pending_for_too_long_fails_the_job() -> None:
     """A job that can't get its nodes says so."""
     roles = {"ps": Role(replicas=1), "worker": Role(replicas=1)}
