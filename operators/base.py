@@ -71,6 +71,7 @@ class StageTask(BaseOperator):
 
     _handle: "Handle | None" = None
     _ti: Any = None
+    _killed_early = False
     link: str = ""
     """Where a user sees the object; set when the stage began."""
 
@@ -205,21 +206,21 @@ class StageOperator(StageTask):
 
     def execute(self, context: "Context") -> dict[str, Any]:
         """Begin the stage, or find it begun by an earlier attempt, and see it through."""
-        from edl_workflows.stages.goals import Done, Waiting
+        from edl_workflows.stages.goals import Done
 
         self._ti = context["ti"]
         with raised_for_airflow():
-            handle = self.begin(context)
-            self._remember(context, handle, delivered=False)
             try:
-                result = self.look(handle)
-                if isinstance(result, Waiting):
-                    result = self._see_through(context, handle, result)
+                result = self._pursue(context)
             except AirflowTaskTimeout:
                 self._cancel()
                 raise
             except EdlError as error:
                 raise self.failure(error) from error
+            except Exception:
+                if self._last_attempt():
+                    self._cancel()
+                raise
             if isinstance(result, Done):
                 return self.deliver(context, result.outputs)
             raise self.failure(result.error)
@@ -233,6 +234,8 @@ class StageOperator(StageTask):
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
             self._handle, _ = self._recall(context)
+            if (outputs := self._reached()) is not None:
+                return self.deliver(context, outputs)
             self._cancel()
             what = self._handle or f"task {self.task_id}"
             raise AirflowStageTimeoutError(
@@ -265,7 +268,12 @@ class StageOperator(StageTask):
 
         Called in a signal handler, amid whatever the task was doing: a thread of its own holds none of its locks.
         """
-        if self._handle is None or self.on_kill_action == "keep":
+        if self._handle is None:
+            self._killed_early = (
+                True  # `execute` goes on after this handler: it looks when something was made
+            )
+            return
+        if self.on_kill_action == "keep":
             return
         thread = threading.Thread(target=self._cancel_if_killed, name="on_kill", daemon=True)
         thread.start()
@@ -276,6 +284,29 @@ class StageOperator(StageTask):
         handle, delivered = self._recall(context)
         known = handle.name if handle is not None and not delivered else ""
         return replace(super().identity(context), known=known, rerun=delivered)
+
+    def _pursue(self, context: "Context") -> "Done | Failed":
+        from edl_workflows.stages.goals import Waiting
+
+        handle = self.begin(context)
+        if self._killed_early:
+            self._cancel_if_killed()
+        self._remember(context, handle, delivered=False)
+        result = self.look(handle)
+        return self._see_through(context, handle, result) if isinstance(result, Waiting) else result
+
+    def _reached(self) -> "Outputs | None":
+        """The outputs if the goal was reached while nobody waited; None also where the cluster can't be asked."""
+        from edl_workflows.stages.goals import Done
+
+        if self._handle is None:
+            return None
+        try:
+            result = self.look(self._handle)
+        except EdlError:
+            self.log.exception("Can't tell whether %s has reached its goal", self._handle)
+            return None
+        return result.outputs if isinstance(result, Done) else None
 
     def _see_through(self, context: "Context", handle: "Handle", now: "Waiting") -> "Done | Failed":
         from edl_workflows.stages import driver

@@ -111,10 +111,14 @@ class ElasticJobHook(KubernetesHook):
     def link(self, kind: str, namespace: str, name: str) -> str:
         """Where a user sees the object: the connection's dashboard, else the command that shows it."""
         self.load()
-        template = self.conn_extras.get("edl_dashboard_url")
-        if not template:
-            return f"kubectl --namespace {namespace} describe {kind.lower()} {name}"
-        return str(template).format(kind=kind.lower(), namespace=namespace, name=name)
+        command = f"kubectl --namespace {namespace} describe {kind.lower()} {name}"
+        template = str(self.conn_extras.get("edl_dashboard_url") or command)
+        try:
+            return template.format(kind=kind.lower(), namespace=namespace, name=name)
+        except (LookupError, ValueError, AttributeError) as error:
+            # The object is made by now: no task fails for a link.
+            self.log.warning("edl_dashboard_url of the connection %r is no template: %r", self.conn_id, error)
+            return command
 
     def _key(self) -> str:
         # By content, not by id: a connection that was edited, or one of another team with the same id, is another watch.

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferralError, TaskDeferred
 
-from edl_workflows.exceptions import StageTimeoutError
+from edl_workflows.exceptions import JobDisappearedError, StageTimeoutError
+from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.operators import base
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
 
@@ -90,6 +93,46 @@ def test_airflows_timeout_cancels(connection: None, cluster: Cluster) -> None:
     with pytest.raises(StageTimeoutError, match="mnist"):
         operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context(store))
     assert not jobs(cluster)
+
+
+def test_a_job_that_succeeded_while_no_triggerer_ran(connection: None, cluster: Cluster) -> None:
+    """Its result is the task's, although nobody waited for it."""
+    store = Store()
+    deferred(store)
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Succeeded"})
+
+    told = operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context(store))
+
+    assert told["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize(("state", "lives"), [("failed", False), ("running", True)])
+def test_a_kill_before_the_job_was_made(
+    connection: None, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, state: str, lives: bool
+) -> None:
+    """Airflow's signal handler returns and the task goes on for seconds: what it then makes is cancelled."""
+    monkeypatch.setattr(base, "task_state", lambda _ti: state)
+    task = operator()
+    task.on_kill()
+
+    with pytest.raises((TaskDeferred, JobDisappearedError)):
+        task.execute(context(Store()))
+    assert ("mnist" in jobs(cluster)) is lives
+
+
+@pytest.mark.parametrize(
+    ("attempt", "lives"), [(1, True), (2, False)], ids=["retries are left", "last attempt"]
+)
+def test_an_accident_after_the_job_was_made(
+    connection: None, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, attempt: int, lives: bool
+) -> None:
+    """As any failure: the next attempt goes on with the job; if there is none, nothing is left behind."""
+    store = Store()
+    monkeypatch.setattr(store, "set", lambda _key, _value: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        operator().execute(context(store, try_number=attempt))
+    assert ("mnist" in jobs(cluster)) is lives
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,13 @@ def test_the_link_is_the_dashboard_of_the_connection_or_a_command(monkeypatch: p
         hook(monkeypatch, {}).link("ElasticJob", "ml", "mnist")
         == "kubectl --namespace ml describe elasticjob mnist"
     )
+
+
+@pytest.mark.parametrize(
+    "url", ["https://dash.example/{cluster}", "https://dash.example/{", "{0}", "{name.x}"]
+)
+def test_a_malformed_dashboard_fails_no_task(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """The job is there already when the link is worked out."""
+    made = hook(monkeypatch, {"edl_dashboard_url": url})
+
+    assert made.link("ElasticJob", "ml", "mnist").startswith("kubectl")
