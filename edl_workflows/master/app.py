@@ -155,6 +155,7 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/datasets")
     async def register(message: DatasetParams) -> DatasetProgress:
+        master.check_room(len(message.model_dump_json(exclude_defaults=True)))
         progress = shards.register(message)
         await master.durable(master.changed(Hurry.NOW))
         return progress

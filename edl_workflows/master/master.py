@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import structlog
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.master.state import views
 from edl_workflows.master.state.history import extend
 from edl_workflows.master.state.job import JobDocument, JobState
@@ -22,6 +22,8 @@ from edl_workflows.protocol.nodes import Directive, NodeRef
 
 TICK = 1.0
 """Seconds between two looks at time-outs."""
+_COPIES = 6
+"""How often what is known of a partition stands in the state: as parameter, position, lease, and once a checkpoint kept."""
 LAZY = 5.0
 """Seconds within which mere progress is stored."""
 RETRY = 0.5
@@ -98,6 +100,22 @@ class Master:
             self._due = due
             self._wake.set()
         return self._change
+
+    def check_room(self, size: int) -> None:
+        """See that the state will fit where it is stored with a further data set.
+
+        Args:
+            size: bytes of its parameters.
+
+        Raises:
+            InvalidError: it may not. Once the state did not fit, the master could go on for no job at all.
+        """
+        wanted = len(self._written) + _COPIES * size
+        if wanted > self._store.capacity:
+            raise InvalidError(
+                f"the job's state would have some {wanted} bytes with this data set, more than fit into {self._store.place} "
+                f"({self._store.capacity}): register fewer partitions, or partitions with shorter names"
+            )
 
     async def durable(self, change: int) -> None:
         """Waits until a change is stored."""

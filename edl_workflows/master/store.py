@@ -21,6 +21,8 @@ class Store(Protocol):
 
     interval: float
     """Seconds between two writes when there is no hurry."""
+    capacity: int
+    """Bytes that a document may have."""
 
     @property
     def place(self) -> str:
@@ -46,6 +48,7 @@ class FileStore:
     """
 
     interval = 0.05
+    capacity = 2**30
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -86,6 +89,7 @@ class ConfigMapStore:
     """
 
     interval = 1.0
+    capacity = MAX_CONFIG_MAP
 
     def __init__(self, cluster: Cluster, job: str) -> None:
         self._cluster = cluster

@@ -104,7 +104,8 @@ def test_values_that_json_does_not_have_are_refused(row: str, api: Api) -> None:
 )
 def test_a_forged_continue_token_is_refused(token: bytes, api: Api) -> None:
     """It comes back from clients, and so may be anything."""
-    answer = api.raw("GET", PODS, **{"limit": 1, "continue": base64.urlsafe_b64encode(token).decode()})
+    query: dict[str, Any] = {"limit": 1, "continue": base64.urlsafe_b64encode(token).decode()}
+    answer = api.raw("GET", PODS, **query)
 
     assert answer.status_code == 400, answer.text
 

@@ -27,6 +27,7 @@ class GatedStore:
 
     interval = 0.0
     place = "memory"
+    capacity = 100_000
 
     def __init__(self) -> None:
         self.document: bytes | None = None
@@ -352,3 +353,19 @@ def test_a_loss_that_diverged_does_not_stop_the_reports() -> None:
     )
 
     assert report.loss is None
+
+
+def test_a_data_set_that_does_not_fit_into_the_state_is_refused() -> None:
+    """The state of a job has its bounds in a cluster; a data set beyond them must not take the master along."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        partitions = {f"partition-{n:05d}": {"start": 0, "end": 1} for n in range(2000)}
+        message = {"name": "stream", "splitter": "streaming", "shard_size": 1, "partitions": partitions}
+        response = await it.client.post("/v1/datasets", json=message)
+        assert response.status_code == 400
+        assert "more than fit into memory" in response.json()["error"]
+        few = dict(list(partitions.items())[:100])
+        assert (await it.post("/v1/datasets", **(message | {"partitions": few})))["state"] == "ok"
+
+    with_master(test)

@@ -24,6 +24,7 @@ class SlowStore:
     """Takes its time, and sees whether it is called while it works."""
 
     place = "memory"
+    capacity = 10**6
 
     def __init__(self, seconds: float, interval: float = 0.0) -> None:
         self.interval = interval
