@@ -93,7 +93,7 @@ def checkpoint(
     from edl_workflows.stages.checkpoint import CHECKPOINT, CheckpointRequest
 
     cluster = connect(kubeconfig, context, namespace)
-    show(run(cluster, CHECKPOINT, CheckpointRequest(job=name), wait=wait, timeout=timeout), output)
+    show(run(cluster, CHECKPOINT, CheckpointRequest.of({"job": name}), wait=wait, timeout=timeout), output)
 
 
 @app.command()
@@ -111,7 +111,10 @@ def suspend(
     from edl_workflows.stages.suspend import SUSPEND, SuspendRequest
 
     cluster = connect(kubeconfig, context, namespace)
-    show(run(cluster, SUSPEND, SuspendRequest(name=name, kind=kind), wait=wait, timeout=timeout), output)
+    show(
+        run(cluster, SUSPEND, SuspendRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout),
+        output,
+    )
 
 
 @app.command()
@@ -129,4 +132,7 @@ def resume(
     from edl_workflows.stages.suspend import RESUME, ResumeRequest
 
     cluster = connect(kubeconfig, context, namespace)
-    show(run(cluster, RESUME, ResumeRequest(name=name, kind=kind), wait=wait, timeout=timeout), output)
+    show(
+        run(cluster, RESUME, ResumeRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout),
+        output,
+    )

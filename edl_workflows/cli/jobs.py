@@ -260,7 +260,7 @@ def delete(
 
     cluster = connect(kubeconfig, context, namespace)
     client.get(cluster, resource_of(kind), name)  # a person who mistypes a name wants to know
-    run(cluster, DELETE, DeleteRequest(name=name, kind=kind), wait=wait, timeout=timeout)
+    run(cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout)
     typer.echo(f"{kind} {cluster.namespace}/{name} deleted")
 
 

@@ -263,7 +263,7 @@ def _request(
     content_type: str = transport.JSON,
 ) -> Request:
     if not name:  # the collection's path: a DELETE there deletes all objects
-        raise InvalidError(f"cannot {verb} a {resource.kind} without a name; give one")
+        raise InvalidError(f"cannot {verb} {resource.kind}: it has no name; give one")
     where = _namespace(cluster, resource, namespace)
     suffix = f" ({subresource})" if subresource else ""
     return Request(

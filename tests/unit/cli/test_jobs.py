@@ -122,6 +122,11 @@ def test_suspend_and_resume(edl: Edl, manifest: Path, cluster: Cluster) -> None:
         pytest.param(["scale", "nobody", "worker=many"], 2, "worker=many", id="no-count"),
         pytest.param(["wait", "nobody", "--timeout", "0.2"], 8, "is not there yet", id="time-out"),
         pytest.param(["timeline", "nobody"], 3, "nobody", id="timeline-no-job"),
+        pytest.param(["checkpoint", ""], 2, "job", id="checkpoint-no-name"),
+        pytest.param(["suspend", ""], 2, "name", id="suspend-no-name"),
+        pytest.param(["resume", ""], 2, "name", id="resume-no-name"),
+        pytest.param(["delete", ".."], 2, "'..'", id="no-name-at-all"),
+        pytest.param(["wait", "x", "--kind", "ScalePlan"], 2, "no job", id="wait-for-a-plan"),
         pytest.param(["get", "x", "--kind", "Pod"], 2, "Pod", id="no-kind-of-ours"),
     ],
 )
