@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 
 MANIFEST = "MANIFEST.json"
+MAX_MANIFEST_BYTES = 64 * 2**20
+"""Some 400,000 files' entries."""
 _PREFIX = "checkpoint-"
 _UNFINISHED = ".unfinished-"
 FOLLOW_SECONDS = 1.0
@@ -55,9 +58,9 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    step: int = Field(ge=0)
-    published_ns: int = Field(ge=0)
-    files: dict[str, FileEntry]
+    step: int = Field(ge=0, lt=2**63)
+    published_ns: int = Field(ge=0, lt=2**63)
+    files: dict[str, FileEntry] = Field(min_length=1)
 
 
 class CheckpointStore:
@@ -159,8 +162,11 @@ def verify(path: Path) -> CheckpointRef:
         CheckpointError: it is missing, torn or changed; the message says which file.
     """
     manifest = _manifest(path)
+    root = path.resolve()
     for name, entry in manifest.files.items():
         file = path / name
+        if not file.resolve().is_relative_to(root):
+            raise CheckpointError(f"{file}: is a link that leads out of the checkpoint")
         try:
             size = file.stat().st_size
             digest = _sha256(file) if size == entry.size else ""
@@ -176,13 +182,19 @@ def verify(path: Path) -> CheckpointRef:
 def _manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
+        found = file.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_MANIFEST_BYTES:
+            raise CheckpointError(f"{file}: is no file, or has more than {MAX_MANIFEST_BYTES >> 20} MiB")
         manifest = Manifest.model_validate_json(file.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{file}: no complete checkpoint: {error}") from error
     except ValidationError as error:
-        raise CheckpointError(f"{file}: the manifest is damaged: {error}") from error
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise CheckpointError(f"{file}: the manifest is damaged: {where}: {first['msg']}") from error
     for name in manifest.files:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        inner = Path(name)
+        if not inner.parts or inner.is_absolute() or ".." in inner.parts or "\0" in name:
             raise CheckpointError(f"{file}: names {name!r}, which lies outside of the checkpoint")
     return manifest
 

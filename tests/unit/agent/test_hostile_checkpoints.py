@@ -1,0 +1,81 @@
+"""Checkpoints that a disk, a user or an attacker has changed: one clear error, and never a file from elsewhere."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_workflows.agent.checkpoints import MANIFEST, CheckpointStore, verify
+from edl_workflows.exceptions import CheckpointError
+
+
+def with_manifest(**changes: Any) -> Callable[[Path], None]:
+    def change(checkpoint: Path) -> None:
+        manifest = json.loads((checkpoint / MANIFEST).read_text())
+        (checkpoint / MANIFEST).write_text(json.dumps(manifest | changes))
+
+    return change
+
+
+def with_file_named(name: str) -> Callable[[Path], None]:
+    def change(checkpoint: Path) -> None:
+        entry = json.loads((checkpoint / MANIFEST).read_text())["files"]["model"]
+        with_manifest(files={name: entry})(checkpoint)
+
+    return change
+
+
+def replaced(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(checkpoint: Path) -> None:
+        (checkpoint / name).unlink()
+        make(checkpoint / name)
+
+    return change
+
+
+def linked_outside(path: Path) -> None:
+    outside = path.parent.parent / "outside"
+    outside.write_bytes(b"weights")  # the very same content
+    path.symlink_to(outside)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "file above": (with_file_named("../../model"), "outside of the checkpoint"),
+    "absolute file": (with_file_named("/etc/passwd"), "outside of the checkpoint"),
+    "the folder itself": (with_file_named("."), "outside of the checkpoint"),
+    "null character": (with_file_named("a\0b"), "outside of the checkpoint"),
+    "link out": (replaced("model", linked_outside), "a link that leads out of the checkpoint"),
+    "no files": (with_manifest(files={}), "the manifest is damaged: files: "),
+    "negative step": (with_manifest(step=-1), "the manifest is damaged: step: "),
+    "endless step": (with_manifest(step=10**40), "the manifest is damaged: step: "),
+    "cut off": (replaced(MANIFEST, lambda f: f.write_text('{"step": 1')), "the manifest is damaged: the document: "),
+    "too deep": (replaced(MANIFEST, lambda f: f.write_text("[" * 10**6)), "the manifest is damaged: the document: "),
+    "no UTF-8": (replaced(MANIFEST, lambda f: f.write_bytes(b"\xff")), "the manifest is damaged: the document: "),
+    "endless manifest": (replaced(MANIFEST, lambda f: f.symlink_to("/dev/zero")), "is no file"),
+    "pipe as manifest": (replaced(MANIFEST, os.mkfifo), "is no file"),
+    "pipe as file": (replaced("model", os.mkfifo), "torn"),
+    "folder as manifest": (replaced(MANIFEST, Path.mkdir), "is no file"),
+    "torn": (replaced("model", lambda f: f.write_bytes(b"w")), "torn: 1 bytes where the manifest says 7"),
+    "changed": (replaced("model", lambda f: f.write_bytes(b"WEIGHTS")), "its SHA-256 is not the manifest's"),
+    "gone": (replaced("model", lambda f: None), "a file of the checkpoint is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", CHANGES)
+def test_a_changed_checkpoint_is_refused_and_the_one_before_wins(row: str, tmp_path: Path) -> None:
+    """The error is one line that names the file and what is wrong; a restore takes the newest that is whole."""
+    change, says = CHANGES[row]
+    store = CheckpointStore(tmp_path / "checkpoints")
+    whole = store.publish(1, lambda folder: (folder / "model").write_bytes(b"weights"))
+    changed = store.publish(2, lambda folder: (folder / "model").write_bytes(b"weights"))
+    change(Path(changed.uri))
+
+    with pytest.raises(CheckpointError, match=says) as refused:
+        verify(Path(changed.uri))
+
+    assert changed.uri in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert store.newest() == whole
