@@ -21,7 +21,7 @@ PORT_VARIABLE_PREFIX = "EDL_PORT_"
 NAMESPACE_VARIABLE = "EDL_POD_NAMESPACE"
 
 _AUTHORITY = re.compile(
-    r"^(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<host>[^/:]+):(?P<port>\d+)(?P<rest>/.*)?$", re.I
+    r"^(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<host>[^/:]+):(?P<port>\d+)(?P<rest>/.*)?$", re.IGNORECASE
 )
 _ZONE = ".cluster.local"
 
