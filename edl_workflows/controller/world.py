@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import structlog
 
 from edl_workflows.exceptions import EdlError
-from edl_workflows.jobs.kinds import Api, Source
+from edl_workflows.jobs.kinds import Source
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import ApiResource, Object, Scope, key_of
+from edl_workflows.kube.resources import Object, Scope, key_of
 
 log = structlog.get_logger(__name__)
 
@@ -28,11 +28,6 @@ class Group(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.job}"
-
-
-def api_resource(api: Api) -> ApiResource:
-    """The client's resource of a registry's API type."""
-    return ApiResource(api.group, api.version, api.plural, api.kind)
 
 
 def group_of(source: Source, obj: Mapping[str, Any]) -> Group | None:
@@ -120,7 +115,7 @@ class World:
         return self._sources.get((obj.get("apiVersion", ""), obj.get("kind", "")))
 
     def _informer(self, cluster: ClusterSource, namespace: str, source: Source) -> Informer:
-        scope = Scope(api_resource(source.api), namespace, label_selector=source.selector)
+        scope = Scope(source.api, namespace, label_selector=source.selector)
 
         def index(obj: Object) -> list[str]:
             group = group_of(source, obj)

@@ -18,7 +18,7 @@ from edl_workflows.demo.airflow import Airflow
 from edl_workflows.demo.processes import Child
 from edl_workflows.demo.progress import Display, Moment, TaskState, display, task_states
 from edl_workflows.exceptions import StageTimeoutError, UnavailableError
-from edl_workflows.jobs.kinds import ELASTIC_JOBS, SCALE_PLANS, kind_of
+from edl_workflows.jobs.kinds import ELASTIC_JOBS, kind_of
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client, resources
@@ -176,9 +176,7 @@ class _Watcher:
         return views
 
     def _plans(self) -> list[ScalePlan]:
-        scope = resources.Scope(
-            resources.of_kind(SCALE_PLANS.api.api_version, SCALE_PLANS.api.kind), NAMESPACE
-        )
+        scope = resources.Scope(resources.SCALE_PLANS, NAMESPACE)
         plans = [ScalePlan.parse(item) for item in client.list_objects(self._cluster, scope).items]
         return sorted(plans, key=lambda plan: str(plan.metadata.creation_timestamp))
 

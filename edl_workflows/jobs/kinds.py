@@ -12,6 +12,7 @@ from typing import Any
 from edl_workflows.exceptions import InvalidError, ManifestError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, merge_patch
+from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.elastic_job import model as elastic_job
 from edl_workflows.jobs.elastic_job.crd import OPTIONS as ELASTIC_JOB_CRD
 from edl_workflows.jobs.elastic_job.reconcile import reconcile as reconcile_elastic_job
@@ -25,21 +26,6 @@ from edl_workflows.jobs.view import JobView
 
 
 @dataclass(frozen=True)
-class Api:
-    """A namespaced resource type of the Kubernetes API."""
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-
-    @property
-    def api_version(self) -> str:
-        """``group/version``, or ``v1`` of the core group."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-
-@dataclass(frozen=True)
 class Source:
     """A resource type to watch.
 
@@ -48,7 +34,7 @@ class Source:
         selector: label selector of the LIST and the WATCH; "" for all.
     """
 
-    api: Api
+    api: ApiResource
     job_of: Callable[[Manifest], str]
     selector: str = ""
 
@@ -127,11 +113,13 @@ def _by_owner_job(manifest: Manifest) -> str:
 
 
 def _owned(group: str, version: str, plural: str, kind: str) -> Source:
-    return Source(Api(group, version, plural, kind), _by_label, selector=names.JOB_LABEL)
+    return Source(ApiResource(group, version, plural, kind), _by_label, selector=names.JOB_LABEL)
 
 
-ELASTIC_JOBS = Source(Api(names.GROUP, names.VERSION, elastic_job.PLURAL, elastic_job.KIND), _by_name)
-SCALE_PLANS = Source(Api(names.GROUP, names.VERSION, scale_plan.PLURAL, scale_plan.KIND), _by_owner_job)
+ELASTIC_JOBS = Source(ApiResource(names.GROUP, names.VERSION, elastic_job.PLURAL, elastic_job.KIND), _by_name)
+SCALE_PLANS = Source(
+    ApiResource(names.GROUP, names.VERSION, scale_plan.PLURAL, scale_plan.KIND), _by_owner_job
+)
 PODS = _owned("", "v1", "pods", "Pod")
 SERVICES = _owned("", "v1", "services", "Service")
 SECRETS = _owned("", "v1", "secrets", "Secret")

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from edl_workflows.exceptions import InvalidError, NotFoundError
+from edl_workflows.jobs.api import ApiResource
 from edl_workflows.kube import resources, transport
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.errors import ExpiredError
-from edl_workflows.kube.resources import ApiResource, Object, Scope
+from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.kube.transport import Request
 
 PAGE_SIZE = 500

@@ -1,62 +1,18 @@
-"""Which kinds we talk about and where an API server serves them. No requests here."""
+"""Which kinds we talk about, and what is told of their objects: keys, versions, scopes. No requests here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
+from edl_workflows.jobs.api import ApiResource
 
 ALL_NAMESPACES = ""
 """As a namespace to list or watch: all of them."""
 
 Object = dict[str, Any]
 """An object as it stands in a manifest. What a cache hands out must not be changed."""
-
-
-@dataclass(frozen=True)
-class ApiResource:
-    """One kind as the API serves it (discovery's APIResource).
-
-    Attributes:
-        group: "" for the core group.
-        version: as ``v1``.
-        plural: as ``pods``; the path segment.
-        kind: as ``Pod``; what manifests say.
-        namespaced: whether objects live in a namespace.
-    """
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool = True
-
-    @property
-    def api_version(self) -> str:
-        """What a manifest's ``apiVersion`` says."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    def path(self, namespace: str = ALL_NAMESPACES, name: str = "", subresource: str = "") -> str:
-        """URL path of the collection, an object or a subresource of it.
-
-        Raises:
-            InvalidError: namespace or name is ``.`` or ``..``: HTTP clients shorten such a path, to that of another object.
-        """
-        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
-        if self.namespaced and namespace:
-            parts += ["namespaces", _segment(namespace)]
-        parts.append(self.plural)
-        parts += [_segment(part) for part in (name, subresource) if part]
-        return "/".join(parts)
-
-
-def _segment(text: str) -> str:
-    if text in (".", ".."):
-        raise InvalidError(f"{text!r} can be neither a name nor a namespace; correct it")
-    return quote(text, safe="")
-
 
 NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
@@ -109,10 +65,8 @@ def _of_job_kinds(api_version: str, kind: str) -> ApiResource | None:
     """The registry of job kinds is elsewhere, and slow to import for who needs pods only."""
     from edl_workflows.jobs.kinds import sources
 
-    for api in (source.api for source in sources()):
-        if (api.api_version, api.kind) == (api_version, kind):
-            return ApiResource(api.group, api.version, api.plural, api.kind)
-    return None
+    found = (source.api for source in sources())
+    return next((api for api in found if (api.api_version, api.kind) == (api_version, kind)), None)
 
 
 class ObjectKey(NamedTuple):

@@ -11,13 +11,14 @@ from typing import Any, Literal
 
 from edl_workflows.exceptions import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
 from edl_workflows.jobs import kinds
+from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.manifests import terminating
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobView
-from edl_workflows.kube import client, resources
+from edl_workflows.kube import client
 from edl_workflows.kube.client import DeleteOptions
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ApiResource, Object
+from edl_workflows.kube.resources import Object
 from edl_workflows.stages.goals import Handle, failed, finished, observe
 from edl_workflows.stages.identity import (
     ATTEMPT_ANNOTATION,
@@ -58,8 +59,7 @@ def resource_of(kind: str) -> ApiResource:
     Raises:
         InvalidError: this package has no such kind.
     """
-    api = kinds.kind_of(kind).source.api
-    return resources.of_kind(api.api_version, api.kind)
+    return kinds.kind_of(kind).source.api
 
 
 def create_or_adopt(

@@ -1,0 +1,49 @@
+"""One resource type of the Kubernetes API: its names, and where a server serves it. Pure; `edl_workflows.kube` sends."""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from edl_workflows.exceptions import InvalidError
+
+
+@dataclass(frozen=True)
+class ApiResource:
+    """One kind as the API serves it (discovery's APIResource).
+
+    Attributes:
+        group: "" for the core group.
+        version: as ``v1``.
+        plural: as ``pods``; the path segment.
+        kind: as ``Pod``; what manifests say.
+        namespaced: whether objects live in a namespace.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What a manifest's ``apiVersion`` says."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """URL path of the collection (of all namespaces for ""), an object or a subresource of it.
+
+        Raises:
+            InvalidError: namespace or name is ``.`` or ``..``: HTTP clients shorten such a path, to that of another object.
+        """
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", _segment(namespace)]
+        parts.append(self.plural)
+        parts += [_segment(part) for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+def _segment(text: str) -> str:
+    if text in (".", ".."):
+        raise InvalidError(f"{text!r} can be neither a name nor a namespace; correct it")
+    return quote(text, safe="")
