@@ -146,6 +146,10 @@ MANIFESTS: dict[str, tuple[str | Object, str]] = {
               [{"name": "main", "image": "i", "resources": {"limits": {"cpu": "1e999"}}}]),
         "template.spec.containers.0.resources.limits.cpu: '1e999'",
     ),
+    "a bottomless template": (
+        wrong("spec.replicaSpecs.worker.template.spec.nest", json.loads('{"a":' * 70 + "1" + "}" * 70)),
+        "spec.replicaSpecs.worker.template.spec: is nested deeper than 64 levels",
+    ),
     "a path as a name": (wrong("metadata.name", "../../etc"), "metadata.name: '../../etc' must be lower-case"),
     "a name of two lines": (wrong("metadata.name", "mnist\n"), "metadata.name: "),
     "a reserved variable": (

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _ENV_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*\Z")
 _GENERATED_SUFFIX = 5  # characters that the API server appends to generateName
 
+MAX_LEVELS = 64
+"""Of maps and lists in a pod template."""
 RESERVED_ENVS = frozenset(
     {
         names.ENV_MASTER_ADDR, names.ENV_JOB_NAME, names.ENV_JOB_UID, names.ENV_NAMESPACE, names.ENV_POD_NAME,
@@ -73,7 +75,24 @@ def templates(spec: "ElasticJobSpec") -> list[Problem]:
     ]
 
 
+def _nested_too_deep(value: object) -> bool:
+    """Whether a value has more levels than whoever copies or writes it can follow. No pod has a third of them."""
+    level = [value]
+    for _ in range(MAX_LEVELS):
+        level = [
+            below
+            for one in level
+            for below in (one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ())
+        ]
+        if not level:
+            return False
+    return True
+
+
 def _template(role: str, template: Mapping[str, Any]) -> Iterator[Problem]:
+    if _nested_too_deep(template):
+        yield Problem("spec", f"is nested deeper than {MAX_LEVELS} levels")
+        return
     for part in ("metadata", "spec"):
         if not isinstance(template.get(part) or {}, Mapping):
             yield Problem(part, "must be a map")
