@@ -23,8 +23,11 @@ from edl_workflows.kube.watch import EventType
 BACKLOG = 256
 """States kept for a waiter that does not read; beyond, the oldest go. The newest always stays, and it is what counts."""
 PATIENCE = 3
-"""Refusals (no rights, no such kind) in a row until the waiters are told. An unreachable server is waited for without
-end: the waiters have deadlines of their own."""
+"""Refusals (no rights, no such kind) in a row until the waiters are told, where the watch has never stood. An unreachable
+server is waited for without end: the waiters have deadlines of their own."""
+LONG_PATIENCE = 8
+"""The same of a watch that stood before, half a minute by the informer's delays: credentials and roles that are being
+renewed are refused for a moment, and a waiter that fails may end weeks of training."""
 
 State = Object | None
 """An object as it now is; None while there is none."""
@@ -80,7 +83,8 @@ class _Watch:
                     waiter.deliver(state)
 
     def tell_error(self, error: EdlError, failures: int) -> None:
-        if failures < PATIENCE or isinstance(error, UnavailableError):
+        patience = LONG_PATIENCE if self.informer.synced else PATIENCE
+        if failures < patience or isinstance(error, UnavailableError):
             return
         with self.lock:
             for waiters in self.waiters.values():

@@ -12,7 +12,7 @@ from edl_workflows.kube.connect import Cluster, ClusterSource, RequestRecord
 from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, Scope
 from edl_workflows.kube.shared import AsyncStates, SharedWatches
 from edl_workflows.testing import ApiServerProcess
-from tests.unit.kube.support import eventually
+from tests.unit.kube.support import Answer, ScriptedApi, eventually
 from tests.unit.kube.test_client import config_map
 
 
@@ -113,6 +113,25 @@ def test_refusal_reaches_the_waiters(cluster: Cluster) -> None:
         pytest.raises(NotFoundError, match="elasticjobs"),
     ):
         states.next(20)
+
+
+def test_a_moment_of_refusals_is_waited_through(scripted: ScriptedApi) -> None:
+    """A role that is replaced while many wait fails none of them, once their watch has stood."""
+    refused = Answer(
+        code=403, body={"kind": "Status", "code": 403, "message": "no role", "reason": "Forbidden"}
+    )
+    listed = Answer(body={"metadata": {"resourceVersion": "1"}, "items": []})
+    made = config_map("a") | {
+        "metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "2"}
+    }
+    event = Answer(body={"type": "ADDED", "object": made})
+    scripted.answers = [listed, *[refused] * 4, event]
+    watches = SharedWatches()
+    source = ClusterSource.of(scripted.cluster())
+
+    with watches.blocking_states(source, Scope(CONFIG_MAPS, "ns"), "a") as states:
+        assert states.next(20) is None
+        assert states.next(20) == made
 
 
 def test_failed_connect_reaches_the_waiters(cluster: Cluster) -> None:
