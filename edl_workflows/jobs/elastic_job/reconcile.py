@@ -232,19 +232,21 @@ def _act(
     Refused creations are told in the status, and tried again. An edit counts as seen only when its plan is there.
     """
     plan = _spec_plan(facts, outcome)
-    create = (*create, *plan)
+    earlier = any(_find(facts, manifest) for manifest in plan)  # the garbage collector is at it
+    create = (*create, *(() if earlier else plan))
     wanted = {(m["kind"], manifests.name_of(m)) for m in create}
     refused = [r for r in facts.observed.refused if (r.kind, r.name) in wanted]
     if refused:
         message = f"the API server refused {refused[0].kind} {refused[0].name}: {refused[0].message}"
         outcome = Outcome(outcome.phase, "CreateRefused", message)
-    seen = facts.job.status.spec_replicas if refused and plan else spec_replicas(facts)
+    seen = facts.job.status.spec_replicas if plan and (refused or earlier) else spec_replicas(facts)
+    retry = GARBAGE_SECONDS if earlier else None
     return Actions(
         create=create,
         delete=(*delete, *_old_plans(facts)),
         status=status_patch(facts, outcome, seen),
         events=events(facts, outcome),
-        requeue_after=RETRY_SECONDS if refused else None,
+        requeue_after=RETRY_SECONDS if refused else retry,
     )
 
 
@@ -255,15 +257,15 @@ def _spec_plan(facts: Facts, outcome: Outcome) -> tuple[Manifest, ...]:
     if not recorded or not changed or outcome.phase.final:
         return ()
     name = names.spec_plan_name(job.metadata.name, job.metadata.generation)
-    if facts.observed.find(SCALE_PLAN, name) is not None:
+    if any(plan.metadata.name == name for plan in facts.plans):
         return ()
-    plan = manifests.child(
+    made = manifests.child(
         names.API_VERSION, SCALE_PLAN, name, job, {names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
     )
-    plan["metadata"]["ownerReferences"] = [manifests.owner_reference(job, controller=False)]
+    made["metadata"]["ownerReferences"] = [manifests.owner_reference(job, controller=False)]
     wanted = {role: {"replicas": replicas} for role, replicas in changed.items()}
-    plan["spec"] = {"ownerJob": job.metadata.name, "replicaResourceSpecs": wanted}
-    return (plan,)
+    made["spec"] = {"ownerJob": job.metadata.name, "replicaResourceSpecs": wanted}
+    return (made,)
 
 
 def _old_plans(facts: Facts) -> Iterator[Deletion]:

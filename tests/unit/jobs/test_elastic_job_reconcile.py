@@ -337,6 +337,31 @@ def test_edit_whose_plan_is_refused_is_not_lost(running: World) -> None:
     assert status(running)["reason"] == "JobRunning"
 
 
+def test_edit_behind_a_plan_of_an_earlier_job_is_not_lost(running: World, plan: Make) -> None:
+    """A plan that the garbage collector is about to delete delays an edit; it does not stand for it."""
+    old = plan("digits-spec-2", replicaResourceSpecs={"worker": {"replicas": 9}})
+    earlier = {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "name": "digits",
+        "uid": "x",
+    }
+    old["metadata"]["ownerReferences"] = [earlier]
+    running.add(old)
+    running.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}})
+    actions = running.decide("ElasticJob", "digits")
+    running.apply("ElasticJob", "digits", actions)
+    assert actions.requeue_after
+    assert status(running)["specReplicas"] == {"ps": 2, "worker": 1}
+
+    del running.objects["ScalePlan", "digits-spec-2"]
+    running.settle()
+    assert running.objects["ScalePlan", "digits-spec-2"]["spec"]["replicaResourceSpecs"]["worker"] == {
+        "replicas": 3
+    }
+    assert status(running)["specReplicas"] == {"ps": 2, "worker": 3}
+
+
 def test_manual_plan_in_progress_is_scaling(running: World, plan: Make) -> None:
     """While the master carries a plan out the job is Scaling and still Running; then the plan's counts are desired."""
     running.add(plan("grow", replicaResourceSpecs={"worker": {"replicas": 4}}))
