@@ -5,7 +5,7 @@ from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.state import checkpoints, ps_manager, relaunch, worker_manager
 from edl_workflows.master.state.job import JobState, Steps
-from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.nodes import Node, NodeStatus
 from edl_workflows.master.state.ps_manager import Cause
 
 
@@ -54,6 +54,18 @@ def _begin_change(state: JobState, now: float) -> None:
     elif state.lost_ps(versions.active.ps) or _chief_is_another(state):
         target = ps_manager.restored_target(state.ps_by_id, versions.active.ps)
         state.versions = ps_manager.begin(versions, Cause.RECOVERY, target)
+        _call_back(state, now)
+
+
+def _call_back(state: JobState, now: float) -> None:
+    """Model and data go back while somebody still works: who has ended well, above all the chief, is needed again."""
+    trainers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]
+    if not any(node.live for node in trainers):
+        return
+    for node in trainers:
+        if node.status is NodeStatus.SUCCEEDED and not node.released and node.replaced_by < 0:
+            fresh = state.nodes.add(node.type, node.rank, now, node.resource, node.relaunches)
+            state.nodes.change(node, replaced_by=fresh.id)
 
 
 def _chief_is_another(state: JobState) -> bool:

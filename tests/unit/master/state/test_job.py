@@ -350,6 +350,38 @@ def test_nodes_that_were_lost_are_forgotten_when_their_pods_are_gone() -> None:
     assert {str(node) for node in job.state.nodes} == {"ps-0", "ps-1", "worker-0", "worker-4"}
 
 
+def test_a_server_lost_after_the_chief_has_ended_brings_the_chief_back() -> None:
+    """Model and data go back to the checkpoint; without a chief nobody would restore it, and the others would wait."""
+    job = _job(shards=40)
+    job.save_periodically()
+    for _ in range(40):
+        for worker in (0, 1):
+            if not job.state.shards.finished:
+                job.act(("worker", worker))
+                job.commit()
+    assert job.state.shards.finished
+    job.act(("worker", 0))
+    job.commit()
+    assert job.pods["worker", 0].exit_code == 0
+    job.kill(("ps", 0))
+    job.observe()
+    chief = job.state.chief
+    assert chief is not None
+    assert (chief.id, chief.live) == (2, True)
+    job.calm(40)
+    assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+    assert job.models[2] == set(range(40))
+
+
+def test_a_server_lost_after_all_workers_have_ended_changes_nothing() -> None:
+    """The job is over."""
+    job = _job(shards=40)
+    job.calm(40)
+    assert job.state.outcome is not None
+    assert {node.id for node in job.state.nodes.of("worker")} == {0, 1}
+
+
 def test_a_plan_of_the_master_that_somebody_deletes_is_made_again() -> None:
     """Nodes whose ScalePlan was deleted before it was carried out are asked for by another one."""
     job = SimulatedJob(JobSettings("job", "default", parse_nodes("ps=1,worker=1")), 1000)
