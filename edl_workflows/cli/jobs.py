@@ -281,16 +281,18 @@ def logs(
 
     cluster = connect(kubeconfig, context, namespace)
     pod = _pod_of(cluster, name, node)
-    options = pod_logs.LogOptions(tail_lines=tail)
+    # A pod with sidecars has several logs; its first container is what the node is.
+    options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
+    name = pod["metadata"]["name"]
     if not follow:
-        typer.echo(pod_logs.read(cluster, pod, options=options), nl=False)
+        typer.echo(pod_logs.read(cluster, name, options=options), nl=False)
         return
-    for line in pod_logs.follow(cluster, pod, options=options):
+    for line in pod_logs.follow(cluster, name, options=options):
         typer.echo(line)
 
 
-def _pod_of(cluster: "Cluster", job: str, node: str) -> str:
-    """Name of a node's pod; of the newest master's where no node is named.
+def _pod_of(cluster: "Cluster", job: str, node: str) -> dict[str, Any]:
+    """A node's pod; the newest master's where no node is named.
 
     Raises:
         NotFoundError: the job has no such pod; the message names those that it has.
@@ -311,7 +313,7 @@ def _pod_of(cluster: "Cluster", job: str, node: str) -> str:
     return pods[wanted]
 
 
-def _pods_by_node(cluster: "Cluster", job: str) -> Iterator[tuple[str, str]]:
+def _pods_by_node(cluster: "Cluster", job: str) -> Iterator[tuple[str, dict[str, Any]]]:
     from edl_workflows.jobs import manifests, names
     from edl_workflows.kube import client
     from edl_workflows.kube.resources import PODS, Scope
@@ -322,4 +324,4 @@ def _pods_by_node(cluster: "Cluster", job: str) -> Iterator[tuple[str, str]]:
             manifests.label(pod, names.REPLICA_TYPE_LABEL),
             manifests.label(pod, names.REPLICA_INDEX_LABEL),
         )
-        yield f"{role}-{index}", manifests.name_of(pod)
+        yield f"{role}-{index}", pod

@@ -6,7 +6,7 @@ and never see an exception of the client. Nothing here knows what a job is.
 
 - `connect`: a `Cluster`, the handle that every call takes first
 - `resources`: which kinds there are and where the API serves them
-- `client`: get, list, create, replace, patch, delete, scale
+- `client`: get, list, create, replace, patch, delete
 - `logs`, `events`: what pods print, what happened to an object
 - `watch`, `informer`: one LIST+WATCH with a cache
 - `shared`: one LIST+WATCH for all waiters of a process

@@ -1,4 +1,4 @@
-"""The verbs: get, list, create, replace, patch, delete and scale, over plain dicts, for every resource.
+"""The verbs: get, list, create, replace, patch and delete, over plain dicts, for every resource.
 
 ``namespace=None`` means the cluster handle's own. Each function raises the errors of `edl_workflows.exceptions`:
 NotFoundError, AlreadyExistsError, ConflictError, ForbiddenError, ManifestError, InvalidError, UnavailableError.
@@ -214,13 +214,6 @@ def patch_status(
     if uid:
         body["metadata"] = {"uid": uid}
     return patch(cluster, resource, name, body, namespace, "status")
-
-
-def scale(
-    cluster: Cluster, resource: ApiResource, name: str, replicas: int, namespace: str | None = None
-) -> Object:
-    """Set ``spec.replicas`` of the object's scale subresource."""
-    return patch(cluster, resource, name, {"spec": {"replicas": replicas}}, namespace, "scale")
 
 
 def delete(

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from edl_workflows.cli.root import run
+from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -138,6 +139,18 @@ def test_errors_are_one_line_and_a_code(edl: Edl, arguments: list[str], code: in
     assert (found, out) == (code, ""), err
     assert last.startswith("edl: ")
     assert says in last
+
+
+def test_logs_of_a_pod_with_a_sidecar(edl: Edl, cluster: Cluster) -> None:
+    """The node's own container is asked, and not the user which one is meant."""
+    labels = {names.JOB_LABEL: "mnist", names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "0"}
+    containers = [{"name": name, "image": "train:1"} for name in ("main", "sidecar")]
+    pod = {"metadata": {"name": "w", "labels": labels}, "spec": {"containers": containers}}
+    client.create(cluster, {"apiVersion": "v1", "kind": "Pod", **pod})
+
+    _, _, err = edl("logs", "mnist", "worker-0")
+
+    assert "container name must be" not in err
 
 
 def test_a_failed_job_fails_the_wait(edl: Edl, manifest: Path, stand_in: StandIn) -> None:

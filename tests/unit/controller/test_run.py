@@ -151,7 +151,7 @@ def test_scale_of_a_job_becomes_a_plan(cluster: Cluster, controller: RunningCont
     client.create(cluster, elastic_job())
     eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")
 
-    client.scale(cluster, ELASTIC_JOBS, "mnist", 3)
+    client.patch(cluster, ELASTIC_JOBS, "mnist", {"spec": {"replicas": 3}}, subresource="scale")
 
     eventually(lambda: bool(names_of(cluster, Scope(SCALE_PLANS, cluster.namespace))))
     (plan,) = client.list_objects(cluster, Scope(SCALE_PLANS, cluster.namespace)).items
