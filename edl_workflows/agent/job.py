@@ -270,11 +270,13 @@ class Job:
             SystemExit: always.
         """
         log.warning("cluster version %d is broken: %s", self.version, reason)
-        self._watch.wait_for(lambda d: self._terminated or self._replaced(d), CLUSTER_LOST_SECONDS)
-        if not self._replaced(self._watch.latest):
-            self.close()
-            raise SystemExit(TERMINATED if self._terminated else CLUSTER_LOST_EXIT_CODE)
-        self._watch.wait_for(lambda _: self._terminated)
+        while not (self._terminated or self._closed):
+            self._watch.wait_for(lambda d: self._terminated or self._replaced(d), CLUSTER_LOST_SECONDS)
+            if not self._replaced(self._watch.latest):
+                self.close()
+                raise SystemExit(TERMINATED if self._terminated else CLUSTER_LOST_EXIT_CODE)
+            # The next version of a plan may be withdrawn: then nobody would end us.
+            self._watch.wait_for(lambda d: self._terminated or not self._replaced(d))
         raise SystemExit(TERMINATED)
 
     def terminate(self) -> None:

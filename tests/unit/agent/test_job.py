@@ -293,6 +293,21 @@ def test_broken_cluster_without_a_next_version_ends(
     assert left.value.code == CLUSTER_LOST_EXIT_CODE
 
 
+def test_broken_cluster_whose_next_version_is_withdrawn_ends(
+    master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that fails takes its version back; the process must not wait for it for ever."""
+    monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.5)
+    master.say(active=cluster(1), next=cluster(2))
+    job = connected()
+    eventually(lambda: job.active)
+    thread, raised = in_background(lambda: job.cluster_lost("socket closed"))
+    master.say(next=None)
+    thread.join(10)
+    assert isinstance(raised[0], SystemExit)
+    assert raised[0].code == CLUSTER_LOST_EXIT_CODE
+
+
 def test_steps_are_reported_in_the_background(master: FakeMaster, connected: Connect) -> None:
     """The first step is reported at once, the newest follows, and a call costs microseconds."""
     master.say(active=cluster(1))
