@@ -139,7 +139,11 @@ class Applier:
     def _patch(self, patch: Patch, group: Group) -> bool:
         resource = resources.of_kind(patch.api_version, patch.kind)
         self._guard()
-        answer = client.patch(self._cluster, resource, patch.name, patch.body, group.namespace)
+        try:
+            answer = client.patch(self._cluster, resource, patch.name, patch.body, group.namespace)
+        except NotFoundError:
+            log.info("not patched: it is gone", kind=patch.kind, name=patch.name)
+            return False
         self._world.wrote(answer)
         log.info("patched", kind=patch.kind, name=patch.name, namespace=group.namespace)
         return bool(answer["metadata"]["resourceVersion"] != patch.body["metadata"]["resourceVersion"])

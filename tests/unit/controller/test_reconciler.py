@@ -244,15 +244,18 @@ def test_nothing_is_written_without_leave(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_a_deleted_job_is_no_error(loop: Loop, cluster: Cluster) -> None:
-    """A status for a job that goes away meanwhile is dropped."""
+    """What is written of a job that goes away meanwhile is dropped, without an Event that tells of a failure."""
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
         client.delete(cluster, ELASTIC_JOBS, job.metadata.name)
-        return Actions(status={"message": "late"})
+        body = {"metadata": {"resourceVersion": job.metadata.resource_version, "labels": {"x": "y"}}}
+        patch = Patch(job.api_version, job.kind, job.metadata.name, body)
+        return Actions(patch=(patch,), status={"message": "late"})
 
     loop.start(decide)
-    client.create(cluster, elastic_job())
+    gone = client.create(cluster, elastic_job())
 
     eventually(lambda: client.find(cluster, ELASTIC_JOBS, "mnist") is None)
     eventually(loop.settled)
     assert len(loop.seen) == 1
+    assert events.of_object(cluster, gone) == []
