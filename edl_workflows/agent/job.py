@@ -270,7 +270,7 @@ class Job:
             SystemExit: always.
         """
         log.warning("cluster version %d is broken: %s", self.version, reason)
-        while not (self._terminated or self._closed):
+        while not (self.terminated or self._closed):
             self._watch.wait_for(lambda d: self._terminated or self._replaced(d), CLUSTER_LOST_SECONDS)
             if not self._replaced(self._watch.latest):
                 self.close()
