@@ -27,6 +27,8 @@ from edl_workflows.protocol.nodes import Directive, ExitReport, Heartbeat, Regis
 TERMINATED = 143
 FAREWELL_SECONDS = 2.0
 """How long a terminated agent tries to tell the master."""
+MOST_DOUBLINGS = 5
+"""Of the delay before a prepared process is started again: what stood in its way may go at any time."""
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +189,8 @@ class Supervisor:
     def _put_off(self, version: int, code: int) -> None:
         """A process that only prepares has died beside the one that trains: try again later, each time more so."""
         crashes = self._crashes[version] = self._crashes.get(version, 0) + 1
-        delay = self._settings.first_restart_delay * 2 ** (crashes - 1)
+        doublings = min(crashes - 1, MOST_DOUBLINGS)
+        delay = self._settings.first_restart_delay * 2**doublings
         log.warning("the process of version %d ended with code %d, again in %.0f s", version, code, delay)
         self._restart_at[version] = time.monotonic() + delay
 
