@@ -101,8 +101,9 @@ def test_it_tells_failure_and_timeout_apart(
     server: ApiServerProcess, cluster: Cluster, stand_in: StandIn
 ) -> None:
     """By the branch of our errors' tree, so that the task raises the right one."""
-    failed = asyncio.run(fire(trigger(server, begun(cluster, "Failed"))))
     late = asyncio.run(fire(trigger(server, begun(cluster), deadline=time.time() - 1)))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    failed = asyncio.run(fire(trigger(server, begun(cluster, "Failed"))))
 
     assert (failed.status, failed.error) == ("failed", "JobFailedError")
     assert (late.status, late.error) == ("timeout", "StageTimeoutError")
