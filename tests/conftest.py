@@ -3,9 +3,11 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 _USER_STATE = ("KUBECONFIG", "EDL_LOCAL_DIR", "EDL_SERVICE_MAP", "DLROVER_MASTER_ADDR", "EDL_JOB_TOKEN")
 
@@ -49,3 +51,10 @@ def _no_user_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in _USER_STATE:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EDL_LOCAL_DIR", str(tmp_path / "edl-local"))
+
+
+@pytest.fixture(autouse=True)
+def _logging_ends_with_the_test() -> Iterator[None]:
+    """A command under test sets logging up for the process, to a stderr that is closed after the test."""
+    yield
+    structlog.reset_defaults()
