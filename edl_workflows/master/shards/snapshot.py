@@ -72,7 +72,9 @@ class SequencePosition(_Stored):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if any(end > self.cursor for _, end in self.outstanding):
-            raise ValueError(f"outstanding: shards at or above the cursor {self.cursor} were never handed out")
+            raise ValueError(
+                f"outstanding: shards at or above the cursor {self.cursor} were never handed out"
+            )
         return self
 
 
