@@ -145,13 +145,16 @@ def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete") ->
     Args:
         cluster: where.
         handle: of the stage; of one that made nothing, nothing is touched.
-        action: what to do with a job; "suspend" keeps its data position, "keep" does nothing.
+        action: what to do with a job; "suspend" keeps its data position, "keep" does nothing. A plan is withdrawn by
+            either of the other two.
 
     Returns:
         Whether something was done.
     """
     if action == "keep" or not handle.owner or not handle.uid:
         return False
+    if kinds.kind_of(handle.kind).view is None:
+        action = "delete"  # no job: there is nothing to suspend, only to withdraw
     resource = resource_of(handle.kind)
     for _attempt in range(CANCEL_ATTEMPTS):
         found = client.find(cluster, resource, handle.name, handle.namespace)

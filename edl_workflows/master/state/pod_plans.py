@@ -6,7 +6,7 @@ A plan is part of the stored state before it is created in the cluster. A master
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus, PodState
+from edl_workflows.master.state.nodes import ExitReason, Node, NodeRegistry, NodeStatus, PodState
 
 RETRY_SECONDS = 10.0
 """After a plan that could not be carried out, before the next one asks for the same pods."""
@@ -83,8 +83,9 @@ def _to_remove(node: Node, release_grace: float, now: float) -> bool:
     if node.released:
         ended = node.pod is PodState.ENDED or node.status.final or not node.registered
         return ended or now - node.released_at > release_grace
-    # It was given up by us while its pod may still run: silent, or pending for too long.
-    return node.lost and node.pod is PodState.THERE and now - node.since > release_grace
+    # Given up by us while its pod may still run. One that reported its own end is about to go, and keeps its log.
+    given_up = node.lost and node.exit_reason in (ExitReason.NO_HEARTBEAT, ExitReason.PENDING_TIMEOUT)
+    return given_up and node.pod is PodState.THERE and now - node.since > release_grace
 
 
 def _refs(nodes: Iterable[Node]) -> tuple[tuple[str, int], ...]:

@@ -375,6 +375,15 @@ def test_a_plan_is_withdrawn_only_before_its_first_step(cluster: Cluster) -> Non
     assert set(plans(cluster)) == {under_way.name}
 
 
+def test_a_plan_can_only_be_withdrawn(cluster: Cluster) -> None:
+    """A killed task that suspends what it made withdraws a pending plan: a plan has nothing to suspend."""
+    client.create(cluster, elastic_job("mnist"))
+    pending = begin(cluster, "migrate-ps", job="mnist", replicas=3)
+
+    assert ownership.cancel(cluster, pending, "suspend")
+    assert plans(cluster) == {}
+
+
 def test_every_stage_is_found_by_its_name() -> None:
     """And a wrong name is an error that lists them."""
     assert all(stage_of(stage.name) is stage for stage in STAGES)
