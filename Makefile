@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-controller constraints clean
+.PHONY: help demo test test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ check: lint type docs-check test  ## What CI runs
 docs-check: $(READY)
 	$(BIN)/python docs/generate.py --check
 
-bench: bench-shards bench-migration bench-airflow bench-controller  ## All benchmarks, with ratios against peers and limits
+bench: bench-shards bench-migration bench-airflow bench-apiserver bench-controller  ## All benchmarks, with ratios against peers and limits
 
 bench-shards: $(READY)  ## Shard dispatch against DLRover's
 	$(BIN)/python tests/benchmarks/bench_shards.py
@@ -62,7 +62,10 @@ bench-migration: $(READY)  ## A migration's stall against stop-and-resubmit
 bench-airflow: $(READY)  ## DAG parse time; what a waiting task costs
 	$(BIN)/python tests/benchmarks/bench_airflow.py
 
-bench-controller: $(READY)  ## The embedded API server and the controller under 1,000 jobs
+bench-apiserver: $(READY)  ## The embedded API server: creates a second, watch latency
+	$(BIN)/python tests/benchmarks/bench_apiserver.py
+
+bench-controller: $(READY)  ## The controller under 1,000 jobs of 4 pods
 	$(BIN)/python tests/benchmarks/bench_controller.py
 
 constraints: $(READY)  ## Resolve anew and write constraints.txt
