@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 _USER_STATE = ("KUBECONFIG", "EDL_LOCAL_DIR", "EDL_SERVICE_MAP", "DLROVER_MASTER_ADDR", "EDL_JOB_TOKEN")
+
+
+# How long a draw or an example takes says something about the machine, and nothing about our promises.
+settings.register_profile("edl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("edl")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

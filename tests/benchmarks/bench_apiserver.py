@@ -20,10 +20,11 @@ from typing import Any
 import yaml
 
 from edl_workflows.jobs import names
+from edl_workflows.jobs.api import ApiResource
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import ApiResource, Scope
+from edl_workflows.kube.resources import Scope
 from edl_workflows.kube.watch import EventType
 from edl_workflows.testing import api_server
 
