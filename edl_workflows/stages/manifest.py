@@ -20,14 +20,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
     Raises:
         InvalidError: it is too large, no YAML, holds anything but one object, or a value that JSON does not have.
     """
-    import yaml
-
-    if len(text) > MAX_CHARACTERS:
-        raise InvalidError(f"{where}: the manifest is larger than {MAX_CHARACTERS >> 20} MiB")
-    try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidError(f"{where}: this is no YAML: {' '.join(str(error).split())}") from error
+    documents = [document for document in _documents(text, where) if document is not None]
     if len(documents) != 1 or not isinstance(documents[0], dict):
         types = f" of type {type(documents[0]).__name__}" if documents else ""
         raise InvalidError(
@@ -38,7 +31,28 @@ def parse(text: str, where: str) -> dict[str, Any]:
     return found
 
 
-def _check(manifest: dict[str, Any], where: str) -> None:
+def values(text: str, where: str) -> dict[str, Any] | list[Any]:
+    """The one map or list in a text; errors as `parse`."""
+    documents = _documents(text, where)
+    if len(documents) != 1 or not isinstance(documents[0], dict | list):
+        raise InvalidError(f"{where}: a YAML map or list is needed, this is {text[:80]!r}")
+    found: dict[str, Any] | list[Any] = documents[0]
+    _check(found, where)
+    return found
+
+
+def _documents(text: str, where: str) -> list[Any]:
+    import yaml
+
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidError(f"{where}: the text is larger than {MAX_CHARACTERS >> 20} MiB")
+    try:
+        return list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidError(f"{where}: this is no YAML: {' '.join(str(error).split())}") from error
+
+
+def _check(manifest: dict[str, Any] | list[Any], where: str) -> None:
     waiting: list[tuple[str, Any]] = [("", manifest)]
     seen = 0
     while waiting:

@@ -1,0 +1,30 @@
+"""A step's output parameters: the same names and meanings whichever way the step waits."""
+
+import json
+
+from edl_workflows.stages.goals import Outputs
+
+PARAMETERS = (
+    "kind", "namespace", "name", "uid", "job", "phase", "step", "records", "checkpoint-uri", "checkpoint-step",
+    "resumed-step", "stall-seconds", "replicas",
+)  # fmt: skip
+"""Fields of `stages.goals.Outputs` as Argo names them. Argo's values are texts: an absent one is empty, replicas are JSON."""
+
+
+def parameters(outputs: Outputs) -> list[dict[str, str]]:
+    """Outputs as a node's ``outputs.parameters``."""
+    found = outputs.to_dict()
+    checkpoint = found.pop("checkpoint", None) or {}
+    values = {
+        **found,
+        "checkpoint-uri": checkpoint.get("uri"),
+        "checkpoint-step": checkpoint.get("step"),
+        "resumed-step": found.get("resumedStep"),
+        "stall-seconds": found.get("stallSeconds"),
+        "replicas": json.dumps(found.get("replicas") or {}, sort_keys=True),
+    }
+    return [{"name": name, "value": _text(values.get(name))} for name in PARAMETERS]
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

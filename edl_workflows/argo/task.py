@@ -1,0 +1,80 @@
+"""What a plugin step asks of our agent: the body below ``plugin.edl``. Templates write it, the agent reads it.
+
+Argo substitutes parameters into a template as text, so a body's numbers and maps arrive as text. `Task.parse` reads them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, JsonValue, ValidationError
+
+from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.jobs.objects import Model
+from edl_workflows.stages import manifest
+from edl_workflows.stages.catalog import stage_of
+from edl_workflows.stages.ownership import CancelAction
+from edl_workflows.stages.requests import Request, Stage
+
+PLUGIN = "edl"
+"""The key below ``plugin`` by which our tasks are told from those of others."""
+
+
+class Task(Model):
+    """One plugin step.
+
+    Attributes:
+        stage: a stage's name, as ``submit``.
+        request: the fields of that stage's request. A text for a field that is a map or a list is read as YAML; an empty
+            text means that the field is not given.
+        on_cancel: what becomes of the stage's own object when the step is cancelled: the workflow was stopped, terminated
+            or deleted, or the step's time is up.
+        wait: until the stage's goal is reached; else only until it has begun.
+    """
+
+    stage: str
+    request: dict[str, JsonValue] = Field(default_factory=dict)
+    on_cancel: CancelAction = "delete"
+    wait: bool = True
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> Self:
+        """Read a step's body.
+
+        Raises:
+            ManifestError: with the path of each wrong field.
+        """
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            problems = [
+                Problem(
+                    ".".join(("plugin", PLUGIN, *(str(part) for part in found["loc"]))),
+                    found["msg"].removeprefix("Value error, "),
+                )
+                for found in error.errors()
+            ]
+            raise ManifestError("the step's plugin body", problems) from error
+
+    def stage_and_request(self) -> tuple[Stage[Any], Request]:
+        """The stage, and its request as it validates.
+
+        Raises:
+            InvalidError: there is no such stage, or a text is no YAML.
+            ManifestError: the request is wrong.
+        """
+        stage = stage_of(self.stage)
+        given = {name: value for name, value in self.request.items() if value != ""}
+        return stage, stage.request.of({name: _read(stage, name, value) for name, value in given.items()})
+
+
+def _read(stage: Stage[Any], name: str, value: JsonValue) -> Any:
+    field = next((f for key, f in stage.request.model_fields.items() if name in (key, f.alias)), None)
+    if not isinstance(value, str) or field is None or _takes_text(field.annotation):
+        return value
+    return manifest.values(value, f"request.{name}")
+
+
+def _takes_text(annotation: Any) -> bool:
+    """Whether a text can be a value of this type as it stands: all but maps and lists (pydantic reads numbers from text)."""
+    origin = getattr(annotation, "__origin__", annotation)
+    return origin not in (dict, list, tuple)
