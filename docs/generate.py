@@ -212,13 +212,14 @@ def agent_section() -> str:
 
 def command_sections(command: Any, path: str) -> Iterator[str]:
     """A command's section, or those of a group's commands."""
-    if not hasattr(command, "commands"):
+    if not hasattr(command, "list_commands"):
         rows = [(names(parameter), parameter.help or "") for parameter in command.params]
         arguments = table(("argument", "meaning"), rows)
         yield f"## `{path}`\n\n{inspect.cleandoc(command.help or '')}\n\n{arguments}".rstrip()
         return
-    for name, inner in command.commands.items():
-        yield from command_sections(inner, f"{path} {name}")
+    context = command.make_context(path, [], resilient_parsing=True)
+    for name in command.list_commands(context):
+        yield from command_sections(command.get_command(context, name), f"{path} {name}")
 
 
 def names(parameter: Any) -> str:

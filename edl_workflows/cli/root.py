@@ -1,40 +1,17 @@
 """The root of `edl`: which commands there are, where each lies, and what an error means to a shell.
 
-A command's module is imported when the command is used, so that `edl --help` costs what typer costs. A new command is a
-row of `COMMANDS` and a module with a typer application called ``app``.
+A new command is a row of `COMMANDS` and a module with a typer application called ``app`` (see `cli.lazy`).
 """
 
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from edl_workflows import exceptions
-
-
-@dataclass(frozen=True)
-class Command:
-    """One word after `edl`.
-
-    Attributes:
-        name: the word.
-        module: where its ``app`` is.
-        help: its line in `edl --help`.
-        group: whether the whole ``app`` is meant (`edl local up`), or its command of this name (`edl get`).
-        extra: what to install where an import fails.
-    """
-
-    name: str
-    module: str
-    help: str
-    group: bool = False
-    extra: str = "controller"
-
+from edl_workflows.cli.lazy import Command, lazy_group
 
 COMMANDS = (
     Command(
@@ -55,6 +32,9 @@ COMMANDS = (
     Command("controller", "edl_workflows.cli.controller", "The controller of all job kinds.", group=True),
     Command("master", "edl_workflows.cli.master", "The master of one job.", group=True),
     Command("crds", "edl_workflows.cli.crds", "The CustomResourceDefinitions of the job kinds.", group=True),
+    Command(
+        "argo", "edl_workflows.cli.argo", "The stages as steps of Argo Workflows.", group=True, extra="argo"
+    ),
 )
 
 AGENT_HELP = "The agent in a training pod; see `edl agent run --help`."
@@ -75,48 +55,9 @@ EXIT_CODES: Mapping[type[BaseException], int] = MappingProxyType(
 """What a shell sees. 0 is success, 1 any other failure, 2 also wrong usage, 130 Ctrl-C."""
 
 
-class _LazyGroup(TyperGroup):
-    """The root: imports a command's module when the command is used."""
-
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class's signature
-        """All names, in the table's order."""
-        return [*(command.name for command in COMMANDS), "agent"]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command; for a help page or a completion only its name and line."""
-        row = next((command for command in COMMANDS if command.name == cmd_name), None)
-        if row is None:
-            return _placeholder("agent", AGENT_HELP) if cmd_name == "agent" else None
-        if getattr(ctx, "edl_listing", False):
-            return _placeholder(row.name, row.help)
-        return _load(row)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The help page, without importing any command."""
-        ctx.edl_listing = True
-        super().format_help(ctx, formatter)
-
-
-def _placeholder(name: str, text: str) -> Any:
-    shown = typer.Typer(add_completion=False)
-    shown.command(name, help=text)(lambda: None)
-    command = typer.main.get_command(shown)
-    command.name = name
-    return command
-
-
-def _load(row: Command) -> Any:
-    app: typer.Typer = importlib.import_module(row.module).app
-    group: Any = typer.main.get_group(app)
-    if row.group:
-        group.name = row.name
-        return group
-    return group.commands[row.name]
-
-
 app = typer.Typer(
     name="edl",
-    cls=_LazyGroup,
+    cls=lazy_group(COMMANDS, [("agent", AGENT_HELP)]),
     help="Elastic deep-learning jobs on Kubernetes, as stages of pipelines.",
     epilog="Exit codes: 0 done, 1 failure, 2 invalid input or usage, 3 not found, 4 conflict, 5 forbidden, "
     "6 API not available, 7 the job failed, 8 time-out.",

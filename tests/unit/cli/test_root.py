@@ -9,9 +9,10 @@ import pytest
 
 from edl_workflows import __version__, exceptions
 from edl_workflows.cli import main
+from edl_workflows.cli.lazy import Command
 from edl_workflows.cli.options import OutputFormat
 from edl_workflows.cli.output import Table, emit
-from edl_workflows.cli.root import COMMANDS, Command, exit_code
+from edl_workflows.cli.root import COMMANDS, exit_code
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

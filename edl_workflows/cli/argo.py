@@ -1,0 +1,17 @@
+"""``edl argo``: the stages as steps of Argo Workflows. Each command lies in a module of its own."""
+
+import typer
+
+from edl_workflows.cli.lazy import Command, lazy_group
+
+COMMANDS: tuple[Command, ...] = ()
+"""A new command is a row here and a module with a typer application called ``app``."""
+
+app = typer.Typer(
+    cls=lazy_group(COMMANDS), help="The stages as steps of Argo Workflows.", no_args_is_help=True
+)
+
+
+@app.callback()
+def _argo() -> None:
+    """The stages as steps of Argo Workflows."""
