@@ -3,125 +3,22 @@
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ScalePlan
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, logs, resources
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import driver
-from edl_workflows.stages.goals import Outputs
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import R, Stage
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
-from edl_workflows.stages.wait import WAIT, WaitRequest
-
-TRAINING = Path(__file__).parent / "recorded_digits.py"
-T = TypeVar("T")
+from tests.e2e.submitted import Container, SubmittedJob, Training
 
 
 def manifest(name: str, folder: Path, epochs: int, delay: float, replicas: dict[str, int]) -> dict[str, Any]:
     """A job that trains the digits and records what it trains on in `folder`."""
-    command = [sys.executable, "-m", "edl_workflows.cli", "agent", "run", "--"]
-    program = [
-        sys.executable,
-        str(TRAINING),
-        str(folder),
-        "--epochs",
-        str(epochs),
-        "--step-delay",
-        str(delay),
-    ]
-    container = {
-        "name": "main",
-        "image": "local",
-        "command": [*command, *program],
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
-        "volumeMounts": [{"name": "work", "mountPath": str(folder)}],
-    }
-    volume = {"name": "work", "hostPath": {"path": str(folder), "type": "Directory"}}
-    template = {"spec": {"containers": [container], "volumes": [volume]}}
-    roles = {role: {"replicas": count, "template": template} for role, count in replicas.items()}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "ElasticJob",
-        "metadata": {"name": name},
-        "spec": {"optimizeMode": "manual", "replicaSpecs": roles},
-    }
+    return Training(folder, epochs, delay, replicas).manifest(name, Container("local", sys.executable))
 
 
-@dataclass
-class EmbeddedJob:
-    """A submitted job, and what tests do to it.
-
-    Attributes:
-        cluster: where.
-        name: the job's.
-    """
-
-    cluster: Cluster
-    name: str
-
-    @classmethod
-    def submit(cls, cluster: Cluster, wanted: dict[str, Any]) -> "EmbeddedJob":
-        """Submit a manifest by the stage."""
-        handle = SUBMIT.begin(cluster, SubmitRequest(manifest=wanted), Identity(owner="tests/e2e"))
-        return cls(cluster, handle.name)
-
-    def run(self, stage: Stage[R], request: R, seconds: float = 300) -> Outputs:
-        """Run a stage to its goal."""
-        identity = Identity(owner=f"tests/e2e/{stage.name}/{time.time_ns()}")
-        return driver.run_stage(self.cluster, stage, request, identity, time.time() + seconds)
-
-    def wait_step(self, step: int, seconds: float = 240) -> Outputs:
-        """Wait until training has passed a step."""
-        return self.run(WAIT, WaitRequest(name=self.name, step=step), seconds)
-
-    def wait_phase(self, *phases: JobPhase, seconds: float = 300) -> Outputs:
-        """Wait for a phase."""
-        return self.run(WAIT, WaitRequest(name=self.name, phases=phases), seconds)
-
-    def get(self) -> ElasticJob:
-        """The job now."""
-        return ElasticJob.parse(client.get(self.cluster, resources.ELASTIC_JOBS, self.name))
-
-    def plans(self) -> list[ScalePlan]:
-        """Its manual plans, oldest first."""
-        listed = client.list_objects(
-            self.cluster, resources.Scope(resources.SCALE_PLANS, self.cluster.namespace)
-        )
-        plans = [ScalePlan.parse(item) for item in listed.items]
-        mine = [plan for plan in plans if plan.job == self.name and not plan.auto]
-        return sorted(mine, key=lambda plan: str(plan.metadata.creation_timestamp))
-
-    def await_plan(self, name: str, *phases: PlanPhase, seconds: float = 240) -> ScalePlan:
-        """Wait until a plan is in one of these phases."""
-
-        def found() -> ScalePlan | None:
-            return next(
-                (p for p in self.plans() if p.metadata.name == name and p.status.phase in phases), None
-            )
-
-        return self.until(found, seconds, f"plan {name} is {' or '.join(phases)}")
-
-    def pods(self, role: str) -> list[dict[str, Any]]:
-        """Its pods of a role."""
-        selector = f"{names.JOB_LABEL}={self.name},{names.REPLICA_TYPE_LABEL}={role}"
-        scope = resources.Scope(resources.PODS, self.cluster.namespace, label_selector=selector)
-        return client.list_objects(self.cluster, scope).items
-
-    def running(self, role: str) -> list[str]:
-        """Names of its running pods of a role."""
-        return [pod["metadata"]["name"] for pod in self.pods(role) if pod["status"].get("phase") == "Running"]
+class EmbeddedJob(SubmittedJob):
+    """A submitted job whose containers are processes of this machine."""
 
     def kill(self, pod: str) -> None:
         """SIGKILL every process of a pod, as the kernel's OOM killer or a dying machine would."""
@@ -130,24 +27,6 @@ class EmbeddedJob:
         for process in found:
             if process.is_running():
                 os.kill(process.pid, signal.SIGKILL)
-
-    def log(self, pod: str) -> str:
-        """What a pod printed."""
-        return logs.read(self.cluster, pod)
-
-    def until(self, condition: Callable[[], T | None], seconds: float, what: str) -> T:
-        """Wait for a condition's value.
-
-        Raises:
-            AssertionError: it did not come; with the job's state.
-        """
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.1)
-        raise AssertionError(f"not within {seconds} s: {what}; {self.get().status}")
 
 
 def _pod_of(process: psutil.Process) -> str:

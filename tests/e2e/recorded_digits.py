@@ -18,7 +18,7 @@ from edl_workflows.agent.tensorflow import TrainingOptions, training
 
 
 def main() -> None:
-    """Train; one line ``epoch step index index …`` a step in a file of this process."""
+    """Train; one line ``epoch step index index …`` a step in a file of this process. No more rest once ``hurry`` is there."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, required=True)
@@ -27,6 +27,7 @@ def main() -> None:
     job = connect()
     data, _ = digits.load()
     settings = TrainingOptions(options.folder / "checkpoints", save_seconds=3.0, threads=1)
+    hurry = options.folder / "hurry"
     notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
     with notes.open("w") as file, training(job, train_digits.build, settings) as run:
         for batch in job.batches(
@@ -36,7 +37,8 @@ def main() -> None:
             step, _ = run.step(images=data.images[batch.indices], labels=data.labels[batch.indices])
             file.write(f"{batch.epoch} {step} {' '.join(map(str, batch.indices))}\n")
             file.flush()
-            time.sleep(options.step_delay)
+            if not hurry.exists():
+                time.sleep(options.step_delay)
 
 
 if __name__ == "__main__":

@@ -1,58 +1,25 @@
 """A job trains for real: master, agents and TensorFlow as processes, which are killed while they work."""
 
 import collections
-import json
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.records import RECORDS, SHARD, all_records, consumed, evaluate
 from tests.e2e.standalone import Standalone
+from tests.e2e.submitted import PROGRAM
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
-HERE = Path(__file__).parent
-TRAINING = HERE.parents[1] / "dags" / "training"
-RECORDS = 1437
-"""Of the digits' training part."""
 START_SECONDS = 180.0
 """To the first step: five processes import TensorFlow on a machine that may have two cores."""
-SHARD = 64
 
 
 def program(folder: Path, epochs: int, delay: float) -> list[str]:
     """The recording training program."""
-    script = str(HERE / "recorded_digits.py")
-    return [sys.executable, script, str(folder), "--epochs", str(epochs), "--step-delay", str(delay)]
-
-
-def consumed(folder: Path) -> Iterator[tuple[str, int, int, list[int]]]:
-    """File, epoch, global step and records of each step that was made."""
-    for file in sorted(folder.glob("records-*")):
-        for line in file.read_text().splitlines():
-            epoch, step, *records = map(int, line.split())
-            yield file.name, epoch, step, records
-
-
-def evaluate(folder: Path) -> dict[str, float]:
-    """What the example's evaluation says of the job's checkpoints."""
-    run = subprocess.run(
-        [
-            sys.executable,
-            str(TRAINING / "evaluate_digits.py"),
-            "--checkpoint-dir",
-            str(folder / "checkpoints"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert run.returncode == 0, run.stderr
-    metrics: dict[str, float] = json.loads(run.stdout)
-    return metrics
+    return [sys.executable, str(PROGRAM), str(folder), "--epochs", str(epochs), "--step-delay", str(delay)]
 
 
 def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
@@ -71,7 +38,7 @@ def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
     times = collections.Counter(
         (epoch, record) for _, epoch, _, records in consumed(tmp_path) for record in records
     )
-    assert set(times) == {(epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS)}
+    assert set(times) == all_records(epochs)
     # What worker-1 may have leased between our look and its death is bounded by what a worker holds.
     assert times.total() - len(times) <= (leased + 5) * SHARD
     assert evaluate(tmp_path)["accuracy"] >= 0.93

@@ -17,7 +17,7 @@ from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from tests.e2e.embedded import EmbeddedJob, manifest
-from tests.e2e.test_agent_tensorflow import RECORDS, consumed, evaluate
+from tests.e2e.records import all_records, consumed, evaluate, trained
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -28,12 +28,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
         yield running.client()
-
-
-def _all_records(folder: Path, epochs: int) -> bool:
-    """Whether each record of each epoch was trained."""
-    seen = {(epoch, record) for _, epoch, _, records in consumed(folder) for record in records}
-    return seen == {(epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS)}
 
 
 def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: Path) -> None:
@@ -60,7 +54,7 @@ def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: 
     assert len(job.running(names.PS_TYPE)) == 3
     job.wait_phase(JobPhase.SUCCEEDED)
     assert job.get().status.master_restarts == 1
-    assert _all_records(tmp_path, epochs)
+    assert set(trained(tmp_path)) == all_records(epochs)
     assert evaluate(tmp_path)["accuracy"] >= 0.93
 
 
@@ -81,7 +75,7 @@ def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) ->
     job.wait_phase(JobPhase.SUCCEEDED)
     after = [step for name, _, step, _ in consumed(tmp_path) if "-v1-" not in name]
     assert min(after) == suspended.checkpoint.step + 1
-    assert _all_records(tmp_path, epochs)
+    assert set(trained(tmp_path)) == all_records(epochs)
 
 
 def test_deleted_job_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
