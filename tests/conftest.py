@@ -10,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+_CLUSTER = Path(__file__).parent / "cluster"
 _USER_STATE = ("KUBECONFIG", "EDL_LOCAL_DIR", "EDL_SERVICE_MAP", "DLROVER_MASTER_ADDR", "EDL_JOB_TOKEN")
 
 
@@ -22,6 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The tests on a real cluster need root and minutes: they run where their folder is named, as `make test-cluster` does."""
+    named = any(
+        Path(argument.partition("::")[0]).resolve().is_relative_to(_CLUSTER) for argument in config.args
+    )
+    return True if collection_path == _CLUSTER and not named else None
 
 
 _airflow_home = pytest.StashKey[str]()

@@ -1,0 +1,83 @@
+"""The real cluster under test: one that is started for the run, or with ``EDL_TEST_CLUSTER=existing`` a running one.
+
+A running one is that of ``KUBECONFIG``. Where `make cluster-up` started it, everything is as if the run had; of any
+other cluster ``EDL_TEST_IMAGE`` and ``EDL_TEST_PYTHON`` name an image with edl_workflows and the interpreter in it, and
+tests that need more than the API are skipped.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
+from tests.cluster.bed.bed import Bed
+from tests.cluster.bed.wait import until
+
+_FOLDER = Path(__file__).parent
+# Read before the tests' environment is cleaned.
+_EXISTING = os.environ.get("EDL_TEST_CLUSTER") == "existing"
+_KUBECONFIG = Path(os.environ.get("KUBECONFIG", "~/.kube/config")).expanduser()
+_IMAGE = os.environ.get("EDL_TEST_IMAGE", "")
+_PYTHON = os.environ.get("EDL_TEST_PYTHON", "python")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here needs the cluster; the fast lane leaves it out."""
+    for item in items:
+        if item.path.is_relative_to(_FOLDER):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def bed() -> Iterator[Bed]:
+    """The test bed, for the whole run."""
+    if not _EXISTING:
+        pytest.fail(
+            "start a cluster with `make cluster-up`; then set EDL_TEST_CLUSTER=existing and KUBECONFIG"
+        )
+    if (_KUBECONFIG.parent / "bed.json").exists():
+        yield Bed.load(_KUBECONFIG)
+    else:
+        yield Bed(_KUBECONFIG, _IMAGE, _PYTHON)
+
+
+@pytest.fixture(scope="session")
+def cluster(bed: Bed) -> Cluster:
+    """The administrator's connection."""
+    return Cluster.from_kubeconfig(bed.kubeconfig)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of the test's own, deleted after it."""
+    yield from _namespace(cluster)
+
+
+@pytest.fixture(scope="module")
+def module_namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace that the tests of one module share, deleted after them."""
+    yield from _namespace(cluster)
+
+
+def _namespace(cluster: Cluster) -> Iterator[str]:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    client.create(cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    until(lambda: client.find(cluster, SERVICE_ACCOUNTS, "default", name) is not None, f"account of {name}")
+    yield name
+    client.delete(cluster, NAMESPACES, name)
+
+
+@pytest.fixture
+def shared_folder(bed: Bed) -> Iterator[Path]:
+    """A folder of the test's own that pods may mount (hostPath, at the same path) and anyone may write."""
+    folder = bed.data_dir / f"test-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
