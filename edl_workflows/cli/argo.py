@@ -4,7 +4,9 @@ import typer
 
 from edl_workflows.cli.lazy import Command, lazy_group
 
-COMMANDS: tuple[Command, ...] = ()
+COMMANDS: tuple[Command, ...] = (
+    Command("agent", "edl_workflows.cli.argo_agent", "Serve the plugin steps of all workflows."),
+)
 """A new command is a row here and a module with a typer application called ``app``."""
 
 app = typer.Typer(

@@ -181,17 +181,20 @@ class SharedWatches:
         return len(self._watches)
 
     @asynccontextmanager
-    async def states(self, source: ClusterSource, scope: Scope, name: str) -> AsyncGenerator[AsyncStates]:
+    async def states(
+        self, source: ClusterSource, scope: Scope, name: str, namespace: str = ""
+    ) -> AsyncGenerator[AsyncStates]:
         """Subscribe to one object from an event loop.
 
         Args:
             source: the API server; connected once for all waiters with the same key, in the watch's thread.
             scope: the kind and namespace; no selector, so that all waiters share it.
             name: the object's.
+            namespace: the object's, where the scope is all namespaces.
         """
         watch = self._enter(source, scope)
         states = AsyncStates(watch.informer)
-        waiter = _Waiter(ObjectKey(scope.namespace, name), states.deliver)
+        waiter = _Waiter(ObjectKey(scope.namespace or namespace, name), states.deliver)
         watch.add(waiter)
         try:
             yield states

@@ -126,11 +126,25 @@ def wait(
 
 
 async def await_outcome(
-    source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _silent
+    source: ClusterSource,
+    handle: Handle,
+    deadline: float | None = None,
+    notify: Notify = _silent,
+    *,
+    everywhere: bool = False,
 ) -> Done | Failed:
-    """As `wait`, in an event loop, by the watch that all waiters of the process share."""
+    """As `wait`, in an event loop, by the watch that all waiters of the process share.
+
+    Args:
+        source: as `wait`.
+        handle: as `wait`.
+        deadline: as `wait`.
+        notify: as `wait`.
+        everywhere: watch all namespaces at once; for who may, and waits in many.
+    """
     pursuit = Pursuit(handle, notify)
-    async with SHARED.states(source, scope_of(handle, shared=True), handle.name) as states:
+    scope = Scope(resource_of(handle.kind)) if everywhere else scope_of(handle, shared=True)
+    async with SHARED.states(source, scope, handle.name, handle.namespace) as states:
         try:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.time())):
                 async for state in states:

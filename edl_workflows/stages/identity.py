@@ -10,6 +10,9 @@ OWNER_ANNOTATION = f"{names.GROUP}/owner"
 """Which task of which run made the object. Only its owner adopts, replaces or cancels an object."""
 ATTEMPT_ANNOTATION = f"{names.GROUP}/owner-try"
 """Which attempt of the owner holds the object now; an earlier attempt that is killed late leaves it alone."""
+ON_CANCEL_ANNOTATION = f"{names.GROUP}/owner-on-cancel"
+"""What becomes of the object when its owner is gone without having said so: delete, suspend or keep. Set by engines whose
+tasks can vanish while nobody looks."""
 SUSPENDED_ANNOTATION = f"{names.GROUP}/owner-suspended"
 """Which attempt suspended the object in place of deleting it; the attempt that takes it over resumes it."""
 
@@ -29,17 +32,20 @@ class Identity:
         known: name of the object that an earlier attempt made, if that is known; it wins over a name made anew.
         rerun: an earlier attempt came to its end and delivered its result, so that a finished object is history, to be
             replaced; else it is the result of an attempt that died before it could say so, to be used.
+        on_cancel: value of `ON_CANCEL_ANNOTATION`; "" for an engine that always hears of a cancellation.
     """
 
     owner: str
     attempt: str = "1"
     known: str = ""
     rerun: bool = False
+    on_cancel: str = ""
 
     @property
     def annotations(self) -> dict[str, str]:
         """The marks on everything that the stage makes."""
-        return {OWNER_ANNOTATION: self.owner, ATTEMPT_ANNOTATION: self.attempt}
+        marks = {OWNER_ANNOTATION: self.owner, ATTEMPT_ANNOTATION: self.attempt}
+        return marks | ({ON_CANCEL_ANNOTATION: self.on_cancel} if self.on_cancel else {})
 
     def name(self, hint: str, limit: int = MAX_NAME) -> str:
         """A name for an object: readable by `hint`, unique by the owner, a DNS label of at most `limit` characters."""

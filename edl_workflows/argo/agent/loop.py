@@ -1,0 +1,177 @@
+"""The agent's loop: plans from what the task sets say, serves tasks, and ends what is left of those that vanished."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+
+from edl_workflows.argo.agent import deadlines, orphans
+from edl_workflows.argo.agent.orphans import Begun, Verdict
+from edl_workflows.argo.agent.plan import Stand, Taken, decide
+from edl_workflows.argo.agent.service import Service
+from edl_workflows.argo.agent.surroundings import MAX_PAUSE, Surroundings
+from edl_workflows.argo.agent.tasks import (
+    OPEN_INDEX,
+    OpenTask,
+    TaskKey,
+    WorkflowKey,
+    ended,
+    open_tasks,
+    workflow_of,
+)
+from edl_workflows.argo.agent.workflow import deadline_of
+from edl_workflows.kube.resources import Object, key_of
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Entry:
+    """A task that was taken up."""
+
+    service: Service
+    taken: Taken
+
+
+class Loop:
+    """Serves until it is cancelled. What it was doing is then left as it is, for the next agent to find.
+
+    Args:
+        around: what all tasks share.
+        only: the one workflow to serve, by name; "" for all that the watch sees.
+    """
+
+    def __init__(self, around: Surroundings, only: str = "") -> None:
+        self._around = around
+        self._only = only
+        self._entries: dict[TaskKey, _Entry] = {}
+        self._left: dict[WorkflowKey, list[Begun]] = {}
+        self._deadlines: dict[WorkflowKey, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+
+    @property
+    def serving(self) -> int:
+        """How many tasks are begun and not answered."""
+        return sum(entry.taken.stand is not Stand.REPORTED for entry in list(self._entries.values()))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._wake.set)
+
+        task_sets = self._around.task_sets
+        task_sets.on_change(lambda _change: wake())
+        task_sets.on_sync(wake)
+        task_sets.start()
+        try:
+            while not task_sets.synced:
+                await self._wait(None)
+            self._spawn(self._sweep())
+            while True:
+                await self._wait(self._turn())
+        finally:
+            task_sets.stop(join_seconds=0)
+            running = [*self._background, *self._deadlines.values()]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _wait(self, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def _turn(self) -> float | None:
+        """Carry out one plan; after how many seconds to plan again in any case."""
+        taken = {key: entry.taken for key, entry in self._entries.items()}
+        plan = decide(self._present(), taken, time.monotonic())
+        for key in plan.abandon:
+            self._entries[key].taken = Taken(Stand.ABANDONED)
+            self._entries[key].service.abandon()
+        for key in plan.forget:
+            del self._entries[key]
+        for task in plan.begin:
+            entry = _Entry(Service(task, self._around, self._learned), Taken(Stand.SERVING))
+            self._entries[task.key] = entry
+            self._spawn(self._serve(entry))
+        self._tidy()
+        return plan.look_again
+
+    def _present(self) -> dict[TaskKey, OpenTask]:
+        found: dict[TaskKey, OpenTask] = {}
+        for task_set in self._around.task_sets.cache.by_index(OPEN_INDEX, OPEN_INDEX):
+            found |= open_tasks(task_set)
+        return found
+
+    async def _serve(self, entry: _Entry) -> None:
+        service = entry.service
+        try:
+            answered = await service.run()
+        except Exception:
+            log.exception("task failed; it is begun again", task=str(service.key))
+            await asyncio.sleep(MAX_PAUSE)
+            answered = False
+        if answered:
+            entry.taken = Taken(Stand.REPORTED, time.monotonic())
+            if service.result is not None and service.result.phase == "Error" and service.begun:
+                self._leave(service.begun)
+        else:
+            del self._entries[service.key]
+        self._wake.set()
+
+    async def _sweep(self) -> None:
+        """End what the steps made that vanished while no agent ran."""
+        around = self._around
+        namespace = around.task_sets.scope.namespace
+        found = await around.endlessly(
+            lambda: orphans.begun(around.cluster, namespace, self._ours), "look for what vanished steps began"
+        )
+        for begun in found:
+            judge = partial(orphans.judge, around.cluster, begun)
+            verdict = await around.endlessly(judge, f"judge {begun.handle}")
+            if verdict is Verdict.ORPHANED:
+                await around.cancel(begun)
+            elif verdict is Verdict.LEFT:
+                self._leave(begun)
+        self._wake.set()
+
+    def _ours(self, key: TaskKey) -> bool:
+        return not self._only or key.workflow.name == self._only
+
+    def _leave(self, begun: Begun) -> None:
+        self._left.setdefault(begun.key.workflow, []).append(begun)
+
+    def _tidy(self) -> None:
+        """What steps in Error left for a retry ends with the workflow; deadlines matter while something waits."""
+        for workflow in [workflow for workflow in self._left if self._over(workflow)]:
+            for begun in self._left.pop(workflow):
+                self._spawn(self._around.cancel(begun))
+        waiting = {key.workflow for key in self._entries}
+        for workflow in [workflow for workflow in self._deadlines if workflow not in waiting]:
+            self._deadlines.pop(workflow).cancel()
+
+    def _over(self, workflow: WorkflowKey) -> bool:
+        task_set = self._around.task_sets.cache.get(workflow.task_set)
+        return task_set is None or workflow_of(task_set) != workflow or ended(task_set)
+
+    def _learned(self, workflow: Object) -> None:
+        deadline = deadline_of(workflow)
+        key = WorkflowKey(*key_of(workflow), str(workflow["metadata"]["uid"]))
+        if deadline is not None and key not in self._deadlines:
+            watch = deadlines.watch(self._around, key, deadline)
+            self._deadlines[key] = asyncio.create_task(watch, name=f"deadline of {key}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,0 +1,84 @@
+"""What the agent does next, from what the task sets say and what it is doing already. Values in, values out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from edl_workflows.argo.agent.tasks import OpenTask, TaskKey
+
+SETTLE_SECONDS = 5.0
+"""The controller takes a result in two writes: it removes the result, then the task. In between the task looks as if nobody had
+answered. One that stays so for this long was left by a controller that died between the two, and is answered again."""
+
+
+class Stand(Enum):
+    """How far a task is that the agent has taken up."""
+
+    SERVING = auto()
+    ABANDONED = auto()
+    """It vanished; what its stage made is being cancelled."""
+    REPORTED = auto()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A task that the agent has taken up.
+
+    Attributes:
+        stand: how far it is.
+        since: when it was reported, in seconds of a monotonic clock.
+    """
+
+    stand: Stand
+    since: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do.
+
+    Attributes:
+        begin: tasks to serve.
+        abandon: tasks to give up: they vanished unanswered.
+        forget: answered tasks that are gone, as they should be.
+        look_again: after how many seconds to plan anew even if nothing changes; None: not before something does.
+    """
+
+    begin: tuple[OpenTask, ...] = ()
+    abandon: tuple[TaskKey, ...] = ()
+    forget: tuple[TaskKey, ...] = ()
+    look_again: float | None = None
+
+
+def decide(present: Mapping[TaskKey, OpenTask], taken: Mapping[TaskKey, Taken], now: float) -> Plan:
+    """The plan.
+
+    1. A task that is being served and is gone is abandoned; one that was answered is forgotten.
+    2. One that is being abandoned is left to it, also if it came back: it is begun when that is done.
+    3. A task without an answer that nobody serves is begun; one that was answered, after `SETTLE_SECONDS`.
+
+    Args:
+        present: the tasks in the task sets.
+        taken: what the agent is doing.
+        now: seconds of the clock of `Taken.since`.
+    """
+    begin, waits = [], []
+    for key, task in present.items():
+        if task.reported:
+            continue
+        mine = taken.get(key)
+        if mine is None:
+            begin.append(task)
+        elif mine.stand is Stand.REPORTED:
+            left = mine.since + SETTLE_SECONDS - now
+            if left > 0:
+                waits.append(left)
+            else:
+                begin.append(task)
+    gone = {key: mine.stand for key, mine in taken.items() if key not in present}
+    return Plan(
+        begin=tuple(begin),
+        abandon=tuple(key for key, stand in gone.items() if stand is Stand.SERVING),
+        forget=tuple(key for key, stand in gone.items() if stand is Stand.REPORTED),
+        look_again=min(waits, default=None),
+    )

@@ -1,0 +1,55 @@
+"""Writing a step's result into its task set, and never for a step that is no longer there."""
+
+from edl_workflows.argo.agent.results import Result
+from edl_workflows.argo.agent.tasks import TaskKey, open_tasks
+from edl_workflows.argo.api import WORKFLOW_TASK_SETS
+from edl_workflows.exceptions import ConflictError, NotFoundError, UnavailableError
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import Object
+
+ATTEMPTS = 20
+"""Steps of one workflow that end at the same moment write the same object; each round one of them gets through."""
+
+
+def report(cluster: Cluster, task_sets: Informer, key: TaskKey, result: Result) -> bool:
+    """Write a result, at least once.
+
+    A late result would bring a step back to life that Argo has ended meanwhile. So the write carries the version of the task
+    set in which the task stood: it is refused if anything changed since.
+
+    Args:
+        cluster: where.
+        task_sets: their watch; its cache saves the read, and takes the answer in.
+        key: the task.
+        result: its end.
+
+    Returns:
+        Whether it was written; False: the task is gone.
+
+    Raises:
+        EdlError: the server did not take it for another reason.
+    """
+    found = task_sets.cache.get(key.workflow.task_set)
+    for _attempt in range(ATTEMPTS):
+        if found is None or key not in open_tasks(found):
+            return False
+        try:
+            task_sets.put(_write(cluster, found, key, result))
+        except ConflictError:
+            found = client.find(cluster, WORKFLOW_TASK_SETS, key.workflow.name, key.workflow.namespace)
+        except NotFoundError:
+            return False
+        else:
+            return True
+    raise UnavailableError(f"{key}: its task set changed {ATTEMPTS} times while the result was being written")
+
+
+def _write(cluster: Cluster, task_set: Object, key: TaskKey, result: Result) -> Object:
+    metadata = task_set["metadata"]
+    body = {
+        "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        "status": {"nodes": {key.node: result.to_node()}},
+    }
+    return client.patch(cluster, WORKFLOW_TASK_SETS, metadata["name"], body, metadata["namespace"], "status")

@@ -1,0 +1,165 @@
+"""The agent as a process: its leadership, its endpoints, its event loop."""
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+import structlog
+
+from edl_workflows.argo.agent.loop import Loop
+from edl_workflows.argo.agent.metrics import Metrics
+from edl_workflows.argo.agent.surroundings import Surroundings
+from edl_workflows.argo.agent.tasks import OPEN_INDEX, index_open
+from edl_workflows.argo.agent.threads import Threads
+from edl_workflows.argo.api import INSTANCE_LABEL, WORKFLOW_TASK_SETS
+from edl_workflows.controller.health import HealthServer
+from edl_workflows.controller.leader import Election, Elector, LeadershipLostError
+from edl_workflows.exceptions import EdlError, NotFoundError
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import ALL_NAMESPACES, Scope
+
+log = structlog.get_logger(__name__)
+
+LEASE = "edl-argo-agent"
+COMPLAIN_EVERY = 20
+"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How to run an agent.
+
+    Attributes:
+        namespace: whose workflows to serve, or `ALL_NAMESPACES`.
+        workflow: the one workflow to serve; "" for all.
+        instance: serve the workflows of the Argo controller of this instance id; "" of the one without.
+        cross_namespace: whether a step may name another namespace than its workflow's.
+        calls: API calls at a time that may block.
+        election: None to serve without asking; right only where no second agent can run.
+        metrics_host: address of the health and metrics endpoints.
+        metrics_port: their port; None for no endpoints.
+    """
+
+    namespace: str = ALL_NAMESPACES
+    workflow: str = ""
+    instance: str = ""
+    cross_namespace: bool = False
+    calls: int = 16
+    election: Election | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """The task sets to watch.
+
+        Completed ones, too: a workflow that is retried by hand goes on with the task set that it had.
+        """
+        return Scope(
+            WORKFLOW_TASK_SETS,
+            self.namespace,
+            label_selector=f"{INSTANCE_LABEL}={self.instance}" if self.instance else f"!{INSTANCE_LABEL}",
+            field_selector=f"metadata.name={self.workflow}" if self.workflow else "",
+        )
+
+
+class Agent:
+    """One agent; `run` is its whole life.
+
+    Args:
+        cluster: the API server.
+        options: see there.
+    """
+
+    def __init__(self, cluster: Cluster, options: AgentOptions) -> None:
+        self.metrics = Metrics()
+        self._options = options
+        self._cluster = cluster.observed_by(self.metrics.requested)
+        self._elector = Elector(self._cluster, options.election) if options.election else None
+        self._task_sets = Informer(ClusterSource.of(self._cluster), options.scope, {OPEN_INDEX: index_open})
+        self._task_sets.on_error(_complain)
+
+    def run(self, stop: threading.Event) -> None:
+        """Lead and serve until `stop` is set. What it waits for then is left as it is, for the next agent.
+
+        Raises:
+            LeadershipLostError: another process leads now; this one must end.
+            UnavailableError: the endpoints' port is taken.
+        """
+        options, health = self._options, None
+        if options.metrics_port is not None:
+            health = HealthServer(
+                options.metrics_host,
+                options.metrics_port,
+                list,
+                self._waits_for,
+                self.metrics.registry,
+            )
+            log.info("health and metrics", host=options.metrics_host, port=health.port)
+        try:
+            self._lead(stop)
+        finally:
+            if health is not None:
+                health.close()
+
+    def _lead(self, stop: threading.Event) -> None:
+        if self._elector is not None and not self._elector.acquire(stop):
+            return
+        self.metrics.led(True)
+        log.info("agent started", namespace=self._options.namespace or "(all)")
+        try:
+            asyncio.run(self._serve(stop))
+        finally:
+            self.metrics.led(False)
+            if self._elector is not None:
+                self._elector.release()
+            log.info("agent stopped")
+
+    async def _serve(self, stop: threading.Event) -> None:
+        options = self._options
+        around = Surroundings(
+            cluster=self._cluster,
+            task_sets=self._task_sets,
+            threads=Threads(options.calls),
+            metrics=self.metrics,
+            guard=self._guard,
+            everywhere=options.namespace == ALL_NAMESPACES,
+            cross_namespace=options.cross_namespace,
+        )
+        loop = Loop(around, options.workflow)
+        self.metrics.observe_serving(lambda: loop.serving)
+        serving = asyncio.create_task(loop.run())
+        # A slot of its own: the end must not wait for a turn behind calls that hang.
+        ending = asyncio.create_task(Threads(1).call(lambda: self._keep(stop)))
+        await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        if ending.done():
+            ending.result()
+        else:
+            serving.result()
+
+    def _keep(self, stop: threading.Event) -> None:
+        if self._elector is not None:
+            self._elector.keep(stop)
+        else:
+            stop.wait()
+
+    def _guard(self) -> None:
+        if self._elector is not None and not self._elector.leading:
+            raise LeadershipLostError("no leader any more: nothing is written")
+
+    def _waits_for(self) -> list[str]:
+        """A candidate that does not lead is ready to take over."""
+        leads = self._elector is None or self._elector.leading
+        return [] if self._task_sets.synced or not leads else [f"not listed yet: {self._task_sets.scope}"]
+
+
+def _complain(error: EdlError, failures: int) -> None:
+    if failures % COMPLAIN_EVERY != 1:
+        return
+    if isinstance(error, NotFoundError):
+        log.error("the API server has no WorkflowTaskSets: install Argo Workflows; trying again")
+    else:
+        log.warning("watch of the task sets failed; trying again", error=str(error))

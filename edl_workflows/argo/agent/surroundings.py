@@ -1,0 +1,123 @@
+"""What all tasks of an agent share, and how patient it is with the API server."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from edl_workflows.argo.agent.metrics import Metrics
+from edl_workflows.argo.agent.orphans import Begun
+from edl_workflows.argo.agent.threads import Threads
+from edl_workflows.exceptions import ConflictError, ForbiddenError, UnavailableError
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.informer import Informer
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+Pause = Callable[[float], Awaitable[None]]
+
+MIN_PAUSE = 0.2
+MAX_PAUSE = 15.0
+"""Seconds between attempts, doubled from MIN to MAX."""
+REFUSED_SECONDS = 15.0
+"""How long a refusal is waited out: roles and tokens that are being renewed refuse for a moment."""
+DOWN_SECONDS = 600.0
+"""How long trouble is waited out while the watch of the task sets stands. Without it the API server is down, and that is
+waited out without end: nothing could be reported anyway."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all tasks share.
+
+    Attributes:
+        cluster: the API server.
+        task_sets: the watch of the WorkflowTaskSets.
+        threads: for calls that block.
+        metrics: counts.
+        guard: called before each write; raises where this process must not write any more.
+        everywhere: whether jobs are watched in all namespaces at once.
+        cross_namespace: whether a step may name another namespace than its workflow's.
+    """
+
+    cluster: Cluster
+    task_sets: Informer
+    threads: Threads
+    metrics: Metrics
+    guard: Callable[[], None]
+    everywhere: bool
+    cross_namespace: bool
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call once, if this process still leads."""
+
+        def guarded() -> T:
+            self.guard()
+            return function()
+
+        return await self.threads.call(guarded)
+
+    async def patiently(self, function: Callable[[], T], pause: Pause = asyncio.sleep) -> T:
+        """Call until it succeeds or can't be expected to; see `REFUSED_SECONDS`, `DOWN_SECONDS`.
+
+        Args:
+            function: may be called any number of times.
+            pause: waits; may raise to end the attempts.
+
+        Raises:
+            EdlError: the last attempt's.
+        """
+        since, seconds = time.monotonic(), MIN_PAUSE
+        while True:
+            try:
+                return await self.call(function)
+            except (ForbiddenError, UnavailableError) as error:
+                now = time.monotonic()
+                if self.task_sets.last_error is not None:
+                    since = now
+                limit = REFUSED_SECONDS if isinstance(error, ForbiddenError) else DOWN_SECONDS
+                if now - since >= limit:
+                    raise
+                log.info("trying again", error=str(error))
+            await pause(seconds)
+            seconds = min(MAX_PAUSE, 2 * seconds)
+
+    async def endlessly(self, function: Callable[[], T], what: str, pause: Pause = asyncio.sleep) -> T:
+        """Call until it succeeds, whatever fails: for what nobody else would do.
+
+        Args:
+            function: may be called any number of times.
+            what: for the log.
+            pause: waits; may raise to end the attempts.
+        """
+        seconds = MIN_PAUSE
+        while True:
+            try:
+                return await self.call(function)
+            except (ForbiddenError, UnavailableError, ConflictError) as error:
+                log.warning("not done; trying again", what=what, error=str(error))
+            await pause(seconds)
+            seconds = min(MAX_PAUSE, 2 * seconds)
+
+    async def cancel(self, begun: Begun) -> None:
+        """End what a step made, if it is still the step's and still goes on."""
+        done = await self.endlessly(lambda: begun.cancel(self.cluster), f"cancel {begun.handle}")
+        if done:
+            self.metrics.cancelled(begun.action)
+        log.info("cancelled" if done else "nothing to cancel", object=str(begun.handle), action=begun.action)
+
+
+async def unless(event: asyncio.Event, awaitable: Awaitable[T]) -> T | None:
+    """The awaitable's result; None if the event is set before, and then it is cancelled."""
+    main = asyncio.ensure_future(awaitable)
+    stop = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({main, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return main.result() if main.done() else None
+    finally:
+        for task in (main, stop):
+            task.cancel()
+        await asyncio.gather(main, stop, return_exceptions=True)

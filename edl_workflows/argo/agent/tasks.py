@@ -1,0 +1,96 @@
+"""What a WorkflowTaskSet asks of us. Argo's controller writes ``spec.tasks`` by node id; an agent answers in ``status.nodes``."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from edl_workflows.argo.api import COMPLETED_LABEL
+from edl_workflows.argo.task import PLUGIN
+from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
+
+OPEN_INDEX = "open"
+"""Index of a cache: the task sets that ask for anything, under ``OPEN_INDEX`` itself."""
+
+
+class WorkflowKey(NamedTuple):
+    """A workflow: the very one, not a later one of its name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def task_set(self) -> ObjectKey:
+        """Where its WorkflowTaskSet is."""
+        return ObjectKey(self.namespace, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class TaskKey(NamedTuple):
+    """One plugin node of a workflow. A node that is retried has a new id, one that is retried by hand the same."""
+
+    workflow: WorkflowKey
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.workflow} node {self.node}"
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """A task that stands in a task set.
+
+    Attributes:
+        key: which.
+        body: below ``plugin.edl``; whatever a user wrote there.
+        reported: whether its result stands in the status, and the controller has not taken it yet.
+        version: the task set's resourceVersion.
+    """
+
+    key: TaskKey
+    body: Any
+    reported: bool
+    version: int
+
+
+def workflow_of(task_set: Mapping[str, Any]) -> WorkflowKey:
+    """The workflow of a task set; the two share their name."""
+    where = key_of(task_set)
+    owners = task_set["metadata"].get("ownerReferences") or []
+    uid = next((str(owner["uid"]) for owner in owners if owner.get("kind") == "Workflow"), "")
+    return WorkflowKey(where.namespace, where.name, uid)
+
+
+def ended(task_set: Mapping[str, Any]) -> bool:
+    """Whether the workflow has ended, or is being deleted."""
+    metadata = task_set["metadata"]
+    done = (metadata.get("labels") or {}).get(COMPLETED_LABEL) == "true"
+    return done or bool(metadata.get("deletionTimestamp"))
+
+
+def open_tasks(task_set: Mapping[str, Any]) -> dict[TaskKey, OpenTask]:
+    """Our tasks in a task set; those of other plugins and HTTP requests are not ours."""
+    if ended(task_set):
+        return {}
+    workflow = workflow_of(task_set)
+    results = (task_set.get("status") or {}).get("nodes") or {}
+    version = version_of(task_set)
+    found = (
+        OpenTask(TaskKey(workflow, node), body, node in results, version) for node, body in _bodies(task_set)
+    )
+    return {task.key: task for task in found}
+
+
+def index_open(task_set: Object) -> tuple[str, ...]:
+    """Index function: see `OPEN_INDEX`."""
+    return (OPEN_INDEX,) if open_tasks(task_set) else ()
+
+
+def _bodies(task_set: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    tasks = (task_set.get("spec") or {}).get("tasks") or {}
+    for node, template in tasks.items():
+        plugin = (template or {}).get("plugin")
+        if isinstance(plugin, dict) and PLUGIN in plugin:
+            yield str(node), plugin[PLUGIN]

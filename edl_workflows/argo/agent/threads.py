@@ -1,0 +1,51 @@
+"""Blocking calls of an event loop, in daemon threads: one that hangs does not keep the process from ending."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Threads:
+    """So many calls at a time; the others wait for their turn.
+
+    Args:
+        limit: how many.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._slots = asyncio.Semaphore(limit)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """The function's result; what it raises is raised. Who is cancelled meanwhile leaves the thread to itself."""
+        async with self._slots:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[T] = loop.create_future()
+
+            def work() -> None:
+                try:
+                    result = function()
+                except BaseException as error:  # noqa: BLE001 - the caller's to judge
+                    deliver(_fail, error)
+                else:
+                    deliver(_succeed, result)
+
+            def deliver(settle: Callable[..., None], value: object) -> None:
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(settle, future, value)
+
+            threading.Thread(target=work, name="argo-agent", daemon=True).start()
+            return await future
+
+
+def _succeed(future: "asyncio.Future[T]", result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: "asyncio.Future[T]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

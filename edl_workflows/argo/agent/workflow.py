@@ -1,0 +1,113 @@
+"""What a Workflow object tells of its steps: who a step is, which attempt of it runs, and when the workflow's time is up."""
+
+import base64
+import binascii
+import datetime as dt
+import gzip
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey
+from edl_workflows.kube.resources import version_of
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.ownership import CancelAction
+
+OWNER_PREFIX = "argo"
+_RETRY = re.compile(r"\(\d+\)")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step as the workflow knows it.
+
+    Attributes:
+        key: its node.
+        path: the node's name without the numbers of retries: equal for all attempts of the step.
+        started: when this attempt began, as the workflow writes it.
+        phase: the node's; "" where it can't be read.
+    """
+
+    key: TaskKey
+    path: str
+    started: str
+    phase: str = ""
+
+    def identity(self, on_cancel: CancelAction) -> Identity:
+        """Who this is to the objects in the cluster.
+
+        A step that runs again has delivered its earlier result: a finished object of the earlier attempt is replaced.
+        """
+        namespace, name, uid = self.key.workflow
+        return Identity(
+            owner=f"{OWNER_PREFIX}/{namespace}/{name}/{uid}/{self.path}",
+            attempt=f"{self.key.node}@{self.started}",
+            rerun=True,
+            on_cancel=on_cancel,
+        )
+
+
+def step_of(workflow: Mapping[str, Any], task: OpenTask) -> Step | None:
+    """The step of a task; None while the workflow does not have it yet.
+
+    The controller writes the task set first and the workflow after it. A result of a node that the workflow does not have makes
+    the controller stop reading results of this workflow altogether, so nothing is reported before the node is there.
+
+    Nodes that the controller keeps in a database, or compresses by other means than gzip, can't be read here. Such a step is
+    known by its node's id, which is a hash of the node's name, and its attempt by the time that the workflow (re)started.
+    """
+    status = workflow.get("status") or {}
+    nodes = _nodes(status)
+    if nodes is None:
+        written = version_of(workflow) > task.version
+        return Step(task.key, task.key.node, str(status.get("startedAt") or "")) if written else None
+    node = nodes.get(task.key.node)
+    if node is None:
+        return None
+    path = _RETRY.sub("", str(node.get("name") or task.key.node))
+    return Step(task.key, path, str(node.get("startedAt") or ""), str(node.get("phase") or ""))
+
+
+def phase_of(workflow: Mapping[str, Any], node: str) -> str:
+    """A node's phase; "" where there is none or it can't be read."""
+    nodes = _nodes(workflow.get("status") or {}) or {}
+    return str((nodes.get(node) or {}).get("phase") or "")
+
+
+def deadline_of(workflow: Mapping[str, Any]) -> float | None:
+    """Unix time at which the workflow's time is up; None: never.
+
+    A workflow made from a template has its own value or else the template's, which the controller keeps in the status.
+    """
+    status = workflow.get("status") or {}
+    specs = (status.get("storedWorkflowTemplateSpec") or {}, workflow.get("spec") or {})
+    seconds = next(
+        (s["activeDeadlineSeconds"] for s in specs if s.get("activeDeadlineSeconds") is not None), None
+    )
+    started = status.get("startedAt")
+    if seconds is None or not started or status.get("finishedAt"):
+        return None
+    return dt.datetime.fromisoformat(str(started)).timestamp() + float(seconds)
+
+
+def task_of_marks(owner: str, attempt: str) -> TaskKey | None:
+    """The task that an object's marks name; None if they are not ours."""
+    parts = owner.split("/", 4)
+    node, at, _started = attempt.partition("@")
+    if len(parts) != 5 or parts[0] != OWNER_PREFIX or not at:
+        return None
+    return TaskKey(WorkflowKey(*parts[1:4]), node)
+
+
+def _nodes(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The nodes by id; None where they can't be read."""
+    compressed = status.get("compressedNodes")
+    if not compressed:
+        return None if status.get("offloadNodeStatusVersion") else status.get("nodes") or {}
+    try:
+        nodes = json.loads(gzip.decompress(base64.b64decode(compressed)))
+    except (OSError, EOFError, ValueError, binascii.Error):
+        return None
+    return nodes if isinstance(nodes, dict) else None

@@ -1,0 +1,76 @@
+"""``edl argo agent``: serves our plugin steps, for all workflows, from one process."""
+
+from typing import Annotated
+
+import typer
+
+from edl_workflows.cli.options import (
+    Context,
+    Kubeconfig,
+    LogFormat,
+    Logs,
+    Namespace,
+    Verbose,
+    configure_logs,
+    connect,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def agent(
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Serve the workflows of all namespaces.")
+    ] = False,
+    instance_id: Annotated[
+        str,
+        typer.Option(help="Serve the Argo controller of this instance id; default the one that has none."),
+    ] = "",
+    cross_namespace: Annotated[
+        bool,
+        typer.Option(
+            "--cross-namespace",
+            help="Let steps name another namespace than their workflow's. The agent acts with its own rights: whoever may "
+            "write workflows may then use them in every namespace.",
+        ),
+    ] = False,
+    calls: Annotated[int, typer.Option(min=1, max=256, help="API calls at a time that may block.")] = 16,
+    leader_elect: Annotated[
+        bool, typer.Option(help="Wait for the Lease 'edl-argo-agent', so that replicas take turns.")
+    ] = True,
+    leader_elect_namespace: Annotated[
+        str | None, typer.Option(help="Namespace of the Lease; default the context's.", show_default=False)
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(help="Address of /healthz, /readyz and /metrics; in a pod 0.0.0.0, for its probes.")
+    ] = "127.0.0.1",
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Their port; 0 for none.")] = 8082,
+    log_format: Logs = LogFormat.AUTO,
+    verbose: Verbose = False,
+) -> None:
+    """Serve plugin steps until SIGTERM. Argo's controller needs `disableAgentPodCreation: "true"` in its ConfigMap.
+
+    What the steps wait for goes on without the agent; the next one finds it. Ends with code 1 when it loses its leadership:
+    whoever restarts it gets a fresh candidate.
+    """
+    from edl_workflows.argo.agent.run import LEASE, Agent, AgentOptions
+    from edl_workflows.controller.leader import Election
+    from edl_workflows.controller.run import stop_on_signals
+    from edl_workflows.kube.resources import ALL_NAMESPACES
+
+    configure_logs(log_format, verbose=verbose)
+    cluster = connect(kubeconfig, context, namespace, log_retries=True)
+    options = AgentOptions(
+        namespace=ALL_NAMESPACES if all_namespaces else cluster.namespace,
+        instance=instance_id,
+        cross_namespace=cross_namespace,
+        calls=calls,
+        election=Election(leader_elect_namespace or cluster.namespace, LEASE) if leader_elect else None,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port or None,
+    )
+    Agent(cluster, options).run(stop_on_signals())
