@@ -101,6 +101,7 @@ class ScalePlanSpec(Model):
         replica_resource_specs: wanted counts and sizes by role.
         create_pods, remove_pods: pods to make and to delete now (auto plans).
         migrate_pods: pods to replace by ones of another size, rank kept.
+        migrate_ranks: the same for parameter servers, by rank: the master finds the pods when the plan begins.
         ps_hosts: parameter servers' addresses after the plan (auto plans; for information).
         checkpoint: take a checkpoint first. Changes of parameter servers always do; alone it is a request for one.
         step_timeout_seconds: limit of each step; a migration that exceeds it is rolled back.
@@ -117,6 +118,7 @@ class ScalePlanSpec(Model):
     create_pods: list[PodMeta] = Field(default_factory=list, max_length=MAX_PODS)
     remove_pods: list[PodMeta] = Field(default_factory=list, max_length=MAX_PODS)
     migrate_pods: list[PodMeta] = Field(default_factory=list, max_length=MAX_PODS)
+    migrate_ranks: dict[int, NodeResource] = Field(default_factory=dict, max_length=MAX_PODS)
     ps_hosts: list[Annotated[str, Field(max_length=512)]] = Field(default_factory=list, max_length=MAX_PODS)
     checkpoint: bool = False
     step_timeout_seconds: int = Field(default=600, ge=1, le=86_400)

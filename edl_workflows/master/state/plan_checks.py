@@ -38,6 +38,8 @@ def _problems(spec: ScalePlanSpec, present: Present) -> Iterator[str]:
             yield f"spec.{name}: only plans of a job's master have it; use replicaResourceSpecs and migratePods"
     for role in spec.replica_resource_specs:
         yield _role_problem(spec, role, present)
+    for rank in spec.migrate_ranks:  # those that no pod was found for
+        yield f"spec.migrateRanks.{rank}: no parameter server of this rank runs; ranks are {_ranks(present)}"
     for index, pod in enumerate(spec.migrate_pods):
         yield _migration_problem(spec, index, pod.name, present)
     for resource in ("cpu", "memory", "gpu"):
@@ -70,6 +72,11 @@ def _migration_problem(spec: ScalePlanSpec, index: int, pod: str, present: Prese
     if node.type != names.PS_TYPE and _changes_ps(spec, present):
         return f"{path}: {pod!r} is no parameter server; a plan that changes parameter servers migrates only those"
     return ""
+
+
+def _ranks(present: Present) -> str:
+    ranks = sorted(node.rank for node in present.nodes.values() if node.type == names.PS_TYPE)
+    return ", ".join(map(str, ranks)) or "none"
 
 
 def _changes_ps(spec: ScalePlanSpec, present: Present) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import NodeResource, Phase
+from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, PodMeta, ScalePlanSpec
 from edl_workflows.master.state import (
     checkpoints,
     plan_checks,
@@ -34,6 +34,8 @@ def step(state: JobState, now: float) -> None:
         _take_up(state, now)
     if state.plan is None or state.plan.phase.final:
         return
+    if state.plan.phase is Phase.PENDING:
+        state.plan = replace(state.plan, spec=_ranks_as_pods(state, state.plan.spec))
     state.plan, effects = plans.advance(state.plan, _world(state, state.plan), now)
     for effect in effects:
         _EFFECTS[effect](state, state.plan, now)
@@ -72,6 +74,18 @@ def _take_up(state: JobState, now: float) -> None:
             state.plan = plans.start(seen.uid, seen.name, seen.spec, now)
             state.recorded_serial = 0
             return
+
+
+def _ranks_as_pods(state: JobState, spec: ScalePlanSpec) -> ScalePlanSpec:
+    """Ranks replaced by the pods that hold them now; one that nobody holds stays, and `plan_checks` finds it."""
+    pods, left = [], {}
+    for rank, size in sorted(spec.migrate_ranks.items()):
+        node = state.nodes.at_rank(names.PS_TYPE, rank)
+        if node is None:
+            left[rank] = size
+        else:
+            pods.append(PodMeta(name=_pod(state, node.type, node.id), rank_index=rank, resource=size))
+    return spec.model_copy(update={"migrate_pods": [*spec.migrate_pods, *pods], "migrate_ranks": left})
 
 
 def _world(state: JobState, run: PlanRun) -> World:
@@ -121,6 +135,8 @@ def _broken(state: JobState, run: PlanRun) -> str:
             return ""
         if run.broken:
             return run.broken
+        if state.starts_from_damaged:
+            return state.checkpoints.damaged[-1].error
         lost = state.lost_ps(versions.active.ps) if versions.active else []
     elif change is not None and change.cause is Cause.PLAN:
         lost = state.lost_ps((*(versions.active.ps if versions.active else ()), *change.target))

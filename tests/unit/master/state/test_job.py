@@ -142,6 +142,7 @@ def test_plans_that_change_no_server_are_short(spec: ScalePlanSpec, phases: list
         (_spec(ps=0), "spec.replicaResourceSpecs.ps.replicas"),
         (_spec(worker=0), "spec.replicaResourceSpecs.worker.replicas"),
         (_spec(migrate=(9,)), "spec.migratePods.0.name"),
+        (ScalePlanSpec(migrate_ranks={9: NodeResource(cpu="2")}), "spec.migrateRanks.9"),
         (ScalePlanSpec(create_pods=[PodMeta(name="x")]), "spec.createPods"),
         (
             ScalePlanSpec(replica_resource_specs={"chief": ReplicaResourceSpec(replicas=1)}),
@@ -167,6 +168,17 @@ def test_a_plan_that_does_not_fit_fails_with_the_field(spec: ScalePlanSpec, says
     assert job.plans["plan"].phase is Phase.FAILED
     assert any(says in message for message in messages)
     assert job.state.versions.last_number == 1
+
+
+def test_a_rank_means_the_server_that_holds_it_now() -> None:
+    """A plan names ranks; servers that took a rank over in an earlier plan are found by it."""
+    job = _job()
+    for plan in ("first", "second"):
+        job.submit(plan, ScalePlanSpec(migrate_ranks={0: NodeResource(cpu="2")}))
+        job.calm(15)
+        assert job.plans[plan].phase is Phase.SUCCEEDED
+
+    assert _servers(job) == (3, 1)
 
 
 @pytest.mark.parametrize("phase", [Phase.MIGRATING, Phase.RESTARTING, Phase.VERIFYING])
