@@ -1,0 +1,65 @@
+"""A manifest as text with Argo's tags in it, so that every value keeps its type whatever its parameter holds.
+
+Parameters are texts. Put between quotes by hand, a number becomes a string and a quote in a value breaks the YAML. Here a text
+goes through ``toJson``, a number through ``int``, and YAML is indented to where it stands.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.argo.step import Input
+
+INDENT = 2
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A text with tags of its own, of letters that need no quotes in YAML: names and uids."""
+
+    text: str
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """The manifest as YAML.
+
+    Args:
+        manifest: maps, lists of maps, constants, `Input`\\s and `Tag`\\s.
+    """
+    return "\n".join(_lines(manifest, 0)) + "\n"
+
+
+def _lines(values: Mapping[str, Any], depth: int) -> Iterator[str]:
+    pad = " " * depth
+    for key, value in values.items():
+        match value:
+            case Input():
+                yield from _input(key, value, depth)
+            case Tag():
+                yield f"{pad}{key}: {value.text}"
+            case Mapping() if value:
+                yield f"{pad}{key}:"
+                yield from _lines(value, depth + INDENT)
+            case [*items] if items:
+                yield f"{pad}{key}:"
+                for item in items:
+                    first, *others = _lines(item, depth + INDENT)
+                    yield f"{pad}- {first.lstrip()}"
+                    yield from others
+            case _:
+                yield f"{pad}{key}: {json.dumps(value)}"
+
+
+def _input(key: str, given: Input, depth: int) -> Iterator[str]:
+    pad, value = " " * depth, given.variable
+    if given.kind == "yaml":
+        # Without a value the key is null, so such an input has a default that is YAML.
+        yield f"{pad}{key}:"
+        yield f"{{{{=sprig.indent({depth + INDENT}, {value})}}}}"
+        return
+    written = f"string(int({value}))" if given.kind == "integer" else f"toJson({value})"
+    if given.default == "":
+        yield f"{pad}{{{{={value} == '' ? '' : '{key}: ' + {written}}}}}"
+    else:
+        yield f"{pad}{key}: {{{{={written}}}}}"

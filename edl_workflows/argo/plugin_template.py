@@ -1,0 +1,45 @@
+"""A step as a ``plugin`` template: a task that our agent carries out. It costs no pod while it waits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from edl_workflows.argo.manifest_text import manifest_text
+from edl_workflows.argo.outputs import PARAMETERS
+from edl_workflows.argo.step import Input, Step, parameters
+from edl_workflows.argo.task import PLUGIN
+
+
+def plugin_templates(step: Step) -> list[dict[str, Any]]:
+    """The step's one template."""
+    template: dict[str, Any] = {
+        "name": step.name,
+        "inputs": {"parameters": parameters(step.inputs)},
+        # Argo ends a task by this alone: a workflow's own deadline is not looked at while only plugin nodes wait.
+        "timeout": "{{inputs.parameters.timeout}}",
+        "plugin": {
+            PLUGIN: {
+                "stage": step.stage,
+                "request": {name: _value(value) for name, value in step.request.items()},
+                "onCancel": step.on_cancel,
+                "wait": step.wait,
+            }
+        },
+        "outputs": {
+            "parameters": [
+                {"name": name, "valueFrom": {"supplied": {}, "default": ""}} for name in PARAMETERS
+            ]
+        },
+    }
+    if step.retries:
+        template["retryStrategy"] = {"limit": step.retries, "retryPolicy": "OnFailure"}
+    return [template]
+
+
+def _value(value: Any) -> Any:
+    match value:
+        case Input():
+            return value.tag
+        case Mapping():
+            return manifest_text(value)
+        case _:
+            return value

@@ -1,0 +1,124 @@
+"""A step as ``resource`` templates: right on any stock Argo 4, at the price of a pod that polls while the step waits.
+
+What such a template can't do, and how ours differ from templates written by hand, is in docs/explanation/argo-steps.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.argo.manifest_text import manifest_text
+from edl_workflows.argo.outputs import PARAMETERS
+from edl_workflows.argo.step import Action, Apply, Change, Get, Input, Remove, Step, parameters
+
+LOST_POD_RETRIES = 5
+"""Of a step whose pod was lost. Each repeats the request and finds the object of the attempt before."""
+FINAL_MESSAGES = (
+    "failure condition",
+    "has been deleted",
+    "deadline",
+    "Apply failed",
+    "is invalid",
+    "BadRequest",
+    "Forbidden",
+    "NotFound",
+    "failed to parse",
+    "error validating",
+    "strict decoding error",
+)
+"""In the message of an attempt that failed for a reason that stays: the job failed, or the server refused the request."""
+
+JQ = "jq:"
+GENERATION = Input("generation", "metadata.generation that the controller must have observed", "integer")
+
+
+def resource_templates(step: Step) -> list[dict[str, Any]]:
+    """The step's template, and those that it is made of."""
+    if isinstance(step.action, Change):
+        return _change(step, step.action)
+    return [_template(step, step.name, step.action, step.inputs, _outputs(step.outputs))]
+
+
+def _template(
+    step: Step, name: str, action: Action, inputs: tuple[Input, ...], outputs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "inputs": {"parameters": parameters(inputs)},
+        "timeout": "{{inputs.parameters.timeout}}",
+        "retryStrategy": {
+            "limit": LOST_POD_RETRIES,
+            "expression": f"not (lastRetry.message matches '{'|'.join(FINAL_MESSAGES)}')",
+            "backoff": {"duration": "2s", "factor": 2},
+        },
+        "resource": _resource(action),
+        "outputs": {"parameters": outputs},
+    }
+
+
+def _resource(action: Action) -> dict[str, Any]:
+    match action:
+        case Apply():
+            # Server-side, as a manager of the workflow's own: an object of this name that another workflow or a person
+            # made is a conflict, which plain apply would overwrite.
+            flags = ["--server-side", "--field-manager=argo-{{workflow.uid}}"]
+            verb: dict[str, Any] = {"action": "apply", "flags": flags}
+        case Get():
+            verb = {"action": "get"}
+        case Change():
+            verb = {"action": "patch", "mergeStrategy": "merge"}
+        case Remove():
+            # Foreground: the object stays until its pods are gone, and kubectl waits for that.
+            verb = {"action": "delete", "flags": ["--cascade=foreground"]}
+    conditions = {}
+    if isinstance(action, Apply | Get) and action.success:
+        conditions = {"successCondition": action.success, "failureCondition": action.failure}
+    return {**verb, "manifest": manifest_text(action.manifest), **conditions}
+
+
+def _outputs(filters: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [_output(name, filters.get(name, "")) for name in PARAMETERS]
+
+
+def _output(name: str, value: str) -> dict[str, Any]:
+    if value.startswith(JQ):
+        return {"name": name, "valueFrom": {"jqFilter": value.removeprefix(JQ)}}
+    return {"name": name, "value": value}
+
+
+def _change(step: Step, action: Change) -> list[dict[str, Any]]:
+    """Patch, then wait until the controller has observed that very spec: before, the status may be an older spec's."""
+    patch, wait = f"{step.name}-patch", f"{step.name}-wait"
+    observed = f"status.observedGeneration > {{{{=int({GENERATION.variable}) - 1}}}}"
+    look = Get(
+        {key: value for key, value in action.manifest.items() if key != "spec"},
+        f"{action.success}, {observed}",
+        action.failure,
+    )
+    generation = [{"name": GENERATION.name, "valueFrom": {"jqFilter": ".metadata.generation"}}]
+    return [
+        {
+            "name": step.name,
+            "inputs": {"parameters": parameters(step.inputs)},
+            "steps": [
+                [_call(patch, step.inputs)],
+                [_call(wait, step.inputs, {GENERATION.name: f"{{{{steps.{patch}.outputs.parameters.generation}}}}"})],
+            ],
+            "outputs": {"parameters": list(_passed_on(wait))},
+        },
+        _template(step, patch, action, step.inputs, generation),
+        _template(step, wait, look, (*step.inputs, GENERATION), _outputs(step.outputs)),
+    ]
+
+
+def _call(name: str, inputs: tuple[Input, ...], more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    values = {one.name: one.tag for one in inputs} | dict(more or {})
+    arguments = [{"name": key, "value": value} for key, value in values.items()]
+    return {"name": name, "template": name, "arguments": {"parameters": arguments}}
+
+
+def _passed_on(name: str) -> Iterator[dict[str, Any]]:
+    for parameter in PARAMETERS:
+        yield {
+            "name": parameter,
+            "valueFrom": {"parameter": f"{{{{steps.{name}.outputs.parameters.{parameter}}}}}"},
+        }

@@ -1,0 +1,122 @@
+"""The step model: a stage as a step of a workflow, before it is decided how the step waits.
+
+A step says its inputs, the stage's request, and what a ``resource`` template does to the same end. `plugin_template` and
+`resource_template` render it; both have the same inputs and the same outputs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edl_workflows.stages.ownership import CancelAction
+
+Waiting = Literal["resource", "plugin"]
+"""How a step waits: in a pod of Argo's that polls (any stock Argo), or as a task of our agent (no pod)."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input parameter of a template.
+
+    Attributes:
+        name: the parameter's.
+        description: what it is for, shown by Argo's UI.
+        kind: how its text stands in a manifest: as a string, as a number, or as the YAML that it is.
+        default: None makes it required; "" leaves the field out.
+    """
+
+    name: str
+    description: str
+    kind: Literal["text", "integer", "yaml"] = "text"
+    default: str | None = None
+
+    @property
+    def tag(self) -> str:
+        """The tag that Argo replaces by the value."""
+        return f"{{{{inputs.parameters.{self.name}}}}}"
+
+    @property
+    def variable(self) -> str:
+        """The value in an expression."""
+        return f"inputs.parameters['{self.name}']"
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Create the object, or find the one that an earlier attempt of the step created.
+
+    Attributes:
+        manifest: the object, see `manifest_text`.
+        success, failure: conditions on its status; "" for a step that does not wait.
+    """
+
+    manifest: Mapping[str, Any]
+    success: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Get:
+    """Look at an object until the conditions hold; at once without conditions."""
+
+    manifest: Mapping[str, Any]
+    success: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Patch an object, and wait for conditions that its controller states of the patched spec, not of the old one."""
+
+    manifest: Mapping[str, Any]
+    success: str
+    failure: str
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Delete an object and wait until it is gone with all that it owns."""
+
+    manifest: Mapping[str, Any]
+
+
+Action = Apply | Get | Change | Remove
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage as a step.
+
+    Attributes:
+        name: the template's.
+        stage: the stage's name, as in `stages.catalog`.
+        inputs: what the template takes; ``timeout`` is among them always.
+        request: the stage's request: constants, `Input.tag` texts, or an `Input` or a manifest for a `manifest_text`.
+        action: what a resource template does.
+        outputs: output parameter → a constant text, or a jq filter behind ``jq:`` on the object.
+        wait: until the stage's goal is reached; else only until it has begun.
+        on_cancel: see `argo.task.Task`.
+        retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only what the
+            infrastructure broke.
+        labels: of the pod or task, for who looks for it.
+    """
+
+    name: str
+    stage: str
+    inputs: tuple[Input, ...]
+    request: Mapping[str, Any]
+    action: Action
+    outputs: Mapping[str, str]
+    wait: bool = True
+    on_cancel: CancelAction = "delete"
+    retries: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def parameters(inputs: tuple[Input, ...]) -> list[dict[str, str]]:
+    """Inputs as Argo's ``inputs.parameters``."""
+    return [
+        {"name": one.name, "description": one.description}
+        | ({} if one.default is None else {"default": one.default})
+        for one in inputs
+    ]
