@@ -1,6 +1,8 @@
 """``edl controller``: the manager as a process."""
 
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +16,7 @@ from edl_workflows.cli.options import (
     configure_logs,
     connect,
 )
+from edl_workflows.jobs import names
 
 app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
 
@@ -33,7 +36,7 @@ def run(
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")] = 4,
     leader_elect: Annotated[
-        bool, typer.Option(help="Wait for the Lease 'edl-controller', so that replicas take turns.")
+        bool, typer.Option(help=f"Wait for the Lease {names.CONTROLLER!r}, so that replicas take turns.")
     ] = True,
     leader_elect_namespace: Annotated[
         str | None, typer.Option(help="Namespace of the Lease; default the context's.", show_default=False)
@@ -41,10 +44,18 @@ def run(
     metrics_host: Annotated[
         str, typer.Option(help="Address of /healthz, /readyz and /metrics; in a pod 0.0.0.0, for its probes.")
     ] = "127.0.0.1",
-    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Their port; 0 for none.")] = 8080,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Their port; 0 for none.")] = names.CONTROLLER_PORT,
     master_image: Annotated[
         str | None,
         typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
+    ] = None,
+    master_template: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a pod template (YAML) that each job's own dlrover-master template is put over: pull secrets, "
+            "a security context, placement.",
+            show_default=False,
+        ),
     ] = None,
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
@@ -61,7 +72,9 @@ def run(
 
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
-    settings = Settings(master_image=master_image) if master_image else Settings()
+    settings = Settings(master_template=_template(master_template) if master_template else {})
+    if master_image:
+        settings = replace(settings, master_image=master_image)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
     options = controller.RunOptions(
         manager=ManagerOptions(namespace=where, workers=workers, settings=settings),
@@ -70,3 +83,20 @@ def run(
         metrics_port=metrics_port or None,
     )
     controller.Controller(cluster, options).run(controller.stop_on_signals())
+
+
+def _template(path: Path) -> dict[str, Any]:
+    from edl_workflows.exceptions import InvalidError, ManifestError
+    from edl_workflows.jobs.elastic_job import validation
+    from edl_workflows.stages import manifest
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"--master-template: can't read {path}: {error}") from error
+    template = manifest.values(text, str(path))
+    if not isinstance(template, dict):
+        raise InvalidError(f"{path}: a pod template is a map with metadata and spec, this is a list")
+    if problems := list(validation.template(names.MASTER_TYPE, template)):
+        raise ManifestError(f"pod template {path}", problems)
+    return template

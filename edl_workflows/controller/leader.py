@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from edl_workflows.exceptions import EdlError
+from edl_workflows.jobs import names
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster
 from edl_workflows.kube.resources import LEASES, Object
@@ -51,7 +52,7 @@ class Election:
     """
 
     namespace: str
-    name: str = "edl-controller"
+    name: str = names.CONTROLLER
     identity: str = field(default_factory=_identity)
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0

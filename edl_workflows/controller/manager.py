@@ -13,6 +13,7 @@ from edl_workflows.controller.queue import WorkQueue
 from edl_workflows.controller.reconciler import Reconciler
 from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import EdlError, NotFoundError
+from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Settings
 from edl_workflows.jobs.kinds import KINDS, Kind, Source
 from edl_workflows.kube.connect import Cluster
@@ -21,7 +22,6 @@ from edl_workflows.kube.resources import ALL_NAMESPACES
 
 log = structlog.get_logger(__name__)
 
-COMPONENT = "edl-controller"
 STOP_SECONDS = 20.0
 """How long `Manager.stop` waits for decisions in hand; below the 30 s that a pod has by default."""
 COMPLAIN_EVERY = 20
@@ -65,7 +65,7 @@ class Manager:
         metrics.observe_queue(lambda: len(self._queue))
         sources = tuple(dict.fromkeys(s for kind in options.kinds for s in (kind.source, *kind.observes)))
         self.world = World(observed, options.namespace, sources, self._queue.add, self._complain)
-        applier = Applier(observed, self.world, Recorder(observed, COMPONENT), guard)
+        applier = Applier(observed, self.world, Recorder(observed, names.CONTROLLER), guard)
         self._reconciler = Reconciler(
             self.world, applier, options.kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
         )

@@ -22,12 +22,15 @@ class Settings:
             package with its ``controller`` extra.
         master_command: starts the master in that image.
         master_cpu, master_memory: requests and limits of the master's container; upstream gives it 1 core and 2Gi.
+        master_template: a PodTemplateSpec that is put over these and below each job's ``dlrover-master`` template: pull
+            secrets, a security context, placement.
     """
 
     master_image: str = "edl-workflows:latest"
     master_command: tuple[str, ...] = ("python", "-m", "edl_workflows.cli", "master", "run")
     master_cpu: str = "1"
     master_memory: str = "2Gi"
+    master_template: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ from edl_workflows.jobs.scale_plan.reconcile import reconcile as reconcile_scale
 from edl_workflows.jobs.schema import CrdOptions
 from edl_workflows.jobs.view import JobView
 
+_WATCHED = ("list", "watch")
+_MADE = ("get", "list", "watch", "create")
+"""``get``: a create that was refused with AlreadyExists looks at who has the name."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -32,11 +36,14 @@ class Source:
     Attributes:
         job_of: name of the job (in the same namespace) that an object belongs to; "" for none.
         selector: label selector of the LIST and the WATCH; "" for all.
+        rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is made from
+            these (`edl_workflows.install.rbac`).
     """
 
     api: ApiResource
     job_of: Callable[[Manifest], str]
     selector: str = ""
+    rights: tuple[tuple[str, tuple[str, ...]], ...] = (("", _WATCHED),)
 
 
 @dataclass(frozen=True)
@@ -112,21 +119,31 @@ def _by_owner_job(manifest: Manifest) -> str:
     return owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
 
 
-def _owned(group: str, version: str, plural: str, kind: str) -> Source:
-    return Source(ApiResource(group, version, plural, kind), _by_label, selector=names.JOB_LABEL)
+def _owned(api: ApiResource, *verbs: str) -> Source:
+    return Source(api, _by_label, names.JOB_LABEL, (("", (*_MADE, *verbs)),))
 
 
-ELASTIC_JOBS = Source(ApiResource(names.GROUP, names.VERSION, elastic_job.PLURAL, elastic_job.KIND), _by_name)
-SCALE_PLANS = Source(
-    ApiResource(names.GROUP, names.VERSION, scale_plan.PLURAL, scale_plan.KIND), _by_owner_job
+_RBAC = "rbac.authorization.k8s.io"
+
+ELASTIC_JOBS = Source(
+    ApiResource(names.GROUP, names.VERSION, elastic_job.PLURAL, elastic_job.KIND),
+    _by_name,
+    # finalizers: children block their owner's deletion, which OwnerReferencesPermissionEnforcement lets only those say
+    # who may finalize it.
+    rights=(("", _WATCHED), ("status", ("patch",)), ("finalizers", ("update",))),
 )
-PODS = _owned("", "v1", "pods", "Pod")
-SERVICES = _owned("", "v1", "services", "Service")
-SECRETS = _owned("", "v1", "secrets", "Secret")
-CONFIG_MAPS = _owned("", "v1", "configmaps", "ConfigMap")
-SERVICE_ACCOUNTS = _owned("", "v1", "serviceaccounts", "ServiceAccount")
-ROLES = _owned("rbac.authorization.k8s.io", "v1", "roles", "Role")
-ROLE_BINDINGS = _owned("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+SCALE_PLANS = Source(
+    ApiResource(names.GROUP, names.VERSION, scale_plan.PLURAL, scale_plan.KIND),
+    _by_owner_job,
+    rights=(("", (*_MADE, "patch", "delete")), ("status", ("patch",))),
+)
+PODS = _owned(ApiResource("", "v1", "pods", "Pod"), "delete")
+SERVICES = _owned(ApiResource("", "v1", "services", "Service"), "delete")
+SECRETS = _owned(ApiResource("", "v1", "secrets", "Secret"))
+CONFIG_MAPS = _owned(ApiResource("", "v1", "configmaps", "ConfigMap"))
+SERVICE_ACCOUNTS = _owned(ApiResource("", "v1", "serviceaccounts", "ServiceAccount"))
+ROLES = _owned(ApiResource(_RBAC, "v1", "roles", "Role"))
+ROLE_BINDINGS = _owned(ApiResource(_RBAC, "v1", "rolebindings", "RoleBinding"))
 
 KINDS: tuple[Kind, ...] = (
     Kind(

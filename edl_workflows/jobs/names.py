@@ -30,6 +30,10 @@ WORKER_TYPE = "worker"
 CHIEF_TYPE = "chief"
 EVALUATOR_TYPE = "evaluator"
 
+CONTROLLER = "edl-controller"
+"""An installation's controller: its account, its Deployment, and the Lease by which its replicas take turns."""
+CONTROLLER_PORT = 8080
+"""Where the controller answers probes and Prometheus."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),

@@ -79,6 +79,8 @@ class KubernetesOutside:
         )
         labels = {names.SCALE_TYPE_LABEL: names.SCALE_AUTO}
         head = manifests.child(names.API_VERSION, "ScalePlan", plan.name(name), self._job, labels)
+        # To block would need a right on the job's finalizers where OwnerReferencesPermissionEnforcement is on.
+        head["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = False
         return {**head, "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
     def _meta(self, node: Node) -> PodMeta:

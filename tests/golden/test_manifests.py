@@ -54,6 +54,23 @@ MASTER_TEMPLATE = {
     },
 }
 
+INSTALLATION_TEMPLATE = {
+    "metadata": {"labels": {"team": "platform", "tier": "batch"}},
+    "spec": {
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"pool": "any"},
+        "securityContext": {"runAsNonRoot": True},
+        "containers": [
+            {
+                "name": "main",
+                "imagePullPolicy": "Never",
+                "securityContext": {"allowPrivilegeEscalation": False},
+                "env": [{"name": "LOG", "value": "info"}, {"name": "TZ", "value": "UTC"}],
+            }
+        ],
+    },
+}
+
 
 def make_job(**roles: Any) -> ElasticJob:
     manifest = yaml.safe_load(JOB)
@@ -69,6 +86,7 @@ def all_cases() -> dict[str, list[dict[str, Any]]]:
     return {
         "master": [pods.master_pod(job, 0, 0, Settings()), pods.master_service(job)],
         "master-own-template": [pods.master_pod(own, 2, 1, Settings(master_image="master:7"))],
+        "master-installation-template": [pods.master_pod(own, 0, 0, Settings(master_template=INSTALLATION_TEMPLATE))],
         "ps": [pods.node_service(job, "ps", 3), pods.node_pod(job, ps)],
         "workers": [pods.node_pod(job, pods.Node("worker", 5, 1, 4)), pods.node_pod(job, pods.Node("worker", 6, 2, 4))],
         "chief-from-worker": [pods.node_pod(job, pods.Node("chief", 0, 0, 1)), pods.node_service(job, "chief", 0)],

@@ -34,17 +34,23 @@ def master_account(job: ElasticJob) -> dict[str, Any]:
 def master_role(job: ElasticJob) -> dict[str, Any]:
     """What the master may do: read its job and the pods, report on the job, ask for changes, keep its state."""
     role = child(f"{_RBAC}/v1", "Role", names.master_account_name(job.metadata.name), job, {})
-    name = job.metadata.name
-    rules = [
-        _rule("", ["pods"], ["get", "list", "watch"]),
-        _rule("", ["configmaps"], ["get", "update", "patch"], [names.state_config_map_name(name)]),
-        _rule("", ["events"], ["create", "patch"]),
-        _rule(names.GROUP, [PLURAL], ["get", "list", "watch"], [name]),
-        _rule(names.GROUP, [f"{PLURAL}/status"], ["get", "patch", "update"], [name]),
-        _rule(names.GROUP, [SCALE_PLANS], ["get", "list", "watch", "create", "patch"]),
-        _rule(names.GROUP, [f"{SCALE_PLANS}/status"], ["get", "patch", "update"]),
+    return role | {"rules": master_rules(job.metadata.name)}
+
+
+def master_rules(job: str) -> list[dict[str, Any]]:
+    """The rules of the master's role. Who makes the role must hold each of these rights, too.
+
+    Args:
+        job: the job's name; its master reaches only what has this name, where the API can tell.
+    """
+    return [
+        _rule("", ["pods"], ["list", "watch"]),
+        _rule("", ["configmaps"], ["get", "patch"], [names.state_config_map_name(job)]),
+        _rule(names.GROUP, [PLURAL], ["get", "list", "watch"], [job]),
+        _rule(names.GROUP, [f"{PLURAL}/status"], ["patch"], [job]),
+        _rule(names.GROUP, [SCALE_PLANS], ["get", "list", "watch", "create"]),
+        _rule(names.GROUP, [f"{SCALE_PLANS}/status"], ["patch"]),
     ]
-    return role | {"rules": rules}
 
 
 def master_role_binding(job: ElasticJob) -> dict[str, Any]:

@@ -89,12 +89,13 @@ def node_service(job: ElasticJob, node_type: str, node_id: int) -> dict[str, Any
 def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -> dict[str, Any]:
     """The job's master number `index`, made after `restarts` failures that count.
 
-    The ``dlrover-master`` template is merged over the defaults, so one that names only an image, or only resources, is
-    enough. ``restartPolicy`` is Never: the controller replaces a master, and counts.
+    The ``dlrover-master`` template is merged over the installation's, and that over the defaults, so one that names only
+    an image, or only resources, is enough. ``restartPolicy`` is Never: the controller replaces a master, and counts.
     """
     spec = role_spec(job, names.MASTER_TYPE)
     labels = node_labels(job, names.MASTER_TYPE, index) | {names.RELAUNCH_COUNT_LABEL: str(restarts)}
-    pod = _pod(names.master_pod_name(job.metadata.name, index), job, spec.template if spec else {}, labels)
+    template = _over(settings.master_template, spec.template if spec else {})
+    pod = _pod(names.master_pod_name(job.metadata.name, index), job, template, labels)
     pod["spec"].setdefault("serviceAccountName", names.master_account_name(job.metadata.name))
     containers = pod["spec"].setdefault("containers", [])
     own = containers[0] if containers else {}
@@ -137,6 +138,22 @@ def _pod(
         pod["metadata"]["annotations"] = metadata["annotations"]
     pod["spec"] = (template.get("spec") or {}) | {"restartPolicy": "Never"}
     return pod
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod template put over another: fields of `above` win, labels and annotations of both stay, and the first containers
+    become one."""
+    metadata = dict(below.get("metadata") or {})
+    for key, values in (above.get("metadata") or {}).items():
+        metadata[key] = {**(metadata.get(key) or {}), **values} if isinstance(values, Mapping) else values
+    lower, upper = below.get("spec") or {}, above.get("spec") or {}
+    spec = {**lower, **upper}
+    if containers := (upper.get("containers") or lower.get("containers")):
+        first, *others = containers
+        inherited: Mapping[str, Any] = next(iter(lower.get("containers") or ()), {})
+        env = merge_env(inherited.get("env") or (), first.get("env") or ())
+        spec["containers"] = [{**inherited, **first} | ({"env": env} if env else {}), *others]
+    return {"metadata": metadata, "spec": spec}
 
 
 def _user_env(job: ElasticJob) -> list[dict[str, Any]]:

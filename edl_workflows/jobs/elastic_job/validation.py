@@ -71,7 +71,7 @@ def templates(spec: "ElasticJobSpec") -> list[Problem]:
     return [
         Problem(f"replicaSpecs.{role}.template.{problem.path}", problem.message)
         for role, replica_spec in spec.replica_specs.items()
-        for problem in _template(role, replica_spec.template)
+        for problem in template(role, replica_spec.template)
     ]
 
 
@@ -89,7 +89,8 @@ def _nested_too_deep(value: object) -> bool:
     return True
 
 
-def _template(role: str, template: Mapping[str, Any]) -> Iterator[Problem]:
+def template(role: str, template: Mapping[str, Any]) -> Iterator[Problem]:
+    """The problems of one role's pod template, by their paths in it."""
     if _nested_too_deep(template):
         yield Problem("spec", f"is nested deeper than {MAX_LEVELS} levels")
         return

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.cli import root
 from edl_workflows.kube import client
 from edl_workflows.kube.resources import LEASES
 from edl_workflows.testing import ApiServerProcess, api_server, free_port
 from tests.unit.controller.support import crds, elastic_job, status_of
 from tests.unit.kube.support import eventually
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -42,6 +41,35 @@ def _ready(port: int) -> bool:
         return False
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("- spec: {}\n", "is a map with metadata and spec"),
+        ("spec: {containers: [{image: a}]}\n", "spec.containers.0.name: required field is missing"),
+        ("spec: [\n", "this is no YAML"),
+    ],
+)
+def test_a_wrong_master_template_ends_the_controller(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, complaint: str
+) -> None:
+    """It is told at the start with its file, not by each job's master later."""
+    path, kubeconfig = tmp_path / "master.yaml", tmp_path / "kubeconfig"
+    path.write_text(text)
+    user = [{"name": "u", "user": {"token": "t"}}]
+    cluster = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]
+    context = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+    config = {"clusters": cluster, "users": user, "contexts": context, "current-context": "x"}
+    kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+
+    code = root.run(["controller", "run", "--kubeconfig", str(kubeconfig), "--master-template", str(path)])
+
+    assert code == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert complaint in said
+
+
+@pytest.mark.slow
 def test_works_and_ends_on_sigterm(server: ApiServerProcess) -> None:
     """It reconciles, logs one JSON event a line, gives its lease back on SIGTERM and ends with 0."""
     port = free_port()
@@ -61,6 +89,7 @@ def test_works_and_ends_on_sigterm(server: ApiServerProcess) -> None:
     assert client.get(cluster, LEASES, "edl-controller")["spec"]["holderIdentity"] == ""
 
 
+@pytest.mark.slow
 def test_the_port_is_taken(server: ApiServerProcess) -> None:
     """A port in use is one line on stderr and exit code 6."""
     port = free_port()
