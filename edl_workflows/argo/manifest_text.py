@@ -25,7 +25,7 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
     """The manifest as YAML.
 
     Args:
-        manifest: maps, lists of maps, constants, `Input`\\s and `Tag`\\s.
+        manifest: maps, lists of maps, constants, and values of the types `Input` and `Tag`.
     """
     return "\n".join(_lines(manifest, 0)) + "\n"
 
@@ -35,7 +35,7 @@ def _lines(values: Mapping[str, Any], depth: int) -> Iterator[str]:
     for key, value in values.items():
         match value:
             case Input():
-                yield from _input(key, value, depth)
+                yield f"{pad}{key}: {_input(value, depth + INDENT)}"
             case Tag():
                 yield f"{pad}{key}: {value.text}"
             case Mapping() if value:
@@ -51,15 +51,14 @@ def _lines(values: Mapping[str, Any], depth: int) -> Iterator[str]:
                 yield f"{pad}{key}: {json.dumps(value)}"
 
 
-def _input(key: str, given: Input, depth: int) -> Iterator[str]:
-    pad, value = " " * depth, given.variable
-    if given.kind == "yaml":
-        # Without a value the key is null, so such an input has a default that is YAML.
-        yield f"{pad}{key}:"
-        yield f"{{{{=sprig.indent({depth + INDENT}, {value})}}}}"
-        return
-    written = f"string(int({value}))" if given.kind == "integer" else f"toJson({value})"
-    if given.default == "":
-        yield f"{pad}{{{{={value} == '' ? '' : '{key}: ' + {written}}}}}"
-    else:
-        yield f"{pad}{key}: {{{{={written}}}}}"
+def _input(given: Input, depth: int) -> str:
+    value = given.variable
+    match given.kind:
+        case "yaml":
+            return f"{{{{=sprig.nindent({depth}, {value})}}}}"
+        case "integer":
+            written = f"string(int({value}))"
+        case "text":
+            written = f"toJson({value})"
+    # Argo wants the manifest to be YAML also before an expression is evaluated: each is the whole value of a key.
+    return f"{{{{={value} == '' ? 'null' : {written}}}}}" if given.default == "" else f"{{{{={written}}}}}"

@@ -9,6 +9,7 @@ from typing import Any
 from edl_workflows.argo.manifest_text import manifest_text
 from edl_workflows.argo.outputs import PARAMETERS
 from edl_workflows.argo.step import Action, Apply, Change, Get, Input, Remove, Step, parameters
+from edl_workflows.exceptions import InvalidError
 
 LOST_POD_RETRIES = 5
 """Of a step whose pod was lost. Each repeats the request and finds the object of the attempt before."""
@@ -32,14 +33,23 @@ GENERATION = Input("generation", "metadata.generation that the controller must h
 
 
 def resource_templates(step: Step) -> list[dict[str, Any]]:
-    """The step's template, and those that it is made of."""
+    """The step's template, and those that it is made of.
+
+    Raises:
+        InvalidError: the step waits for what a label selector can't tell.
+    """
+    if "condition" in step.request:
+        raise InvalidError(
+            f"step {step.name!r} waits for a condition: a resource template finds none, as they stand in a list; "
+            "wait for a phase or a step, or by the plugin"
+        )
     if isinstance(step.action, Change):
         return _change(step, step.action)
-    return [_template(step, step.name, step.action, step.inputs, _outputs(step.outputs))]
+    return [_template(step.name, step.action, step.inputs, _outputs(step.outputs))]
 
 
 def _template(
-    step: Step, name: str, action: Action, inputs: tuple[Input, ...], outputs: list[dict[str, Any]]
+    name: str, action: Action, inputs: tuple[Input, ...], outputs: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
         "name": name,
@@ -101,12 +111,18 @@ def _change(step: Step, action: Change) -> list[dict[str, Any]]:
             "inputs": {"parameters": parameters(step.inputs)},
             "steps": [
                 [_call(patch, step.inputs)],
-                [_call(wait, step.inputs, {GENERATION.name: f"{{{{steps.{patch}.outputs.parameters.generation}}}}"})],
+                [
+                    _call(
+                        wait,
+                        step.inputs,
+                        {GENERATION.name: f"{{{{steps.{patch}.outputs.parameters.generation}}}}"},
+                    )
+                ],
             ],
             "outputs": {"parameters": list(_passed_on(wait))},
         },
-        _template(step, patch, action, step.inputs, generation),
-        _template(step, wait, look, (*step.inputs, GENERATION), _outputs(step.outputs)),
+        _template(patch, action, step.inputs, generation),
+        _template(wait, look, (*step.inputs, GENERATION), _outputs(step.outputs)),
     ]
 
 

@@ -5,7 +5,7 @@ A step says its inputs, the stage's request, and what a ``resource`` template do
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from edl_workflows.stages.ownership import CancelAction
@@ -98,7 +98,6 @@ class Step:
         on_cancel: see `argo.task.Task`.
         retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only what the
             infrastructure broke.
-        labels: of the pod or task, for who looks for it.
     """
 
     name: str
@@ -110,7 +109,6 @@ class Step:
     wait: bool = True
     on_cancel: CancelAction = "delete"
     retries: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def parameters(inputs: tuple[Input, ...]) -> list[dict[str, str]]:

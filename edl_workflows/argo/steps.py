@@ -88,7 +88,10 @@ def submit(
         "submit",
         SUBMIT.name,
         (NAME, spec, timeout("24h" if wait else "15m")),
-        {"manifest": _object(ELASTIC_JOB, NAME, owned=owned, marked=False) | {"spec": spec}, "namespace": NAMESPACE},
+        {
+            "manifest": _object(ELASTIC_JOB, NAME, owned=owned, marked=False) | {"spec": spec},
+            "namespace": NAMESPACE,
+        },
         Apply(manifest, *done),
         JOB_OUTPUTS,
         wait=wait,
@@ -190,7 +193,9 @@ def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> Step:
     """
     replicas = Input("replicas", "How many servers; empty: as many as now.", "integer", "")
     resource = Input("resource", "Size of servers that are added, as YAML: {cpu: '2'}.", "yaml", "{}")
-    migrate = Input("migrate", "Ranks to replace and their new sizes, as YAML: {0: {cpu: '2'}}.", "yaml", "{}")
+    migrate = Input(
+        "migrate", "Ranks to replace and their new sizes, as YAML: {0: {cpu: '2'}}.", "yaml", "{}"
+    )
     return _plan(
         "migrate-ps",
         MIGRATE_PS.name,
@@ -244,7 +249,9 @@ def _switch(name: str, stage: str, *, suspended: bool) -> Step:
         stage,
         (NAME, timeout("30m")),
         {"name": NAME.tag, "namespace": NAMESPACE},
-        Change(_object(ELASTIC_JOB, NAME) | {"spec": {"suspend": suspended}}, *(phase if suspended else running)),
+        Change(
+            _object(ELASTIC_JOB, NAME) | {"spec": {"suspend": suspended}}, *(phase if suspended else running)
+        ),
         JOB_OUTPUTS,
         on_cancel="keep",
     )
@@ -274,7 +281,9 @@ def _plan_name(verb: str) -> Tag:
     return Tag(f"{job}-{verb}-{{{{=sprig.trunc(10, sprig.sha256sum(workflow.uid + ' ' + {_STEP_PATH}))}}}}")
 
 
-def _object(kind: str, name: Input | Tag, *, owned: bool = False, marked: bool | None = None) -> dict[str, Any]:
+def _object(
+    kind: str, name: Input | Tag, *, owned: bool = False, marked: bool | None = None
+) -> dict[str, Any]:
     """An object of the workflow's namespace.
 
     Args:

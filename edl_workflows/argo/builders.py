@@ -1,0 +1,123 @@
+"""One Hera template a stage, to call in a `DAG` or in `Steps` as any other template of Hera's.
+
+::
+
+    with WorkflowTemplate(name="train", entrypoint="main") as workflow:
+        submit = builders.submit("plugin")
+        with DAG(name="main"):
+            submit(arguments={"name": "digits", "spec": SPEC})
+    manifest = to_manifest(workflow)
+
+Hera's models know no ``plugin`` body and not all fields of Argo 4.1 and drop what they don't know, without a word: write
+manifests with `serializer.to_manifest`, not with Hera's own ``to_yaml``.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hera.workflows import models
+from hera.workflows._meta_mixins import CallableTemplateMixin
+from hera.workflows._mixins import IOMixin, TemplateMixin
+
+from edl_workflows.argo import steps
+from edl_workflows.argo.plugin_template import plugin_templates
+from edl_workflows.argo.resource_template import resource_templates
+from edl_workflows.argo.step import Step, Waiting
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.stages.ownership import CancelAction
+
+_RENDER = {"plugin": plugin_templates, "resource": resource_templates}
+
+
+@dataclass(kw_only=True)
+class StageTemplate(CallableTemplateMixin, TemplateMixin, IOMixin):
+    """A stage among Hera's templates. Hera sees its name, its inputs and its outputs.
+
+    Attributes:
+        rendered: the templates as Argo shall have them: the stage's, and those that it calls.
+    """
+
+    rendered: list[dict[str, Any]]
+
+    def _build_template(self) -> models.Template:
+        return models.Template(
+            name=self.name,
+            inputs=models.Inputs.model_validate(self.rendered[0]["inputs"]),
+            outputs=models.Outputs.model_validate(self.rendered[0]["outputs"]),
+        )
+
+
+def template(step: Step, waiting: Waiting) -> StageTemplate:
+    """A step as a Hera template.
+
+    Raises:
+        InvalidError: the step can't wait in this way.
+    """
+    if waiting not in _RENDER:
+        raise InvalidError(f"waiting is {waiting!r}; it must be one of {', '.join(_RENDER)}")
+    return StageTemplate(name=step.name, rendered=_RENDER[waiting](step))
+
+
+def submit(
+    waiting: Waiting,
+    *,
+    wait: bool = True,
+    on_cancel: CancelAction = "delete",
+    retries: int = 0,
+    owned: bool = True,
+) -> StageTemplate:
+    """See `steps.submit`."""
+    return template(steps.submit(wait=wait, on_cancel=on_cancel, retries=retries, owned=owned), waiting)
+
+
+def wait_for_job(
+    waiting: Waiting, *, name: str = "wait", on_cancel: CancelAction = "keep", condition: str = ""
+) -> StageTemplate:
+    """See `steps.wait_for_job`."""
+    return template(steps.wait_for_job(name, on_cancel=on_cancel, condition=condition), waiting)
+
+
+def wait_for_plan(waiting: Waiting) -> StageTemplate:
+    """See `steps.wait_for_plan`."""
+    return template(steps.wait_for_plan(), waiting)
+
+
+def collect(waiting: Waiting) -> StageTemplate:
+    """See `steps.collect`."""
+    return template(steps.collect(), waiting)
+
+
+def scale(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
+    """See `steps.scale`."""
+    return template(steps.scale(retries=retries), waiting)
+
+
+def checkpoint(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
+    """See `steps.checkpoint`."""
+    return template(steps.checkpoint(retries=retries), waiting)
+
+
+def migrate_ps(waiting: Waiting, *, until: str = "Succeeded", retries: int = 0) -> StageTemplate:
+    """See `steps.migrate_ps`."""
+    return template(steps.migrate_ps(until=until, retries=retries), waiting)
+
+
+def suspend(waiting: Waiting) -> StageTemplate:
+    """See `steps.suspend`."""
+    return template(steps.suspend(), waiting)
+
+
+def resume(waiting: Waiting) -> StageTemplate:
+    """See `steps.resume`."""
+    return template(steps.resume(), waiting)
+
+
+def delete(waiting: Waiting) -> StageTemplate:
+    """See `steps.delete`."""
+    return template(steps.delete(), waiting)
+
+
+BUILDERS = (
+    submit, wait_for_job, wait_for_plan, collect, scale, checkpoint, migrate_ps, suspend, resume, delete,
+)  # fmt: skip
+"""All of them: each takes `waiting` and has defaults for the rest."""
