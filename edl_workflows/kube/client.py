@@ -121,6 +121,7 @@ def create(
     manifest: Mapping[str, Any],
     namespace: str | None = None,
     field_validation: FieldValidation = "Strict",
+    resource: ApiResource | None = None,
 ) -> Object:
     """Create an object; the resource is what the manifest's apiVersion and kind say.
 
@@ -129,12 +130,13 @@ def create(
         manifest: the object; its own namespace wins over `namespace`.
         namespace: for a manifest that names none.
         field_validation: whether the server refuses unknown fields.
+        resource: of a kind that this layer does not know.
 
     Raises:
         AlreadyExistsError: an object of that name is there.
         ManifestError: the server found it invalid; with each field's path.
     """
-    resource = resources.of_manifest(manifest)
+    resource = resource or resources.of_manifest(manifest)
     metadata = manifest.get("metadata") or {}
     where = _namespace(cluster, resource, metadata.get("namespace") or namespace)
     label = _label(resource, where, metadata.get("name") or f"{metadata.get('generateName', '')}*")

@@ -25,6 +25,9 @@ from edl_workflows.stages.requests import Request
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
+LONG_PAUSE = 60.0
+"""Longest pause between looks at a workflow that does not wait for a task that is there."""
+
 
 class VanishedError(Exception):
     """The task is gone: what was begun for it is to be cancelled."""
@@ -46,6 +49,7 @@ class Service:
         self._task = task
         self._around = around
         self._learned = learned
+        self._step: Step | None = None
         self._asked: Task | None = None
         self._begins = False
         self._handle: Handle | None = None
@@ -80,7 +84,8 @@ class Service:
 
     async def _pursue(self) -> Result:
         try:
-            return await self._stage(await self._identify())
+            self._step = await self._identify()
+            return await self._stage(self._step)
         except EdlError as error:
             return results.of_error(error)
         except VanishedError:
@@ -90,19 +95,22 @@ class Service:
             return results.of_error(error)
 
     async def _identify(self) -> Step:
-        """The step, as soon as its workflow has it."""
-        key, pause = self.key.workflow, MIN_PAUSE
+        """The step, as soon as its workflow waits for it."""
+        pause = MIN_PAUSE
         while True:
-            workflow = await self._patiently(
-                lambda: client.find(self._around.cluster, WORKFLOWS, key.name, key.namespace)
-            )
-            if workflow is not None and workflow["metadata"]["uid"] == key.uid:
+            workflow = await self._patiently(self._read_workflow)
+            if workflow is not None:
                 self._learned(workflow)
                 step = step_of(workflow, self._task)
                 if step is not None:
                     return step
             await self._pause(pause)
-            pause = min(MAX_PAUSE, 2 * pause)
+            pause = min(LONG_PAUSE, 2 * pause)
+
+    def _read_workflow(self) -> Object | None:
+        key = self.key.workflow
+        found = client.find(self._around.cluster, WORKFLOWS, key.name, key.namespace)
+        return found if found is not None and found["metadata"]["uid"] == key.uid else None
 
     async def _stage(self, step: Step) -> Result:
         self._asked = task = Task.parse(self._task.body)
@@ -137,15 +145,17 @@ class Service:
             await self._pause(MAX_PAUSE)
 
     async def _report(self, result: Result) -> bool:
-        around = self._around
+        def write() -> bool:
+            if self._step is not None:
+                workflow = self._read_workflow()
+                if workflow is None or step_of(workflow, self._task) != self._step:
+                    return False
+            return reporting.report(self._around.cluster, self._around.task_sets, self.key, result)
+
         # Nobody else can answer, so there is no giving up; the step's own time-out ends it.
-        written = await around.endlessly(
-            lambda: reporting.report(around.cluster, around.task_sets, self.key, result),
-            f"report {self.key}",
-            self._pause,
-        )
+        written = await self._around.endlessly(write, f"report {self.key}", self._pause)
         if written:
-            around.metrics.answered(self._asked.stage if self._asked else "", result.phase)
+            self._around.metrics.answered(self._asked.stage if self._asked else "", result.phase)
             self._log.info("answered", phase=result.phase, message=result.message)
         return written
 

@@ -16,6 +16,7 @@ from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.ownership import CancelAction
 
 OWNER_PREFIX = "argo"
+_ENDED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _RETRY = re.compile(r"\(\d+\)")
 
 
@@ -27,13 +28,11 @@ class Step:
         key: its node.
         path: the node's name without the numbers of retries: equal for all attempts of the step.
         started: when this attempt began, as the workflow writes it.
-        phase: the node's; "" where it can't be read.
     """
 
     key: TaskKey
     path: str
     started: str
-    phase: str = ""
 
     def identity(self, on_cancel: CancelAction) -> Identity:
         """Who this is to the objects in the cluster.
@@ -50,10 +49,11 @@ class Step:
 
 
 def step_of(workflow: Mapping[str, Any], task: OpenTask) -> Step | None:
-    """The step of a task; None while the workflow does not have it yet.
+    """The step of a task; None where the workflow does not wait for it: not yet, or no longer.
 
     The controller writes the task set first and the workflow after it. A result of a node that the workflow does not have makes
-    the controller stop reading results of this workflow altogether, so nothing is reported before the node is there.
+    the controller stop reading results of this workflow altogether, so nothing is reported before the node is there. A node
+    that has ended keeps its task where the controller could not write the task set; a result would bring it back to life.
 
     Nodes that the controller keeps in a database, or compresses by other means than gzip, can't be read here. Such a step is
     known by its node's id, which is a hash of the node's name, and its attempt by the time that the workflow (re)started.
@@ -64,10 +64,10 @@ def step_of(workflow: Mapping[str, Any], task: OpenTask) -> Step | None:
         written = version_of(workflow) > task.version
         return Step(task.key, task.key.node, str(status.get("startedAt") or "")) if written else None
     node = nodes.get(task.key.node)
-    if node is None:
+    if node is None or node.get("phase") in _ENDED:
         return None
     path = _RETRY.sub("", str(node.get("name") or task.key.node))
-    return Step(task.key, path, str(node.get("startedAt") or ""), str(node.get("phase") or ""))
+    return Step(task.key, path, str(node.get("startedAt") or ""))
 
 
 def phase_of(workflow: Mapping[str, Any], node: str) -> str:
