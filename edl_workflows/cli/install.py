@@ -1,0 +1,69 @@
+"""``edl install``: the manifests of an installation, for `kubectl apply`."""
+
+from typing import Annotated
+
+import typer
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.install.options import NAMESPACE, InstallOptions, Part, PullPolicy
+
+app = typer.Typer()
+
+
+@app.command()
+def install(
+    image: Annotated[
+        str, typer.Option(help="Image of the controller and of the masters, as Containerfile makes it.")
+    ],
+    print_: Annotated[
+        bool, typer.Option("--print", help="Print the manifests as YAML; nothing else is done.")
+    ] = False,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Where the controller lives.")
+    ] = NAMESPACE,
+    jobs_namespace: Annotated[
+        str,
+        typer.Option(
+            help="Reconcile the jobs of this namespace only, with rights there only.", show_default="all"
+        ),
+    ] = "",
+    replicas: Annotated[
+        int, typer.Option(min=1, max=9, help="Controllers; one works, the others take over.")
+    ] = 2,
+    image_pull_policy: Annotated[
+        PullPolicy | None, typer.Option(help="Of the image.", show_default=False)
+    ] = None,
+    image_pull_secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Secret with the registry's credentials, in the controller's namespace and in those with jobs. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    with_: Annotated[
+        list[Part] | None,
+        typer.Option("--with", help="What to install besides. Repeatable.", show_default=False),
+    ] = None,
+) -> None:
+    """Print what a cluster needs to run jobs: `edl install --image … --print | kubectl apply -f -`.
+
+    Definitions, a namespace, rights, the controller with its metrics Service, NetworkPolicy and PodDisruptionBudget. To
+    upgrade, apply what the newer version prints.
+    """
+    from edl_workflows.install.manifests import installation, render
+
+    options = InstallOptions(
+        image=image,
+        namespace=namespace,
+        jobs_namespace=jobs_namespace,
+        replicas=replicas,
+        pull_policy=image_pull_policy,
+        pull_secrets=tuple(image_pull_secret or ()),
+        parts=frozenset(with_ or ()),
+    )
+    if not print_:
+        raise InvalidError(
+            "edl install changes no cluster itself: add --print, look at the manifests, and give them to "
+            "`kubectl apply -f -` or to your repository"
+        )
+    typer.echo(render(installation(options)), nl=False)

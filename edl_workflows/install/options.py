@@ -1,0 +1,73 @@
+"""What an installation chooses."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from edl_workflows.exceptions import InvalidError
+
+_NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_SECRET = re.compile(r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?\Z")
+
+NAMESPACE = "edl-system"
+"""Where the controller lives unless told otherwise."""
+
+
+class PullPolicy(StrEnum):
+    """When a node asks the registry for an image; Kubernetes decides by the tag where none is given."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class Part(StrEnum):
+    """What may be installed beside the controller."""
+
+    ARGO_AGENT = "argo-agent"
+
+
+@dataclass(frozen=True)
+class InstallOptions:
+    """One installation.
+
+    Attributes:
+        image: of the controller, of the agent, and of masters whose job names none.
+        namespace: where the controller lives. It is made, and admits restricted pods only.
+        jobs_namespace: the one namespace whose jobs are reconciled; it must exist. "" for all namespaces.
+        replicas: of the controller and of the agent; one works at a time, the others take over.
+        pull_policy: of the image; None leaves it to Kubernetes.
+        pull_secrets: names of Secrets with the registry's credentials. They must exist in the controller's namespace, and
+            in each namespace with jobs.
+        parts: what to install beside the controller.
+
+    Raises:
+        InvalidError: a value can't be right.
+    """
+
+    image: str
+    namespace: str = NAMESPACE
+    jobs_namespace: str = ""
+    replicas: int = 2
+    pull_policy: PullPolicy | None = None
+    pull_secrets: tuple[str, ...] = ()
+    parts: frozenset[Part] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.image or any(character.isspace() for character in self.image):
+            raise InvalidError(f"image {self.image!r}: name the image that Containerfile makes")
+        for option, value in (("namespace", self.namespace), ("jobs namespace", self.jobs_namespace)):
+            if not _NAMESPACE.match(value) and (value or option == "namespace"):
+                raise InvalidError(
+                    f"{option} {value!r} is no name of a namespace: lower-case letters, digits and '-'"
+                )
+        if self.jobs_namespace == self.namespace:
+            raise InvalidError(
+                f"jobs can't live in the controller's own namespace {self.namespace!r}, which admits restricted pods "
+                "only: choose another one for them"
+            )
+        for secret in self.pull_secrets:
+            if not _SECRET.match(secret):
+                raise InvalidError(f"pull secret {secret!r} is no name of a Secret")
+        if self.replicas < 1:
+            raise InvalidError(f"{self.replicas} replicas: at least one is needed")

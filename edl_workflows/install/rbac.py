@@ -1,0 +1,156 @@
+"""Who may do what: roles of the controller, of Argo's agent, and for those who run pipelines.
+
+The controller's rights come from the kinds' table (`edl_workflows.jobs.kinds`) and from what it passes on: the API server
+lets nobody give a right that he does not have, and the controller makes a Role for each job's master. The tests compare
+every right here with an audit log of real use.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from edl_workflows.install.options import InstallOptions, Part
+from edl_workflows.jobs import kinds, names
+from edl_workflows.jobs.elastic_job import children
+from edl_workflows.jobs.elastic_job.model import PLURAL as ELASTIC_JOBS
+from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
+
+Manifest = dict[str, Any]
+
+GROUP = "rbac.authorization.k8s.io"
+ARGO_AGENT = "edl-argo-agent"
+"""The agent's account, its Deployment, and the Lease by which its replicas take turns."""
+PIPELINE = "edl-pipeline"
+VIEWER = "edl-viewer"
+TRIGGERER = "edl-triggerer"
+
+_READ = ("get", "list", "watch")
+_ARGO = "argoproj.io"
+
+
+def rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
+    """A PolicyRule of one resource; `name` limits it to one object."""
+    found: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+    return found | {"resourceNames": [name]} if name else found
+
+
+def controller_rules() -> list[Manifest]:
+    """In every namespace with jobs: its own work, what the masters get from it, and events."""
+    own = [
+        rule(source.api.group, "/".join(filter(None, (source.api.plural, subresource))), *verbs)
+        for source in kinds.sources()
+        for subresource, verbs in source.rights
+    ]
+    # get: an event that an earlier process told already is counted up.
+    events = rule("", "events", "get", "create", "patch")
+    return merged([*own, *children.master_rules(""), events])
+
+
+def pipeline_rules() -> list[Manifest]:
+    """What stages do with jobs. The pods are listed to find which parameter server holds a rank."""
+    return [
+        rule(names.GROUP, ELASTIC_JOBS, *_READ, "create", "patch", "delete"),
+        rule(names.GROUP, SCALE_PLANS, *_READ, "create", "patch", "delete"),
+        rule("", "pods", "list"),
+    ]
+
+
+def viewer_rules() -> list[Manifest]:
+    """To look at jobs and to wait for them."""
+    return [rule(names.GROUP, ELASTIC_JOBS, *_READ), rule(names.GROUP, SCALE_PLANS, *_READ)]
+
+
+def triggerer_rules() -> list[Manifest]:
+    """To wait for jobs and plans, and to end or suspend them when their task is killed."""
+    return [
+        rule(names.GROUP, ELASTIC_JOBS, *_READ, "patch", "delete"),
+        rule(names.GROUP, SCALE_PLANS, *_READ, "delete"),
+    ]
+
+
+def argo_agent_rules() -> list[Manifest]:
+    """All that stages do, the steps to do it for, and the workflows whose deadline has passed."""
+    return [
+        *pipeline_rules(),
+        rule(_ARGO, "workflowtasksets", *_READ),
+        rule(_ARGO, "workflowtasksets/status", "patch"),
+        rule(_ARGO, "workflows", "get", "patch"),
+    ]
+
+
+def lease_rules(lease: str) -> list[Manifest]:
+    """To take turns by a Lease. Creation can't be limited by name: the API server does not know it yet."""
+    group, leases = "coordination.k8s.io", "leases"
+    return [rule(group, leases, "create"), rule(group, leases, "get", "update", name=lease)]
+
+
+def merged(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
+    """One rule a resource, with all verbs that any of the rules has for it; limits to single objects are dropped."""
+    verbs: dict[tuple[str, str], dict[str, None]] = {}
+    for one in rules:
+        for group in one["apiGroups"]:
+            for resource in one["resources"]:
+                verbs.setdefault((group, resource), {}).update(dict.fromkeys(one["verbs"]))
+    order = (*_READ, "create", "update", "patch", "delete")
+    return [rule(*key, *sorted(found, key=order.index)) for key, found in sorted(verbs.items())]
+
+
+def roles(options: InstallOptions) -> Iterator[Manifest]:
+    """Accounts, roles and bindings, in the order of applying."""
+    yield from _account(options, names.CONTROLLER, controller_rules())
+    if Part.ARGO_AGENT in options.parts:
+        yield from _account(options, ARGO_AGENT, argo_agent_rules())
+    # Whoever may view or edit a namespace may do so with its jobs; `edit` takes in `view`, and `admin` both.
+    yield _cluster_role(VIEWER, viewer_rules(), aggregated_to="view")
+    yield _cluster_role(PIPELINE, pipeline_rules(), aggregated_to="edit")
+    yield _cluster_role(TRIGGERER, triggerer_rules())
+
+
+def _account(options: InstallOptions, name: str, rules: list[Manifest]) -> Iterator[Manifest]:
+    """A service account with these rights where the jobs are, and its lease at home."""
+    yield {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": name, "namespace": options.namespace},
+        # The pods that need the token say so.
+        "automountServiceAccountToken": False,
+    }
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": options.namespace}
+    lease = f"{name}-leader-election"
+    yield _role("Role", lease, options.namespace, lease_rules(name))
+    yield _binding("RoleBinding", lease, options.namespace, "Role", subject)
+    if options.jobs_namespace:
+        yield _role("Role", name, options.jobs_namespace, rules)
+        yield _binding("RoleBinding", name, options.jobs_namespace, "Role", subject)
+    else:
+        yield _role("ClusterRole", name, "", rules)
+        yield _binding("ClusterRoleBinding", name, "", "ClusterRole", subject)
+
+
+def _cluster_role(name: str, rules: list[Manifest], aggregated_to: str = "") -> Manifest:
+    role = _role("ClusterRole", name, "", rules)
+    if aggregated_to:
+        role["metadata"]["labels"] = {f"{GROUP}/aggregate-to-{aggregated_to}": "true"}
+    return role
+
+
+def _role(kind: str, name: str, namespace: str, rules: list[Manifest]) -> Manifest:
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": kind,
+        "metadata": _metadata(name, namespace),
+        "rules": rules,
+    }
+
+
+def _binding(kind: str, name: str, namespace: str, role_kind: str, subject: Manifest) -> Manifest:
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": kind,
+        "metadata": _metadata(name, namespace),
+        "roleRef": {"apiGroup": GROUP, "kind": role_kind, "name": name},
+        "subjects": [subject],
+    }
+
+
+def _metadata(name: str, namespace: str) -> Manifest:
+    return {"name": name, "namespace": namespace} if namespace else {"name": name}

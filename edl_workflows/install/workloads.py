@@ -1,0 +1,175 @@
+"""What runs: the controller's Deployment, Argo's agent's, and what guards and shows them."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from edl_workflows.install import rbac
+from edl_workflows.install.options import InstallOptions, Part
+from edl_workflows.jobs import names
+
+Manifest = dict[str, Any]
+
+CONFIG_FOLDER = "/etc/edl-workflows"
+MASTER_TEMPLATE = "master-template.yaml"
+"""Key of the ConfigMap, and file in `CONFIG_FOLDER`."""
+COMMAND = ("python", "-m", "edl_workflows.cli")
+"""The image's `edl`, in the form that a master's pod has it, too."""
+PORT = names.CONTROLLER_PORT
+
+POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+"""Together the Pod Security Standard "restricted", and a file system that nothing is written to."""
+
+_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+"""1,000 jobs of 4 pods take about 220 MiB. No limit of CPU: a throttled leader loses its lease."""
+
+
+def workloads(options: InstallOptions) -> Iterator[Manifest]:
+    """All that runs, and its neighbours, in the order of applying."""
+    config = _config(options)
+    yield config
+    where = ["--namespace", options.jobs_namespace] if options.jobs_namespace else ["--all-namespaces"]
+    template = f"{CONFIG_FOLDER}/{MASTER_TEMPLATE}"
+    arguments = ["controller", "run", *where, "--master-image", options.image, "--master-template", template]
+    deployment = _deployment(options, names.CONTROLLER, arguments)
+    _mount(deployment["spec"]["template"], config)
+    yield from _guarded(options, deployment)
+    if Part.ARGO_AGENT in options.parts:
+        yield from _guarded(options, _deployment(options, rbac.ARGO_AGENT, ["argo", "agent", *where]))
+    if options.jobs_namespace:
+        yield _masters_policy(options.jobs_namespace)
+
+
+def selector(name: str) -> dict[str, str]:
+    """Labels of a workload's pods."""
+    return {"app.kubernetes.io/name": "edl-workflows", "app.kubernetes.io/component": name}
+
+
+def master_template(options: InstallOptions) -> Manifest:
+    """What every master's pod has beside its command: where its image comes from, and no more rights than it needs."""
+    container: Manifest = {"name": "main", "securityContext": CONTAINER_SECURITY}
+    spec: Manifest = {"securityContext": POD_SECURITY, "containers": [container]}
+    _pull(options, spec)
+    return {"spec": spec}
+
+
+def _config(options: InstallOptions) -> Manifest:
+    text = yaml.safe_dump(master_template(options), sort_keys=False)
+    return _object("v1", "ConfigMap", names.CONTROLLER, options.namespace) | {"data": {MASTER_TEMPLATE: text}}
+
+
+def _deployment(options: InstallOptions, name: str, arguments: list[str]) -> Manifest:
+    labels = selector(name)
+    pod = {"metadata": {"labels": labels}, "spec": _pod_spec(options, name, arguments)}
+    return _object("apps/v1", "Deployment", name, options.namespace) | {
+        "spec": {
+            "replicas": options.replicas,
+            "selector": {"matchLabels": labels},
+            # The leader goes only when a candidate of the new version is ready to follow it.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": pod,
+        }
+    }
+
+
+def _pod_spec(options: InstallOptions, name: str, arguments: list[str]) -> Manifest:
+    elect = ["--leader-elect-namespace", options.namespace]
+    listen = ["--metrics-host", "0.0.0.0", "--metrics-port", str(PORT)]  # noqa: S104 - probes come from the node
+    container: Manifest = {
+        "name": "main",
+        "image": options.image,
+        "command": [*COMMAND, *arguments, *elect, *listen],
+        "ports": [{"name": "metrics", "containerPort": PORT}],
+        # Python and the client's models take seconds to import on a busy node.
+        "startupProbe": _probe("/healthz") | {"periodSeconds": 2, "failureThreshold": 60},
+        "livenessProbe": _probe("/healthz") | {"periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": _probe("/readyz") | {"periodSeconds": 5},
+        "resources": _RESOURCES,
+        "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    spec: Manifest = {
+        "serviceAccountName": name,
+        "automountServiceAccountToken": True,
+        "securityContext": POD_SECURITY,
+        "topologySpreadConstraints": [_spread(name)],
+        "containers": [container],
+    }
+    _pull(options, spec)
+    return spec
+
+
+def _probe(path: str) -> Manifest:
+    return {"httpGet": {"path": path, "port": "metrics"}, "timeoutSeconds": 5}
+
+
+def _spread(name: str) -> Manifest:
+    """On different nodes where there are several; on one node better than not at all."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(name)},
+    }
+
+
+def _pull(options: InstallOptions, spec: Manifest) -> None:
+    if options.pull_policy:
+        spec["containers"][0]["imagePullPolicy"] = str(options.pull_policy)
+    if options.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in options.pull_secrets]
+
+
+def _mount(template: Manifest, config: Manifest) -> None:
+    """The config as files. It is read at the start: another content makes other pods."""
+    digest = hashlib.sha256(config["data"][MASTER_TEMPLATE].encode()).hexdigest()
+    template["metadata"]["annotations"] = {"checksum/config": digest}
+    template["spec"]["volumes"] = [{"name": "config", "configMap": {"name": config["metadata"]["name"]}}]
+    mount = {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
+    template["spec"]["containers"][0]["volumeMounts"] = [mount]
+
+
+def _guarded(options: InstallOptions, deployment: Manifest) -> Iterator[Manifest]:
+    """A Deployment with its metrics, its policy and its budget."""
+    name = deployment["metadata"]["name"]
+    labels = selector(name)
+    yield deployment
+    service = _object("v1", "Service", f"{name}-metrics", options.namespace)
+    service["metadata"]["labels"] = labels
+    # By convention of Prometheus' example configuration, which most installations follow.
+    service["metadata"]["annotations"] = {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT)}
+    yield service | {
+        "spec": {"selector": labels, "ports": [{"name": "metrics", "port": PORT, "targetPort": "metrics"}]}
+    }
+    # What it sends is not limited: a policy knows addresses, and the API server's differ from cluster to cluster.
+    yield _policy(options.namespace, name, labels, [{"ports": [{"port": PORT, "protocol": "TCP"}]}])
+    yield _object("policy/v1", "PodDisruptionBudget", name, options.namespace) | {
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    }
+
+
+def _masters_policy(namespace: str) -> Manifest:
+    """A master hears its own cluster's jobs only; which job's is told by the token."""
+    peers = [
+        {"podSelector": {"matchExpressions": [{"key": names.JOB_LABEL, "operator": "Exists"}]}},
+    ]
+    ingress = [{"from": peers, "ports": [{"port": names.MASTER_PORT, "protocol": "TCP"}]}]
+    labels = {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
+    return _policy(namespace, "edl-masters", labels, ingress)
+
+
+def _policy(namespace: str, name: str, labels: dict[str, str], ingress: list[Manifest]) -> Manifest:
+    spec = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": ingress}
+    return _object("networking.k8s.io/v1", "NetworkPolicy", name, namespace) | {"spec": spec}
+
+
+def _object(api_version: str, kind: str, name: str, namespace: str) -> Manifest:
+    metadata: Manifest = {"name": name, "namespace": namespace}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata}

@@ -1,0 +1,37 @@
+"""What `edl install` prints, compared with files as data. Rewrite them with --update-golden."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edl_workflows.install.manifests import installation, render
+from edl_workflows.install.options import InstallOptions, Part, PullPolicy
+
+FILES = Path(__file__).parent / "install"
+
+CASES = {
+    "all-namespaces": InstallOptions(image="registry.example/edl-workflows:1"),
+    "one-namespace": InstallOptions(
+        image="registry.example/edl-workflows:1",
+        namespace="edl",
+        jobs_namespace="training",
+        replicas=3,
+        pull_policy=PullPolicy.ALWAYS,
+        pull_secrets=("registry",),
+        parts=frozenset({Part.ARGO_AGENT}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
+    """An installation changes only on purpose; the definitions have golden files of their own."""
+    objects = installation(CASES[case])
+    recorded = [one for one in objects if one["kind"] != "CustomResourceDefinition"]
+    path = FILES / f"{case}.yaml"
+    if update_golden:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(render(recorded), encoding="utf-8")
+
+    assert recorded == list(yaml.safe_load_all(path.read_text(encoding="utf-8")))

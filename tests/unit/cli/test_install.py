@@ -1,0 +1,62 @@
+"""``edl install``: the options reach the manifests, and what it prints runs."""
+
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from click.testing import CliRunner
+
+from edl_workflows.cli import root
+from edl_workflows.install.manifests import installation
+from edl_workflows.install.options import InstallOptions, Part, PullPolicy
+
+COMMAND = typer.main.get_command(root.app)
+
+
+def printed(*arguments: str) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(COMMAND, ["install", *arguments])
+    assert result.exit_code == 0, result.output
+    return list(yaml.safe_load_all(result.stdout))
+
+
+def test_every_option_reaches_the_manifests() -> None:
+    """What is printed is what the options say."""
+    arguments = (
+        "--image a:1 --print -n edl --jobs-namespace training --replicas 3 --image-pull-policy Always "
+        "--image-pull-secret one --image-pull-secret two --with argo-agent"
+    )
+    options = InstallOptions(
+        "a:1", "edl", "training", 3, PullPolicy.ALWAYS, ("one", "two"), frozenset({Part.ARGO_AGENT})
+    )
+
+    assert printed(*arguments.split()) == installation(options)
+
+
+def test_without_print_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """It never changes a cluster, and does not pretend to have done so."""
+    code = root.run(["install", "--image", "a:1"])
+
+    assert code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--print" in said.err
+    assert "kubectl apply -f -" in said.err
+
+
+@pytest.mark.parametrize("jobs", [[], ["--jobs-namespace", "training"]])
+def test_the_pods_commands_are_ours(jobs: list[str]) -> None:
+    """Each container's arguments are known to the command that they name."""
+    deployments = [
+        o
+        for o in printed("--image", "a:1", "--print", "--with", "argo-agent", *jobs)
+        if o["kind"] == "Deployment"
+    ]
+    commands = [one["spec"]["template"]["spec"]["containers"][0]["command"] for one in deployments]
+
+    assert len(commands) == 2
+    for command in commands:
+        assert command[:3] == ["python", "-m", "edl_workflows.cli"]
+        # The arguments are parsed as a whole before --help is answered.
+        result = CliRunner().invoke(COMMAND, [*command[3:], "--help"])
+        assert result.exit_code == 0, result.output

@@ -1,0 +1,183 @@
+"""What holds of every installation."""
+
+import itertools
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.argo.agent import run as argo_agent
+from edl_workflows.cli import crds
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.install import rbac, workloads
+from edl_workflows.install.manifests import PART_OF, installation, render
+from edl_workflows.install.options import InstallOptions, Part, PullPolicy
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job import children
+
+IMAGE = "registry.example/edl:1"
+
+OPTIONS = [
+    InstallOptions(image=IMAGE, jobs_namespace=jobs, pull_policy=policy, pull_secrets=secrets, parts=parts)
+    for jobs, policy, secrets, parts in itertools.product(
+        ("", "training"), (None, PullPolicy.NEVER), ((), ("a", "b")), (frozenset[Part](), frozenset(Part))
+    )
+]
+
+
+def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
+    return [one for one in installation(options) if one["kind"] == kind]
+
+
+def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    """Each (group, resource, verb)."""
+    return {
+        (group, resource, verb)
+        for one in rules
+        for group in one["apiGroups"]
+        for resource in one["resources"]
+        for verb in one["verbs"]
+    }
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_text_is_the_objects(options: InstallOptions) -> None:
+    """The printed YAML holds exactly the objects, the same each time, each name once, without anchors."""
+    objects = installation(options)
+    text = render(objects)
+
+    assert list(yaml.safe_load_all(text)) == objects
+    assert render(installation(options)) == text
+    assert "&id" not in text
+    keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(set(keys)) == len(keys)
+    assert all(one["metadata"]["labels"].items() >= PART_OF.items() for one in objects)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_what_is_named_is_there(options: InstallOptions) -> None:
+    """A role is bound after it was made, and an account, a config and an own namespace are there before who uses them."""
+    seen: set[tuple[str, str, str]] = set()
+    for one in installation(options):
+        namespace = one["metadata"].get("namespace", "")
+        if namespace == options.namespace:
+            assert ("Namespace", "", namespace) in seen
+        if "roleRef" in one:
+            where = namespace if one["roleRef"]["kind"] == "Role" else ""
+            assert (one["roleRef"]["kind"], where, one["roleRef"]["name"]) in seen
+            accounts = {("ServiceAccount", s["namespace"], s["name"]) for s in one["subjects"]}
+            assert accounts <= seen
+        if one["kind"] == "Deployment":
+            pod = one["spec"]["template"]["spec"]
+            assert ("ServiceAccount", namespace, pod["serviceAccountName"]) in seen
+            assert {("ConfigMap", namespace, v["configMap"]["name"]) for v in pod.get("volumes", [])} <= seen
+        seen.add((one["kind"], namespace, one["metadata"]["name"]))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) -> None:
+    """Each Deployment's pods are those that its Service, its NetworkPolicy and its budget mean, on the port it serves."""
+    deployments = of_kind(options, "Deployment")
+    assert len(deployments) == 1 + len(options.parts)
+    for one in deployments:
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        container = one["spec"]["template"]["spec"]["containers"][0]
+        budgets = of_kind(options, "PodDisruptionBudget")
+        policies = of_kind(options, "NetworkPolicy")
+        services = [s for s in of_kind(options, "Service") if s["spec"]["selector"] == labels]
+        assert labels == one["spec"]["selector"]["matchLabels"]
+        assert sum(b["spec"]["selector"]["matchLabels"] == labels for b in budgets) == 1
+        policy = next(p for p in policies if p["spec"]["podSelector"]["matchLabels"] == labels)
+        port = container["ports"][0]["containerPort"]
+        assert [s["spec"]["ports"][0]["targetPort"] for s in services] == [container["ports"][0]["name"]]
+        assert [p["port"] for p in policy["spec"]["ingress"][0]["ports"]] == [port]
+        assert container["command"][-1] == str(port)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> None:
+    """The API server lets nobody pass on a right that he lacks: the controller's role covers every master's."""
+    role = next(
+        r
+        for kind in ("ClusterRole", "Role")
+        for r in of_kind(options, kind)
+        if r["metadata"]["name"] == names.CONTROLLER
+    )
+
+    assert rights(children.master_rules("any")) <= rights(role["rules"])
+    assert all("resourceNames" not in rule for rule in role["rules"])
+
+
+def test_one_namespace_gets_no_rights_in_others() -> None:
+    """With a namespace for jobs nobody of the installation has cluster-wide rights."""
+    options = InstallOptions(image=IMAGE, jobs_namespace="training", parts=frozenset(Part))
+
+    assert not of_kind(options, "ClusterRoleBinding")
+    assert {role["metadata"]["namespace"] for role in of_kind(options, "Role")} == {"training", "edl-system"}
+
+
+@pytest.mark.parametrize("name", [rbac.VIEWER, rbac.PIPELINE, rbac.TRIGGERER])
+def test_roles_of_people_touch_no_pods_secrets_or_roles(name: str) -> None:
+    """Whoever runs pipelines changes jobs and plans, and nothing else."""
+    role = next(r for r in of_kind(OPTIONS[0], "ClusterRole") if r["metadata"]["name"] == name)
+    others = {one for one in rights(role["rules"]) if one[0] != names.GROUP}
+
+    assert others <= {("", "pods", "list")}
+    assert not {one for one in rights(role["rules"]) if "/" in one[1]}
+
+
+def test_a_changed_master_template_makes_new_pods() -> None:
+    """The controller reads its config at the start, so another config is another pod template."""
+    plain, other = (
+        of_kind(InstallOptions(image=IMAGE, pull_secrets=secrets), "Deployment")[0]
+        for secrets in ((), ("registry",))
+    )
+    marks = [one["spec"]["template"]["metadata"]["annotations"]["checksum/config"] for one in (plain, other)]
+
+    assert marks[0] != marks[1]
+
+
+def test_masters_get_the_images_pull_settings() -> None:
+    """A private registry's secret and the pull policy hold for masters as for the controller."""
+    options = InstallOptions(image=IMAGE, pull_policy=PullPolicy.NEVER, pull_secrets=("registry",))
+    config = of_kind(options, "ConfigMap")[0]["data"][workloads.MASTER_TEMPLATE]
+    master = yaml.safe_load(config)["spec"]
+    controller = of_kind(options, "Deployment")[0]["spec"]["template"]["spec"]
+
+    for spec in (master, controller):
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+        assert spec["containers"][0]["imagePullPolicy"] == "Never"
+
+
+def test_definitions_are_those_that_crds_prints() -> None:
+    """`edl install` and `edl crds print` give the same definitions, but for the installation's label."""
+    installed = of_kind(OPTIONS[0], "CustomResourceDefinition")
+    printed = [yaml.safe_load(text) for _, text in crds.definitions()]
+    for one in printed:
+        one["metadata"]["labels"] = PART_OF | one["metadata"].get("labels", {})
+
+    assert sorted(installed, key=lambda c: str(c["metadata"]["name"])) == printed
+
+
+def test_the_agent_has_its_lease() -> None:
+    """The agent may take the Lease that it asks for."""
+    assert argo_agent.LEASE == rbac.ARGO_AGENT
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"image": ""}, "image ''"),
+        ({"image": "a b"}, "image 'a b'"),
+        ({"namespace": ""}, "namespace ''"),
+        ({"namespace": "Edl"}, "namespace 'Edl'"),
+        ({"jobs_namespace": "a.b"}, "jobs namespace 'a.b'"),
+        ({"jobs_namespace": "edl-system"}, "the controller's own namespace"),
+        ({"replicas": 0}, "0 replicas"),
+        ({"pull_secrets": ("a/b",)}, "pull secret 'a/b'"),
+    ],
+)
+def test_wrong_options_are_refused(wrong: dict[str, Any], complaint: str) -> None:
+    """A value that no cluster would take is refused with its name."""
+    with pytest.raises(InvalidError, match=complaint):
+        InstallOptions(**({"image": IMAGE} | wrong))
