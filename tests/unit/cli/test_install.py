@@ -3,19 +3,16 @@
 from typing import Any
 
 import pytest
-import typer
 import yaml
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
 from edl_workflows.cli import root
 from edl_workflows.install.manifests import installation
 from edl_workflows.install.options import InstallOptions, Part, PullPolicy
 
-COMMAND = typer.main.get_command(root.app)
-
 
 def printed(*arguments: str) -> list[dict[str, Any]]:
-    result = CliRunner().invoke(COMMAND, ["install", *arguments])
+    result = CliRunner().invoke(root.app, ["install", *arguments])
     assert result.exit_code == 0, result.output
     return list(yaml.safe_load_all(result.stdout))
 
@@ -58,5 +55,5 @@ def test_the_pods_commands_are_ours(jobs: list[str]) -> None:
     for command in commands:
         assert command[:3] == ["python", "-m", "edl_workflows.cli"]
         # The arguments are parsed as a whole before --help is answered.
-        result = CliRunner().invoke(COMMAND, [*command[3:], "--help"])
+        result = CliRunner().invoke(root.app, [*command[3:], "--help"])
         assert result.exit_code == 0, result.output
