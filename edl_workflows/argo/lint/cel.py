@@ -1,0 +1,170 @@
+"""The CEL rules of Argo's definitions: which rule of ours each one is, and whether a value keeps it.
+
+Evaluated by celpy; a program is compiled when it is first needed. The expressions use CEL's standard functions only.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+
+TWO_TYPES = Rule(
+    "two-template-types",
+    Severity.ERROR,
+    "A template has more than one type (container, script, steps, dag, resource, suspend, plugin, …).",
+    "Make one template of each.",
+)
+COMPOSITE_TIMEOUT = Rule(
+    "composite-timeout",
+    Severity.ERROR,
+    "A steps or dag template has a `timeout`, which only leaf templates have.",
+    "Give the leaf templates a timeout, or the workflow activeDeadlineSeconds.",
+)
+COMPOSITE_DEADLINE = Rule(
+    "composite-deadline",
+    Severity.ERROR,
+    "A steps or dag template has `activeDeadlineSeconds`, which only leaf templates have.",
+    "Give the leaf templates a deadline, or the workflow activeDeadlineSeconds.",
+)
+ARTIFACT_LOCATIONS = Rule(
+    "two-artifact-locations",
+    Severity.ERROR,
+    "An artifact has more than one location (s3, git, http, raw, …).",
+    "Keep one.",
+)
+SEQUENCE_BOUNDS = Rule(
+    "sequence-bounds", Severity.ERROR, "A withSequence has both `count` and `end`.", "Keep one."
+)
+TWO_DEPENDENCIES = Rule(
+    "depends-and-dependencies",
+    Severity.ERROR,
+    "Tasks of one dag use both `depends` and `dependencies`.",
+    "Write all as `depends`: `dependencies: [a, b]` is `depends: a && b`.",
+)
+DEPENDS_CONTINUE_ON = Rule(
+    "depends-and-continue-on",
+    Severity.ERROR,
+    "A task has `continueOn` in a dag that uses `depends`.",
+    "Say it in the `depends` of those that follow: `a.Succeeded || a.Failed`.",
+)
+DIGIT_FIRST = Rule(
+    "digit-first-task",
+    Severity.ERROR,
+    "A task's name begins with a digit in a dag that uses `depends` or `dependencies`.",
+    "Begin the name with a letter.",
+)
+TWO_MANIFESTS = Rule(
+    "two-manifests", Severity.ERROR, "A resource has both `manifest` and `manifestFrom`.", "Keep one."
+)
+REALTIME_RESOURCES = Rule(
+    "realtime-resources-duration",
+    Severity.ERROR,
+    "A real-time gauge uses `resourcesDuration`, which is known only at the end.",
+    "Leave out `realtime`.",
+)
+CRD_RULE = Rule(
+    "crd-rule",
+    Severity.ERROR,
+    "A rule (CEL) of Argo's CustomResourceDefinition is broken that has no name of its own here.",
+    "Change the value so that the quoted expression holds.",
+)
+RULES = (
+    TWO_TYPES, COMPOSITE_TIMEOUT, COMPOSITE_DEADLINE, ARTIFACT_LOCATIONS, SEQUENCE_BOUNDS, TWO_DEPENDENCIES,
+    DEPENDS_CONTINUE_ON, DIGIT_FIRST, TWO_MANIFESTS, REALTIME_RESOURCES, CRD_RULE,
+)  # fmt: skip
+
+_NAMED = (
+    ("has(t.container)", TWO_TYPES),
+    ("has(t.timeout)", COMPOSITE_TIMEOUT),
+    ("has(t.activeDeadlineSeconds)", COMPOSITE_DEADLINE),
+    ("has(self.artifactory)", ARTIFACT_LOCATIONS),
+    ("has(self.count)", SEQUENCE_BOUNDS),
+    ("has(self.dependencies)) || !self.name", DIGIT_FIRST),
+    ("!has(self.dependencies)", TWO_DEPENDENCIES),
+    ("!has(self.continueOn)", DEPENDS_CONTINUE_ON),
+    ("has(self.manifestFrom)", TWO_MANIFESTS),
+    ("'resourcesDuration.'", REALTIME_RESOURCES),
+)
+"""What an expression contains that tells which rule it is. Not its place in the schema: that moves between versions."""
+
+
+def rule_of(expression: str) -> Rule:
+    """Our name of an expression's rule."""
+    return next((rule for part, rule in _NAMED if part in expression), CRD_RULE)
+
+
+def broken(value: Any, expressions: list[str], path: Path) -> Iterator[Finding]:
+    """The expressions that a value does not fulfil. Rules about all entries of a list are told at the entries."""
+    for expression in expressions:
+        if isinstance(value, list) and expression.startswith("self.all("):
+            for index, entry in enumerate(value):
+                if not holds(expression, [entry]):
+                    yield _finding(expression, (*path, index), entry)
+        elif not holds(expression, value):
+            yield _finding(expression, path, value)
+
+
+def _finding(expression: str, path: Path, value: Any) -> Finding:
+    rule = rule_of(expression)
+    if rule is CRD_RULE:
+        return rule.at(path, f"this must hold: {expression}")
+    name = value.get("name") if isinstance(value, Mapping) else None
+    return rule.at(path, f"{name!r}: {_detail(rule, value)}" if name else _detail(rule, value))
+
+
+def _detail(rule: Rule, value: Any) -> str:
+    if rule is ARTIFACT_LOCATIONS or rule is TWO_TYPES:
+        return f"{rule.catches[:-1].split(' (')[0].lower()}: has {', '.join(sorted(value))}"
+    return rule.catches.removesuffix(".")
+
+
+def holds(expression: str, value: Any) -> bool:
+    """Whether an expression is true of a value. One that can't be evaluated counts as broken: a field has a wrong type."""
+    return _holds(expression, json.dumps(_seen(expression, value), sort_keys=True, default=str))
+
+
+def _seen(expression: str, value: Any) -> Any:
+    """What an expression can see of a value, so that values which look the same to it are evaluated once.
+
+    Argo's rules ask whether fields are there, and compare scalars, one level down. Others see the whole value.
+    """
+    if _DEEPER.search(expression):
+        return value
+    if isinstance(value, list):
+        return [_seen(expression, entry) for entry in value]
+    if not isinstance(value, Mapping):
+        return value
+    known = set(_MEMBER.findall(expression))
+    return {
+        name: {} if isinstance(child, Mapping | list) else child
+        for name, child in value.items()
+        if name in known
+    }
+
+
+_MEMBER = re.compile(r"\b(?:self|t)\.(\w+)")
+_DEEPER = re.compile(r"\b(?:self|t)(?:\.(?!(?:all|contains|matches)\()\w+){2,}|\[|\bsize\(")
+
+
+@functools.lru_cache(maxsize=4096)
+def _holds(expression: str, value: str) -> bool:
+    from celpy import celtypes
+    from celpy.adapter import json_to_cel
+    from celpy.evaluation import CELEvalError
+
+    try:
+        variables = {"self": json_to_cel(json.loads(value))}
+        return bool(_program(expression).evaluate(variables) == celtypes.BoolType(True))
+    except CELEvalError:
+        return False
+
+
+@functools.cache
+def _program(expression: str) -> Any:
+    import celpy
+
+    environment = celpy.Environment()
+    return environment.program(environment.compile(expression))

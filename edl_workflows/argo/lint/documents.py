@@ -1,0 +1,268 @@
+"""From the text of a file to its manifests, read as a Kubernetes client reads YAML, with the lines of their fields. Bounded."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spell
+
+MAX_CHARACTERS = 16 * 2**20
+"""Of a file. An API server takes objects of up to 3 MiB; a file may hold several."""
+MAX_VALUES = 200_000
+"""Values of a manifest once its YAML aliases are written out: a few nested ones make billions."""
+MAX_DEPTH = 100
+"""Maps and lists within each other. Workflows come to about 20."""
+
+UNREADABLE = Rule(
+    "unreadable",
+    Severity.ERROR,
+    "The file is no YAML, is too large, or one of its documents is no manifest.",
+    "Correct the YAML; a file holds manifests with apiVersion, kind and metadata, separated by lines of ---.",
+)
+DUPLICATE_KEY = Rule(
+    "duplicate-key",
+    Severity.ERROR,
+    "A map has a key twice. Most readers of YAML silently keep the last value; a strict API server refuses it.",
+    "Keep one of the two.",
+)
+RULES = (UNREADABLE, DUPLICATE_KEY)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Scalars as Go's YAML reads them: dates and 12:30 are texts, 1e3 is a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if not tag.endswith((":timestamp", ":int", ":float"))]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_INT = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0o?[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+_FLOAT = re.compile(
+    r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+def _integer(loader: Any, node: Any) -> int:
+    text = str(loader.construct_scalar(node)).replace("_", "")
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.lstrip("+"))
+    if re.fullmatch(r"0[0-7]+", digits):
+        return sign * int(digits, 8)
+    return sign * int(digits, 0)
+
+
+def _float(loader: Any, node: Any) -> float:
+    text = str(loader.construct_scalar(node)).replace("_", "").lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Loader.add_constructor("tag:yaml.org,2002:float", _float)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One manifest.
+
+    Attributes:
+        manifest: plain values; keys are texts.
+        source: the file; empty if it came from none.
+        node: the parsed YAML, which knows lines; None if it came from no text.
+        findings: what was wrong with the text itself.
+    """
+
+    manifest: Mapping[str, Any]
+    source: str = ""
+    node: Any = None
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def subject(self) -> str:
+        """As findings name it: ``Workflow default/train``."""
+        metadata = self.manifest.get("metadata")
+        metadata = metadata if isinstance(metadata, Mapping) else {}
+        name = metadata.get("name") or metadata.get("generateName") or "(no name)"
+        namespace = f"{metadata['namespace']}/" if metadata.get("namespace") else ""
+        return f"{self.manifest.get('kind', '(no kind)')} {namespace}{name}"
+
+    def line(self, path: Path) -> int:
+        """The line in the file, from 1, of the field or of what is left of the way to it; 0 if not known."""
+        node, line = self.node, 0 if self.node is None else self.node.start_mark.line + 1
+        for step in path:
+            found = _child(node, step)
+            if found is None:
+                break
+            line, node = found
+        return line
+
+
+def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == step:
+                return key.start_mark.line + 1, value
+    elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step].start_mark.line + 1, node.value[step]
+    return None
+
+
+def read(text: str, source: str) -> Iterator[Document | Finding]:
+    """The manifests in a text; findings for what is none. The items of a ``kind: List`` are documents of their own.
+
+    Args:
+        text: YAML or JSON, one or more documents.
+        source: the file, for findings.
+    """
+    if len(text) > MAX_CHARACTERS:
+        yield _unreadable(source, f"the file is larger than {MAX_CHARACTERS >> 20} MiB")
+        return
+    try:
+        loader = _Loader(text)
+        try:
+            while loader.check_node():
+                yield from _document(loader, loader.get_node(), source)
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        yield _unreadable(source, f"this is no YAML: {problem}", mark.line + 1 if mark else 0)
+
+
+def _unreadable(source: str, message: str, line: int = 0) -> Finding:
+    return Finding(UNREADABLE, (), message, UNREADABLE.remedy, subject="file", source=source, line=line)
+
+
+def _document(loader: Any, node: Any, source: str) -> Iterator[Document | Finding]:
+    line = node.start_mark.line + 1
+    if problem := oversize(node):
+        yield _unreadable(source, problem, line)
+        return
+    value = with_text_keys(loader.construct_document(node))
+    if value is None:
+        return  # an empty document, as between two lines of ---
+    if not isinstance(value, dict):
+        yield _unreadable(source, f"a document is a {type(value).__name__}, a manifest is a map", line)
+    elif value.get("kind") == "List" and isinstance(value.get("items"), list):
+        found = _child(node, "items")
+        for item, inner in zip(value["items"], found[1].value if found else (), strict=False):
+            if isinstance(item, dict):
+                yield Document(item, source, inner, tuple(_duplicates(inner)))
+    else:
+        yield Document(value, source, node, tuple(_duplicates(node)))
+
+
+def with_text_keys(value: Any) -> Any:
+    """The value with all keys of maps as texts, as JSON has them."""
+    if isinstance(value, dict):
+        return {_key(key): with_text_keys(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [with_text_keys(child) for child in value]
+    return value
+
+
+def _key(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def oversize(root: Any) -> str:
+    """Why a parsed YAML document is more than this linter reads; empty if it isn't."""
+    sizes: dict[int, int] = {}
+    depths: dict[int, int] = {}
+    open_nodes: set[int] = set()
+    waiting: list[tuple[Any, bool]] = [(root, False)]
+    while waiting:
+        node, done = waiting.pop()
+        children = _parts(node)
+        if done:
+            open_nodes.discard(id(node))
+            sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children)
+            depths[id(node)] = 1 + max((depths[id(child)] for child in children), default=0)
+            if sizes[id(node)] > MAX_VALUES:
+                return f"a document has more than {MAX_VALUES} values; use fewer YAML aliases"
+            if depths[id(node)] > MAX_DEPTH:
+                return f"a document is nested deeper than {MAX_DEPTH} levels"
+        elif id(node) in open_nodes:
+            return "a document contains itself by a YAML alias"
+        elif id(node) not in sizes:
+            open_nodes.add(id(node))
+            waiting += [(node, True), *((child, False) for child in children)]
+    return ""
+
+
+def _parts(node: Any) -> list[Any]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _duplicates(root: Any) -> Iterator[Finding]:
+    waiting: list[tuple[Any, Path]] = [(root, ())]
+    seen: set[int] = set()
+    while waiting:
+        node, path = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += [(child, (*path, index)) for index, child in enumerate(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            keys: set[str] = set()
+            for key, value in node.value:
+                at = (*path, str(key.value))
+                waiting.append((value, at))
+                if isinstance(key.value, str) and key.value in keys and key.value != "<<":
+                    line = key.start_mark.line + 1
+                    yield Finding(
+                        DUPLICATE_KEY, at, f"{spell(at)} stands twice", DUPLICATE_KEY.remedy, line=line
+                    )
+                if isinstance(key.value, str):
+                    keys.add(key.value)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A scalar of a YAML text, and whether it stood between quotes or in a block."""
+
+    text: str
+    quoted: bool
+
+
+def styled(text: str) -> Any:
+    """The first document of a YAML text with its scalars as `Scalar`: for those to whom quotes matter.
+
+    Raises:
+        ValueError: no YAML, or more than this linter reads.
+    """
+    try:
+        nodes = list(yaml.compose_all(text, _Loader))
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f" in line {mark.line + 1} of it" if mark else ""
+        raise ValueError(f"{getattr(error, 'problem', None) or error}{at}") from error
+    if not nodes or nodes[0] is None:
+        raise ValueError("it is empty")
+    if problem := oversize(nodes[0]):
+        raise ValueError(problem)
+    return _styled(nodes[0])
+
+
+def _styled(node: Any) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return {str(key.value): _styled(value) for key, value in node.value}
+    if isinstance(node, yaml.SequenceNode):
+        return [_styled(child) for child in node.value]
+    return Scalar(node.value, quoted=node.style is not None)
+
+
+def plain(value: Any) -> Any:
+    """What `styled` gave, with scalars as YAML reads them."""
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [plain(child) for child in value]
+    return value.text if value.quoted else yaml.load(value.text or "null", _Loader)  # noqa: S506 - a safe one

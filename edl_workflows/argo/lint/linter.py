@@ -1,0 +1,108 @@
+"""The linter: documents in, findings out. Which rules there are stands in `edl_workflows.argo.lint.rules`."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from edl_workflows.argo.api import GROUP
+from edl_workflows.argo.lint import documents, rules, schema
+from edl_workflows.argo.lint.documents import Document
+from edl_workflows.argo.lint.findings import Finding, Path
+from edl_workflows.argo.lint.workflow import Library, Spec, mapping, maps, text
+
+_EVENTS_KINDS = ("Sensor",)
+"""Argo Events' kinds that carry workflows. Their own definitions check nothing, so only those workflows are looked at."""
+
+
+def check(manifest: Mapping[str, Any], *, others: Sequence[Mapping[str, Any]] = ()) -> list[Finding]:
+    """What is wrong with a manifest.
+
+    Args:
+        manifest: plain values, as parsed from YAML or JSON. A kind that is not Argo Workflows' has no findings.
+        others: manifests that it may refer to by templateRef and workflowTemplateRef. A reference to one that is not
+            among them can't be checked and is no finding.
+
+    Returns:
+        Errors and warnings in the manifest's order.
+    """
+    library = Library([manifest, *others])
+    return _check_document(Document(manifest), library)
+
+
+def check_texts(texts: Sequence[tuple[str, str]]) -> list[Finding]:
+    """What is wrong with the documents of some files, which may refer to each other.
+
+    Args:
+        texts: (name of the file, its text).
+
+    Returns:
+        Errors and warnings in the order of files and lines.
+    """
+    read = [one for source, content in texts for one in documents.read(content, source)]
+    library = Library([one.manifest for one in read if isinstance(one, Document)])
+    found: list[Finding] = []
+    for one in read:
+        found += _check_document(one, library) if isinstance(one, Document) else [one]
+    return found
+
+
+def _check_document(document: Document, library: Library) -> list[Finding]:
+    problem = _unlintable(document.manifest)
+    findings = [problem] if problem else [*document.findings, *_findings(document.manifest, library)]
+    placed = [
+        dataclasses.replace(
+            one, subject=document.subject, source=document.source, line=one.line or document.line(one.path)
+        )
+        for one in findings
+    ]
+    return sorted(placed, key=lambda one: one.line)
+
+
+def _unlintable(manifest: Mapping[str, Any]) -> Finding | None:
+    """Manifests made by programs have not gone through the reader of files, which bounds them."""
+    waiting: list[tuple[Any, Path]] = [(manifest, ())]
+    seen = 0
+    while waiting:
+        value, path = waiting.pop()
+        seen += 1
+        if len(path) > documents.MAX_DEPTH or seen > documents.MAX_VALUES:
+            return documents.UNREADABLE.at((), "the manifest has too many values, or contains itself")
+        if isinstance(value, Mapping):
+            waiting += [(child, (*path, key)) for key, child in value.items()]
+        elif isinstance(value, list):
+            waiting += [(child, (*path, index)) for index, child in enumerate(value)]
+        elif value is not None and not isinstance(value, str | int | float):
+            return documents.UNREADABLE.at(path, f"a {type(value).__name__} is no value that JSON has")
+    return None
+
+
+def _findings(manifest: Mapping[str, Any], library: Library) -> Iterator[Finding]:
+    yield from rules.check_head(manifest)
+    if not text(manifest.get("apiVersion")).startswith(f"{GROUP}/"):
+        return
+    kind = text(manifest.get("kind"))
+    if kind in _EVENTS_KINDS:
+        for inner, path in _triggered(manifest):
+            yield from (one.below(path) for one in _findings(inner, library))
+    schemas = schema.load()
+    if kind not in schemas.kinds:
+        return
+    yield from schemas.check_object(manifest)
+    if spec := library.spec(manifest):
+        yield from _inline(spec, schemas)
+        yield from rules.check_spec(spec)
+
+
+def _inline(spec: Spec, schemas: schema.Schemas) -> Iterator[Finding]:
+    for template in spec.templates:
+        if "inline" in template.path[-1:]:
+            yield from schemas.check_value(dict(template.body), schemas.template(), template.path)
+
+
+def _triggered(sensor: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Path]]:
+    """The manifests that a Sensor makes."""
+    for index, trigger in maps(mapping(sensor.get("spec")).get("triggers")):
+        for way, body in mapping(trigger.get("template")).items():
+            resource = mapping(mapping(mapping(body).get("source")).get("resource"))
+            if resource:
+                yield resource, ("spec", "triggers", index, "template", way, "source", "resource")

@@ -1,0 +1,229 @@
+"""Rules about who calls which template, and with what: entrypoint, steps, tasks, hooks."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spell
+from edl_workflows.argo.lint.workflow import (
+    AGENT_TYPES,
+    UNKNOWN,
+    Call,
+    Spec,
+    Template,
+    mapping,
+    maps,
+    names,
+    text,
+)
+
+NO_ENTRYPOINT = Rule(
+    "no-entrypoint",
+    Severity.ERROR,
+    "A workflow does not say with which template it begins.",
+    "Set entrypoint.",
+)
+UNDEFINED_TEMPLATE = Rule(
+    "undefined-template",
+    Severity.ERROR,
+    "A template is called that there is not: by name, or by templateRef in a workflow template among the given files.",
+    "Correct the name, or add the template.",
+)
+ONE_TARGET = Rule(
+    "one-target",
+    Severity.ERROR,
+    "A step, task or hook has none or more than one of `template`, `templateRef` and `inline`.",
+    "Keep one.",
+)
+MISSING_ARGUMENT = Rule(
+    "missing-argument",
+    Severity.ERROR,
+    "A template is called without a parameter or artifact that it needs and has no default for.",
+    "Pass it, or give the input a default.",
+)
+MISSPELT_ARGUMENT = Rule(
+    "misspelt-argument",
+    Severity.WARNING,
+    "An argument whose name is nearly that of an input which is not given. Argo drops it, and the default is used.",
+    "Correct its name.",
+)
+NO_VALUE = Rule(
+    "no-value",
+    Severity.ERROR,
+    "An argument of a step, task or CronWorkflow has neither value nor valueFrom.",
+    "Give it a value.",
+)
+NOT_IN_ENUM = Rule(
+    "not-in-enum", Severity.ERROR, "A parameter's value is none of its `enum`.", "Use one of the list."
+)
+LOOPS = Rule(
+    "one-loop",
+    Severity.ERROR,
+    "A step or task has more than one of withItems, withParam and withSequence.",
+    "Keep one.",
+)
+HOOK_EXPRESSION = Rule(
+    "hook-expression",
+    Severity.ERROR,
+    "A hook that is not `exit` has no `expression`, so nothing says when it runs.",
+    "Add an expression, or name the hook exit.",
+)
+STEP_EXIT_HOOK = Rule(
+    "step-exit-hook",
+    Severity.ERROR,
+    "An exit hook of a step or task leads to a plugin or http template: when the workflow is stopped its node is made but "
+    "never served, and the workflow runs for ever.",
+    "Use the workflow's own onExit, or a template that makes a pod.",
+)
+REFERENCE_AND_TEMPLATES = Rule(
+    "reference-and-templates",
+    Severity.ERROR,
+    "A spec has both `workflowTemplateRef` and `templates`.",
+    "Keep the reference and move the templates there, or call them by templateRef.",
+)
+RULES = (
+    NO_ENTRYPOINT, UNDEFINED_TEMPLATE, ONE_TARGET, MISSING_ARGUMENT, MISSPELT_ARGUMENT, NO_VALUE, NOT_IN_ENUM, LOOPS,
+    HOOK_EXPRESSION, STEP_EXIT_HOOK, REFERENCE_AND_TEMPLATES,
+)  # fmt: skip
+
+
+def _entry(spec: Spec) -> Iterator[Finding]:
+    if spec.reference and spec.body.get("templates"):
+        yield REFERENCE_AND_TEMPLATES.at((*spec.path, "templates"), "the spec has a workflowTemplateRef")
+    if not spec.is_library and not spec.reference and not spec.body.get("entrypoint"):
+        yield NO_ENTRYPOINT.at((*spec.path, "entrypoint"), "the workflow has no entrypoint")
+    if spec.reference and spec.referenced is not UNKNOWN and not spec.body.get("entrypoint"):
+        referenced = spec.referenced
+        if isinstance(referenced, Spec) and not referenced.body.get("entrypoint"):
+            path = (*spec.path, "workflowTemplateRef")
+            yield NO_ENTRYPOINT.at(
+                path, "neither this workflow nor the referenced template has an entrypoint"
+            )
+
+
+def _calls(spec: Spec) -> Iterator[Call]:
+    """All calls but the entrypoint, whose arguments a submitter may give."""
+    yield from (call for name, call in spec.entries() if name != "entrypoint")
+    for template in spec.templates:
+        for call in template.calls:
+            yield call
+            yield from (hook for _, hook in call.hooks())
+
+
+def _targets(spec: Spec) -> Iterator[Finding]:
+    every = [*(call for name, call in spec.entries() if name == "entrypoint"), *_calls(spec)]
+    for call in every:
+        ways = [way for way in ("template", "templateRef", "inline") if call.body.get(way)]
+        if len(ways) != 1:
+            yield ONE_TARGET.at(call.path, f"this {call.role} has {' and '.join(ways) or 'no template'}")
+            continue
+        resolved = spec.resolve(call)
+        if resolved is None:
+            yield _undefined(spec, call)
+        elif isinstance(resolved, Template):
+            yield from _arguments(call, resolved)
+
+
+def _undefined(spec: Spec, call: Call) -> Finding:
+    reference = mapping(call.body.get("templateRef"))
+    if reference:
+        home = spec.library.find(reference, spec.namespace)
+        known, wanted = (home.by_name if home else {}), text(reference.get("template"))
+        path, owner = (*call.path, "templateRef", "template"), f"{text(reference.get('name'))} has"
+    else:
+        home = spec.referenced if isinstance(spec.referenced, Spec) else spec
+        known, wanted = home.by_name, text(call.body.get("template"))
+        direct = call.role in ("entrypoint", "exit")
+        path, owner = call.path if direct else (*call.path, "template"), "there is"
+    close = difflib.get_close_matches(wanted, known, n=1)
+    remedy = f"Did you mean {close[0]}?" if close else ""
+    return UNDEFINED_TEMPLATE.at(path, f"{owner} no template {wanted!r}", remedy)
+
+
+def _arguments(call: Call, template: Template) -> Iterator[Finding]:
+    for kind in ("parameters", "artifacts"):
+        given = names(call.arguments.get(kind))
+        for _, entry in template.inputs(kind):
+            name = text(entry.get("name"))
+            if name and name not in given and _needed(entry, kind) and call.role != "entrypoint":
+                message = f"{template} needs the {kind[:-1]} {name!r}"
+                yield MISSING_ARGUMENT.at((*call.path, "arguments", kind), message)
+        known = names([entry for _, entry in template.inputs(kind)])
+        if call.given is None:
+            yield from _misspelt(call, kind, known, template)
+
+
+def _needed(entry: Mapping[str, Any], kind: str) -> bool:
+    if kind == "artifacts":
+        # An input artifact may lie at a place of its own (s3, raw, …) instead of being passed.
+        bare = {
+            "name",
+            "path",
+            "mode",
+            "from",
+            "fromExpression",
+            "optional",
+            "recurseMode",
+            "archive",
+            "deleted",
+            "subPath",
+        }
+        return entry.get("optional") is not True and not entry.keys() - bare
+    return entry.get("value") is None and entry.get("valueFrom") is None and entry.get("default") is None
+
+
+def _misspelt(call: Call, kind: str, known: list[str], template: Template) -> Iterator[Finding]:
+    given = names(call.arguments.get(kind))
+    left = [name for name in known if name not in given]
+    for index, entry in maps(call.arguments.get(kind)):
+        name = text(entry.get("name"))
+        close = difflib.get_close_matches(name, left, n=1, cutoff=0.75)
+        if name and name not in known and close:
+            path = (*call.path, "arguments", kind, index, "name")
+            message = f"{template} takes no {kind[:-1]} {name!r}"
+            yield MISSPELT_ARGUMENT.at(path, message, f"Did you mean {close[0]}?")
+
+
+def _values(spec: Spec) -> Iterator[Finding]:
+    own = (*spec.path, "arguments", "parameters")
+    for index, entry in maps(mapping(spec.body.get("arguments")).get("parameters")):
+        yield from _value((*own, index), entry, needed=spec.kind == "CronWorkflow" and not spec.reference)
+    for template in spec.templates:
+        for call in template.calls:
+            for index, entry in maps(call.arguments.get("parameters")):
+                yield from _value((*call.path, "arguments", "parameters", index), entry, needed=True)
+
+
+def _value(path: Path, entry: Mapping[str, Any], *, needed: bool) -> Iterator[Finding]:
+    if needed and entry.get("value") is None and entry.get("valueFrom") is None:
+        yield NO_VALUE.at((*path, "value"), f"the parameter {text(entry.get('name'))!r} has no value")
+    allowed = entry.get("enum")
+    if isinstance(allowed, list) and entry.get("value") is not None:
+        value = str(entry["value"])
+        if "{{" not in value and value not in [str(one) for one in allowed]:
+            yield NOT_IN_ENUM.at((*path, "value"), f"{value!r} is none of {', '.join(map(str, allowed))}")
+
+
+def _loops(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        for call in template.calls:
+            ways = [way for way in ("withItems", "withParam", "withSequence") if call.body.get(way)]
+            if len(ways) > 1:
+                yield LOOPS.at(call.path, f"{call.role} {call.name!r} has {' and '.join(ways)}")
+
+
+def _hooks(spec: Spec) -> Iterator[Finding]:
+    hooks = [(name, call) for name, call in spec.entries() if name not in ("entrypoint", "onExit")]
+    inner = [pair for t in spec.templates for call in t.calls for pair in call.hooks()]
+    for name, hook in (*hooks, *inner):
+        if name != "exit" and not text(hook.body.get("expression")):
+            yield HOOK_EXPRESSION.at(hook.path, f"the hook {name!r} has no expression")
+    for name, hook in inner:
+        target = spec.resolve(hook)
+        if name != "exit" or not isinstance(target, Template):
+            continue
+        if spec.reaches(target, lambda template: template.type in AGENT_TYPES):
+            yield STEP_EXIT_HOOK.at(hook.path, f"{spell(hook.path)} leads to {target}, which no pod serves")
+
+
+CHECKS = (_entry, _targets, _values, _loops, _hooks)

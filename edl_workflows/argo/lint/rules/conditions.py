@@ -1,0 +1,111 @@
+"""The grammar of ``successCondition`` and ``failureCondition``: a label selector, as Kubernetes parses it, over JSON paths."""
+
+import re
+from dataclasses import dataclass
+
+from edl_workflows.argo.lint.workflow import has_tag
+
+MAX_LENGTH = 63
+"""Characters of a value, and of a key: a label's."""
+
+_TAG = re.compile(r"\{\{.*?\}\}")
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
+_PAIR = re.compile(r"([^\s=!<>]+)\s*(==|=|!=|<|>)\s*(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One of the parts between commas.
+
+    Attributes:
+        key: a path in the object, as ``status.phase``.
+        operator: ``=``, ``!=``, ``in``, ``notin``, ``<``, ``>``, ``exists`` or ``!``.
+        values: what it is compared with.
+    """
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    @property
+    def holds_when_absent(self) -> bool:
+        """Whether it is true of an object that does not have the key yet."""
+        return self.operator in ("!=", "notin", "!")
+
+
+def parse(condition: str) -> list[Requirement]:
+    """The requirements of a condition. Placeholders count as words.
+
+    Raises:
+        ValueError: Kubernetes would not parse it, with what is wrong.
+    """
+    if "#(" in condition:
+        raise ValueError("a search in an array, #(…), can't stand in a condition")
+    found = [_requirement(part.strip()) for part in _parts(_TAG.sub("x", condition))]
+    for one in found:
+        _check_key(one.key)
+        for value in one.values:
+            _check_value(value, number=one.operator in ("<", ">"))
+    return found
+
+
+def _parts(condition: str) -> list[str]:
+    parts, depth = [""], 0
+    for character in condition:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth:
+        raise ValueError("parentheses do not match")
+    return parts
+
+
+def _requirement(part: str) -> Requirement:
+    if not part:
+        raise ValueError("nothing stands between two commas, or at an end")
+    if match := _SET.fullmatch(part):
+        return Requirement(match[1], match[2], tuple(value.strip() for value in match[3].split(",")))
+    if part.startswith("!"):
+        return Requirement(part[1:].strip(), "!")
+    if match := _PAIR.fullmatch(part):
+        operator = "=" if match[2] == "==" else match[2]
+        return Requirement(match[1], operator, (match[3].strip(),))
+    if re.search(r"\s", part):
+        raise ValueError(f"{part!r} has a space and no operator (=, ==, !=, in, notin, <, >)")
+    return Requirement(part, "exists")
+
+
+def _check_key(key: str) -> None:
+    prefix, slash, name = key.rpartition("/")
+    if slash and not _PREFIX.fullmatch(prefix):
+        raise ValueError(f"the key {key!r} is no path of letters, digits, '.', '-' and '_'")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"the key {key!r} is no path of letters, digits, '.', '-' and '_'")
+    if len(name) > MAX_LENGTH:
+        raise ValueError(f"the key {key!r} has {len(name)} characters, at most {MAX_LENGTH} are allowed")
+
+
+def _check_value(value: str, *, number: bool) -> None:
+    if number:
+        if value != "x" and not re.fullmatch(r"[-+]?\d+", value):
+            raise ValueError(f"{value!r} is no integer; < and > compare integers")
+    elif value and not _NAME.fullmatch(value):
+        raise ValueError(f"the value {value!r} has other characters than letters, digits, '.', '-' and '_'")
+    elif len(value) > MAX_LENGTH:
+        raise ValueError(f"the value {value!r} has {len(value)} characters, at most {MAX_LENGTH} are allowed")
+
+
+def never_true(requirements: list[Requirement]) -> str:
+    """The key that would have to have two values at once; empty if there is none. All requirements must hold."""
+    allowed: dict[str, set[str]] = {}
+    for one in requirements:
+        if one.operator in ("=", "in") and not any(has_tag(value) or value == "x" for value in one.values):
+            left = allowed.setdefault(one.key, set(one.values))
+            left &= set(one.values)
+            if not left:
+                return one.key
+    return ""

@@ -1,0 +1,51 @@
+"""Rules about times: how long something may take, and how a length of time is written."""
+
+import re
+from collections.abc import Iterator
+
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
+from edl_workflows.argo.lint.workflow import COMPOSITE, Spec, has_tag, mapping
+
+BAD_DURATION = Rule(
+    "bad-duration",
+    Severity.ERROR,
+    "A time that Argo can't read. A timeout needs a unit.",
+    "Write as 90s, 1h30m or 500ms; Go knows no days.",
+)
+PENDING_TIMEOUT = Rule(
+    "composite-pending-timeout",
+    Severity.ERROR,
+    "A steps or dag template has `pendingTimeout`, which only leaf templates have.",
+    "Give it to the leaf templates.",
+)
+RULES = (BAD_DURATION, PENDING_TIMEOUT)
+
+_DURATION = re.compile(r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+")
+_SECONDS = re.compile(r"\d+")
+
+
+def is_duration(value: str, *, bare: bool) -> bool:
+    """Whether a text is a time as Go writes it; `bare`: or a number of seconds."""
+    return value in ("", "0") or bool(_DURATION.fullmatch(value) or (bare and _SECONDS.fullmatch(value)))
+
+
+def _times(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        backoff = ("retryStrategy", "backoff")
+        places = (
+            (("timeout",), False), (("pendingTimeout",), False), (("suspend", "duration"), True),
+            ((*backoff, "duration"), True), ((*backoff, "maxDuration"), True), ((*backoff, "cap"), True),
+            (("memoize", "maxAge"), False),
+        )  # fmt: skip
+        for steps, bare in places:
+            value = template.body
+            for step in steps[:-1]:
+                value = mapping(value.get(step))
+            found = value.get(steps[-1])
+            if isinstance(found, str) and not has_tag(found) and not is_duration(found, bare=bare):
+                yield BAD_DURATION.at((*template.path, *steps), f"{found!r} is no length of time")
+        if template.body.get("pendingTimeout") and template.type in COMPOSITE:
+            yield PENDING_TIMEOUT.at((*template.path, "pendingTimeout"), f"{template} is a {template.type}")
+
+
+CHECKS = (_times,)

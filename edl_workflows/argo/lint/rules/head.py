@@ -1,0 +1,56 @@
+"""Rules about what stands above a spec: kind and name."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.argo.api import GROUP
+from edl_workflows.argo.lint import schema
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
+from edl_workflows.argo.lint.workflow import SPEC_PATHS, has_tag, mapping, text
+
+UNKNOWN_KIND = Rule(
+    "unknown-kind",
+    Severity.ERROR,
+    "A kind or a version that Argo Workflows does not have, but nearly.",
+    "Correct apiVersion and kind.",
+)
+NO_NAME = Rule(
+    "no-name", Severity.ERROR, "An object has neither name nor generateName.", "Give it one of the two."
+)
+LONG_NAME = Rule(
+    "long-name",
+    Severity.ERROR,
+    "A name is longer than 63 characters (a CronWorkflow's: 52, it gets a time appended), so pods can't carry it as a label.",
+    "Shorten it.",
+)
+RULES = (UNKNOWN_KIND, NO_NAME, LONG_NAME)
+
+_LONGEST = {"CronWorkflow": 52}
+
+
+def check_head(manifest: Mapping[str, Any]) -> Iterator[Finding]:
+    """Kind, version and name of any document."""
+    group, _, version = text(manifest.get("apiVersion")).partition("/")
+    kind = text(manifest.get("kind"))
+    if group != GROUP:
+        return
+    known = schema.load().kinds
+    if kind not in known:
+        close = difflib.get_close_matches(kind, known, n=1, cutoff=0.85)
+        if close:
+            yield UNKNOWN_KIND.at(("kind",), f"{GROUP} has no kind {kind!r}", f"Did you mean {close[0]}?")
+        return
+    if version != "v1alpha1":
+        yield UNKNOWN_KIND.at(("apiVersion",), f"{kind} has no version {version!r}", "Write v1alpha1.")
+    if kind in SPEC_PATHS:
+        yield from _name(kind, mapping(manifest.get("metadata")))
+
+
+def _name(kind: str, metadata: Mapping[str, Any]) -> Iterator[Finding]:
+    name, prefix = text(metadata.get("name")), text(metadata.get("generateName"))
+    if not name and not prefix:
+        yield NO_NAME.at(("metadata",), f"the {kind} has no name")
+    longest = _LONGEST.get(kind, 63)
+    if len(name) > longest and not has_tag(name):
+        yield LONG_NAME.at(("metadata", "name"), f"{len(name)} characters, at most {longest} are allowed")

@@ -1,0 +1,52 @@
+"""Rules about what is left when a workflow has ended, by itself or stopped."""
+
+from collections.abc import Iterator
+
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
+from edl_workflows.argo.lint.rules.manifests import made
+from edl_workflows.argo.lint.rules.plugin import is_ours
+from edl_workflows.argo.lint.workflow import Spec, Template, mapping
+from edl_workflows.argo.task import PLUGIN
+from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.stages.submit import SUBMIT
+
+UNOWNED_JOB = Rule(
+    "unowned-job",
+    Severity.WARNING,
+    "A workflow makes a job that nothing ends when the workflow is stopped: it has no exit handler, and the job no owner.",
+    "Add an onExit that deletes the job, or set setOwnerReference: true (the job then goes with the Workflow object).",
+)
+RULES = (UNOWNED_JOB,)
+
+_JOBS = frozenset(kind.name for kind in KINDS if kind.view is not None)
+
+
+def _unowned(spec: Spec) -> Iterator[Finding]:
+    if spec.has_exit_handler or not spec.body.get("entrypoint"):
+        return  # templates without an entrypoint are called by workflows that may have one
+    cared = {
+        target.path
+        for template in spec.templates
+        for call in template.calls
+        if "exit" in dict(call.hooks()) and isinstance(target := spec.resolve(call), Template)
+    }
+    for template in spec.templates:
+        if template.path not in cared and (what := _left(template)):
+            yield UNOWNED_JOB.at(template.path, f"{template} {what}, and the workflow has no exit handler")
+
+
+def _left(template: Template) -> str:
+    """What a template makes and leaves; empty for nothing."""
+    body = template.part("resource")
+    if body.get("action") in ("create", "apply") and body.get("setOwnerReference") is not True:
+        one = made(template)
+        if one and one.kind in _JOBS and not mapping(one.value.get("metadata")).get("ownerReferences"):
+            return f"makes the {one.kind} {one.name!r}"
+    if is_ours(template):
+        task = mapping(template.part("plugin")[PLUGIN])
+        if task.get("stage") == SUBMIT.name and task.get("wait") is False and task.get("onCancel") != "keep":
+            return "submits a job without waiting for it"
+    return ""
+
+
+CHECKS = (_unowned,)

@@ -1,0 +1,160 @@
+"""Rules about the manifests in resource templates: readable, and of our and Argo's kinds also right."""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from edl_workflows.argo.api import GROUP
+from edl_workflows.argo.lint import documents, schema
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spell
+from edl_workflows.argo.lint.schema import Placeholder, Schemas
+from edl_workflows.argo.lint.workflow import Spec, Template, mapping, text
+from edl_workflows.jobs.kinds import KINDS
+
+NO_YAML = Rule(
+    "manifest-yaml",
+    Severity.ERROR,
+    "A resource template's manifest is no YAML, or no object with apiVersion and kind.",
+    "Correct the manifest; its text is a whole object.",
+)
+WRONG_MANIFEST = Rule(
+    "manifest-schema",
+    Severity.ERROR,
+    "A resource template's manifest is of a kind of ours or of Argo's and has a field that the kind does not have, lacks "
+    "one, or has a value of a wrong type.",
+    "Correct the field.",
+)
+RULES = (NO_YAML, WRONG_MANIFEST)
+
+_TAG = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_MARK = "zzplaceholder{}zz"
+_MARKED = re.compile(r"zzplaceholder(\d+)zz")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a resource template's manifest makes or changes.
+
+    Attributes:
+        group: API group; empty for the core one or if it is not known.
+        kind: as its manifest says.
+        name: with its placeholders; empty if it has none.
+        generated: whether it has a generateName.
+        namespace: with its placeholders; empty if it says none.
+        value: the whole, texts with placeholders as `Placeholder`.
+    """
+
+    group: str
+    kind: str
+    name: str
+    generated: bool
+    namespace: str
+    value: Mapping[str, Any]
+
+
+def made(template: Template) -> Made | None:
+    """What a template's manifest says; None if it has none or it can't be read."""
+    try:
+        value = _read(text(template.part("resource").get("manifest")))
+    except ValueError:
+        return None
+    if not isinstance(value, Mapping):
+        return None
+    metadata = mapping(value.get("metadata"))
+    return Made(
+        group=text(value.get("apiVersion")).rpartition("/")[0],
+        kind=text(value.get("kind")),
+        name=text(metadata.get("name")),
+        generated=bool(metadata.get("generateName")),
+        namespace=text(metadata.get("namespace")),
+        value=value,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _read(manifest: str) -> Any:
+    """A manifest's value. Placeholders are taken out before YAML is read, as Argo does, and put back as values.
+
+    Raises:
+        ValueError: it is no YAML.
+    """
+    found: list[str] = []
+
+    def mark(match: re.Match[str]) -> str:
+        found.append(match[0])
+        return _MARK.format(len(found) - 1)
+
+    return _restored(documents.styled(_TAG.sub(mark, manifest)), found)
+
+
+def _restored(value: Any, found: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {_unmarked(key, found): _restored(child, found) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_restored(child, found) for child in value]
+    if not _MARKED.search(value.text):
+        return documents.plain(value)
+    whole = bool(_MARKED.fullmatch(value.text.strip()))
+    return Placeholder(_unmarked(value.text, found), quoted=value.quoted, whole=whole)
+
+
+def _unmarked(marked: str, found: list[str]) -> str:
+    return _MARKED.sub(lambda match: found[int(match[1])], marked)
+
+
+def _manifests(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        manifest = text(template.part("resource").get("manifest"))
+        if not manifest or _TAG.fullmatch(manifest.strip()):
+            continue  # a whole manifest that comes as a parameter
+        path: Path = (*template.path, "resource", "manifest")
+        action = text(template.part("resource").get("action"))
+        try:
+            value = _read(manifest)
+        except ValueError as error:
+            yield NO_YAML.at(path, f"the manifest of {template} is no YAML: {error}")
+            continue
+        if action in ("create", "apply", "replace"):
+            yield from _object(template, value, path)
+
+
+def _object(template: Template, value: Any, path: Path) -> Iterator[Finding]:
+    if not isinstance(value, Mapping):
+        yield NO_YAML.at(path, f"the manifest of {template} is no map")
+        return
+    for field in ("apiVersion", "kind"):
+        if not text(value.get(field)):
+            yield NO_YAML.at(path, f"the manifest of {template} has no {field}")
+    schemas = _schemas(text(value.get("apiVersion")), text(value.get("kind")))
+    if schemas is None:
+        return
+    for one in schemas.check_object(value):
+        rule = one.rule if one.rule is schema.QUOTED_NUMBER else WRONG_MANIFEST
+        yield rule.at(path, f"{value['kind']} {spell(one.path)}: {one.message}", one.remedy)
+
+
+def _schemas(version: str, kind: str) -> Schemas | None:
+    if version.startswith(f"{GROUP}/"):
+        return schema.load() if kind in schema.load().kinds else None
+    return _ours().get((version, kind))
+
+
+@functools.cache
+def _ours() -> Mapping[tuple[str, str], Schemas]:
+    """The definitions of our own kinds, by apiVersion and kind."""
+    import yaml
+
+    found = {}
+    for kind in KINDS:
+        file = resources.files("edl_workflows.jobs") / "crds" / f"{kind.source.api.plural}.yaml"
+        definition = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]
+        for version in definition["versions"]:
+            key = (f"{definition['group']}/{version['name']}", kind.name)
+            found[key] = schema.from_definition(version["schema"]["openAPIV3Schema"], kind.name)
+    return found
+
+
+CHECKS = (_manifests,)

@@ -1,0 +1,56 @@
+"""Rules about what a template hands on: where each output parameter's value comes from."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.workflow import AGENT_TYPES, Spec, Template, mapping, text
+
+OUTPUT_SOURCE = Rule(
+    "output-source",
+    Severity.ERROR,
+    "An output parameter has no source for its value, more than one, or none that its template's type can fill.",
+    "Give it one: `value`, or one of valueFrom's path (container, script), jsonPath or jqFilter (resource), parameter or "
+    "expression (steps, dag), supplied (plugin, suspend).",
+)
+RULES = (OUTPUT_SOURCE,)
+
+_SOURCES = ("path", "jqFilter", "jsonPath", "parameter", "expression", "supplied")
+_BY_TYPE: Mapping[str, tuple[str, ...]] = {
+    "container": ("path",), "containerSet": ("path",), "script": ("path",), "resource": ("jqFilter", "jsonPath"),
+    "steps": ("parameter", "expression"), "dag": ("parameter", "expression"), "plugin": ("supplied",),
+    "suspend": ("supplied",), "data": _SOURCES, "http": _SOURCES,
+}  # fmt: skip
+"""What fills an output of each type of template. Of plugin and suspend nothing but what somebody supplies is kept."""
+
+
+def _sources(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        for index, output in template.outputs("parameters"):
+            path: Path = (*template.path, "outputs", "parameters", index)
+            if problem := _problem(template, output):
+                name = text(output.get("name"))
+                yield OUTPUT_SOURCE.at(path, f"output {name!r} of {template} {problem}", _remedy(template))
+
+
+def _problem(template: Template, output: Mapping[str, Any]) -> str:
+    source = mapping(output.get("valueFrom"))
+    if output.get("value") is not None:
+        return "has both value and valueFrom" if source else ""
+    if output.get("valueFrom") is None:
+        return "has neither value nor valueFrom"
+    found = [name for name in _SOURCES if source.get(name) not in (None, "")]
+    if len(found) != 1:
+        return f"has {' and '.join(found)}" if found else "says in no way where its value comes from"
+    allowed = _BY_TYPE.get(template.type, _SOURCES)
+    return "" if found[0] in allowed else f"has {found[0]}, which a {template.type} template does not fill"
+
+
+def _remedy(template: Template) -> str:
+    if template.type in AGENT_TYPES or template.type == "suspend":
+        return "Write `valueFrom: {supplied: {}}`, with a `default` for when nothing is supplied."
+    allowed = _BY_TYPE.get(template.type, _SOURCES)
+    return f"Write `valueFrom` with {' or '.join(allowed)}, or a `value`."
+
+
+CHECKS = (_sources,)

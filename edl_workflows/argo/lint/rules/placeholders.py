@@ -1,0 +1,199 @@
+"""Rules about ``{{…}}``: whether what it names exists where it stands.
+
+As Argo's own validation, and no stricter: tags whose first word is none of Argo's are a program's own and left alone.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.workflow import (
+    Call,
+    Spec,
+    Template,
+    has_tag,
+    mapping,
+    maps,
+    names,
+    tags,
+)
+
+UNRESOLVED = Rule(
+    "unresolved-placeholder",
+    Severity.ERROR,
+    "A placeholder names a parameter, artifact, step, task or variable that there is not where it stands.",
+    "Correct the name, or declare it.",
+)
+UNCLOSED = Rule(
+    "unclosed-placeholder", Severity.ERROR, "A placeholder is opened and not closed.", "Close it with }}."
+)
+RETRIES = Rule(
+    "retries-without-strategy",
+    Severity.ERROR,
+    "`{{retries}}` in a template without retryStrategy stays as it stands, braces included.",
+    "Add a retryStrategy, or leave the placeholder out.",
+)
+HYPHEN = Rule(
+    "hyphen-in-expression",
+    Severity.ERROR,
+    "In an expression a hyphen is a minus: `{{=inputs.parameters.a-b}}` subtracts.",
+    "Write inputs.parameters['a-b'].",
+)
+RULES = (UNRESOLVED, UNCLOSED, RETRIES, HYPHEN)
+
+_ROOTS = ("item.", "steps.", "inputs.", "outputs.", "pod.", "workflow.", "tasks.")
+_OPENED = re.compile(r"\{\{=?\s*(?:item|steps|inputs|outputs|pod|workflow|tasks)\.(?:(?!\}\}).)*$", re.DOTALL)
+_WORKFLOW = (
+    "name", "namespace", "uid", "mainEntrypoint", "serviceAccountName", "status", "failures", "priority", "duration",
+    "creationTimestamp", "scheduledTime", "parameters", "labels", "annotations", "outputs",
+)  # fmt: skip
+_EXPRESSION_INPUT = re.compile(
+    r"\binputs\.parameters(?:\.([a-zA-Z_]\w*(?:-\w+)*)|\[\s*['\"]([^'\"]+)['\"]\s*\])"
+)
+
+
+def _all(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        scope = _Scope(spec, template)
+        inner = {"steps", "dag"}
+        own = {key: value for key, value in template.body.items() if key not in inner}
+        for tag, path in tags(own, template.path):
+            yield from scope.check(tag, path, None)
+        for call in template.calls:
+            body = {key: value for key, value in call.body.items() if key != "inline"}
+            for tag, path in tags(body, call.path):
+                yield from scope.check(tag, path, call)
+        yield from _unclosed(template.body, template.path)
+
+
+def _unclosed(value: Any, path: Path) -> Iterator[Finding]:
+    if isinstance(value, str):
+        if _OPENED.search(value):
+            yield UNCLOSED.at(path, f"{value[value.rindex('{{') :][:40]!r} has no end")
+    elif isinstance(value, Mapping):
+        for key, child in value.items():
+            if key != "inline":
+                yield from _unclosed(child, (*path, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _unclosed(child, (*path, index))
+
+
+class _Scope:
+    """What placeholders in one template may name."""
+
+    def __init__(self, spec: Spec, template: Template) -> None:
+        self._spec, self._template = spec, template
+        self._calls = {call.name: call for call in template.calls}
+
+    def check(self, tag: str, path: Path, call: Call | None) -> Iterator[Finding]:
+        """What is wrong with a tag, in a call or elsewhere in the template."""
+        if tag.startswith("="):
+            yield from self._expression(tag[1:], path, call)
+            return
+        name = tag.strip()
+        if name == "retries" and not self._template.setting("retryStrategy"):
+            yield RETRIES.at(path, f"{self._template} has no retryStrategy")
+        if not name.startswith(_ROOTS):
+            return
+        root, _, rest = name.partition(".")
+        problem = {
+            "inputs": self._inputs, "steps": self._nodes, "tasks": self._nodes, "workflow": self._workflow,
+            "item": self._item, "pod": self._pod, "outputs": _nothing,
+        }[root](root, rest, call)  # fmt: skip
+        if problem:
+            message, close = problem
+            remedy = f"Did you mean {close}?" if close else ""
+            yield UNRESOLVED.at(path, f"{{{{{name}}}}}: {message}", remedy)
+
+    def _inputs(self, _root: str, rest: str, call: Call | None) -> tuple[str, str] | None:
+        kind, _, name = rest.partition(".")
+        if kind not in ("parameters", "artifacts"):
+            return f"inputs have no {kind!r}", "inputs.parameters"
+        if not name:
+            return None
+        known = names([entry for _, entry in self._template.inputs(kind)])
+        inline = mapping(mapping(call.body.get("inline")).get("inputs")) if call else {}
+        known += names(inline.get(kind))
+        if kind == "artifacts":
+            name = name.removesuffix(".path")
+        return None if name in known else _unknown(f"the template has no input {kind[:-1]}", name, known)
+
+    def _nodes(self, root: str, rest: str, call: Call | None) -> tuple[str, str] | None:
+        if rest.startswith("name"):
+            return None
+        wanted = {"steps": "steps", "tasks": "dag"}[root]
+        if self._template.type != wanted:
+            return f"{self._template} is no {wanted} template", ""
+        name, _, field = rest.partition(".")
+        target = self._calls.get(name)
+        if target is None:
+            return _unknown(f"there is no {root[:-1]}", name, list(self._calls))
+        if call and target.group > call.group:
+            return f"step {name!r} comes later", ""
+        return self._output(target, field)
+
+    def _output(self, target: Call, field: str) -> tuple[str, str] | None:
+        template = self._spec.resolve(target)
+        parts = field.split(".", 2)
+        if parts[0] != "outputs" or len(parts) < 3 or not isinstance(template, Template):
+            return None
+        kind, name = parts[1], parts[2]
+        if kind not in ("parameters", "artifacts"):
+            return None
+        known = names([entry for _, entry in template.outputs(kind)])
+        return None if name in known else _unknown(f"{template} has no output {kind[:-1]}", name, known)
+
+    def _workflow(self, _root: str, rest: str, _call: Call | None) -> tuple[str, str] | None:
+        word, _, name = rest.partition(".")
+        if word not in _WORKFLOW:
+            return _unknown("a workflow has no", word, list(_WORKFLOW))
+        if word != "parameters" or not name or name == "json" or self._spec.is_library:
+            return None
+        known = names(mapping(self._spec.body.get("arguments")).get("parameters"))
+        return None if name in known else _unknown("the workflow has no parameter", name, known)
+
+    def _item(self, _root: str, rest: str, call: Call | None) -> tuple[str, str] | None:
+        if call is None or not call.loops:
+            return "nothing is repeated here", ""
+        items = call.body.get("withItems")
+        if not isinstance(items, list) or any(has_tag(item) for item in items if isinstance(item, str)):
+            return None
+        known = sorted({key for _, item in maps(items) for key in item})
+        lists = any(isinstance(item, list) for item in items)
+        return None if rest in known or lists else _unknown("the items have no", rest, known)
+
+    def _pod(self, _root: str, rest: str, _call: Call | None) -> tuple[str, str] | None:
+        return None if rest == "name" else _unknown("a pod has no", rest, ["name"])
+
+    def _expression(self, expression: str, path: Path, call: Call | None) -> Iterator[Finding]:
+        known = names([entry for _, entry in self._template.inputs("parameters")])
+        known += (
+            names(mapping(mapping(call.body.get("inline")).get("inputs")).get("parameters")) if call else []
+        )
+        for match in _EXPRESSION_INPUT.finditer(expression):
+            dotted, quoted = match[1], match[2]
+            if dotted and "-" in dotted and dotted in known:
+                yield HYPHEN.at(
+                    path, f"{dotted!r} is read as a subtraction", f"Write inputs.parameters['{dotted}']."
+                )
+            elif (quoted or dotted.partition("-")[0]) not in known:
+                message, close = _unknown("the template has no input parameter", quoted or dotted, known)
+                yield UNRESOLVED.at(
+                    path,
+                    f"{{{{={expression.strip()}}}}}: {message}",
+                    f"Did you mean {close}?" if close else "",
+                )
+
+
+def _nothing(_root: str, _rest: str, _call: Call | None) -> tuple[str, str] | None:
+    return None  # a template's own outputs, in metrics: known only when it has run
+
+
+def _unknown(message: str, name: str, known: list[str]) -> tuple[str, str]:
+    return f"{message} {name!r}", next(iter(difflib.get_close_matches(name, known, n=1)), "")
+
+
+CHECKS = (_all,)

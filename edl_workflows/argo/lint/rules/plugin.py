@@ -1,0 +1,148 @@
+"""Rules about plugin templates, and about the bodies that our own agent reads."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.workflow import Spec, Template, has_tag, mapping, tags, text
+from edl_workflows.argo.outputs import PARAMETERS
+from edl_workflows.argo.task import PLUGIN, Task
+from edl_workflows.exceptions import InvalidError, ManifestError, Problem
+
+PLUGIN_KEYS = Rule(
+    "plugin-keys",
+    Severity.ERROR,
+    "A plugin template has not exactly one key below `plugin`: the plugin's name. Also what a generator leaves that does "
+    "not know plugins: `plugin: {}`.",
+    "Write the one plugin's name and its body below it.",
+)
+PLUGIN_BODY = Rule(
+    "plugin-body",
+    Severity.ERROR,
+    f"The body of an `{PLUGIN}` step is wrong: no such stage, a field that its request does not have, or a wrong value.",
+    "Correct the field.",
+)
+PLUGIN_TIMEOUT = Rule(
+    "plugin-without-timeout",
+    Severity.WARNING,
+    f"An `{PLUGIN}` template has no `timeout`. Argo does not enforce a workflow's own deadline while only plugin steps wait, "
+    "so without an agent the step waits for ever.",
+    "Set timeout on the template, as `timeout: 24h`; templateDefaults are not honoured there.",
+)
+PLUGIN_OUTPUT = Rule(
+    "plugin-output",
+    Severity.ERROR,
+    f"An `{PLUGIN}` template has an output that no stage supplies.",
+    f"Use some of {', '.join(PARAMETERS)}.",
+)
+PLUGIN_PARALLELISM = Rule(
+    "plugin-parallelism",
+    Severity.WARNING,
+    "`parallelism` counts pods only, so it does not bound a loop over a plugin template.",
+    "Give the plugin template a semaphore (`synchronization.semaphores`).",
+)
+RULES = (PLUGIN_KEYS, PLUGIN_BODY, PLUGIN_TIMEOUT, PLUGIN_OUTPUT, PLUGIN_PARALLELISM)
+
+
+def is_ours(template: Template) -> bool:
+    """Whether our agent serves a template."""
+    return template.type == "plugin" and PLUGIN in template.part("plugin")
+
+
+def _keys(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        found = template.body.get("plugin")
+        if isinstance(found, Mapping) and len(found) != 1:
+            has = " and ".join(str(key) for key in found) or "none"
+            yield PLUGIN_KEYS.at((*template.path, "plugin"), f"{template} has {has}, one key is needed")
+
+
+def _ours(spec: Spec) -> Iterator[Finding]:
+    for template in filter(is_ours, spec.templates):
+        path: Path = (*template.path, "plugin", PLUGIN)
+        body = template.part("plugin")[PLUGIN]
+        if not isinstance(body, Mapping):
+            yield PLUGIN_BODY.at(path, "the body is no map")
+            continue
+        yield from _body(body, path)
+        if not template.body.get("timeout"):
+            yield PLUGIN_TIMEOUT.at(template.path, f"{template} has no timeout")
+        for index, output in template.outputs("parameters"):
+            name = text(output.get("name"))
+            if name and name not in PARAMETERS:
+                at = (*template.path, "outputs", "parameters", index, "name")
+                yield PLUGIN_OUTPUT.at(at, f"no stage supplies {name!r}")
+
+
+def _body(body: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    """What can be said before placeholders have values: a field that has one may become anything."""
+    known = {key: value for key, value in body.items() if not _open(value)}
+    request = mapping(body.get("request"))
+    given = {key: value for key, value in request.items() if not _open(value)}
+    if "stage" in body and "stage" not in known:
+        known["stage"] = "wait"  # which, is known when it runs
+    if isinstance(body.get("request"), Mapping):
+        known["request"] = given
+    try:
+        task = Task.parse(known)
+    except ManifestError as error:
+        skipped = len(path) - path.index("plugin")
+        for problem in error.problems:
+            steps = tuple(problem.path.split(".")[skipped:])
+            yield PLUGIN_BODY.at((*path, *steps), _said(problem))
+        return
+    if _open(body.get("stage")):
+        return
+    try:
+        task.stage_and_request()
+    except ManifestError as error:
+        later = {to_camel(key) for key in request.keys() - given.keys()}
+        for problem in error.problems:
+            if not _undecided(problem, given, later):
+                yield PLUGIN_BODY.at((*path, "request", *_steps(problem)), _said(problem))
+    except InvalidError as error:
+        yield PLUGIN_BODY.at(path, str(error))
+
+
+def _open(value: Any) -> bool:
+    return isinstance(value, str) and has_tag(value)
+
+
+def _steps(problem: Problem) -> Path:
+    return tuple(int(step) if step.isdigit() else step for step in problem.path.split(".") if step)
+
+
+def _undecided(problem: Problem, given: Mapping[str, Any], later: set[str]) -> bool:
+    """Whether a problem may go away when placeholders have values."""
+    steps = _steps(problem)
+    if not steps:
+        return bool(later) or any(True for _ in tags(dict(given)))
+    if to_camel(str(steps[0])) in later:
+        return True
+    value: Any = given
+    for step in steps:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            break  # a field that is missing, or known by its other name
+    return value is not given and any(True for _ in tags(value))
+
+
+def _said(problem: Problem) -> str:
+    return f"{problem.path.rpartition('.')[2]}: {problem.message}" if problem.path else problem.message
+
+
+def _parallelism(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        bound = template.body.get("parallelism") or spec.body.get("parallelism")
+        for call in template.calls:
+            target = spec.resolve(call)
+            if not (bound and call.loops and isinstance(target, Template) and target.type == "plugin"):
+                continue
+            if not mapping(target.body.get("synchronization")):
+                yield PLUGIN_PARALLELISM.at(call.path, f"{call.role} {call.name!r} loops over {target}")
+
+
+CHECKS = (_keys, _ours, _parallelism)

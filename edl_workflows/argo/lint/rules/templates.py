@@ -1,0 +1,148 @@
+"""Rules about a template by itself: its type, its names, what its type allows."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.workflow import (
+    AGENT_TYPES,
+    COMPOSITE,
+    POD_TYPES,
+    TYPES,
+    Spec,
+    Template,
+    has_tag,
+    mapping,
+    maps,
+    text,
+)
+
+NO_TYPE = Rule(
+    "no-template-type",
+    Severity.ERROR,
+    "A template has no type, so there is nothing to run.",
+    f"Give it one of {', '.join(TYPES)}.",
+)
+DUPLICATE_NAME = Rule(
+    "duplicate-name",
+    Severity.ERROR,
+    "Two templates, steps, tasks, parameters or artifacts of one list have the same name.",
+    "Rename one.",
+)
+BAD_NAME = Rule(
+    "bad-name",
+    Severity.ERROR,
+    "A name that Argo refuses: templates, steps and tasks have letters, digits and '-' and begin with a letter or digit; "
+    "parameters and artifacts may also have '_'.",
+    "Rename it.",
+)
+NO_IMAGE = Rule(
+    "no-image",
+    Severity.ERROR,
+    "A container or script has no image.",
+    "Name one, here or in templateDefaults.",
+)
+RESERVED_CONTAINER = Rule(
+    "reserved-container",
+    Severity.ERROR,
+    "A container has a name that Argo keeps for its own: wait, supervisor, artifact-plugin-….",
+    "Rename it.",
+)
+LEAF_PARALLELISM = Rule(
+    "leaf-parallelism",
+    Severity.ERROR,
+    "A template that is neither steps nor dag has `parallelism`.",
+    "Set it at the steps or dag, or at the workflow.",
+)
+POD_SETTING = Rule(
+    "pod-setting",
+    Severity.ERROR,
+    "A template that makes no pod has `resourceClaims` or `podResources`.",
+    "Leave them out.",
+)
+RULES = (NO_TYPE, DUPLICATE_NAME, BAD_NAME, NO_IMAGE, RESERVED_CONTAINER, LEAF_PARALLELISM, POD_SETTING)
+
+_FIELD_NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9]*")
+_VALUE_NAME = re.compile(r"[-a-zA-Z0-9_]+")
+_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
+
+
+def _types(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        if not template.types and not any(template.defaults.get(kind) for kind in TYPES):
+            yield NO_TYPE.at(template.path, f"{template} has no type")
+
+
+def _names(spec: Spec) -> Iterator[Finding]:
+    yield from _list(spec.body.get("templates"), (*spec.path, "templates"), _FIELD_NAME)
+    yield from _values(spec.body.get("arguments"), (*spec.path, "arguments"))
+    for template in spec.templates:
+        for side in ("inputs", "outputs"):
+            yield from _values(template.body.get(side), (*template.path, side))
+        calls = [(call.path, call.body) for call in template.calls]
+        yield from _unique(calls, _FIELD_NAME)
+        for call in template.calls:
+            yield from _values(call.body.get("arguments"), (*call.path, "arguments"))
+
+
+def _values(value: Any, path: Path) -> Iterator[Finding]:
+    for kind in ("parameters", "artifacts"):
+        yield from _list(mapping(value).get(kind), (*path, kind), _VALUE_NAME)
+
+
+def _list(value: Any, path: Path, pattern: re.Pattern[str]) -> Iterator[Finding]:
+    yield from _unique([((*path, index), entry) for index, entry in maps(value)], pattern)
+
+
+def _unique(entries: list[tuple[Path, Mapping[str, Any]]], pattern: re.Pattern[str]) -> Iterator[Finding]:
+    seen: dict[str, Path] = {}
+    for path, entry in entries:
+        name, at = text(entry.get("name")), (*path, "name")
+        if "name" in entry and not name and entry["name"] == "":
+            yield BAD_NAME.at(at, "the name is empty")
+        # In the definitions' pattern already, except for tasks and parameters.
+        elif name and not pattern.fullmatch(_PLACEHOLDER.sub("x", name)):
+            yield BAD_NAME.at(at, f"{name!r} is no name here")
+        if name and name in seen:
+            yield DUPLICATE_NAME.at(at, f"{name!r} stands twice in this list")
+        seen.setdefault(name, path)
+
+
+def _containers(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        for kind in ("container", "script"):
+            if template.type == kind:
+                default = mapping(template.defaults.get(kind)).get("image")
+                if not text(template.part(kind).get("image")) and not default:
+                    yield NO_IMAGE.at((*template.path, kind, "image"), f"{template} has no image")
+        inside = maps(template.part("containerSet").get("containers"))
+        for field, entries in (("sidecars", maps(template.body.get("sidecars"))), ("containerSet", inside)):
+            for index, entry in entries:
+                yield from _reserved(template, field, index, text(entry.get("name")))
+
+
+def _reserved(template: Template, field: str, index: int, name: str) -> Iterator[Finding]:
+    if name in ("wait", "supervisor") or name.startswith("artifact-plugin-"):
+        inner: Path = ("containers", index) if field == "containerSet" else (index,)
+        yield RESERVED_CONTAINER.at((*template.path, field, *inner, "name"), f"{name!r} is Argo's own")
+
+
+def _settings(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        if not template.type or has_tag(template.type):
+            continue
+        if template.body.get("parallelism") is not None and template.type not in COMPOSITE:
+            yield LEAF_PARALLELISM.at((*template.path, "parallelism"), f"{template} is a {template.type}")
+        refusing = {
+            "resourceClaims": template.type not in POD_TYPES,
+            "podResources": template.type in AGENT_TYPES,
+        }
+        for field, refused in refusing.items():
+            if refused and template.body.get(field):
+                yield POD_SETTING.at(
+                    (*template.path, field), f"{template} is a {template.type}, which makes no pod"
+                )
+
+
+CHECKS = (_types, _names, _containers, _settings)

@@ -1,0 +1,341 @@
+"""A manifest as the rules see it: its templates, and who calls which. Tolerant: what has a wrong type counts as absent.
+
+Not here: whether it is right. Structure is `schema`'s part, so rules never meet a field that has not been told already.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from edl_workflows.argo.api import GROUP
+from edl_workflows.argo.lint.findings import Finding, Path
+
+SPEC_PATHS: Mapping[str, Path] = {
+    "Workflow": ("spec",),
+    "WorkflowTemplate": ("spec",),
+    "ClusterWorkflowTemplate": ("spec",),
+    "CronWorkflow": ("spec", "workflowSpec"),
+}
+"""Where each kind has its workflow's spec."""
+TYPES = (
+    "container", "containerSet", "script", "resource", "data", "http", "plugin", "suspend", "steps", "dag",
+)  # fmt: skip
+"""The fields of which a template has one, its type."""
+COMPOSITE = ("steps", "dag")
+POD_TYPES = ("container", "containerSet", "script", "resource", "data")
+AGENT_TYPES = ("http", "plugin")
+"""What runs in no pod of its own but is served by an agent."""
+
+_TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value if it is a map, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def maps(value: Any) -> list[tuple[int, Mapping[str, Any]]]:
+    """The maps in a list, with their places."""
+    return [(i, v) for i, v in enumerate(value) if isinstance(v, Mapping)] if isinstance(value, list) else []
+
+
+def text(value: Any) -> str:
+    """The value if it is a text, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def names(value: Any) -> list[str]:
+    """The names of a list's entries."""
+    return [text(entry.get("name")) for _, entry in maps(value)]
+
+
+def has_tag(value: str) -> bool:
+    """Whether a text is known only when the workflow runs."""
+    return "{{" in value
+
+
+def tags(value: Any, path: Path = ()) -> Iterator[tuple[str, Path]]:
+    """What stands between ``{{`` and ``}}`` in all texts of a value, and where."""
+    if isinstance(value, str):
+        for match in _TAG.finditer(value):
+            yield match[1], path
+    elif isinstance(value, Mapping):
+        for key, child in value.items():
+            yield from tags(child, (*path, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from tags(child, (*path, index))
+
+
+@dataclass(frozen=True)
+class Template:
+    """One template.
+
+    Attributes:
+        body: as it stands.
+        path: where.
+        defaults: the spec's templateDefaults.
+    """
+
+    body: Mapping[str, Any]
+    path: Path
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Empty for one that stands in its step."""
+        return text(self.body.get("name"))
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """Its types; one if it is right."""
+        return tuple(kind for kind in TYPES if self.body.get(kind) is not None)
+
+    @property
+    def type(self) -> str:
+        """Its type; empty if it has none."""
+        return self.types[0] if self.types else ""
+
+    def part(self, kind: str) -> Mapping[str, Any]:
+        """The map of a type, empty if it is of another."""
+        return mapping(self.body.get(kind)) if self.type == kind else {}
+
+    def setting(self, name: str) -> Any:
+        """A field, or the default that the workflow's spec gives it."""
+        return self.body.get(name, self.defaults.get(name))
+
+    def inputs(self, kind: str) -> list[tuple[int, Mapping[str, Any]]]:
+        """Input ``parameters`` or ``artifacts``."""
+        return maps(mapping(self.body.get("inputs")).get(kind))
+
+    def outputs(self, kind: str) -> list[tuple[int, Mapping[str, Any]]]:
+        """Output ``parameters`` or ``artifacts``."""
+        return maps(mapping(self.body.get("outputs")).get(kind))
+
+    @cached_property
+    def calls(self) -> "tuple[Call, ...]":
+        """Its steps or tasks, in order."""
+        if self.type == "dag":
+            tasks = maps(self.part("dag").get("tasks"))
+            return tuple(Call(body, (*self.path, "dag", "tasks", i), "task") for i, body in tasks)
+        groups = self.body.get("steps") if self.type == "steps" else None
+        return tuple(
+            Call(body, (*self.path, "steps", g, i), "step", group=g)
+            for g, group in enumerate(groups if isinstance(groups, list) else ())
+            for i, body in maps(group)
+        )
+
+    def __str__(self) -> str:
+        return f"template {self.name!r}" if self.name else "the inline template"
+
+
+@dataclass(frozen=True)
+class Call:
+    """Whoever names a template: a step, a task, a hook, or the workflow itself.
+
+    Attributes:
+        body: as it stands.
+        path: where.
+        role: what it is.
+        group: of a step: which of the template's groups, whose steps run at once.
+        given: its arguments, if they stand elsewhere.
+    """
+
+    body: Mapping[str, Any]
+    path: Path
+    role: Literal["step", "task", "hook", "entrypoint", "exit"]
+    group: int = 0
+    given: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the step or task."""
+        return text(self.body.get("name"))
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """What it gives the template."""
+        return mapping(self.body.get("arguments")) if self.given is None else self.given
+
+    @property
+    def loops(self) -> bool:
+        """Whether it runs once an item."""
+        return any(self.body.get(way) is not None for way in ("withItems", "withParam", "withSequence"))
+
+    def hooks(self) -> "Iterator[tuple[str, Call]]":
+        """Its hooks by name. An exit hook without arguments has those of its step."""
+        for name, body in mapping(self.body.get("hooks")).items():
+            if isinstance(body, Mapping):
+                own = mapping(body.get("arguments"))
+                given = self.arguments if name == "exit" and not any(own.values()) else own
+                yield name, Call(body, (*self.path, "hooks", name), "hook", given=given)
+
+
+class _Unknown:
+    """A template that can't be known here: its name is a placeholder, or it lies in a file that was not given."""
+
+
+UNKNOWN = _Unknown()
+Resolved = Template | _Unknown | None
+"""What a call leads to; None for nothing."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A workflow's spec, of whichever kind.
+
+    Attributes:
+        manifest: the object that it stands in.
+        kind: of that object.
+        path: of the spec.
+        library: the workflow templates of the other documents.
+    """
+
+    manifest: Mapping[str, Any]
+    kind: str
+    path: Path
+    library: "Library"
+
+    @cached_property
+    def body(self) -> Mapping[str, Any]:
+        """As it stands."""
+        found = self.manifest
+        for step in self.path:
+            found = mapping(found.get(str(step)))
+        return found
+
+    @property
+    def namespace(self) -> str:
+        """The object's; empty if it says none."""
+        return text(mapping(self.manifest.get("metadata")).get("namespace"))
+
+    @property
+    def is_library(self) -> bool:
+        """Whether others run it, who may bring parameters that it does not name."""
+        return self.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate")
+
+    @cached_property
+    def named(self) -> tuple[Template, ...]:
+        """The templates of its list."""
+        defaults = mapping(self.body.get("templateDefaults"))
+        found = maps(self.body.get("templates"))
+        return tuple(Template(body, (*self.path, "templates", i), defaults) for i, body in found)
+
+    @cached_property
+    def templates(self) -> tuple[Template, ...]:
+        """All templates: the list's, and those that stand in steps and tasks."""
+        found = list(self.named)
+        for template in found:  # grows while it is walked
+            found += [
+                Template(call.body["inline"], (*call.path, "inline"), template.defaults)
+                for call in template.calls
+                if isinstance(call.body.get("inline"), Mapping)
+            ]
+        return tuple(found)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Template]:
+        """The list's templates; of two of one name the first."""
+        return {template.name: template for template in reversed(self.named)}
+
+    @property
+    def reference(self) -> Mapping[str, Any]:
+        """Its workflowTemplateRef; empty without one."""
+        return mapping(self.body.get("workflowTemplateRef"))
+
+    @cached_property
+    def referenced(self) -> "Spec | _Unknown | None":
+        """The spec that workflowTemplateRef names."""
+        if not self.reference:
+            return None
+        return self.library.find(self.reference, self.namespace) or UNKNOWN
+
+    def entries(self) -> Iterator[tuple[str, Call]]:
+        """What the spec itself calls: its entrypoint, exit handler and hooks, each with its field's name."""
+        arguments = mapping(self.body.get("arguments"))
+        roles: tuple[tuple[str, Literal["entrypoint", "exit"]], ...] = (
+            ("entrypoint", "entrypoint"),
+            ("onExit", "exit"),
+        )
+        for name, role in roles:
+            if text(self.body.get(name)):
+                yield name, Call({"template": self.body[name]}, (*self.path, name), role, given=arguments)
+        whole = Call({"hooks": self.body.get("hooks"), "arguments": arguments}, self.path, "hook")
+        yield from whole.hooks()
+
+    @property
+    def has_exit_handler(self) -> bool:
+        """Whether something runs at its end; also if another document says it."""
+        if isinstance(self.referenced, Spec) and self.referenced.has_exit_handler:
+            return True
+        return bool(text(self.body.get("onExit")) or mapping(self.body.get("hooks")).get("exit"))
+
+    def resolve(self, call: Call) -> Resolved:
+        """The template that a call leads to."""
+        if isinstance(call.body.get("inline"), Mapping):
+            return Template(call.body["inline"], (*call.path, "inline"))
+        reference = mapping(call.body.get("templateRef"))
+        if reference:
+            home = self.library.find(reference, self.namespace)
+            wanted = text(reference.get("template"))
+            if home is None or has_tag(wanted):
+                return UNKNOWN
+            return home.by_name.get(wanted)
+        wanted = text(call.body.get("template"))
+        if not wanted or has_tag(wanted):
+            return UNKNOWN
+        if isinstance(self.referenced, Spec):
+            return self.referenced.by_name.get(wanted)
+        return UNKNOWN if self.referenced else self.by_name.get(wanted)
+
+    def reaches(self, template: Template, wanted: Callable[[Template], bool]) -> bool:
+        """Whether a template, or one that it calls in this document, is of a sort."""
+        waiting, seen = [template], {template.path}
+        while waiting:
+            one = waiting.pop()
+            if wanted(one):
+                return True
+            for call in one.calls:
+                below = self.resolve(call)
+                if isinstance(below, Template) and below.path not in seen:
+                    seen.add(below.path)
+                    waiting.append(below)
+        return False
+
+
+@dataclass(frozen=True)
+class Library:
+    """The manifests that were given together."""
+
+    manifests: Sequence[Mapping[str, Any]] = ()
+
+    def spec(self, manifest: Mapping[str, Any]) -> Spec | None:
+        """A manifest's workflow spec; None for a kind that has none."""
+        kind = text(manifest.get("kind"))
+        if not text(manifest.get("apiVersion")).startswith(f"{GROUP}/") or kind not in SPEC_PATHS:
+            return None
+        return Spec(manifest, kind, SPEC_PATHS[kind], self)
+
+    @cached_property
+    def _homes(self) -> Mapping[tuple[bool, str], list[Spec]]:
+        homes: dict[tuple[bool, str], list[Spec]] = {}
+        for manifest in self.manifests:
+            spec = self.spec(manifest)
+            if spec and spec.is_library:
+                name = text(mapping(manifest.get("metadata")).get("name"))
+                homes.setdefault((spec.kind == "ClusterWorkflowTemplate", name), []).append(spec)
+        return homes
+
+    def find(self, reference: Mapping[str, Any], namespace: str) -> Spec | None:
+        """The workflow template that a reference means, if it was given and is the only one that may be meant."""
+        cluster = reference.get("clusterScope") is True
+        found = self._homes.get((cluster, text(reference.get("name"))), [])
+        if not cluster:
+            found = [spec for spec in found if not namespace or spec.namespace in ("", namespace)]
+        return found[0] if len(found) == 1 else None
+
+
+Check = Callable[[Spec], Iterator[Finding]]
+"""A function that looks for what one or more rules say."""
