@@ -87,6 +87,11 @@ def collect(waiting: Waiting) -> StageTemplate:
     return template(steps.collect(), waiting)
 
 
+def look(waiting: Waiting) -> StageTemplate:
+    """See `steps.look`."""
+    return template(steps.look(), waiting)
+
+
 def scale(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
     """See `steps.scale`."""
     return template(steps.scale(retries=retries), waiting)
@@ -118,6 +123,6 @@ def delete(waiting: Waiting) -> StageTemplate:
 
 
 BUILDERS = (
-    submit, wait_for_job, wait_for_plan, collect, scale, checkpoint, migrate_ps, suspend, resume, delete,
+    submit, wait_for_job, wait_for_plan, collect, look, scale, checkpoint, migrate_ps, suspend, resume, delete,
 )  # fmt: skip
 """All of them: each takes `waiting` and has defaults for the rest."""

@@ -73,7 +73,7 @@ def _resource(action: Action) -> dict[str, Any]:
             flags = ["--server-side", "--field-manager=argo-{{workflow.uid}}"]
             verb: dict[str, Any] = {"action": "apply", "flags": flags}
         case Get():
-            verb = {"action": "get"}
+            verb = {"action": "get"} | ({"flags": ["--ignore-not-found"]} if action.may_be_absent else {})
         case Change():
             verb = {"action": "patch", "mergeStrategy": "merge"}
         case Remove():

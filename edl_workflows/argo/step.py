@@ -57,11 +57,18 @@ class Apply:
 
 @dataclass(frozen=True)
 class Get:
-    """Look at an object until the conditions hold; at once without conditions."""
+    """Look at an object until the conditions hold; at once without conditions.
+
+    Attributes:
+        manifest: which object.
+        success, failure: as of `Apply`.
+        may_be_absent: an absent one has empty outputs; else it fails the step.
+    """
 
     manifest: Mapping[str, Any]
     success: str = ""
     failure: str = ""
+    may_be_absent: bool = False
 
 
 @dataclass(frozen=True)

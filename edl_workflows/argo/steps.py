@@ -9,6 +9,7 @@ from edl_workflows.argo.step import Apply, Change, Get, Input, Remove, Step
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
+from edl_workflows.jobs.view import JobPhase
 from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
 from edl_workflows.stages.delete import DELETE
@@ -161,6 +162,21 @@ def collect() -> Step:
         {"name": NAME.tag, "namespace": NAMESPACE},
         Get(_object(ELASTIC_JOB, NAME)),
         JOB_OUTPUTS,
+        on_cancel="keep",
+    )
+
+
+def look() -> Step:
+    """What a job is doing now, whatever it is: an empty phase says that there is none."""
+    phases = f"[{','.join(JobPhase)}]"
+    return Step(
+        "look",
+        WAIT.name,
+        (NAME, timeout("5m")),
+        {"name": NAME.tag, "namespace": NAMESPACE, "phases": phases},
+        Get(_object(ELASTIC_JOB, NAME), may_be_absent=True),
+        JOB_OUTPUTS,
+        wait=False,
         on_cancel="keep",
     )
 

@@ -1,0 +1,99 @@
+"""What `edl argo build` knows, by name."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.argo import access, schedules, workflows
+from edl_workflows.argo.workflows import Options
+from edl_workflows.exceptions import InvalidError
+
+NIGHTLY = "0 3 * * *"
+
+
+@dataclass(frozen=True)
+class Product:
+    """Manifests under one name.
+
+    Attributes:
+        name: of the product.
+        make: from options and a namespace.
+        usual: whether it is among those that are made when none is named.
+    """
+
+    name: str
+    make: Callable[[Options, str], list[dict[str, Any]]]
+    usual: bool = True
+
+
+def _template(make: Callable[[Options], dict[str, Any]]) -> Callable[[Options, str], list[dict[str, Any]]]:
+    return lambda options, _namespace: [make(options)]
+
+
+def _cron(options: Options, _namespace: str) -> list[dict[str, Any]]:
+    template = workflows.elastic_retrain(_plain(options))
+    return [schedules.cron(template, NIGHTLY, options.parameters)]
+
+
+def _events(options: Options, namespace: str) -> list[dict[str, Any]]:
+    template = workflows.elastic_retrain(_plain(options))
+    account = access.for_events(namespace)
+    return [*account, schedules.webhook(template), schedules.sensor(template, options.parameters)]
+
+
+def _plain(options: Options) -> Options:
+    """Without values: what is started by itself brings them as its arguments."""
+    return Options(options.waiting, options.cluster_scope)
+
+
+PRODUCTS = (
+    Product("access", lambda options, namespace: access.for_steps(options.waiting, namespace)),
+    Product("edl-stages", _template(workflows.stages)),
+    Product("edl-clean-up", _template(workflows.clean_up)),
+    Product("elastic-train", _template(workflows.elastic_train)),
+    Product("elastic-scale", _template(workflows.elastic_scale)),
+    Product("ps-checkpoint-migrate-restart", _template(workflows.checkpoint_migrate_restart)),
+    Product("elastic-retrain", _template(workflows.elastic_retrain)),
+    # These need values that only their author knows, or Argo Events.
+    Product("elastic-retrain-cron", _cron, usual=False),
+    Product("elastic-retrain-events", _events, usual=False),
+)
+
+
+def build(names: Iterable[str], options: Options, namespace: str) -> list[dict[str, Any]]:
+    """The manifests of the named products, or of the usual ones if none is named; all in one namespace.
+
+    Raises:
+        InvalidError: there is no such product, or no template has a parameter that a value was given for.
+    """
+    known = {product.name: product for product in PRODUCTS}
+    wanted = list(names) or [product.name for product in PRODUCTS if product.usual]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InvalidError(f"there is no template {unknown[0]!r}; there are {', '.join(known)}")
+    made = [manifest for name in wanted for manifest in known[name].make(options, namespace)]
+    _check_parameters(made, options.parameters)
+    return [_placed(manifest, namespace) for manifest in made]
+
+
+def _check_parameters(manifests: Iterable[Mapping[str, Any]], values: Mapping[str, str]) -> None:
+    declared = {one["name"] for manifest in manifests for one in _declared(manifest)}
+    for name in values:
+        if name not in declared:
+            has = ", ".join(sorted(declared)) or "none"
+            raise InvalidError(f"no template has a parameter {name!r}; parameters are {has}")
+
+
+def _declared(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    spec = manifest.get("spec", {})
+    spec = spec.get("workflowSpec", spec)
+    for trigger in spec.get("triggers", ()):
+        spec = trigger["template"]["k8s"]["source"]["resource"]["spec"]
+    found: list[dict[str, Any]] = spec.get("arguments", {}).get("parameters", [])
+    return found
+
+
+def _placed(manifest: dict[str, Any], namespace: str) -> dict[str, Any]:
+    if manifest["kind"] == "ClusterWorkflowTemplate":
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}

@@ -1,0 +1,99 @@
+"""What an author would else put together from several stages: call them in a `DAG` or in `Steps`, inside a Hera workflow."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from hera.shared.serialization import MISSING
+from hera.workflows import DAG, Parameter, Step, Steps, models
+
+from edl_workflows.argo import builders, steps
+from edl_workflows.argo.outputs import PARAMETERS
+from edl_workflows.argo.step import Input, Waiting
+
+_PLAN_INPUTS = steps.migrate_ps().inputs
+
+
+def parameter(given: Input) -> Parameter:
+    """An input of a step as an input of a template that calls it."""
+    default = MISSING if given.default is None else given.default
+    return Parameter(name=given.name, description=given.description, default=default)
+
+
+def output(task: Any, name: str) -> str:
+    """An output parameter of a task, in the same DAG."""
+    return f"{{{{tasks.{task.name}.outputs.parameters.{name}}}}}"
+
+
+def outputs_of(task: str, names: Iterable[str] = PARAMETERS) -> list[Parameter]:
+    """The outputs of a DAG that are those of one of its tasks."""
+    return [
+        Parameter(
+            name=name,
+            value_from=models.ValueFrom(parameter=f"{{{{tasks.{task}.outputs.parameters.{name}}}}}"),
+        )
+        for name in names
+    ]
+
+
+def checkpoint_migrate_restart(waiting: Waiting, name: str = "checkpoint-migrate-restart") -> DAG:
+    """A migration of parameter servers whose three steps show.
+
+    ``checkpoint`` has a checkpoint saved while training goes on; ``migrate`` begins the migration and is done when the new servers
+    are ready; ``restart`` is done when training goes on from the switch checkpoint on the new servers. A migration that fails
+    fails one of the last two, and the job goes on with its old servers.
+
+    Args:
+        waiting: how the steps wait.
+        name: of the DAG's template; its inputs are those of ``migrate-ps``.
+    """
+    checkpoint = builders.checkpoint(waiting)
+    migrate = builders.migrate_ps(waiting, until="Restarting")
+    restart = builders.wait_for_plan(waiting)
+    common = {steps.JOB.name: steps.JOB.tag, steps.STEP_TIMEOUT.name: steps.STEP_TIMEOUT.tag}
+    with DAG(
+        name=name, inputs=[parameter(one) for one in _PLAN_INPUTS], outputs=outputs_of("restart")
+    ) as dag:
+        first: Any = checkpoint(name="checkpoint", arguments=common)
+        second: Any = migrate(name="migrate", arguments={one.name: one.tag for one in _PLAN_INPUTS})
+        third: Any = restart(name="restart", arguments={"name": output(second, "name")})
+        first >> second >> third
+    return dag
+
+
+POLICY = Input(
+    "policy", "What becomes of a job that has not ended: delete, suspend or keep.", default="delete"
+)
+STATUS = Input("status", "The workflow's status: after a success nothing is done.")
+
+
+def clean_up(waiting: Waiting, name: str = "clean-up") -> Steps:
+    """An exit handler: ends a job that still goes on although its workflow failed or was stopped.
+
+    A job that has ended stays, so that it can be looked at. Argo runs no exit handler of a workflow that is terminated or
+    deleted.
+
+    Args:
+        waiting: how the steps wait.
+        name: of the template; its inputs are ``name`` (the job's), ``policy`` and ``status``.
+    """
+    unfinished = f"{name}-unfinished"
+    look, delete, suspend = builders.look(waiting), builders.delete(waiting), builders.suspend(waiting)
+    job = {steps.NAME.name: steps.NAME.tag}
+    with Steps(name=unfinished, inputs=[parameter(steps.NAME), parameter(POLICY)]) as inner:
+        look(name="look", arguments=job)
+        with inner.parallel():
+            delete(name="delete", arguments=job, when=_unended("delete"))
+            suspend(name="suspend", arguments=job, when=_unended("suspend"))
+    with Steps(name=name, inputs=[parameter(one) for one in (steps.NAME, POLICY, STATUS)]) as handler:
+        Step(
+            name="unfinished",
+            template=inner,
+            arguments={**job, POLICY.name: POLICY.tag},
+            when=f"{STATUS.tag} != Succeeded && {POLICY.tag} != keep",
+        )
+    return handler
+
+
+def _unended(policy: str) -> str:
+    phase = "steps.look.outputs.parameters.phase"
+    return f"{{{{={phase} not in ['', 'Succeeded', 'Failed'] && {POLICY.variable} == '{policy}'}}}}"

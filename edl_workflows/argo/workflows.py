@@ -1,0 +1,238 @@
+"""Ready WorkflowTemplates. Each is whole in itself, so that it also works as a ClusterWorkflowTemplate."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hera.shared.serialization import MISSING
+from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Env, Parameter, WorkflowTemplate, models
+
+from edl_workflows.argo import builders, groups, steps
+from edl_workflows.argo.groups import output, outputs_of
+from edl_workflows.argo.serializer import to_manifest
+from edl_workflows.argo.step import Waiting
+from edl_workflows.jobs import names
+
+ACCOUNT = "edl-argo"
+"""Service account of the steps' pods; `access` makes it with the rights that they need."""
+
+_UID_CHARACTERS = 8
+JOB_NAME = (
+    "{{=workflow.parameters.name == '' ? "
+    f"sprig.trimSuffix('-', sprig.trunc({names.MAX_JOB_NAME - _UID_CHARACTERS - 1}, workflow.name))"
+    f" + '-' + sprig.trunc({_UID_CHARACTERS}, workflow.uid) : workflow.parameters.name}}}}"
+)
+"""The job's name where a parameter may give one: else the workflow's, as far as names may go, and of its uid what tells two
+workflows apart."""
+
+NAME = Parameter(name="name", value="", description="The job's name; empty: made of the workflow's.")
+SPEC = Parameter(name="spec", description="The ElasticJob's spec, as YAML.")
+TIMEOUT = Parameter(name="timeout", value="24h", description="How long training may take, as 90m or 24h.")
+CLEAN_UP = Parameter(
+    name="clean-up",
+    value="delete",
+    enum=["delete", "suspend", "keep"],
+    description="What becomes of a job that has not ended when the workflow fails or is stopped.",
+)
+JOB = Parameter(name="job", description="Name of the ElasticJob to change.")
+STEP_TIMEOUT = Parameter(
+    name=steps.STEP_TIMEOUT.name, value=steps.STEP_TIMEOUT.default, description=steps.STEP_TIMEOUT.description
+)
+IMAGE = Parameter(name="image", description="Image of the commands.")
+EVALUATE = Parameter(
+    name="evaluate",
+    description="Shell command that prints one JSON object of metrics; $EDL_CHECKPOINT_URI is what to evaluate.",
+)
+METRIC = Parameter(name="metric", value="accuracy", description="Which of the metrics the gate looks at.")
+MINIMUM = Parameter(name="minimum", value="0.9", description="The least value of it that is promoted.")
+PROMOTE = Parameter(
+    name="promote",
+    description="Shell command that publishes the model; $EDL_METRICS holds the metrics besides.",
+)
+POD = Parameter(name="pod-spec-patch", value="{}", description="Patch of the commands' pods, as for volumes.")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How templates are made.
+
+    Attributes:
+        waiting: how their steps wait.
+        cluster_scope: ClusterWorkflowTemplates instead of WorkflowTemplates.
+        parameters: values of the workflows' parameters instead of their defaults.
+    """
+
+    waiting: Waiting = "resource"
+    cluster_scope: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+def tag(parameter: Parameter) -> str:
+    """A parameter of the workflow."""
+    return f"{{{{workflow.parameters.{parameter.name}}}}}"
+
+
+def _workflow(
+    options: Options, name: str, parameters: Sequence[Parameter], description: str, **more: Any
+) -> WorkflowTemplate:
+    """An empty template with what all of ours have in common."""
+    kind = ClusterWorkflowTemplate if options.cluster_scope else WorkflowTemplate
+    return kind(
+        name=name,
+        annotations={"workflows.argoproj.io/description": description},
+        entrypoint="main",
+        arguments=[_with_value(one, options.parameters) for one in parameters],
+        service_account_name=ACCOUNT,
+        pod_gc=models.PodGC(strategy="OnPodSuccess"),
+        **more,
+    )
+
+
+def _with_value(parameter: Parameter, values: Mapping[str, str]) -> Parameter:
+    given = Parameter(name=parameter.name, description=parameter.description, enum=parameter.enum)
+    given.value = values.get(str(parameter.name), parameter.value)
+    return given
+
+
+_ON_EXIT: Mapping[str, Any] = {
+    "hooks": {
+        "exit": models.LifecycleHook(
+            template="clean-up",
+            arguments=models.Arguments(
+                parameters=[
+                    models.Parameter(name="name", value=JOB_NAME),
+                    models.Parameter(name="policy", value=tag(CLEAN_UP)),
+                    models.Parameter(name="status", value="{{workflow.status}}"),
+                ]
+            ),
+        )
+    }
+}
+
+
+def elastic_train(options: Options) -> dict[str, Any]:
+    """Train: submit the job, wait until it has succeeded, collect what it has come to."""
+    description = (
+        "Runs an ElasticJob: submits it, waits until it has succeeded, collects its checkpoint and figures."
+    )
+    parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP]
+    with _workflow(options, "elastic-train", parameters, description, **_ON_EXIT) as workflow:
+        groups.clean_up(options.waiting)
+        submit, collect = builders.submit(options.waiting), builders.collect(options.waiting)
+        with DAG(name="main", outputs=outputs_of("collect")):
+            submitted: Any = submit(arguments={"name": JOB_NAME, "spec": tag(SPEC), "timeout": tag(TIMEOUT)})
+            submitted >> collect(arguments={"name": output(submitted, "name")})
+    return to_manifest(workflow)
+
+
+def elastic_scale(options: Options) -> dict[str, Any]:
+    """Scale a running job."""
+    replicas = Parameter(
+        name="replicas", value="{worker: {replicas: 2}}", description="Role to count and size, as YAML."
+    )
+    description = "Changes how many nodes a running ElasticJob has, or how large new ones are."
+    parameters = [JOB, replicas, STEP_TIMEOUT]
+    with _workflow(options, "elastic-scale", parameters, description) as workflow:
+        scale = builders.scale(options.waiting)
+        with DAG(name="main", outputs=outputs_of("scale")):
+            scale(arguments={str(one.name): tag(one) for one in parameters})
+    return to_manifest(workflow)
+
+
+def checkpoint_migrate_restart(options: Options) -> dict[str, Any]:
+    """Move a running job to other parameter servers, with its three steps to see."""
+    given = {one.name: one for one in steps.migrate_ps().inputs}
+    parameters = [
+        JOB,
+        *(
+            Parameter(name=name, value=given[name].default, description=given[name].description)
+            for name in ("replicas", "resource", "migrate", steps.STEP_TIMEOUT.name)
+        ),
+    ]
+    description = (
+        "Moves a running ElasticJob to other parameter servers: checkpoint, migrate, restart from there."
+    )
+    name = "ps-checkpoint-migrate-restart"
+    with _workflow(options, name, parameters, description) as workflow:
+        migration = groups.checkpoint_migrate_restart(options.waiting)
+        with DAG(name="main", outputs=outputs_of("migration")):
+            migration(name="migration", arguments={str(one.name): tag(one) for one in parameters})
+    return to_manifest(workflow)
+
+
+def elastic_retrain(options: Options) -> dict[str, Any]:
+    """Train, evaluate, and promote the model if it passes the gate."""
+    description = "Trains, evaluates the checkpoint, and promotes the model if a metric reaches the minimum."
+    parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP, IMAGE, EVALUATE, METRIC, MINIMUM, PROMOTE, POD]
+    with _workflow(options, RETRAIN, parameters, description, **_ON_EXIT) as workflow:
+        groups.clean_up(options.waiting)
+        train, command = builders.submit(options.waiting), _command()
+        metrics = "tasks.evaluate.outputs.result"
+        with DAG(
+            name="main",
+            outputs=[
+                *outputs_of("train"),
+                Parameter(name="metrics", value_from=models.ValueFrom(parameter=f"{{{{{metrics}}}}}")),
+            ],
+        ):
+            trained: Any = train(
+                name="train", arguments={"name": JOB_NAME, "spec": tag(SPEC), "timeout": tag(TIMEOUT)}
+            )
+            checkpoint = {"checkpoint-uri": output(trained, "checkpoint-uri")}
+            evaluated: Any = command(name="evaluate", arguments={**checkpoint, "command": tag(EVALUATE)})
+            value = f"jsonpath({metrics}, '$.' + workflow.parameters.metric)"
+            promoted = command(
+                name="promote",
+                arguments={**checkpoint, "command": tag(PROMOTE), "metrics": f"{{{{{metrics}}}}}"},
+                when=f"{{{{=asFloat({value}) >= asFloat(workflow.parameters.minimum)}}}}",
+            )
+            trained >> evaluated >> promoted
+    return to_manifest(workflow)
+
+
+RETRAIN = "elastic-retrain"
+
+
+def _command() -> Container:
+    """A shell command of the user's about a checkpoint."""
+    return Container(
+        name="command",
+        inputs=[
+            Parameter(name="command"),
+            Parameter(name="checkpoint-uri"),
+            Parameter(name="metrics", default=""),
+        ],
+        image=tag(IMAGE),
+        command=["sh", "-c"],
+        args=["{{inputs.parameters.command}}"],
+        env=[
+            Env(name="EDL_CHECKPOINT_URI", value="{{inputs.parameters.checkpoint-uri}}"),
+            Env(name="EDL_METRICS", value="{{inputs.parameters.metrics}}"),
+        ],
+        pod_spec_patch=tag(POD),
+    )
+
+
+def clean_up(options: Options) -> dict[str, Any]:
+    """The exit handler alone, for workflows of others to refer to."""
+    parameters = [
+        Parameter(name=one.name, description=one.description, value=one.default or MISSING)
+        for one in (steps.NAME, groups.POLICY, groups.STATUS)
+    ]
+    description = (
+        "An exit handler: ends an ElasticJob that goes on although its workflow failed or was stopped."
+    )
+    with _workflow(options, "edl-clean-up", parameters, description) as workflow:
+        groups.clean_up(options.waiting, "main")
+    return to_manifest(workflow)
+
+
+def stages(options: Options) -> dict[str, Any]:
+    """All stages, and the groups of them, for workflows of others to refer to by ``templateRef``."""
+    kind = ClusterWorkflowTemplate if options.cluster_scope else WorkflowTemplate
+    description = "The stages of elastic jobs, one template each; refer to them by templateRef."
+    with kind(name="edl-stages", annotations={"workflows.argoproj.io/description": description}) as workflow:
+        for builder in builders.BUILDERS:
+            builder(options.waiting)
+        groups.clean_up(options.waiting)
+    return to_manifest(workflow)
