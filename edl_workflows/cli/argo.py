@@ -5,6 +5,7 @@ import typer
 from edl_workflows.cli.lazy import Command, lazy_group
 
 COMMANDS: tuple[Command, ...] = (
+    Command("lint", "edl_workflows.cli.argo_lint", "Check Argo manifests.", extra="argo"),
     Command("agent", "edl_workflows.cli.argo_agent", "Serve the plugin steps of all workflows."),
 )
 """A new command is a row here and a module with a typer application called ``app``."""

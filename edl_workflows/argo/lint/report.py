@@ -1,0 +1,46 @@
+"""Findings for people and for programs."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from edl_workflows.argo.lint.findings import Finding, Severity, spell
+
+Segment = tuple[str, str]
+"""A piece of text and how it is to be styled: bold, dim, error, warning or not at all."""
+
+
+def counted(findings: Sequence[Finding], files: int) -> str:
+    """The last line: how many errors and warnings in how many files."""
+    errors = sum(one.is_error for one in findings)
+    warnings = len(findings) - errors
+    numbers = [
+        f"{number} {word}{'' if number == 1 else 's'}"
+        for number, word in ((errors, Severity.ERROR), (warnings, Severity.WARNING))
+        if number
+    ]
+    return f"{' and '.join(numbers) or 'nothing wrong'} in {files} file{'' if files == 1 else 's'}"
+
+
+def lines(findings: Sequence[Finding]) -> Iterator[list[Segment]]:
+    """Each finding as two lines: where and what; what to do."""
+    for one in findings:
+        place = ":".join(str(part) for part in (one.source, one.line) if part)
+        yield [
+            (f"{place}: " if place else "", "bold"),
+            (f"{one.rule.severity}[{one.rule.name}] ", str(one.rule.severity)),
+            (f"{one.subject} {spell(one.path)}".rstrip() + ": ", ""),
+            (one.message, "bold"),
+        ]
+        yield [(f"    {one.remedy}", "dim")]
+
+
+def as_json(findings: Sequence[Finding], files: int) -> str:
+    """One JSON object: the findings, and their number."""
+    errors = sum(one.is_error for one in findings)
+    whole = {
+        "files": files,
+        "errors": errors,
+        "warnings": len(findings) - errors,
+        "findings": [one.to_dict() for one in findings],
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False)
