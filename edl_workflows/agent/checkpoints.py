@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.message import problems
 
 MANIFEST = "MANIFEST.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
@@ -61,6 +62,14 @@ class Manifest(BaseModel):
     step: int = Field(ge=0, lt=2**63)
     published_ns: int = Field(ge=0, lt=2**63)
     files: dict[str, FileEntry] = Field(min_length=1)
+
+
+OnDamage = Callable[[Path, CheckpointError], object]
+"""Told of a checkpoint that can't be used, and why."""
+
+
+def _ignore(_path: Path, _error: CheckpointError) -> None:
+    """For who asks only for what is whole."""
 
 
 class CheckpointStore:
@@ -104,14 +113,33 @@ class CheckpointStore:
         self._retire()
         return CheckpointRef(uri=str(final), step=step)
 
-    def newest(self) -> CheckpointRef | None:
-        """The newest complete checkpoint; None if there is none. Broken ones are skipped with a warning."""
-        for _, path in self._published():
+    def newest(self, on_damage: OnDamage = _ignore) -> CheckpointRef | None:
+        """The newest complete checkpoint; None if there is none at all. Broken ones are passed over with a warning.
+
+        Args:
+            on_damage: told of each that was passed over.
+
+        Raises:
+            CheckpointError: there are some, but none is whole: to begin anew is for people to decide.
+        """
+        damaged: dict[Path, CheckpointError] = {}
+        found = None
+        for _, path in self._published(damaged.__setitem__):
             try:
-                return verify(path)
+                found = verify(path)
+                break
             except CheckpointError as error:
-                log.warning("%s; trying the one before", error)
-        return None
+                damaged[path] = error
+        damaged = {
+            path: reason for path, reason in damaged.items() if path.exists()
+        }  # retention takes some away
+        if damaged and found is None:
+            last = damaged[max(damaged)]
+            raise CheckpointError(f"{self.folder}: of {len(damaged)} checkpoints none is whole: {last}")
+        for path, reason in damaged.items():
+            log.warning("%s; passed over", reason)
+            on_damage(path, reason)
+        return found
 
     def follow(self, stopped: Callable[[], bool]) -> Iterator[CheckpointRef]:
         """New checkpoints as they come, for an evaluator. One that comes while another is evaluated may be skipped.
@@ -132,14 +160,14 @@ class CheckpointStore:
             else:
                 time.sleep(FOLLOW_SECONDS)
 
-    def _published(self) -> list[tuple[Manifest, Path]]:
+    def _published(self, on_damage: OnDamage = _ignore) -> list[tuple[Manifest, Path]]:
         """All that have a readable manifest, newest first."""
         found = []
         for path in self.folder.glob(f"{_PREFIX}*"):
             try:
                 found.append((_manifest(path), path))
             except CheckpointError as error:
-                log.warning("%s; skipped", error)
+                on_damage(path, error)
         return sorted(found, key=lambda entry: (entry[0].published_ns, entry[1].name), reverse=True)
 
     def _retire(self) -> None:
@@ -189,9 +217,7 @@ def _manifest(path: Path) -> Manifest:
     except OSError as error:
         raise CheckpointError(f"{file}: no complete checkpoint: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
-        raise CheckpointError(f"{file}: the manifest is damaged: {where}: {first['msg']}") from error
+        raise CheckpointError(f"{file}: the manifest is damaged: {problems(error)[0]}") from error
     for name in manifest.files:
         inner = Path(name)
         if not inner.parts or inner.is_absolute() or ".." in inner.parts or "\0" in name:

@@ -39,7 +39,13 @@ from edl_workflows.protocol.nodes import (
     Registration,
 )
 from edl_workflows.protocol.sync import BarrierState, SyncJoin, SyncState
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket, StepReport
+from edl_workflows.protocol.training import (
+    CheckpointBegin,
+    CheckpointDamage,
+    CheckpointEnd,
+    CheckpointTicket,
+    StepReport,
+)
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
@@ -130,6 +136,10 @@ class MasterClient:
     def end_checkpoint(self, ticket: str, end: CheckpointEnd) -> CheckpointRef:
         """Report a checkpoint complete, or failed."""
         return self._post(f"/v1/checkpoints/{ticket}", end, CheckpointRef)
+
+    def damaged_checkpoint(self, damage: CheckpointDamage) -> Directive:
+        """Report a checkpoint that can't be restored."""
+        return self._post("/v1/checkpoints/damaged", damage, Directive)
 
     def dataset(self, params: DatasetParams) -> DatasetProgress:
         """Register a data set."""

@@ -17,19 +17,19 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from pydantic import ValidationError
-
+from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment, cluster_version
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.reports import Reporter
+from edl_workflows.agent.restoring import Restoring
 from edl_workflows.agent.saving import Saving
-from edl_workflows.agent.shards import Batch, ShardReader
+from edl_workflows.agent.shards import Batch, ShardReader, dataset_params
 from edl_workflows.agent.signals import call_on_signals, die_with_parent
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
-from edl_workflows.protocol.datasets import DatasetParams, LeaseRequest, Shard
+from edl_workflows.protocol.datasets import LeaseRequest, Shard
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, NodeRef, ProcessState
 from edl_workflows.protocol.sync import SyncJoin
 
@@ -65,6 +65,7 @@ class Job:
         self._reporter = Reporter(client, self._watch, environment.node, version)
         self._readers: list[ShardReader] = []
         self._cluster: Cluster | None = None
+        self._restoring = Restoring(client, environment.node, version)
         self._saving = Saving(client, self._watch, self._reporter, environment.node, version)
         self._terminated = False
         self._closed = False
@@ -97,8 +98,8 @@ class Job:
     @property
     def cluster(self) -> Cluster:
         """The cluster version of this process. Waits for the master's first word."""
-        for known in (self._watch.latest.active, self._watch.latest.next):
-            if known is not None and known.version == self.version:
+        for known in self._watch.latest.clusters:
+            if known.version == self.version:
                 self._cluster = known
         while self._cluster is None:
             if self._terminated:
@@ -151,6 +152,28 @@ class Job:
                 raise SystemExit(TERMINATED)
             self._watch.wait_for(lambda _: self.active or self._terminated)
         return self.cluster
+
+    def start_from(self, store: CheckpointStore) -> CheckpointRef | None:
+        """The checkpoint to start from: that which the master names, else the newest whole one in the folder.
+
+        Args:
+            store: of the job.
+
+        Returns:
+            A whole checkpoint; None if there is none yet.
+
+        Raises:
+            SystemExit: it is damaged. The master was told, and names an older one or gives the job up.
+        """
+        try:
+            return self._restoring.find(self.cluster.restore, store)
+        except CheckpointError as error:
+            self.cluster_lost(str(error))
+
+    def checkpoint_damaged(self, checkpoint: CheckpointRef, error: CheckpointError) -> NoReturn:
+        """Stop because a checkpoint that looked whole can't be restored; as when `start_from` finds it damaged."""
+        self._restoring.report(checkpoint.uri, error)
+        self.cluster_lost(str(error))
 
     def serve(self) -> NoReturn:
         """Say that all is prepared, and wait for the end: what the main thread of a server does.
@@ -295,13 +318,7 @@ class Job:
             self._client.close()
 
     def _reader(self, fields: dict[str, Any], ahead: int) -> ShardReader:
-        try:
-            params = DatasetParams.model_validate(fields)
-        except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()
-            )
-            raise InvalidError(f"data set {fields['name']!r}: {problems}") from error
+        params = dataset_params(fields)
         patiently(lambda: self._client.dataset(params), threading.Event())
         reader = ShardReader(
             self._client,
@@ -356,11 +373,11 @@ class Job:
         raise SystemExit(TERMINATED)
 
     def _names_us(self, directive: Directive) -> bool:
-        return any(c is not None and c.version == self.version for c in (directive.active, directive.next))
+        return any(cluster.version == self.version for cluster in directive.clusters)
 
     def _replaced(self, directive: Directive) -> bool:
         """Whether the master has named a later version than ours."""
-        return any(c is not None and c.version > self.version for c in (directive.active, directive.next))
+        return any(cluster.version > self.version for cluster in directive.clusters)
 
 
 def connect() -> Job:

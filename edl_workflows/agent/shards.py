@@ -7,12 +7,15 @@ process must stop is given back, a begun shard with the number of its records th
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
 
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.patience import BackOff
-from edl_workflows.exceptions import EdlError, JobFailedError, UnavailableError
+from edl_workflows.exceptions import EdlError, InvalidError, JobFailedError, UnavailableError
 from edl_workflows.protocol.datasets import (
     MAX_SHARDS_PER_MESSAGE,
     AckRequest,
@@ -24,6 +27,7 @@ from edl_workflows.protocol.datasets import (
     Shard,
     ShardKey,
 )
+from edl_workflows.protocol.message import problems
 
 ACK_SECONDS = 0.2
 """Acknowledgements of so long go in one message; the master's own grouped writes take longer."""
@@ -46,6 +50,18 @@ class Batch:
     indices: Sequence[int]
     epoch: int
     partition: str = ""
+
+
+def dataset_params(fields: Mapping[str, Any]) -> DatasetParams:
+    """A data set's parameters as the training code says them.
+
+    Raises:
+        InvalidError: with each wrong field.
+    """
+    try:
+        return DatasetParams.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidError(f"data set {fields['name']!r}: {'; '.join(problems(error))}") from error
 
 
 @dataclass

@@ -23,9 +23,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from edl_workflows.agent.checkpoints import CheckpointStore, verify
+from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
@@ -46,6 +46,9 @@ _LOST = (
     tf.errors.UnavailableError,
 )
 """What a step raises when a parameter server is gone, or came back without its variables."""
+
+_UNFIT = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+"""What restoring raises when the files are not those of the model's variables."""
 
 log = logging.getLogger(__name__)
 
@@ -130,8 +133,7 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
 
     Raises:
         InvalidError: the job has no parameter servers, or this node is an evaluator.
-        CheckpointError: the checkpoint to start from is missing or torn.
-        SystemExit: told to end.
+        SystemExit: told to end, or the checkpoint to start from is damaged (`Job.start_from`).
     """
     if job.node.type == names.EVALUATOR_TYPE:
         raise InvalidError(
@@ -203,8 +205,17 @@ class _Graph:
         return store.publish(step, write)
 
     def restore(self, session: Any, checkpoint: CheckpointRef) -> None:
-        """Set all variables from a checkpoint."""
-        self._saver.restore(session, str(Path(checkpoint.uri) / MODEL_FILE))
+        """Set all variables from a checkpoint.
+
+        Raises:
+            CheckpointError: it is whole, but of another model.
+        """
+        try:
+            self._saver.restore(session, str(Path(checkpoint.uri) / MODEL_FILE))
+        except _UNFIT as error:
+            raise CheckpointError(
+                f"{checkpoint.uri}: can't be restored into this model: {_one_line(error)}"
+            ) from error
         log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
 
 
@@ -215,10 +226,14 @@ def _session_config(options: TrainingOptions) -> Any:
 
 
 def _boot(job: Job, options: TrainingOptions) -> Any:
-    """This process's TensorFlow server, listening on the port of its cluster version."""
-    host, port = addresses.listen(names.NODE_PORTS[job.node.type][job.version % 2])
+    """This process's TensorFlow server, listening on the port of its cluster version.
+
+    Its name is the address that others dial: TensorFlow listens on all interfaces of any name, but its session finds
+    itself in the cluster that it brings along by this name alone.
+    """
+    address = job.environment.listen_address(job.version)
     return tf1.train.Server(
-        {"local": [f"{host}:{port}"]}, job_name="local", task_index=0, config=_session_config(options)
+        {"local": [address]}, job_name="local", task_index=0, config=_session_config(options)
     )
 
 
@@ -258,15 +273,23 @@ def _initialise(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -
     job.wait_until_active()
     while not session.run(graph.is_initialised):
         if job.is_chief:
-            checkpoint = _start_from(job, store)
-            if not rehearsed or checkpoint is None:
-                session.run(graph.initialise)
-            if checkpoint is not None:
-                graph.restore(session, checkpoint)
+            _set_values(job, graph, session, store, keep=rehearsed)
             session.run(graph.mark_initialised)
         else:
             job.between_steps()
             time.sleep(INITIALISED_SECONDS)
+
+
+def _set_values(job: Job, graph: _Graph, session: Any, store: CheckpointStore, *, keep: bool) -> None:
+    """The variables' values: those of the checkpoint, else the initial ones. `keep`: the latter stand already."""
+    checkpoint = job.start_from(store)
+    if not keep or checkpoint is None:
+        session.run(graph.initialise)
+    if checkpoint is not None:
+        try:
+            graph.restore(session, checkpoint)
+        except CheckpointError as error:
+            job.checkpoint_damaged(checkpoint, error)
 
 
 def _rehearse(graph: _Graph, session: Any, store: CheckpointStore) -> None:
@@ -275,17 +298,12 @@ def _rehearse(graph: _Graph, session: Any, store: CheckpointStore) -> None:
     Only the chief may, and only before its version is active: it sets all variables again then.
     """
     session.run(graph.initialise)
-    newest = store.newest()
-    if newest is not None:
-        graph.restore(session, newest)
+    with contextlib.suppress(CheckpointError):  # of the one to start from the master hears in its time
+        newest = store.newest()
+        if newest is not None:
+            graph.restore(session, newest)
     if graph.model.example:
         graph.make_step(session, graph.model.example)
-
-
-def _start_from(job: Job, store: CheckpointStore) -> CheckpointRef | None:
-    """The master's word wins: model and data position must belong together."""
-    named = job.cluster.restore
-    return store.newest() if named is None else verify(Path(named.uri))
 
 
 def _one_line(error: Exception) -> str:

@@ -99,6 +99,8 @@ def _facts(job: JobView) -> Iterator[str]:
     for label, value in facts.items():
         if value:
             yield f"{label + ':':13}{value}"
+    for warning in job.warnings:
+        yield f"{'Warning:':13}{warning}"
 
 
 def _plan(plan: ScalePlan) -> Iterator[str]:

@@ -57,6 +57,7 @@ class JobView:
         generation, observed_generation: a phase speaks of the spec only when the second has reached the first.
         reason, message: why the phase is what it is, in the controller's words.
         replicas: by role.
+        warnings: what people should know although the job goes on.
         conditions: type → status ("True", "False" or "Unknown").
         labels, annotations: the object's, for ownership checks.
     """
@@ -73,6 +74,7 @@ class JobView:
     replicas: dict[str, Replicas] = field(default_factory=dict)
     progress: Progress = Progress()
     checkpoint: Checkpoint | None = None
+    warnings: tuple[str, ...] = ()
     started: datetime | None = None
     finished: datetime | None = None
     conditions: dict[str, str] = field(default_factory=dict)

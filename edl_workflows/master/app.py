@@ -37,6 +37,7 @@ from edl_workflows.protocol.datasets import (
     LeaseState,
     StreamUpdate,
 )
+from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.nodes import (
     Directive,
     ExitReport,
@@ -48,7 +49,13 @@ from edl_workflows.protocol.nodes import (
     Registration,
 )
 from edl_workflows.protocol.sync import BarrierState, SyncJoin, SyncName, SyncState
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket, StepReport
+from edl_workflows.protocol.training import (
+    CheckpointBegin,
+    CheckpointDamage,
+    CheckpointEnd,
+    CheckpointTicket,
+    StepReport,
+)
 
 MAX_BODY = 16 * 2**20
 """Bytes. The largest sensible message, 10,000 failed shards with a reason each, has some 12 MB."""
@@ -142,6 +149,12 @@ def _checkpoint_routes(app: FastAPI, master: Master) -> None:
         ticket = messages.checkpoint_begin(state, message)
         await master.durable(master.changed(Hurry.NOW))
         return CheckpointTicket(id=ticket.id)
+
+    @app.post("/v1/checkpoints/damaged")
+    async def damaged(message: CheckpointDamage) -> Directive:
+        messages.checkpoint_damaged(state, message)
+        await master.durable(master.changed(Hurry.NOW))
+        return master.directive(message.node)
 
     @app.post("/v1/checkpoints/{ticket}")
     async def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
@@ -305,5 +318,4 @@ async def _edl_error(_request: Request, error: Exception) -> Response:
 
 async def _invalid_body(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()]
-    return _error(422, "; ".join(problems), "InvalidError")
+    return _error(422, "; ".join(problems(error)), "InvalidError")

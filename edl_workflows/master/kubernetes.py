@@ -57,8 +57,9 @@ class KubernetesOutside:
         try:
             client.create(self._cluster, self._manifest(plan, nodes))
         except AlreadyExistsError:
-            there = client.get(self._cluster, resources.SCALE_PLANS, plan.name(self._job.metadata.name))
-            if not manifests.owned_by(there, self._job):
+            name = plan.name(self._job.metadata.name)
+            there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
+            if there is None or not manifests.owned_by(there, self._job):
                 raise
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.master.store import ConfigMapStore, FileStore, Store
+from edl_workflows.protocol.message import problems
 
 SUCCEEDED = 0
 FAILED = 1
@@ -75,10 +76,7 @@ def load(settings: JobSettings, store: Store, *, watches_pods: bool) -> JobState
 
 
 def _first_problem(error: ValueError) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
+    return problems(error)[0] if isinstance(error, ValidationError) else str(error)
 
 
 def run_standalone(settings: JobSettings, folder: Path, token: str, address: Address) -> int:

@@ -4,10 +4,11 @@ Pure like the state. Each method is one small thing that can happen at any time;
 does. The model is the set of shards that it was trained with, so that lost or forgotten data shows.
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from edl_workflows.exceptions import EdlError
+from edl_workflows.exceptions import ConflictError, EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import Phase, ScalePlanSpec
 from edl_workflows.master.state import messages, observations, views
@@ -26,7 +27,7 @@ from edl_workflows.protocol.nodes import (
     ProcessState,
     Registration,
 )
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd, StepReport
 
 Ref = tuple[str, int]
 DATA = "train"
@@ -93,6 +94,7 @@ class SimulatedJob:
         self.plans: dict[str, SimulatedPlan] = {}
         self.models: dict[int, set[int]] = {}
         self.saved: dict[str, set[int]] = {}
+        self.damaged: set[str] = set()
         self.versions_seen: dict[int, tuple[int, ...]] = {}
         self.steps: dict[int, int] = {}
         self.settle()
@@ -229,7 +231,8 @@ class SimulatedJob:
         if not self._serves(active):
             self._exit(pod, active.version, 2)
             return
-        self._load(active)
+        if not self._loaded(pod, active):
+            return
         chief = pod.id == active.chief_id
         if directive.drain:
             self._settle_shards(pod)
@@ -246,11 +249,21 @@ class SimulatedJob:
         servers = (self.pods.get((names.PS_TYPE, member.id)) for member in cluster.ps)
         return all(server is not None and server.runs for server in servers)
 
-    def _load(self, active: Cluster) -> None:
-        """The first process of a version restores the model."""
+    def _loaded(self, pod: SimulatedPod, active: Cluster) -> bool:
+        """Whether a version has its model; its first process restores it, if the checkpoint is whole."""
+        restore = active.restore
         if active.version not in self.models:
-            self.models[active.version] = set(self.saved[active.restore.uri]) if active.restore else set()
-            self.steps[active.version] = active.restore.step if active.restore else 0
+            if restore is not None and restore.uri in self.damaged:
+                self._report_damage(pod, active.version, restore.uri)
+                return False
+            self.models[active.version] = set(self.saved[restore.uri]) if restore else set()
+            self.steps[active.version] = restore.step if restore else 0
+        return True
+
+    def _report_damage(self, pod: SimulatedPod, version: int, uri: str) -> None:
+        damage = CheckpointDamage(node=pod.ref, version=version, uri=uri, error=f"{uri}: torn")
+        with contextlib.suppress(ConflictError):  # another process said it before, and the version is left
+            messages.checkpoint_damaged(self.state, damage)
 
     def _report(self, pod: SimulatedPod, version: int, what: ProcessState) -> None:
         messages.process_report(self.state, ProcessReport(node=pod.ref, version=version, state=what))

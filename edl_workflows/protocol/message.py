@@ -1,4 +1,7 @@
-"""The base of every message."""
+"""The base of every message, and what is wrong with one in words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -10,3 +13,16 @@ class Message(BaseModel):
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class Invalid(Protocol):
+    """Pydantic's ValidationError, and those that are made like it."""
+
+    def errors(self) -> Sequence[Mapping[str, Any]]:
+        """One entry a problem, each with ``loc`` and ``msg``."""
+        ...
+
+
+def problems(error: Invalid) -> list[str]:
+    """Each problem in words, with the field's path."""
+    return [f"{'.'.join(map(str, e['loc'])) or 'the document'}: {e['msg']}" for e in error.errors()]

@@ -132,3 +132,8 @@ class Directive(Message):
     workers: dict[int, str] = Field(default_factory=dict)
     stop: bool = False
     finished: bool = False
+
+    @property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """The versions that have processes: the active one and the next, as far as there are."""
+        return tuple(cluster for cluster in (self.active, self.next) if cluster is not None)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.nodes import NodeRef
 
@@ -62,3 +63,21 @@ class CheckpointEnd(Message):
     uri: str = Field(default="", max_length=4096)
     step: GlobalStep = 0
     error: str = Field(default="", max_length=4096)
+
+
+class CheckpointDamage(Message):
+    """``POST /v1/checkpoints/damaged``: a checkpoint from which to start can't be restored. Repeatable.
+
+    Attributes:
+        version: of the process that wanted it.
+        uri: the checkpoint, or the folder where none is whole.
+        error: what is wrong, with the file.
+        instead: what the process starts from. None: it can't start; the master names an older checkpoint together with
+            its data position, or gives the job up.
+    """
+
+    node: NodeRef
+    version: int = Field(ge=1)
+    uri: str = Field(min_length=1, max_length=4096)
+    error: str = Field(max_length=4096)
+    instead: CheckpointRef | None = None

@@ -248,10 +248,11 @@ class HistoryPoint(Status):
 
 class ElasticJobStatus(Status):
     """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
-    ``checkpoint``, ``history`` and ``failure``: one writer a field.
+    ``checkpoint``, ``history``, ``warnings`` and ``failure``: one writer a field.
 
     Attributes:
         history: the job's life in at most 120 points, evenly spread.
+        warnings: what people should know although the job goes on: checkpoints that could not be restored.
         failure: why the master gave the job up ({reason, message}); the controller copies it when the master ends.
         master_restarts: how many masters were replaced; survives the controller.
         scale_plan: name of the plan that is being carried out.
@@ -269,6 +270,7 @@ class ElasticJobStatus(Status):
     checkpoint: CheckpointStatus | None = None
     progress: ProgressStatus | None = None
     history: list[HistoryPoint] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
     failure: dict[str, str] | None = None
     master_restarts: int = 0
     scale_plan: str = ""

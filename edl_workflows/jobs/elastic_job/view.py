@@ -37,6 +37,7 @@ def view(job: ElasticJob) -> JobView:
         },
         progress=_progress(status),
         checkpoint=Checkpoint(status.checkpoint.uri, status.checkpoint.step) if status.checkpoint else None,
+        warnings=tuple(status.warnings),
         started=status.start_time,
         finished=status.completion_time,
         conditions={condition.type: condition.status for condition in status.conditions},

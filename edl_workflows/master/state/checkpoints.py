@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from edl_workflows.exceptions import ConflictError, NotFoundError
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.protocol.cluster import CheckpointRef
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd
 
 KEPT = 3
 """Complete checkpoints whose position is remembered; older ones can't be restored."""
@@ -45,6 +45,15 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class Damaged:
+    """A checkpoint that could not be restored, and why. `instead`: what is taken in its place; "" if there is none."""
+
+    uri: str
+    error: str
+    instead: str = ""
+
+
+@dataclass(frozen=True)
 class Checkpoints:
     """All about checkpoints.
 
@@ -53,6 +62,8 @@ class Checkpoints:
         request: id of the save that the chief shall make now; "" for none.
         failed: id of the newest ticket that failed, and why, by request.
         saved: the newest complete ones, newest last.
+        damaged: the newest of those that could not be restored, as they were found.
+        lost: why there is nothing left to start from; "" as long as there is.
     """
 
     last_number: int = 0
@@ -61,6 +72,8 @@ class Checkpoints:
     saved: tuple[Saved, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
     failed_tickets: tuple[str, ...] = ()
+    damaged: tuple[Damaged, ...] = ()
+    lost: str = ""
 
     @property
     def newest(self) -> Saved | None:
@@ -71,6 +84,10 @@ class Checkpoints:
         """What became of a request: the checkpoint, why it failed, or None while it is under way."""
         done = next((saved for saved in reversed(self.saved) if saved.request == request), None)
         return done or self.failed.get(request)
+
+    def is_damaged(self, ref: CheckpointRef | None) -> bool:
+        """Whether a checkpoint was found to be damaged."""
+        return ref is not None and any(damaged.uri == ref.uri for damaged in self.damaged)
 
 
 def ask(checkpoints: Checkpoints, request: str) -> Checkpoints:
@@ -120,9 +137,41 @@ def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: f
         tickets = (*checkpoints.failed_tickets, ticket_id)[-MAX_PENDING:]
         return replace(checkpoints, pending=pending, request=request, failed=failed, failed_tickets=tickets)
     saved = Saved(ticket_id, ticket.request, message.uri, message.step, now, ticket.position)
-    return replace(checkpoints, pending=pending, request=request, saved=(*checkpoints.saved, saved)[-KEPT:])
+    return replace(
+        checkpoints,
+        pending=pending,
+        request=request,
+        saved=(*checkpoints.saved, saved)[-KEPT:],
+        damaged=_without(checkpoints, message.uri),
+    )
+
+
+def condemn(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool) -> Checkpoints:
+    """A checkpoint can't be restored: nobody is sent back to it again. Repeatable.
+
+    Args:
+        checkpoints: as they were.
+        message: which one, and why.
+        blocks: the job can't go on without a checkpoint: there is a model, or data, to go back to.
+    """
+    saved = tuple(other for other in checkpoints.saved if other.uri != message.uri)
+    before = saved[-1].ref if saved else None
+    instead = message.instead or before
+    damaged = Damaged(message.uri, message.error, instead.uri if instead else "")
+    found = (*_without(checkpoints, message.uri), damaged)[-KEPT:]
+    lost = checkpoints.lost
+    if blocks and not saved:
+        lost = (
+            f"no checkpoint is left to start from: {'; '.join(one.error for one in found)}: bring the files back, "
+            f"or remove {message.uri} to begin anew, and submit the job again"
+        )
+    return replace(checkpoints, saved=saved, damaged=found, lost=lost)
 
 
 def abandon_pending(checkpoints: Checkpoints) -> Checkpoints:
     """Another version became active: what the one before still saves is of a model that nobody continues."""
     return replace(checkpoints, pending=(), request="")
+
+
+def _without(checkpoints: Checkpoints, uri: str) -> tuple[Damaged, ...]:
+    return tuple(damaged for damaged in checkpoints.damaged if damaged.uri != uri)

@@ -188,6 +188,14 @@ class JobState:
         """The parameter servers."""
         return {node.id: node for node in self.nodes.of(names.PS_TYPE)}
 
+    @property
+    def starts_from_damaged(self) -> bool:
+        """Whether the active version, which has made no step yet, can't start: its checkpoint is damaged."""
+        active = self.versions.active
+        if active is None or self.versions.trained >= active.number:
+            return False
+        return self.checkpoints.is_damaged(active.restore)
+
     def lost_ps(self, ps: tuple[int, ...]) -> list[int]:
         """Those of `ps` that do not serve any more."""
         known = self.ps_by_id

@@ -19,7 +19,7 @@ from edl_workflows.protocol.nodes import (
     ProcessState,
     Registration,
 )
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd, StepReport
 
 
 def find(state: JobState, ref: NodeRef) -> Node | None:
@@ -167,6 +167,25 @@ def checkpoint_end(state: JobState, ticket: str, message: CheckpointEnd, now: fl
     """
     find(state, message.node)
     state.checkpoints = checkpoints.end(state.checkpoints, ticket, message, now)
+
+
+def checkpoint_damaged(state: JobState, message: CheckpointDamage) -> None:
+    """A process could not start from a checkpoint. One that found another says so for people; one that found none waits
+    for a version that starts from an older checkpoint, with the data position of that one.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+        ConflictError: the node's version is not the active one.
+    """
+    find(state, message.node)
+    active = state.versions.active
+    if active is None or message.version != active.number:
+        raise ConflictError(
+            f"version {message.version} is not the active one ({active.number if active else 'none'}): "
+            "nobody starts from its checkpoint any more"
+        )
+    blocks = message.instead is None and state.versions.trained < active.number
+    state.checkpoints = checkpoints.condemn(state.checkpoints, message, blocks=blocks)
 
 
 def end(

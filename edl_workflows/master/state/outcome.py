@@ -19,15 +19,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Data:
-    """What the data sets say.
+    """What data sets and checkpoints say.
 
     Attributes:
         unfinished: names of the finite data sets that are not consumed.
         failure: why a data set failed.
+        lost_checkpoint: why neither model nor data position can be had back.
     """
 
     unfinished: tuple[str, ...] = ()
     failure: str = ""
+    lost_checkpoint: str = ""
 
 
 def outcome(
@@ -35,18 +37,20 @@ def outcome(
 ) -> Outcome | None:
     """The job's end, or None while it can go on.
 
-    It fails when a data set fails, when a critical node can't be replaced or stays pending for too long, and when no
+    It fails when a data set fails, when no checkpoint is left to go back to, when a critical node can't be replaced or stays pending for too long, and when no
     worker is left to go on. It succeeds when all workers have ended, those that were not given up with success, and all
     finite data sets are consumed. An endless data set ends with its workers.
 
     Args:
         registry: all nodes.
         settings: of the job.
-        data: what the data sets say.
+        data: what data sets and checkpoints say.
         pending: for how many seconds each node without a running pod has been so.
     """
     if data.failure:
         return Outcome(False, "DataSetFailed", data.failure)
+    if data.lost_checkpoint:
+        return Outcome(False, "CorruptCheckpoint", data.lost_checkpoint)
     for node in registry:
         if not settings.critical(node.type, node.rank) or node.released:
             continue

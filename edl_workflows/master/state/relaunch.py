@@ -13,6 +13,9 @@ from edl_workflows.master.state.settings import MIB, JobSettings, merged
 MAX_MEMORY_MIB = 65_536
 """Upstream's bound of what a node gets after it ran out of memory."""
 
+MAX_LAST_LINE = 500
+"""Characters of a process's last line, most often its error, that stand in the job's message."""
+
 _BY_CODE = {
     0: ExitReason.SUCCEEDED,
     1: ExitReason.FATAL,
@@ -84,6 +87,8 @@ def decide(node: Node, settings: JobSettings) -> Decision:
     assert node.exit_reason is not None
     rule = RULES[node.exit_reason]
     why = f"{node} ended with {node.exit_reason}" + (f" ({node.exit_code})" if node.exit_code else "")
+    if last := node.message.strip().rsplit("\n", 1)[-1]:
+        why += f": {last[:MAX_LAST_LINE]}"
     role = settings.roles[node.type]
     if rule.always_only and not role.restart_always:
         return Decision(refused=f"{why}; restartPolicy Always would replace it")

@@ -105,4 +105,4 @@ def _data(state: JobState) -> outcome.Data:
         for progress in state.shards.all_progress()
         if progress.state is LeaseState.OK and (progress.num_epochs > 0)
     ]
-    return outcome.Data(tuple(unfinished), state.shards.failure)
+    return outcome.Data(tuple(unfinished), state.shards.failure, state.checkpoints.lost)

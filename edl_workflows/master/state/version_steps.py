@@ -51,7 +51,7 @@ def _begin_change(state: JobState, now: float) -> None:
         count = state.counts.get(names.PS_TYPE, 0) if state.settings.has_ps else 0
         target = ps_manager.initial(state.nodes, count, state.sizes.get(names.PS_TYPE, NodeResource()), now)
         state.versions = ps_manager.begin(versions, Cause.INITIAL, target)
-    elif state.lost_ps(versions.active.ps) or _chief_is_another(state):
+    elif state.lost_ps(versions.active.ps) or _chief_is_another(state) or state.starts_from_damaged:
         target = ps_manager.restored_target(state.ps_by_id, versions.active.ps)
         state.versions = ps_manager.begin(versions, Cause.RECOVERY, target)
         _call_back(state, now)

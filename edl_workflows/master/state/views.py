@@ -123,7 +123,11 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         data_finished=state.shards.finished,
         time=_time(round(now, 3)),
     )
-    patch: dict[str, Any] = {"progress": progress.to_dict(), "history": _history(state)}
+    patch: dict[str, Any] = {
+        "progress": progress.to_dict(),
+        "history": _history(state),
+        "warnings": _warnings(state),
+    }
     newest = state.checkpoints.newest
     if newest is not None:
         checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
@@ -131,6 +135,15 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     if state.outcome is not None and not state.outcome.succeeded:
         patch["failure"] = {"reason": state.outcome.reason, "message": state.outcome.message[:4096]}
     return patch
+
+
+def _warnings(state: JobState) -> list[str]:
+    """What people should know although the job goes on."""
+    return [
+        f"a checkpoint could not be restored: {damaged.error}"
+        + (f"; {damaged.instead} is taken instead" if damaged.instead else "")
+        for damaged in state.checkpoints.damaged
+    ]
 
 
 def _history(state: JobState) -> list[dict[str, Any]]:

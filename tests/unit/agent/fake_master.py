@@ -32,7 +32,13 @@ from edl_workflows.protocol.nodes import (
     Registration,
 )
 from edl_workflows.protocol.sync import BarrierState, SyncJoin, SyncState
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket, StepReport
+from edl_workflows.protocol.training import (
+    CheckpointBegin,
+    CheckpointDamage,
+    CheckpointEnd,
+    CheckpointTicket,
+    StepReport,
+)
 
 TOKEN = "fake-token"
 _STATUS = {NotFoundError: 404, ConflictError: 409, InvalidError: 422}
@@ -60,7 +66,7 @@ class FakeMaster:
         url: where it listens.
         shards: the real sharding core.
         wait_on_exit: its verdict on ended training processes.
-        knows_node: refuses reports of exits, and to say a directive, when cleared.
+        knows_node: refuses reports of exits and of damage, and to say a directive, when cleared.
         away: answers 503 to everything while set.
         received: all messages, in order.
     """
@@ -152,6 +158,12 @@ class FakeMaster:
         def begin(message: CheckpointBegin) -> CheckpointTicket:
             self.take(message)
             return CheckpointTicket(id=f"ticket-{len(self.got(CheckpointBegin))}")
+
+        @app.post("/v1/checkpoints/damaged")
+        def damaged(message: CheckpointDamage) -> Directive:
+            if not self.knows_node:
+                raise ConflictError("another version is the active one")
+            return self.take(message)
 
         @app.post("/v1/checkpoints/{ticket}")
         def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:

@@ -128,6 +128,18 @@ def test_broken_checkpoint_is_skipped_with_its_reason(
         verify(broken)
 
 
+def test_folder_without_a_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
+    """To begin anew where a model was is for people to decide: the error names the folder and the newest's damage."""
+    store = CheckpointStore(tmp_path)
+    _truncate(publish(store, 1))
+    newest = publish(store, 2)
+    _flip(newest)
+    with pytest.raises(CheckpointError, match="of 2 checkpoints none is whole") as refused:
+        store.newest()
+    assert str(refused.value).startswith(str(tmp_path))
+    assert str(newest) in str(refused.value)
+
+
 def test_abandoned_writes_are_removed(tmp_path: Path) -> None:
     """What a killed writer left behind goes when it is old; what may still be written stays."""
     store = CheckpointStore(tmp_path)

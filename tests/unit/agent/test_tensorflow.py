@@ -35,30 +35,41 @@ def job(restore: CheckpointRef | None = None, node: str = "worker") -> Any:
     return SimpleNamespace(node=NodeRef(type=node, id=0), cluster=cluster(2, ps=1, restore=restore))
 
 
-def test_masters_checkpoint_wins_over_a_newer_one(adapter: Any, tmp_path: Path) -> None:
-    """Model and data position belong together, so the chief starts where the master says."""
-    store = CheckpointStore(tmp_path)
-    named = saved(store, 10)
-    saved(store, 20)
-    assert adapter._start_from(job(named), store) == named
+def restored(adapter: Any, error: Exception) -> Any:
+    """A graph's restore with a saver that raises."""
+
+    def restore(_session: Any, _path: str) -> None:
+        raise error
+
+    graph = adapter._Graph.__new__(adapter._Graph)
+    graph._saver = SimpleNamespace(restore=restore)
+    return graph
 
 
-def test_newest_checkpoint_of_the_folder_without_the_masters_word(adapter: Any, tmp_path: Path) -> None:
-    """A job that is submitted again with the same folder goes on from there; with an empty one it begins anew."""
-    store = CheckpointStore(tmp_path)
-    assert adapter._start_from(job(), store) is None
-    newest = saved(store, 20)
-    assert adapter._start_from(job(), store) == newest
+def test_checkpoint_of_another_model_is_named(adapter: Any, tmp_path: Path) -> None:
+    """Whole files that hold other variables: the master hears that the checkpoint can't be restored, and why."""
+    ref = saved(CheckpointStore(tmp_path), 10)
+    error = adapter.tf.errors.NotFoundError(None, None, "Key w not found in checkpoint")
+    told: list[tuple[CheckpointRef, CheckpointError]] = []
+
+    def damaged(checkpoint: CheckpointRef, why: CheckpointError) -> None:
+        told.append((checkpoint, why))
+
+    worker = SimpleNamespace(start_from=lambda _store: ref, checkpoint_damaged=damaged)
+    adapter._set_values(worker, restored(adapter, error), None, CheckpointStore(tmp_path), keep=True)
+
+    ((checkpoint, why),) = told
+    assert checkpoint == ref
+    assert f"{ref.uri}: can't be restored into this model: Key w not found" in str(why)
 
 
-def test_torn_checkpoint_that_the_master_names_is_an_error(adapter: Any, tmp_path: Path) -> None:
-    """Any other checkpoint would belong to another data position: the error says which file is torn."""
-    store = CheckpointStore(tmp_path)
-    saved(store, 5)
-    named = saved(store, 10)
-    (Path(named.uri) / "model.ckpt.index").write_text("in")
-    with pytest.raises(CheckpointError, match=r"model\.ckpt\.index: torn: 2 bytes"):
-        adapter._start_from(job(named), store)
+def test_lost_server_while_restoring_is_no_damage(adapter: Any, tmp_path: Path) -> None:
+    """The checkpoint is not to blame: the error goes through, as that of any step."""
+    ref = saved(CheckpointStore(tmp_path), 10)
+    error = adapter.tf.errors.UnavailableError(None, None, "socket closed")
+    worker = SimpleNamespace(start_from=lambda _store: ref)
+    with pytest.raises(adapter.tf.errors.UnavailableError):
+        adapter._set_values(worker, restored(adapter, error), None, CheckpointStore(tmp_path), keep=True)
 
 
 def test_evaluator_does_not_train(adapter: Any, tmp_path: Path) -> None:

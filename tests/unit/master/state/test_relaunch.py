@@ -1,5 +1,6 @@
 """The relaunch table: which reasons replace a node, at whose expense, with how much memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,6 +129,12 @@ def test_budgets_and_critical_nodes(
     assert settings.budget("worker", rank) == budget
     assert settings.critical("worker", rank) is critical
     assert settings.critical("ps", rank)
+
+
+def test_the_last_line_of_output_tells_why() -> None:
+    """An uncaught error's line, without the trace above it, stands where people look first."""
+    node = replace(_node(ExitReason.FATAL, 0), message="Traceback:\n  File x\nValueError: no such digit\n")
+    assert "FatalError (3): ValueError: no such digit; restartPolicy" in decide(node, _settings()).refused
 
 
 def test_every_reason_but_success_has_a_rule() -> None:

@@ -1,0 +1,125 @@
+"""From which checkpoint a training process starts, and what the master hears of damaged ones."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.job import Job
+from edl_workflows.exceptions import CheckpointError
+from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
+from edl_workflows.protocol.training import CheckpointDamage
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster
+
+
+@pytest.fixture
+def job(master: FakeMaster, environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """A process of version 1, which does not wait for long when it can't start."""
+    monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
+    with Job(environment, 1, MasterClient(master.url, TOKEN)) as connected:
+        yield connected
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    """The job's checkpoints."""
+    return CheckpointStore(tmp_path)
+
+
+def saved(store: CheckpointStore, step: int, *, torn: bool = False) -> CheckpointRef:
+    """A checkpoint of one file."""
+    ref = store.publish(step, lambda folder: (folder / "model").write_text("weights"))
+    if torn:
+        (Path(ref.uri) / "model").write_text("w")
+    return ref
+
+
+def test_masters_checkpoint_wins_over_a_newer_one(
+    master: FakeMaster, job: Job, store: CheckpointStore
+) -> None:
+    """Model and data position belong together, so a process starts where the master says."""
+    named = saved(store, 10)
+    saved(store, 20)
+    master.say(active=cluster(1, restore=named))
+    assert job.start_from(store) == named
+    assert not master.got(CheckpointDamage)
+
+
+def test_newest_checkpoint_of_the_folder_without_the_masters_word(
+    master: FakeMaster, job: Job, store: CheckpointStore
+) -> None:
+    """A job that is submitted again with the same folder goes on from there; with an empty one it begins anew."""
+    master.say(active=cluster(1))
+    assert job.start_from(store) is None
+    newest = saved(store, 20)
+    assert job.start_from(store) == newest
+
+
+def test_damaged_ones_are_passed_over_and_the_master_hears_of_them(
+    master: FakeMaster, job: Job, store: CheckpointStore
+) -> None:
+    """What the folder still has is taken; which file of which checkpoint is wrong is told, with what was taken."""
+    whole, torn = saved(store, 10), saved(store, 20, torn=True)
+    master.say(active=cluster(1))
+
+    assert job.start_from(store) == whole
+    (damage,) = master.got(CheckpointDamage)
+    assert (damage.uri, damage.instead) == (torn.uri, whole)
+    assert f"{torn.uri}/model: torn" in damage.error
+
+
+def named_torn(store: CheckpointStore) -> tuple[CheckpointRef | None, str]:
+    saved(store, 5)
+    named = saved(store, 10, torn=True)
+    return named, named.uri
+
+
+def all_torn(store: CheckpointStore) -> tuple[CheckpointRef | None, str]:
+    saved(store, 5, torn=True)
+    saved(store, 10, torn=True)
+    return None, str(store.folder)
+
+
+@pytest.mark.parametrize("make", [named_torn, all_torn])
+def test_process_that_can_not_start_says_why_and_ends(
+    master: FakeMaster,
+    job: Job,
+    store: CheckpointStore,
+    make: Callable[[CheckpointStore], tuple[CheckpointRef | None, str]],
+) -> None:
+    """Another checkpoint than the named one would belong to another data position; none at all means to begin anew, which
+    is for people to decide. The master hears what is torn, and the process ends unless it names another version."""
+    named, uri = make(store)
+    master.say(active=cluster(1, restore=named))
+
+    with pytest.raises(SystemExit) as ended:
+        job.start_from(store)
+
+    assert ended.value.code == CLUSTER_LOST_EXIT_CODE
+    (damage,) = master.got(CheckpointDamage)
+    assert (damage.uri, damage.instead) == (uri, None)
+    assert "model: torn: 1 bytes" in damage.error
+
+
+def test_whole_checkpoint_of_another_model_is_reported_likewise(master: FakeMaster, job: Job) -> None:
+    """What only the framework finds out counts as well."""
+    master.say(active=cluster(1))
+    with pytest.raises(SystemExit):
+        job.checkpoint_damaged(CheckpointRef(uri="/c/1", step=1), CheckpointError("/c/1: no variable w"))
+    assert master.got(CheckpointDamage, uri="/c/1", error="/c/1: no variable w")
+
+
+def test_refused_report_does_not_hold_the_process(
+    master: FakeMaster, job: Job, store: CheckpointStore
+) -> None:
+    """A master that has gone on to another version does not want to know; the process ends all the same."""
+    master.say(active=cluster(1, restore=saved(store, 1, torn=True)))
+    assert job.cluster
+    master.knows_node = False
+    with pytest.raises(SystemExit):
+        job.start_from(store)
+    assert not master.got(CheckpointDamage)
