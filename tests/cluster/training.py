@@ -2,8 +2,8 @@
 
 import contextlib
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,22 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from edl_workflows.cli import crds
 from edl_workflows.demo.processes import Child
+from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
-from edl_workflows.kube import client, resources, transport
+from edl_workflows.kube import client, logs, resources, transport
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.master.state.job import JobDocument
-from tests.cluster.bed import Bed
+from tests.cluster.bed.bed import Bed
 from tests.e2e.records import HELD, SHARD
 from tests.e2e.submitted import Container, SubmittedJob, Training
 
 LEASE = "edl-controller"
+LOG_CHARACTERS = 6000
+"""Of each pod, for a failed test."""
 
 
 def container(bed: Bed) -> Container:
     """What the bed's nodes can run without a registry."""
-    return Container(bed.image, str(bed.python), {"imagePullPolicy": "Never"})
+    return Container(bed.image, bed.python, {"imagePullPolicy": "Never"})
 
 
 @dataclass
@@ -176,23 +181,78 @@ def evict(cluster: Cluster, pod: dict[str, Any]) -> None:
     path = f"{resources.PODS.path(metadata['namespace'])}/{metadata['name']}/eviction"
     head = {"name": metadata["name"], "namespace": metadata["namespace"]}
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": head}
-    request = transport.Request("create", "pods", path, f"evict {metadata['name']}", body=body, idempotent=False)
+    request = transport.Request(
+        "create", "pods", path, f"evict {metadata['name']}", body=body, idempotent=False
+    )
     transport.send(cluster, request)
 
 
 @contextlib.contextmanager
-def cut(one: dict[str, Any], other: dict[str, Any]) -> Iterator[None]:
+def cut(bed: Bed, one: dict[str, Any], other: dict[str, Any]) -> Iterator[None]:
     """Packets between two pods are dropped meanwhile, both ways; what was open hangs, as when a cable is pulled."""
-    ends = (one["status"]["podIP"], other["status"]["podIP"])
-    rules = [["FORWARD", "-s", source, "-d", target, "-j", "DROP"] for source, target in (ends, ends[::-1])]
+    ends = (str(one["status"]["podIP"]), str(other["status"]["podIP"]))
+    rules = [("FORWARD", "-s", source, "-d", target, "-j", "DROP") for source, target in (ends, ends[::-1])]
+    made: list[tuple[str, ...]] = []
     try:
         for rule in rules:
-            _iptables("-I", *rule)
+            bed.run_on_node("iptables", "--wait", "-I", *rule)
+            made.append(rule)
         yield
     finally:
-        for rule in rules:
-            _iptables("-D", *rule)
+        for rule in made:
+            bed.run_on_node("iptables", "--wait", "-D", *rule)
 
 
-def _iptables(*arguments: str) -> None:
-    subprocess.run(["iptables", "--wait", *arguments], check=True, timeout=30)
+@dataclass(frozen=True)
+class Place:
+    """Where the jobs of some tests run: a namespace with its controller, and a folder that pods and tests share."""
+
+    bed: Bed
+    cluster: Cluster
+    controllers: Controllers
+    folder: Path
+
+    def submit(self, name: str, epochs: int, delay: float, replicas: dict[str, int]) -> PodJob:
+        """Submit a job with a folder of its own."""
+        return PodJob.start(
+            self.bed, self.cluster, name, Training(self.folder / name, epochs, delay, replicas)
+        )
+
+
+@contextlib.contextmanager
+def place(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, replicas: int = 1) -> Iterator[Place]:
+    """Install the definitions and run so many replicas of the controller; afterwards end them and remove the folder.
+
+    Args:
+        request: of the fixture; if a test failed meanwhile, what all pods printed last is printed.
+        bed: where.
+        cluster: with a namespace of the tests' own.
+        replicas: of the controller.
+    """
+    crds.install(bed.kubeconfig)
+    folder = bed.data_dir / cluster.namespace
+    folder.mkdir(parents=True)
+    controllers = Controllers(bed, cluster, folder)
+    failed = request.session.testsfailed
+    try:
+        for _ in range(replicas):
+            controllers.start()
+        controllers.await_leader()
+        yield Place(bed, cluster, controllers, folder)
+    finally:
+        if request.session.testsfailed > failed:
+            _print_logs(cluster, folder)
+        controllers.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _print_logs(cluster: Cluster, folder: Path) -> None:
+    for pod in client.list_objects(cluster, resources.Scope(resources.PODS, cluster.namespace)).items:
+        name, status = pod["metadata"]["name"], pod.get("status") or {}
+        print(
+            f"== {name}: {status.get('phase')} {status.get('reason', '')} {status.get('containerStatuses')}"
+        )
+        with contextlib.suppress(EdlError):
+            print(logs.read(cluster, name)[-LOG_CHARACTERS:])
+    for log in sorted(folder.glob("*.log")):
+        print(f"== {log.name}\n{log.read_text()[-LOG_CHARACTERS:]}")

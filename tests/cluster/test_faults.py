@@ -1,0 +1,213 @@
+"""Real faults on a real cluster while TensorFlow trains in pods: nothing is lost, and nothing is trained twice but what was leased.
+
+The cases of a class are done to one job, in their order: starting a job is what takes long. Its last test lets the job
+come to its end and judges what it trained.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from tests.cluster.bed.bed import Bed
+from tests.cluster.training import Place, PodJob, cordoned, cut, evict, place
+from tests.e2e.records import all_records, consumed, evaluate, trained
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+CUT_SECONDS = 30.0
+EPOCHS = 150
+DELAY = 0.15
+
+
+class Disturbed:
+    """A job that goes through faults, and how many records these may have had trained twice."""
+
+    def __init__(self, here: Place, name: str, replicas: dict[str, int]) -> None:
+        self.here = here
+        self.job: PodJob = here.submit(name, EPOCHS, DELAY, replicas)
+        self.job.wait_step(20)
+        self.excess = 0
+
+    def lose(self) -> None:
+        """A fault is about to happen that may lose what workers hold."""
+        self.excess += self.job.held()
+
+    def ends_well(self) -> None:
+        """The job succeeds with each record of each epoch in its model, and hardly one twice."""
+        self.job.training.hurry()
+        self.job.wait_phase(JobPhase.SUCCEEDED)
+        times = trained(self.job.training.folder)
+        twice = times.total() - len(times)
+        print(f"records trained twice: {twice}; at most leased: {self.excess}")
+        assert set(times) == all_records(EPOCHS)
+        assert twice <= self.excess
+        assert evaluate(self.job.training.folder)["accuracy"] >= 0.93
+
+    def records_of(self, pod: str) -> int:
+        """Steps that a worker's pod has made."""
+        node = pod.removeprefix(f"{self.job.name}-edljob-")
+        return sum(name.startswith(f"records-{node}-v") for name, *_ in consumed(self.job.training.folder))
+
+
+@pytest.fixture(scope="module")
+def here(
+    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
+) -> Iterator[Place]:
+    """Two replicas of the controller for all tests here."""
+    with place(request, bed, cluster.in_namespace(module_namespace), replicas=2) as running:
+        yield running
+
+
+class TestWorkersAndControlPlane:
+    """Faults that leave the model where it is: training never stops."""
+
+    @pytest.fixture(scope="class")
+    def disturbed(self, here: Place) -> Disturbed:
+        """1 server, 2 workers."""
+        return Disturbed(here, "steady", {"ps": 1, "worker": 2})
+
+    def test_deleted_worker_pod_is_replaced(self, disturbed: Disturbed) -> None:
+        """Its rank goes to a new pod, which trains; the other worker goes on meanwhile."""
+        job = disturbed.job
+        victim = job.pod(names.WORKER_TYPE, 1)
+        name = victim["metadata"]["name"]
+        disturbed.lose()
+        begun = time.monotonic()
+        job.delete_pod(victim)
+        (fresh,) = set(job.await_running(names.WORKER_TYPE, 2, frozenset({name}))) - {
+            job.pod(names.WORKER_TYPE)["metadata"]["name"]
+        }
+        print(f"worker deleted to replacement running: {time.monotonic() - begun:.1f} s")
+        job.until(lambda: disturbed.records_of(fresh), 120, f"{fresh} trains")
+        print(f"worker deleted to replacement's first step: {time.monotonic() - begun:.1f} s")
+
+    def test_network_cut_between_worker_and_master(self, disturbed: Disturbed, bed: Bed) -> None:
+        """For 30 s: the other worker trains on, and the one that was cut off goes on afterwards in its pod."""
+        job = disturbed.job
+        worker, master = job.pod(names.WORKER_TYPE, 1), job.pod(names.MASTER_TYPE)
+        name = worker["metadata"]["name"]
+        with cut(bed, worker, master):
+            until = time.monotonic() + CUT_SECONDS
+            job.go_on()
+            time.sleep(max(0.0, until - time.monotonic()))  # the cut's length is what is tested
+        before = disturbed.records_of(name)
+        job.until(lambda: disturbed.records_of(name) > before + 20, 60, f"{name} trains again")
+        assert job.pod(names.WORKER_TYPE, 1)["metadata"]["uid"] == worker["metadata"]["uid"]
+
+    def test_killed_api_server_is_not_noticed(self, disturbed: Disturbed, bed: Bed) -> None:
+        """Training goes on while it is away, and the status follows when it is back."""
+        job = disturbed.job
+        pods = {
+            pod["metadata"]["uid"] for role in (names.PS_TYPE, names.WORKER_TYPE) for pod in job.pods(role)
+        }
+        before = job.step
+        bed.restart_apiserver()
+        job.wait_step(before + 20, 120)
+        assert job.get().status.master_restarts == 0
+        assert pods == {
+            pod["metadata"]["uid"] for role in (names.PS_TYPE, names.WORKER_TYPE) for pod in job.pods(role)
+        }
+
+    def test_killed_leader_of_the_controllers_is_succeeded(self, disturbed: Disturbed) -> None:
+        """The other replica takes over: a worker that is deleted then is replaced."""
+        job, controllers = disturbed.job, disturbed.here.controllers
+        leader = controllers.await_leader()
+        disturbed.lose()
+        begun = time.monotonic()
+        controllers.kill(leader)
+        victim = job.pod(names.WORKER_TYPE, 1)
+        job.delete_pod(victim)
+        controllers.await_leader(other_than=leader)
+        print(f"leader killed to next leader: {time.monotonic() - begun:.1f} s")
+        job.await_running(names.WORKER_TYPE, 2, frozenset({victim["metadata"]["name"]}))
+        job.go_on()
+
+    def test_nothing_is_lost_in_all_this(self, disturbed: Disturbed) -> None:
+        """The job that went through it succeeds; it had one cluster version, and one master."""
+        disturbed.ends_well()
+
+        assert {name.split("-v")[1][0] for name, *_ in consumed(disturbed.job.training.folder)} == {"1"}
+        assert disturbed.job.get().status.master_restarts == 0
+
+
+class TestServersMasterAndMachine:
+    """Faults that take the model's servers, the master, or everything."""
+
+    @pytest.fixture(scope="class")
+    def disturbed(self, here: Place) -> Disturbed:
+        """1 server, 2 workers."""
+        return Disturbed(here, "tossed", {"ps": 1, "worker": 2})
+
+    def test_deleted_server_pod_is_replaced(self, disturbed: Disturbed) -> None:
+        """A new server of its rank, a new cluster version from the newest checkpoint, in the same worker pods."""
+        job = disturbed.job
+        saved = job.until(lambda: job.get().status.checkpoint, 60, "a checkpoint")
+        workers = {pod["metadata"]["uid"] for pod in job.pods(names.WORKER_TYPE)}
+        victim = job.pod(names.PS_TYPE)
+        disturbed.lose()
+        begun = time.monotonic()
+        job.delete_pod(victim)
+        job.await_running(names.PS_TYPE, 1, frozenset({victim["metadata"]["name"]}))
+        second = job.until(lambda: first_step(job, 2), 120, "a step in the second version")
+        print(f"server deleted to first step with its replacement: {time.monotonic() - begun:.1f} s")
+        assert second > saved.step
+        assert workers == {pod["metadata"]["uid"] for pod in job.pods(names.WORKER_TYPE)}
+
+    def test_deleted_master_amid_a_migration(self, disturbed: Disturbed) -> None:
+        """The next master finishes what the first began: 1 to 2 servers."""
+        job = disturbed.job
+        job.go_on()
+        request = MigratePsRequest(job=job.name, replicas=2)
+        handle = MIGRATE_PS.begin(job.cluster, request, Identity(owner="tests/cluster/migrate"))
+        job.await_plan(handle.name, PlanPhase.MIGRATING)
+        disturbed.lose()
+        job.delete_pod(job.pod(names.MASTER_TYPE))
+        plan = job.await_plan(handle.name, PlanPhase.SUCCEEDED, PlanPhase.FAILED).status
+
+        print(f"migration with its master deleted: stall {plan.stall_seconds} s")
+        assert plan.phase is PlanPhase.SUCCEEDED, plan
+        assert plan.checkpoint is not None
+        assert plan.resumed_step is not None
+        assert plan.resumed_step > plan.checkpoint.step
+        job.await_running(names.PS_TYPE, 2, frozenset())
+        assert job.get().status.master_restarts == 0  # a deleted one costs none of the budget
+
+    def test_drained_node(self, disturbed: Disturbed) -> None:
+        """All pods of the job are evicted and find no place for a while; then it goes on from a checkpoint."""
+        job = disturbed.job
+        job.go_on()
+        roles = (names.WORKER_TYPE, names.PS_TYPE, names.MASTER_TYPE)
+        pods = [pod for role in roles for pod in job.pods(role)]
+        disturbed.lose()
+        with cordoned(job.cluster):
+            for pod in pods:
+                evict(job.cluster, pod)
+            job.until(lambda: not any(job.running(role) for role in roles), 120, "all pods have ended")
+            saved = job.get().status.checkpoint
+            assert saved is not None
+        job.wait_phase(JobPhase.RUNNING)
+        job.await_running(names.WORKER_TYPE, 2, frozenset(pod["metadata"]["name"] for pod in pods))
+        job.until(lambda: first_step(job, 4) > saved.step, 180, "a step in a version after the drain")
+
+    def test_nothing_is_lost_in_all_this(self, disturbed: Disturbed) -> None:
+        """The job that went through it succeeds, with the model and the data at one place."""
+        disturbed.ends_well()
+
+        assert disturbed.job.get().status.master_restarts == 0
+
+
+def first_step(job: PodJob, version: int) -> int:
+    """The first global step that was made in a cluster version or a later one; 0 if there is none."""
+    steps = [
+        step
+        for name, _, step, _ in consumed(job.training.folder)
+        if int(name.split("-v")[1].split("-")[0]) >= version
+    ]
+    return min(steps, default=0)

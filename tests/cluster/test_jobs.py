@@ -1,0 +1,111 @@
+"""ElasticJobs in real pods with TensorFlow: train, change, suspend, delete. Prints how long the steps take."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube import client, resources
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.delete import DELETE, DeleteRequest
+from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.stages.scale import SCALE, ScaleRequest
+from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from tests.cluster.bed.bed import Bed
+from tests.cluster.training import Place, place
+from tests.e2e.records import all_records, consumed, evaluate, trained
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROLES = (names.PS_TYPE, names.WORKER_TYPE, names.MASTER_TYPE)
+OWNED = (
+    resources.PODS, resources.SERVICES, resources.SECRETS, resources.CONFIG_MAPS, resources.SERVICE_ACCOUNTS,
+    resources.ROLES, resources.ROLE_BINDINGS, resources.SCALE_PLANS,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def here(
+    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
+) -> Iterator[Place]:
+    """One controller for all tests here."""
+    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
+        yield running
+
+
+def test_job_grows_migrates_and_ends(here: Place) -> None:
+    """1 server and 1 worker, then 2 workers, then 2 servers: each record of each epoch is trained exactly once, the model
+    is good, and what the pods printed can be read."""
+    epochs, begun = 60, time.monotonic()
+    job = here.submit("grows", epochs, 0.1, {"ps": 1, "worker": 1})
+    job.wait_step(1)
+    print(f"submit to first step: {time.monotonic() - begun:.1f} s")
+
+    begun = time.monotonic()
+    job.run(SCALE, ScaleRequest(job=job.name, replicas={"worker": ReplicaResourceSpec(replicas=2)}))
+    print(f"one more worker: {time.monotonic() - begun:.1f} s")
+    begun = time.monotonic()
+    job.run(MIGRATE_PS, MigratePsRequest(job=job.name, replicas=2))
+    plan = job.plans()[-1].status
+    print(f"migration of 1 to 2 servers: {time.monotonic() - begun:.1f} s, stall {plan.stall_seconds} s")
+    assert plan.checkpoint is not None
+    assert plan.resumed_step is not None
+    assert plan.resumed_step > plan.checkpoint.step
+    assert len(job.running(names.PS_TYPE)) == 2
+    assert "epoch" not in job.log(job.pod(names.MASTER_TYPE)["metadata"]["name"])
+    assert "starting the process of cluster version" in job.log(job.running(names.WORKER_TYPE)[0])
+    job.training.hurry()
+    job.wait_phase(JobPhase.SUCCEEDED)
+
+    times = trained(job.training.folder)
+    assert set(times) == all_records(epochs)
+    assert set(times.values()) == {1}
+    assert evaluate(job.training.folder)["accuracy"] >= 0.93
+    assert job.get().status.master_restarts == 0
+
+
+def test_suspended_job_frees_its_pods_and_goes_on_where_it_was(here: Place) -> None:
+    """Suspend ends all pods after the chief has saved; resume goes on from that step, and no record is lost."""
+    epochs = 20
+    job = here.submit("sleeps", epochs, 0.1, {"ps": 1, "worker": 1})
+    job.wait_step(30)
+    job.run(SUSPEND, SuspendRequest(name=job.name))
+    suspended = job.get().status
+    assert not any(job.running(role) for role in ROLES)
+    assert suspended.checkpoint is not None
+    assert suspended.checkpoint.step >= 30
+
+    job.run(RESUME, ResumeRequest(name=job.name))
+    job.training.hurry()
+    job.wait_phase(JobPhase.SUCCEEDED)
+
+    after = [step for name, _, step, _ in consumed(job.training.folder) if "-v1-" not in name]
+    assert min(after) == suspended.checkpoint.step + 1
+    times = trained(job.training.folder)
+    assert set(times) == all_records(epochs)
+
+
+def test_deleted_job_leaves_nothing(here: Place) -> None:
+    """The garbage collector removes all that the job owned, its pods included."""
+    job = here.submit("leaves", 1000, 0.1, {"ps": 1, "worker": 1})
+    job.until(lambda: job.running(names.WORKER_TYPE), 120, "a worker runs")
+    owned = f"{names.JOB_LABEL}={job.name}"
+
+    def left() -> list[str]:
+        scopes = [resources.Scope(kind, job.cluster.namespace, label_selector=owned) for kind in OWNED]
+        return [
+            f"{scope.resource.kind} {found['metadata']['name']}"
+            for scope in scopes
+            for found in client.list_objects(job.cluster, scope).items
+        ]
+
+    assert len(left()) > len(OWNED)
+    job.run(DELETE, DeleteRequest(name=job.name))
+
+    deadline = time.monotonic() + 90
+    while remains := left():
+        assert time.monotonic() < deadline, f"still there: {remains}"
+        time.sleep(0.5)
