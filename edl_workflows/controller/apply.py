@@ -110,7 +110,7 @@ class Applier:
             ConflictError: it went away just now.
         """
         name = manifest["metadata"]["name"]
-        there = client.find(self._cluster, resources.of_manifest(manifest), name, group.namespace)
+        there = client.find_listed(self._cluster, resources.of_manifest(manifest), name, group.namespace)
         if there is None:
             raise ConflictError(f"{manifest['kind']} {group.namespace}/{name} came and went; trying again")
         return there

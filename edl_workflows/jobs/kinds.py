@@ -25,8 +25,7 @@ from edl_workflows.jobs.schema import CrdOptions
 from edl_workflows.jobs.view import JobView
 
 _WATCHED = ("list", "watch")
-_MADE = ("get", "list", "watch", "create")
-"""``get``: a create that was refused with AlreadyExists looks at who has the name."""
+_MADE = (*_WATCHED, "create")
 
 
 @dataclass(frozen=True)

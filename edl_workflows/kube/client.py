@@ -84,6 +84,15 @@ def find(cluster: Cluster, resource: ApiResource, name: str, namespace: str | No
         return None
 
 
+def find_listed(
+    cluster: Cluster, resource: ApiResource, name: str, namespace: str | None = None
+) -> Object | None:
+    """As `find`, by a LIST of one: who watches a kind needs no further right for it."""
+    where = _namespace(cluster, resource, namespace)
+    listed = list_objects(cluster, Scope(resource, where, field_selector=f"metadata.name={name}"))
+    return next(iter(listed.items), None)
+
+
 def list_objects(cluster: Cluster, scope: Scope, page_size: int = PAGE_SIZE) -> ObjectList:
     """All objects of a scope, page by page, as of one resourceVersion.
 

@@ -48,7 +48,7 @@ def master_rules(job: str) -> list[dict[str, Any]]:
         _rule("", ["configmaps"], ["get", "patch"], [names.state_config_map_name(job)]),
         _rule(names.GROUP, [PLURAL], ["get", "list", "watch"], [job]),
         _rule(names.GROUP, [f"{PLURAL}/status"], ["patch"], [job]),
-        _rule(names.GROUP, [SCALE_PLANS], ["get", "list", "watch", "create"]),
+        _rule(names.GROUP, [SCALE_PLANS], ["list", "watch", "create"]),
         _rule(names.GROUP, [f"{SCALE_PLANS}/status"], ["patch"]),
     ]
 
