@@ -4,8 +4,11 @@ import typer
 
 from edl_workflows.cli.lazy import Command, lazy_group
 
-COMMANDS: tuple[Command, ...] = (
+COMMANDS = (
+    Command("build", "edl_workflows.cli.argo_build", "Write our WorkflowTemplates as YAML.", extra="argo"),
     Command("lint", "edl_workflows.cli.argo_lint", "Check Argo manifests.", extra="argo"),
+    Command("submit", "edl_workflows.cli.argo_runs", "Start a workflow from a template."),
+    Command("watch", "edl_workflows.cli.argo_runs", "Follow a workflow until it has ended."),
     Command("agent", "edl_workflows.cli.argo_agent", "Serve the plugin steps of all workflows."),
 )
 """A new command is a row here and a module with a typer application called ``app``."""

@@ -1,16 +1,13 @@
 """What a Workflow object tells of its steps: who a step is, which attempt of it runs, and when the workflow's time is up."""
 
-import base64
-import binascii
 import datetime as dt
-import gzip
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from edl_workflows.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey
+from edl_workflows.argo.nodes import nodes_of
 from edl_workflows.kube.resources import version_of
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.ownership import CancelAction
@@ -59,7 +56,7 @@ def step_of(workflow: Mapping[str, Any], task: OpenTask) -> Step | None:
     known by its node's id, which is a hash of the node's name, and its attempt by the time that the workflow (re)started.
     """
     status = workflow.get("status") or {}
-    nodes = _nodes(status)
+    nodes = nodes_of(status)
     if nodes is None:
         written = version_of(workflow) > task.version
         return Step(task.key, task.key.node, str(status.get("startedAt") or "")) if written else None
@@ -72,7 +69,7 @@ def step_of(workflow: Mapping[str, Any], task: OpenTask) -> Step | None:
 
 def phase_of(workflow: Mapping[str, Any], node: str) -> str:
     """A node's phase; "" where there is none or it can't be read."""
-    nodes = _nodes(workflow.get("status") or {}) or {}
+    nodes = nodes_of(workflow.get("status") or {}) or {}
     return str((nodes.get(node) or {}).get("phase") or "")
 
 
@@ -99,15 +96,3 @@ def task_of_marks(owner: str, attempt: str) -> TaskKey | None:
     if len(parts) != 5 or parts[0] != OWNER_PREFIX or not at:
         return None
     return TaskKey(WorkflowKey(*parts[1:4]), node)
-
-
-def _nodes(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The nodes by id; None where they can't be read."""
-    compressed = status.get("compressedNodes")
-    if not compressed:
-        return None if status.get("offloadNodeStatusVersion") else status.get("nodes") or {}
-    try:
-        nodes = json.loads(gzip.decompress(base64.b64decode(compressed)))
-    except (OSError, EOFError, ValueError, binascii.Error):
-        return None
-    return nodes if isinstance(nodes, dict) else None

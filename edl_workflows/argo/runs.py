@@ -1,0 +1,144 @@
+"""Starting a workflow from a template, and what its status tells of its steps. By the Kubernetes API; no Argo server."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.argo.api import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
+from edl_workflows.argo.nodes import nodes_of
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.kube import client, transport
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Object
+
+ENDED = ("Succeeded", "Failed", "Error")
+_SHOWN_TYPES = ("Pod", "Plugin", "HTTP", "Suspend", "Skipped", "Container")
+"""Nodes that do something; the others hold these together."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A workflow to start.
+
+    Attributes:
+        template: name of the WorkflowTemplate.
+        parameters: values of its parameters.
+        name: the workflow's; "" lets the server make one up.
+        cluster_scope: whether the template is a ClusterWorkflowTemplate.
+    """
+
+    template: str
+    parameters: Mapping[str, str]
+    name: str = ""
+    cluster_scope: bool = False
+
+
+def submit(cluster: Cluster, submission: Submission) -> Object:
+    """Create the workflow.
+
+    Raises:
+        NotFoundError: there is no such template.
+        InvalidError: the template has no such parameter, or one that needs a value has none.
+        AlreadyExistsError: there is a workflow of that name.
+    """
+    resource = CLUSTER_WORKFLOW_TEMPLATES if submission.cluster_scope else WORKFLOW_TEMPLATES
+    template = client.get(cluster, resource, submission.template)
+    _check(submission, (template["spec"].get("arguments") or {}).get("parameters") or [])
+    body = _workflow(submission)
+    request = transport.Request(
+        "create",
+        WORKFLOWS.plural,
+        WORKFLOWS.path(cluster.namespace),
+        f"create Workflow {cluster.namespace}/{submission.name or submission.template + '-*'}",
+        (("fieldValidation", "Strict"),),
+        body,
+        # Under a name of the server's own a repetition would make a second workflow.
+        idempotent=False,
+    )
+    created: Object = transport.send(cluster, request)
+    return created
+
+
+def _check(submission: Submission, declared: Sequence[Mapping[str, Any]]) -> None:
+    known = [one["name"] for one in declared]
+    where = f"the template {submission.template}"
+    for name in submission.parameters:
+        if name not in known:
+            raise InvalidError(f"{where} has no parameter {name!r}; it has {', '.join(known) or 'none'}")
+    for one in declared:
+        if "value" not in one and "valueFrom" not in one and one["name"] not in submission.parameters:
+            raise InvalidError(
+                f"{where} needs a value of the parameter {one['name']!r}: {one.get('description', '')}"
+            )
+
+
+def _workflow(submission: Submission) -> dict[str, Any]:
+    named = {"name": submission.name} if submission.name else {"generateName": f"{submission.template}-"}
+    scope = {"clusterScope": True} if submission.cluster_scope else {}
+    parameters = [{"name": key, "value": value} for key, value in submission.parameters.items()]
+    return {
+        "apiVersion": WORKFLOWS.api_version,
+        "kind": WORKFLOWS.kind,
+        "metadata": named,
+        "spec": {
+            "workflowTemplateRef": {"name": submission.template, **scope},
+            **({"arguments": {"parameters": parameters}} if parameters else {}),
+        },
+    }
+
+
+@dataclass(frozen=True)
+class StepState:
+    """What a step is doing.
+
+    Attributes:
+        id: of its node.
+        name: its path below the workflow.
+        phase, message: Argo's.
+    """
+
+    id: str
+    name: str
+    phase: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.phase}" + (f": {self.message}" if self.message else "")
+
+
+def phase_of(workflow: Mapping[str, Any]) -> str:
+    """The workflow's phase; Pending before the controller has seen it."""
+    return (workflow.get("status") or {}).get("phase") or "Pending"
+
+
+def step_states(workflow: Mapping[str, Any]) -> list[StepState]:
+    """The steps that have begun, in order of their beginning; none where the nodes can't be read."""
+    name = workflow["metadata"]["name"]
+    nodes = nodes_of(workflow.get("status") or {}) or {}
+    shown = [node for node in nodes.values() if node.get("type") in _SHOWN_TYPES]
+    return [
+        StepState(
+            node["id"],
+            str(node["name"]).removeprefix(f"{name}."),
+            node.get("phase") or "Pending",
+            node.get("message") or "",
+        )
+        for node in sorted(shown, key=lambda node: (node.get("startedAt") or "", node["name"]))
+    ]
+
+
+def news(workflow: Mapping[str, Any], told: dict[str, StepState]) -> Iterator[str]:
+    """A line for each step that changed since; `told` is brought up to date."""
+    for state in step_states(workflow):
+        if told.get(state.id) != state:
+            told[state.id] = state
+            yield str(state)
+
+
+def outputs_of(workflow: Mapping[str, Any]) -> dict[str, str]:
+    """The output parameters of the workflow's entrypoint."""
+    nodes = nodes_of(workflow.get("status") or {}) or {}
+    root = nodes.get(workflow["metadata"]["name"]) or {}
+    return {
+        one["name"]: one.get("value") or "" for one in (root.get("outputs") or {}).get("parameters") or ()
+    }

@@ -1,0 +1,94 @@
+"""``edl argo build``: our WorkflowTemplates as YAML, to look at or to apply."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edl_workflows.cli.options import Namespace
+from edl_workflows.exceptions import InvalidError
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class WaitingChoice(StrEnum):
+    """How steps wait."""
+
+    RESOURCE = "resource"
+    PLUGIN = "plugin"
+
+
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--parameter",
+        "-p",
+        help="Value of a parameter, as name=value or name=@FILE; repeatable.",
+        show_default=False,
+    ),
+]
+
+
+def values(given: list[str] | None) -> dict[str, str]:
+    """The parameters of a command line.
+
+    Raises:
+        InvalidError: one has no value, or names a file that can't be read.
+    """
+    found = {}
+    for one in given or ():
+        name, sign, value = one.partition("=")
+        if not (name and sign):
+            raise InvalidError(f"{one!r}: give a parameter as name=value, or name=@FILE")
+        found[name] = _file(value[1:]) if value.startswith("@") else value
+    return found
+
+
+def _file(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"can't read the parameter's file {path}: {error}") from error
+
+
+@app.command()
+def build(
+    template: Annotated[
+        list[str] | None, typer.Argument(help="Which; default all that need no values.", show_default=False)
+    ] = None,
+    waiting: Annotated[
+        WaitingChoice,
+        typer.Option(
+            help="resource: pods that poll, on any Argo; plugin: tasks of `edl argo agent`, without pods."
+        ),
+    ] = WaitingChoice.RESOURCE,
+    cluster_scope: Annotated[
+        bool, typer.Option("--cluster-scope", help="ClusterWorkflowTemplates instead of WorkflowTemplates.")
+    ] = False,
+    parameter: Parameters = None,
+    namespace: Namespace = None,
+    list_names: Annotated[bool, typer.Option("--list", help="Print the names of all templates.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; default standard output.", show_default=False),
+    ] = None,
+) -> None:
+    """Write WorkflowTemplates as YAML: `edl argo build | kubectl apply --server-side -f -`."""
+    from edl_workflows.argo import catalog
+    from edl_workflows.argo.serializer import to_yaml
+    from edl_workflows.argo.workflows import Options
+
+    if list_names:
+        for product in catalog.PRODUCTS:
+            typer.echo(product.name)
+        return
+    options = Options(waiting.value, cluster_scope, values(parameter))
+    text = to_yaml(catalog.build(template or (), options, namespace or "default"))
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidError(f"can't write {output}: {error}") from error
