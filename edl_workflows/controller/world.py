@@ -65,7 +65,9 @@ class World:
         self._informers = {
             source: self._informer(ClusterSource.of(cluster), namespace, source) for source in sources
         }
-        self._sources = {(s.api.api_version, s.api.kind): s for s in sources}
+        self._sources: dict[tuple[str, str], list[Source]] = {}
+        for source in sources:
+            self._sources.setdefault((source.api.api_version, source.api.kind), []).append(source)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -95,24 +97,23 @@ class World:
 
     def wrote(self, obj: Object) -> None:
         """Take in what the server answered to a create or a patch."""
-        source = self._source_of(obj)
-        if source is not None and group_of(source, obj) is not None:
+        for source in self._sources_of(obj):
             self._informers[source].put(obj)
 
     def removed(self, obj: Object) -> None:
         """Take in that the server has removed this object."""
-        source = self._source_of(obj)
-        if source is not None:
+        for source in self._sources_of(obj):
             self._informers[source].remove(obj)
 
     def find(self, api_version: str, kind: str, group: Group, name: str) -> Object | None:
         """The cached object of the group by kind and name."""
-        source = self._sources.get((api_version, kind))
-        objects = self.of_group(source, group) if source is not None else []
+        sources = self._sources.get((api_version, kind), ())
+        objects = (obj for source in sources for obj in self.of_group(source, group))
         return next((obj for obj in objects if obj["metadata"]["name"] == name), None)
 
-    def _source_of(self, obj: Object) -> Source | None:
-        return self._sources.get((obj.get("apiVersion", ""), obj.get("kind", "")))
+    def _sources_of(self, obj: Object) -> list[Source]:
+        sources = self._sources.get((obj.get("apiVersion", ""), obj.get("kind", "")), ())
+        return [s for s in sources if s.selects(obj) and group_of(s, obj) is not None]
 
     def _informer(self, cluster: ClusterSource, namespace: str, source: Source) -> Informer:
         scope = Scope(source.api, namespace, label_selector=source.selector)

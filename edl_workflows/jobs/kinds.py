@@ -34,7 +34,8 @@ class Source:
 
     Attributes:
         job_of: name of the job (in the same namespace) that an object belongs to; "" for none.
-        selector: label selector of the LIST and the WATCH; "" for all.
+        selector: label selector of the LIST and the WATCH: "" for all, or one ``key`` or ``key=value``. Kinds that make
+            children of one resource type under labels of their own have a source each.
         rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is made from
             these (`edl_workflows.install.rbac`).
     """
@@ -43,6 +44,12 @@ class Source:
     job_of: Callable[[Manifest], str]
     selector: str = ""
     rights: tuple[tuple[str, tuple[str, ...]], ...] = (("", _WATCHED),)
+
+    def selects(self, manifest: Manifest) -> bool:
+        """Whether the selector matches an object of this resource type."""
+        key, _, value = self.selector.partition("=")
+        labels = manifest["metadata"].get("labels") or {}
+        return not key or (key in labels and value in ("", labels[key]))
 
 
 @dataclass(frozen=True)

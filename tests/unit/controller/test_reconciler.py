@@ -8,12 +8,13 @@ import pytest
 
 from edl_workflows.controller.manager import Manager, ManagerOptions
 from edl_workflows.controller.metrics import Metrics
+from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Actions, Deletion, Event, Observed, Patch
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.kinds import CONFIG_MAPS as WATCHED_CONFIG_MAPS
-from edl_workflows.jobs.kinds import kind_of
+from edl_workflows.jobs.kinds import Source, kind_of
 from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS
@@ -259,3 +260,27 @@ def test_a_deleted_job_is_no_error(loop: Loop, cluster: Cluster) -> None:
     eventually(loop.settled)
     assert len(loop.seen) == 1
     assert events.of_object(cluster, gone) == []
+
+
+def test_kinds_with_labels_of_their_own_see_their_own_children(cluster: Cluster) -> None:
+    """Two kinds that watch one resource type under different labels: each sees, and takes its writes in, its own only."""
+    other = Source(WATCHED_CONFIG_MAPS.api, lambda m: m["metadata"]["labels"]["other/job"], "other/job")
+    world = World(cluster, cluster.namespace, (WATCHED_CONFIG_MAPS, other), lambda _: None, lambda *_: None)
+    world.start()
+    try:
+        assert world.wait_synced(10)
+        group = Group(cluster.namespace, "mnist")
+        ours = client.create(cluster, config_map("ours"))
+        theirs = config_map("theirs")
+        theirs["metadata"]["labels"] = {"other/job": "mnist"}
+        theirs = client.create(cluster, theirs)
+        for obj in (ours, theirs):
+            world.wrote(obj)
+        assert [o["metadata"]["name"] for o in world.of_group(WATCHED_CONFIG_MAPS, group)] == ["ours"]
+        assert [o["metadata"]["name"] for o in world.of_group(other, group)] == ["theirs"]
+        assert world.find("v1", "ConfigMap", group, "theirs") == theirs
+        world.removed(theirs)
+        assert world.of_group(other, group) == []
+        assert world.of_group(WATCHED_CONFIG_MAPS, group) == [ours]
+    finally:
+        world.stop()
