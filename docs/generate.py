@@ -25,6 +25,8 @@ from pydantic_core import PydanticUndefined
 
 from edl_workflows import exceptions, task_groups
 from edl_workflows.agent.__main__ import main as agent
+from edl_workflows.argo.lint import schema as argo_schema
+from edl_workflows.argo.lint.rules import RULES as LINT_RULES
 from edl_workflows.cli.root import EXIT_CODES, app
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.jobs.elastic_job.model import ElasticJob
@@ -321,10 +323,27 @@ def errors_page() -> str:
     return page("Errors", code(first), f"```text\n{drawn}\n```", code(after))
 
 
+# --- The linter's rules ---
+
+
+def lint_page() -> str:
+    """All rules of `edl argo lint`."""
+    rows = ((f"`{rule.name}`", str(rule.severity), rule.catches, rule.remedy) for rule in LINT_RULES)
+    meaning = "An error is refused by the API server or by Argo, or is certain to go wrong. A warning works until something "
+    return page(
+        "Rules of `edl argo lint`",
+        f"Structure and CEL rules are those of Argo Workflows {argo_schema.load().version}. "
+        "[How to use it](../how-to/lint-argo-workflows.md).",
+        meaning + "happens that is likely to happen, as a lost pod or a stopped workflow.",
+        table(("rule", "severity", "what it catches", "what to do"), rows),
+    )
+
+
 # --- All ---
 
 PAGES: dict[str, Callable[[], str]] = {
     "airflow.md": airflow_page,
+    "argo-lint.md": lint_page,
     "cli.md": cli_page,
     "elasticjob.md": lambda: kind_page(ElasticJob, "ElasticJob", JobPhase),
     "errors.md": errors_page,

@@ -256,7 +256,7 @@ def _styled(node: Any) -> Any:
         return {str(key.value): _styled(value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_styled(child) for child in node.value]
-    return Scalar(node.value, quoted=node.style is not None)
+    return Scalar(node.value, quoted=bool(node.style))
 
 
 def plain(value: Any) -> Any:

@@ -40,6 +40,13 @@ WRONG_VALUE = Rule(
     "A value that the definition does not allow: not one of a list, out of bounds, not of a pattern.",
     "Use one that is allowed.",
 )
+BAD_NAME = Rule(
+    "bad-name",
+    Severity.ERROR,
+    "A name that Argo refuses: templates, steps and tasks have letters, digits and '-' and begin with a letter or digit; "
+    "parameters and artifacts may also have '_'.",
+    "Rename it.",
+)
 DUPLICATE_ENTRY = Rule(
     "duplicate-entry",
     Severity.ERROR,
@@ -53,7 +60,7 @@ QUOTED_NUMBER = Rule(
     "Write it without quotes; `{{=asInt(inputs.parameters.workers)}}` also refuses what is no number.",
 )
 RULES = (
-    UNKNOWN_FIELD, REMOVED_FIELD, MISSING_FIELD, WRONG_TYPE, WRONG_VALUE, DUPLICATE_ENTRY, QUOTED_NUMBER,
+    UNKNOWN_FIELD, REMOVED_FIELD, MISSING_FIELD, WRONG_TYPE, WRONG_VALUE, BAD_NAME, DUPLICATE_ENTRY, QUOTED_NUMBER,
 )  # fmt: skip
 
 _REPLACED = (
@@ -301,7 +308,8 @@ def _bounds(value: Any, schema: Mapping[str, Any], path: Path) -> Iterator[Findi
                 bound = "at least" if keyword.startswith("min") else "at most"
                 yield WRONG_VALUE.at(path, f"{bound} {limit}{unit} allowed, this is {found}")
     if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
-        yield WRONG_VALUE.at(path, f"{_shown(value)} does not match {schema['pattern']}")
+        rule = BAD_NAME if path[-1:] == ("name",) else WRONG_VALUE
+        yield rule.at(path, f"{_shown(value)} does not match {schema['pattern']}")
 
 
 def _number(value: Any) -> Any:

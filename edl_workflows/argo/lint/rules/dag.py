@@ -102,7 +102,9 @@ def _depends(spec: Spec) -> Iterator[Finding]:
     for dag in _dags(spec):
         tasks = {task.name: task for task in dag.calls}
         for task in dag.calls:
-            yield from _syntax(task)
+            if problems := list(_syntax(task)):
+                yield from problems
+                continue
             field = "depends" if text(task.body.get("depends")) else "dependencies"
             for name, result in _needs(task):
                 yield from _need(task, (name, result), tasks, field)

@@ -1,9 +1,9 @@
 """Rules about a template by itself: its type, its names, what its type allows."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from edl_workflows.argo.lint import schema
 from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
 from edl_workflows.argo.lint.workflow import (
     AGENT_TYPES,
@@ -30,13 +30,6 @@ DUPLICATE_NAME = Rule(
     "Two templates, steps, tasks, parameters or artifacts of one list have the same name.",
     "Rename one.",
 )
-BAD_NAME = Rule(
-    "bad-name",
-    Severity.ERROR,
-    "A name that Argo refuses: templates, steps and tasks have letters, digits and '-' and begin with a letter or digit; "
-    "parameters and artifacts may also have '_'.",
-    "Rename it.",
-)
 NO_IMAGE = Rule(
     "no-image",
     Severity.ERROR,
@@ -61,11 +54,7 @@ POD_SETTING = Rule(
     "A template that makes no pod has `resourceClaims` or `podResources`.",
     "Leave them out.",
 )
-RULES = (NO_TYPE, DUPLICATE_NAME, BAD_NAME, NO_IMAGE, RESERVED_CONTAINER, LEAF_PARALLELISM, POD_SETTING)
-
-_FIELD_NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9]*")
-_VALUE_NAME = re.compile(r"[-a-zA-Z0-9_]+")
-_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
+RULES = (NO_TYPE, DUPLICATE_NAME, NO_IMAGE, RESERVED_CONTAINER, LEAF_PARALLELISM, POD_SETTING)
 
 
 def _types(spec: Spec) -> Iterator[Finding]:
@@ -75,38 +64,31 @@ def _types(spec: Spec) -> Iterator[Finding]:
 
 
 def _names(spec: Spec) -> Iterator[Finding]:
-    yield from _list(spec.body.get("templates"), (*spec.path, "templates"), _FIELD_NAME)
+    yield from _unique([(one.path, one.body) for one in spec.named], named=True)
     yield from _values(spec.body.get("arguments"), (*spec.path, "arguments"))
     for template in spec.templates:
         for side in ("inputs", "outputs"):
             yield from _values(template.body.get(side), (*template.path, side))
-        calls = [(call.path, call.body) for call in template.calls]
-        yield from _unique(calls, _FIELD_NAME)
+        yield from _unique([(call.path, call.body) for call in template.calls], named=True)
         for call in template.calls:
             yield from _values(call.body.get("arguments"), (*call.path, "arguments"))
 
 
 def _values(value: Any, path: Path) -> Iterator[Finding]:
     for kind in ("parameters", "artifacts"):
-        yield from _list(mapping(value).get(kind), (*path, kind), _VALUE_NAME)
+        yield from _unique([((*path, kind, index), entry) for index, entry in maps(mapping(value).get(kind))])
 
 
-def _list(value: Any, path: Path, pattern: re.Pattern[str]) -> Iterator[Finding]:
-    yield from _unique([((*path, index), entry) for index, entry in maps(value)], pattern)
-
-
-def _unique(entries: list[tuple[Path, Mapping[str, Any]]], pattern: re.Pattern[str]) -> Iterator[Finding]:
-    seen: dict[str, Path] = {}
+def _unique(entries: list[tuple[Path, Mapping[str, Any]]], *, named: bool = False) -> Iterator[Finding]:
+    """Names that stand twice; `named`: and missing ones, which Argo's definitions let pass."""
+    seen: set[str] = set()
     for path, entry in entries:
         name, at = text(entry.get("name")), (*path, "name")
-        if "name" in entry and not name and entry["name"] == "":
-            yield BAD_NAME.at(at, "the name is empty")
-        # In the definitions' pattern already, except for tasks and parameters.
-        elif name and not pattern.fullmatch(_PLACEHOLDER.sub("x", name)):
-            yield BAD_NAME.at(at, f"{name!r} is no name here")
+        if named and "name" not in entry:
+            yield schema.MISSING_FIELD.at(at, "name is required here")
         if name and name in seen:
             yield DUPLICATE_NAME.at(at, f"{name!r} stands twice in this list")
-        seen.setdefault(name, path)
+        seen.add(name)
 
 
 def _containers(spec: Spec) -> Iterator[Finding]:

@@ -1,0 +1,458 @@
+"""The table of broken and good manifests, in the order of the rules."""
+
+from tests.argo.lint.cases import (
+    ELASTIC_JOB,
+    INPUT,
+    JOB,
+    OWNED,
+    PRINT,
+    PRINTER,
+    REPLICAS,
+    SHOW,
+    WAIT,
+    Case,
+    cron,
+    dag,
+    plugin,
+    resource,
+    steps,
+    template,
+    templates,
+    workflow,
+)  # fmt: skip
+
+GOOD = template(PRINT)
+
+DOCUMENTS = (
+    Case("unreadable", "a: [", GOOD),
+    Case("unreadable", "- a list", GOOD, "list"),
+    Case("duplicate-key", template(f"{PRINT}\ntimeout: 5s\ntimeout: 6s"), template(f"{PRINT}\ntimeout: 5s")),
+    Case("unknown-kind", GOOD.replace("kind: Workflow", "kind: Worflow"), GOOD),
+    Case("unknown-kind", GOOD.replace("v1alpha1", "v1alpha2"), GOOD, "version"),
+    Case("no-name", GOOD.replace("generateName: train-, ", ""), GOOD),
+    Case("long-name", GOOD.replace("generateName: train-", f"name: {'a' * 64}"), GOOD),
+    Case(
+        "long-name",
+        cron("schedules: ['0 2 * * *']").replace("generateName: train-", f"name: {'a' * 53}"),
+        cron("schedules: ['0 2 * * *']").replace("generateName: train-", f"name: {'a' * 52}"),
+        "cron",
+    ),
+)
+
+STRUCTURE = (
+    Case("unknown-field", template(f"{PRINT}\ntimeOut: 5s"), template(f"{PRINT}\ntimeout: 5s")),
+    Case("unknown-field", GOOD.replace("namespace: ml", "lables: {}"), GOOD, "metadata"),
+    Case(
+        "removed-field",
+        template(f"{PRINT}\nsynchronization: {{mutex: {{name: one}}}}"),
+        template(f"{PRINT}\nsynchronization: {{mutexes: [{{name: one}}]}}"),
+    ),
+    Case(
+        "removed-field",
+        template(PRINT, "podPriority: 1"),
+        template(PRINT, "podPriorityClassName: high"),
+        "priority",
+    ),
+    Case(
+        "missing-field",
+        template("containerSet: {containers: [{image: busybox}]}"),
+        template("containerSet: {containers: [{image: busybox, name: main}]}"),
+    ),
+    Case(
+        "missing-field",
+        templates(PRINTER, f"timeout: 5s\n{PRINT}"),
+        templates(PRINTER, f"name: a\n{PRINT}"),
+        "name",
+    ),
+    Case(
+        "wrong-type",
+        template("container: {image: busybox, args: [1]}"),
+        template("container: {image: busybox, args: ['1']}"),
+    ),
+    Case(
+        "wrong-value",
+        template(f"{PRINT}\nretryStrategy: {{retryPolicy: Sometimes}}"),
+        template(f"{PRINT}\nretryStrategy: {{retryPolicy: Always}}"),
+    ),
+    Case("bad-name", dag("name: a.b"), dag("name: a-b")),
+    Case(
+        "duplicate-entry",
+        template(
+            "container: {image: busybox, ports: [{containerPort: 80}, {containerPort: 80, protocol: TCP}]}"
+        ),
+        template(
+            "container: {image: busybox, ports: [{containerPort: 80}, {containerPort: 80, protocol: UDP}]}"
+        ),
+    ),
+    Case(
+        "quoted-number",
+        resource(OWNED, ELASTIC_JOB.format(replicas=f'"{REPLICAS}"'), INPUT),
+        resource(OWNED, ELASTIC_JOB.format(replicas=REPLICAS), INPUT),
+    ),
+)
+
+CEL = (
+    Case("two-template-types", template(f"{PRINT}\nsuspend: {{}}"), template("suspend: {}")),
+    Case(
+        "composite-timeout",
+        templates("name: main\ntimeout: 5s\nsteps:\n- - {name: a, template: print}", PRINTER),
+        templates("name: main\nsteps:\n- - {name: a, template: print}", f"{PRINTER}\ntimeout: 5s"),
+    ),
+    Case(
+        "composite-deadline",
+        templates("name: main\nactiveDeadlineSeconds: 5\nsteps:\n- - {name: a, template: print}", PRINTER),
+        templates("name: main\nsteps:\n- - {name: a, template: print}", f"{PRINTER}\nactiveDeadlineSeconds: 5"),
+    ),
+    Case(
+        "two-artifact-locations",
+        template(f"inputs: {{artifacts: [{{name: a, path: /a, raw: {{data: x}}, http: {{url: u}}}}]}}\n{PRINT}"),
+        template(f"inputs: {{artifacts: [{{name: a, path: /a, raw: {{data: x}}}}]}}\n{PRINT}"),
+    ),
+    Case(
+        "sequence-bounds",
+        steps("name: a\ntemplate: print\nwithSequence: {count: '3', end: '5'}", PRINTER),
+        steps("name: a\ntemplate: print\nwithSequence: {start: '3', end: '5'}", PRINTER),
+    ),
+    Case(
+        "depends-and-dependencies",
+        dag("name: a", "name: b, depends: a, dependencies: [a]"),
+        dag("name: a", "name: b, depends: a"),
+    ),
+    Case(
+        "depends-and-dependencies",
+        dag("name: a", "name: b, depends: a", "name: c, dependencies: [a]"),
+        dag("name: a", "name: b, depends: a", "name: c, depends: a"),
+        "mixed",
+    ),
+    Case(
+        "depends-and-continue-on",
+        dag("name: a, continueOn: {failed: true}", "name: b, depends: a"),
+        dag("name: a, continueOn: {failed: true}", "name: b, dependencies: [a]"),
+    ),
+    Case("digit-first-task", dag("name: a", "name: 1b, depends: a"), dag("name: a", "name: 1b")),
+    Case(
+        "two-manifests",
+        resource(
+            "action: create\nmanifestFrom: {artifact: {name: m}}",
+            JOB,
+            "inputs: {artifacts: [{name: m, path: /m, raw: {data: x}}]}",
+        ),
+        resource(
+            "action: create\nmanifestFrom: {artifact: {name: m}}",
+            rest="inputs: {artifacts: [{name: m, path: /m, raw: {data: x}}]}",
+        ),
+    ),
+    Case(
+        "realtime-resources-duration",
+        template(f"{PRINT}\nmetrics: {{prometheus: [{{name: a, help: b, gauge: {{realtime: true, value: '{{{{resourcesDuration.cpu}}}}'}}}}]}}"),
+        template(f"{PRINT}\nmetrics: {{prometheus: [{{name: a, help: b, gauge: {{realtime: true, value: '{{{{duration}}}}'}}}}]}}"),
+    ),
+)  # fmt: skip
+
+TEMPLATES = (
+    Case("no-template-type", template("timeout: 5s"), template(f"timeout: 5s\n{PRINT}")),
+    Case("no-template-type", template("timeout: 5s"), template("timeout: 5s", f"templateDefaults: {{{PRINT}}}"), "default"),
+    Case("duplicate-name", templates(PRINTER, PRINTER), templates(PRINTER, PRINTER.replace("print", "other"))),
+    Case(
+        "duplicate-name",
+        templates("name: main\nsteps:\n- - {name: a, template: print}\n- - {name: a, template: print}", PRINTER),
+        templates("name: main\nsteps:\n- - {name: a, template: print}\n- - {name: b, template: print}", PRINTER),
+        "steps",
+    ),
+    Case("no-image", template("container: {command: [a]}"), template("container: {command: [a], image: b}")),
+    Case(
+        "reserved-container",
+        template(f"{PRINT}\nsidecars: [{{name: wait, image: a}}]"),
+        template(f"{PRINT}\nsidecars: [{{name: proxy, image: a}}]"),
+    ),
+    Case("leaf-parallelism", template(f"{PRINT}\nparallelism: 2"), template(PRINT, "parallelism: 2")),
+    Case(
+        "pod-setting",
+        template("suspend: {}\nresourceClaims: [{name: gpu, resourceClaimName: one}]"),
+        template(f"{PRINT}\nresourceClaims: [{{name: gpu, resourceClaimName: one}}]"),
+    ),
+)  # fmt: skip
+
+CALLS = (
+    Case("no-entrypoint", GOOD.replace("entrypoint: main", "priority: 1"), GOOD),
+    Case("undefined-template", GOOD.replace("entrypoint: main", "entrypoint: man"), GOOD),
+    Case("undefined-template", steps("name: a\ntemplate: prnt", PRINTER), steps("name: a\ntemplate: print", PRINTER), "step"),
+    Case("undefined-template", template(PRINT, "onExit: clean"), template(PRINT, "onExit: main"), "exit"),
+    Case(
+        "undefined-template",
+        steps("name: a\ntemplate: print\nhooks: {exit: {template: gone}}", PRINTER),
+        steps("name: a\ntemplate: print\nhooks: {exit: {template: print}}", PRINTER),
+        "hook",
+    ),
+    Case(
+        "one-target",
+        steps("name: a\ntemplate: print\ntemplateRef: {name: x, template: y}", PRINTER),
+        steps("name: a\ntemplateRef: {name: x, template: y}", PRINTER),
+    ),
+    Case("one-target", steps("name: a", PRINTER), steps("name: a\ntemplate: print", PRINTER), "none"),
+    Case(
+        "missing-argument",
+        steps("name: a\ntemplate: show", SHOW),
+        steps("name: a\ntemplate: show\narguments: {parameters: [{name: text, value: x}]}", SHOW),
+    ),
+    Case(
+        "missing-argument",
+        steps("name: a\ntemplate: show", SHOW.replace("parameters", "artifacts").replace("text", "text, path: /t")),
+        steps("name: a\ntemplate: show", SHOW.replace("parameters", "artifacts").replace("text", "text, path: /t, optional: true")),
+        "artifact",
+    ),
+    Case(
+        "misspelt-argument",
+        steps("name: a\ntemplate: show\narguments: {parameters: [{name: texts, value: x}]}", SHOW.replace("text}", "text, default: y}")),
+        steps("name: a\ntemplate: show\narguments: {parameters: [{name: text, value: x}]}", SHOW.replace("text}", "text, default: y}")),
+    ),
+    Case(
+        "no-value",
+        steps("name: a\ntemplate: show\narguments: {parameters: [{name: text}]}", SHOW),
+        steps("name: a\ntemplate: show\narguments: {parameters: [{name: text, value: ''}]}", SHOW),
+    ),
+    Case(
+        "not-in-enum",
+        template(PRINT, "arguments: {parameters: [{name: size, value: xl, enum: [s, m]}]}"),
+        template(PRINT, "arguments: {parameters: [{name: size, value: m, enum: [s, m]}]}"),
+    ),
+    Case(
+        "one-loop",
+        steps("name: a\ntemplate: print\nwithItems: [1]\nwithParam: '[1]'", PRINTER),
+        steps("name: a\ntemplate: print\nwithItems: [1]", PRINTER),
+    ),
+    Case(
+        "hook-expression",
+        steps("name: a\ntemplate: print\nhooks: {running: {template: print}}", PRINTER),
+        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: 'steps.a.status == \"Running\"'}}", PRINTER),
+    ),
+    Case(
+        "step-exit-hook",
+        steps("name: a\ntemplate: print\nhooks: {exit: {template: clean}}", PRINTER, "name: clean\nplugin: {other: {}}"),
+        templates(PRINTER, "name: clean\nplugin: {other: {}}", spec="hooks: {exit: {template: clean}}"),
+    ),
+    Case(
+        "step-exit-hook",
+        steps("name: a\ntemplate: print\nhooks: {exit: {template: all}}", PRINTER,
+              "name: all\nsteps:\n- - {name: b, template: call}", "name: call\nhttp: {url: 'http://a'}"),
+        steps("name: a\ntemplate: print\nhooks: {exit: {template: all}}", PRINTER,
+              "name: all\nsteps:\n- - {name: b, template: print}", "name: call\nhttp: {url: 'http://a'}"),
+        "indirect",
+    ),
+    Case(
+        "reference-and-templates",
+        template(PRINT, "workflowTemplateRef: {name: elsewhere}"),
+        workflow("entrypoint: main\nworkflowTemplateRef: {name: elsewhere}"),
+    ),
+)  # fmt: skip
+
+DAGS = (
+    Case("unknown-task", dag("name: a", "name: b, depends: c"), dag("name: a", "name: b, depends: a")),
+    Case("unknown-task", dag("name: a", "name: b, dependencies: [c]"), dag("name: a", "name: b, dependencies: [a]"), "list"),
+    Case("unknown-task", dag("name: a", target="b"), dag("name: a", target="a"), "target"),
+    Case("bad-depends", dag("name: a", "name: b, depends: 'a &&'"), dag("name: a", "name: b, depends: 'a && !a.Failed'")),
+    Case("bad-depends", dag("name: a", "name: b, depends: '(a'"), dag("name: a", "name: b, depends: '(a)'"), "parentheses"),
+    Case("bad-depends", dag("name: a", "name: b, depends: 'a and a'"), dag("name: a", "name: b, depends: a||a"), "word"),
+    Case("unknown-result", dag("name: a", "name: b, depends: a.Success"), dag("name: a", "name: b, depends: a.Succeeded")),
+    Case(
+        "result-of-items",
+        dag("name: a", "name: b, depends: a.AnySucceeded"),
+        dag("name: a, withItems: [1]", "name: b, depends: a.AnySucceeded"),
+    ),
+    Case("dependency-cycle", dag("name: a, depends: b", "name: b, depends: a"), dag("name: a", "name: b, depends: a")),
+    Case("dependency-cycle", dag("name: a, dependencies: [a]"), dag("name: a"), "itself"),
+    Case(
+        "not-awaited",
+        dag("name: a", "name: b, arguments: {parameters: [{name: x, value: '{{tasks.a.outputs.result}}'}]}"),
+        dag("name: a", "name: b, depends: a, arguments: {parameters: [{name: x, value: '{{tasks.a.outputs.result}}'}]}"),
+    ),
+)  # fmt: skip
+
+ECHO = "container: {{image: busybox, args: ['{}']}}"
+PLACEHOLDERS = (
+    Case(
+        "unresolved-placeholder",
+        template(f"inputs: {{parameters: [{{name: text, value: a}}]}}\n{ECHO.format('{{inputs.parameters.txt}}')}"),
+        template(f"inputs: {{parameters: [{{name: text, value: a}}]}}\n{ECHO.format('{{inputs.parameters.text}}')}"),
+    ),
+    Case(
+        "unresolved-placeholder",
+        template(ECHO.format("{{workflow.parameters.b}}"), "arguments: {parameters: [{name: a, value: x}]}"),
+        template(ECHO.format("{{workflow.parameters.a}}"), "arguments: {parameters: [{name: a, value: x}]}"),
+        "workflow",
+    ),
+    Case("unresolved-placeholder", template(ECHO.format("{{workflow.nam}}")), template(ECHO.format("{{workflow.name}}")), "variable"),
+    Case("unresolved-placeholder", template(ECHO.format("{{item.a}}")), template(ECHO.format("{{other.a}}")), "item"),
+    Case(
+        "unresolved-placeholder",
+        template(ECHO.format("{{=inputs.parameters.a}}")),
+        template(f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{=inputs.parameters.a}}')}"),
+        "expression",
+    ),
+    Case(
+        "unresolved-placeholder",
+        dag("name: a", "name: b, depends: a, when: '{{tasks.a.outputs.parameters.x}} == 1'"),
+        dag("name: a", "name: b, depends: a, when: '{{tasks.a.outputs.result}} == 1'"),
+        "output",
+    ),
+    Case("unclosed-placeholder", template(ECHO.format("{{workflow.name}")), template(ECHO.format("{{workflow.name}}"))),
+    Case(
+        "retries-without-strategy",
+        template(ECHO.format("{{retries}}")),
+        template(f"retryStrategy: {{limit: 3}}\n{ECHO.format('{{retries}}')}"),
+    ),
+    Case(
+        "hyphen-in-expression",
+        template(f"inputs: {{parameters: [{{name: a-b, value: c}}]}}\n{ECHO.format('{{=inputs.parameters.a-b}}')}"),
+        template(f"inputs: {{parameters: [{{name: a-b, value: c}}]}}\n{ECHO.format('{{=inputs.parameters[`a-b`]}}').replace('`', chr(39) * 2)}"),
+    ),
+)  # fmt: skip
+
+OUTPUTS = (
+    Case(
+        "output-source",
+        template(f"{PRINT}\noutputs: {{parameters: [{{name: a}}]}}"),
+        template(f"{PRINT}\noutputs: {{parameters: [{{name: a, valueFrom: {{path: /a}}}}]}}"),
+    ),
+    Case(
+        "output-source",
+        plugin(WAIT, "timeout: 24h\noutputs: {parameters: [{name: phase, valueFrom: {default: ''}}]}"),
+        plugin(WAIT, "timeout: 24h\noutputs: {parameters: [{name: phase, valueFrom: {supplied: {}, default: ''}}]}"),
+        "supplied",
+    ),
+    Case(
+        "output-source",
+        resource("action: get", JOB, "outputs: {parameters: [{name: a, valueFrom: {path: /a}}]}"),
+        resource("action: get", JOB, "outputs: {parameters: [{name: a, valueFrom: {jsonPath: '{.a}'}}]}"),
+        "resource",
+    ),
+    Case("bad-duration", template(f"{PRINT}\ntimeout: '30'"), template(f"{PRINT}\ntimeout: 30s")),
+    Case("bad-duration", template("suspend: {duration: 2d}"), template("suspend: {duration: '20'}"), "days"),
+    Case(
+        "composite-pending-timeout",
+        templates("name: main\npendingTimeout: 5s\nsteps:\n- - {name: a, template: print}", PRINTER),
+        templates("name: main\nsteps:\n- - {name: a, template: print}", f"{PRINTER}\npendingTimeout: 5s"),
+    ),
+)  # fmt: skip
+
+_ENDS = "action: create\nsuccessCondition: {}"
+_PATCH = "apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmetadata: {name: mnist}\nspec: {suspend: true}"
+_RETRY = "retryStrategy: {limit: 3}"
+RESOURCES = (
+    Case(
+        "failure-without-success",
+        resource("action: create\nfailureCondition: status.failed > 3", JOB),
+        resource("action: create\nsuccessCondition: status.succeeded > 0\nfailureCondition: status.failed > 3", JOB),
+    ),
+    Case("condition-syntax", resource(_ENDS.format("status.phase ~ Done"), JOB), resource(_ENDS.format("status.phase = Done"), JOB)),
+    Case(
+        "condition-syntax",
+        resource(_ENDS.format("'status.conditions.#(type==\"Done\").status == True'"), JOB),
+        resource(_ENDS.format("status.conditions.0.status == True"), JOB),
+        "array",
+    ),
+    Case(
+        "condition-syntax",
+        resource(_ENDS.format("status.message = All is well"), JOB),
+        resource(_ENDS.format("status.message in (all,well)"), JOB),
+        "space",
+    ),
+    Case("condition-syntax", resource(_ENDS.format(f"status.a = {'a' * 64}"), JOB), resource(_ENDS.format(f"status.a = {'a' * 63}"), JOB), "long"),
+    Case("absent-key", resource(_ENDS.format("status.phase != Running"), JOB), resource(_ENDS.format("status.phase in (Done)"), JOB)),
+    Case("absent-key", resource(_ENDS.format("status.phase notin (Running,Pending)"), JOB), resource(_ENDS.format("status.phase"), JOB), "notin"),
+    Case("never-true", resource(_ENDS.format("a.b = C,a.b = D"), JOB), resource(_ENDS.format("'a.b in (C,D),a.c = E'"), JOB)),
+    Case(
+        "failure-list",
+        resource(_ENDS.format("a.b = C\nfailureCondition: a.b = D,a.b = E"), JOB),
+        resource(_ENDS.format("a.b = C\nfailureCondition: 'a.b in (D,E)'"), JOB),
+    ),
+    Case("strategic-patch", resource("action: patch", _PATCH), resource("action: patch\nmergeStrategy: merge", _PATCH)),
+    Case("strategic-patch", resource("action: patch", _PATCH), resource("action: patch", JOB), "built-in"),
+    Case("no-manifest", resource("action: create"), resource("action: delete\nflags: [pod, one]")),
+    Case(
+        "no-manifest",
+        resource("action: create\nmanifestFrom: {artifact: {name: m}}"),
+        resource("action: create\nmanifestFrom: {artifact: {name: m}}", rest="inputs: {artifacts: [{name: m, path: /m, raw: {data: x}}]}"),
+        "artifact",
+    ),
+    Case("second-job", resource("action: create", JOB.replace("name", "generateName"), _RETRY), resource("action: create", JOB.replace("name", "generateName"))),
+    Case("same-name-retry", resource("action: create", JOB, _RETRY), resource("action: apply", JOB, _RETRY)),
+    Case("same-name-retry", resource("action: create", JOB, _RETRY), resource("action: create", JOB.replace("one", '"one-{{retries}}"'), _RETRY), "another"),
+    Case("apply-generate-name", resource("action: apply", JOB.replace("name", "generateName")), resource("action: apply", JOB)),
+    Case(
+        "cross-namespace-owner",
+        resource(OWNED, JOB.replace("one", "one, namespace: other")),
+        resource(OWNED, JOB.replace("one", "one, namespace: ml")),
+    ),
+    Case(
+        "owner-of-artifact",
+        resource(f"{OWNED}\nmanifestFrom: {{artifact: {{name: m}}}}", rest="inputs: {artifacts: [{name: m, path: /m, raw: {data: x}}]}"),
+        resource("action: create\nmanifestFrom: {artifact: {name: m}}", rest="inputs: {artifacts: [{name: m, path: /m, raw: {data: x}}]}"),
+    ),
+    Case("manifest-yaml", resource("action: create", "a: ["), resource("action: create", JOB)),
+    Case("manifest-yaml", resource("action: create", "kind: Job\nmetadata: {name: a}"), resource("action: create", JOB), "version"),
+    Case(
+        "manifest-schema",
+        resource(OWNED, ELASTIC_JOB.format(replicas=2).replace("distributionStrategy", "distributedStrategy")),
+        resource(OWNED, ELASTIC_JOB.format(replicas=2)),
+    ),
+)  # fmt: skip
+
+_SUBMIT = (
+    "stage: submit\nwait: false\nrequest:\n  manifest:\n    kind: ElasticJob\n    metadata: {name: mnist}"
+)
+_MANY = "name: main\nparallelism: 2\nsteps:\n- - {name: a, template: wait, withItems: [1, 2]}"
+_AGENT = "name: wait\ntimeout: 24h\nplugin: {edl: {stage: wait, request: {name: mnist}}}"
+PLUGINS = (
+    Case("plugin-keys", template("plugin: {}"), template("plugin: {other: {}}")),
+    Case("plugin-keys", template("plugin: {one: {}, two: {}}"), template("plugin: {one: {}}"), "two"),
+    Case("plugin-body", plugin("stage: wayt\nrequest: {name: mnist}"), plugin(WAIT)),
+    Case("plugin-body", plugin("stage: wait\nrequest: {nam: mnist, name: a}"), plugin(WAIT), "field"),
+    Case(
+        "plugin-body",
+        plugin("stage: wait\nrequest: {}"),
+        plugin("stage: wait\nrequest: {name: '{{workflow.name}}'}"),
+        "missing",
+    ),
+    Case(
+        "plugin-body",
+        plugin("stage: wait\nrequest: {name: 5}"),
+        plugin("stage: wait\nrequest: {name: '5'}"),
+        "type",
+    ),
+    Case("plugin-body", plugin(f"{WAIT}\nonCancel: explode"), plugin(f"{WAIT}\nonCancel: suspend"), "cancel"),
+    Case("plugin-without-timeout", plugin(WAIT, ""), plugin(WAIT)),
+    Case(
+        "plugin-output",
+        plugin(WAIT, "timeout: 24h\noutputs: {parameters: [{name: fase, valueFrom: {supplied: {}}}]}"),
+        plugin(WAIT, "timeout: 24h\noutputs: {parameters: [{name: phase, valueFrom: {supplied: {}}}]}"),
+    ),
+    Case(
+        "plugin-parallelism",
+        templates(_MANY, _AGENT),
+        templates(_MANY, f"{_AGENT}\nsynchronization: {{mutexes: [{{name: one}}]}}"),
+    ),
+    Case("unowned-job", plugin(_SUBMIT), plugin(_SUBMIT.replace("wait: false", "wait: true"))),
+    Case(
+        "unowned-job",
+        resource("action: create", ELASTIC_JOB.format(replicas=2)),
+        resource("action: create", ELASTIC_JOB.format(replicas=2), spec="onExit: main"),
+        "resource",
+    ),
+)
+
+CRONS = (
+    Case("cron-schedule", cron("schedules: ['0 25 * * *']"), cron("schedules: ['0 23 * * *']")),
+    Case(
+        "cron-schedule", cron("schedules: ['0 2 * * 5-1']"), cron("schedules: ['0 2 * * mon-fri']"), "range"
+    ),
+    Case(
+        "cron-timezone",
+        cron("schedules: ['@daily']\ntimezone: Europe/Zurick"),
+        cron("schedules: ['@daily']\ntimezone: Europe/Zurich"),
+    ),
+)
+
+CASES = (
+    *DOCUMENTS, *STRUCTURE, *CEL, *TEMPLATES, *CALLS, *DAGS, *PLACEHOLDERS, *OUTPUTS, *RESOURCES, *PLUGINS, *CRONS,
+)  # fmt: skip

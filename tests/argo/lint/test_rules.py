@@ -1,0 +1,38 @@
+"""Every rule catches what it is for, under its name, and leaves the good twin alone."""
+
+import pytest
+
+from edl_workflows.argo.lint import check_texts
+from edl_workflows.argo.lint.rules import RULES
+from tests.argo.lint.cases import Case
+from tests.argo.lint.rule_cases import CASES
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_broken_manifest_is_told_by_its_rule_alone(case: Case) -> None:
+    """What is found has the rule's name, and nothing else is found."""
+    found = check_texts([("file.yaml", case.broken)])
+
+    assert {one.rule.name for one in found} == {case.rule}, "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_its_good_twin_has_no_finding(case: Case) -> None:
+    """The smallest change that makes it right is enough."""
+    assert [str(one) for one in check_texts([("file.yaml", case.good)])] == []
+
+
+def test_every_rule_has_a_case() -> None:
+    """No rule is there that nothing can break."""
+    untested = {rule.name for rule in RULES} - {case.rule for case in CASES}
+
+    # Stands for rules of future definitions; see test_schema.
+    assert untested == {"crd-rule"}
+
+
+def test_names_of_rules_are_unique_and_kebab_case() -> None:
+    """They are stable ids that people write after --ignore."""
+    names = [rule.name for rule in RULES]
+
+    assert sorted(set(names)) == sorted(names)
+    assert all(name == name.lower() and " " not in name and "_" not in name for name in names)
