@@ -94,20 +94,13 @@ def _with_value(parameter: Parameter, values: Mapping[str, str]) -> Parameter:
     return given
 
 
-_ON_EXIT: Mapping[str, Any] = {
-    "hooks": {
-        "exit": models.LifecycleHook(
-            template="clean-up",
-            arguments=models.Arguments(
-                parameters=[
-                    models.Parameter(name="name", value=JOB_NAME),
-                    models.Parameter(name="policy", value=tag(CLEAN_UP)),
-                    models.Parameter(name="status", value="{{workflow.status}}"),
-                ]
-            ),
-        )
-    }
-}
+def on_exit() -> dict[str, models.LifecycleHook]:
+    """The hook of a workflow that has the templates of `groups.clean_up` and the parameters ``name`` and ``clean-up``."""
+    values = {"name": JOB_NAME, "policy": tag(CLEAN_UP), "status": "{{workflow.status}}"}
+    arguments = models.Arguments(
+        parameters=[models.Parameter(name=key, value=value) for key, value in values.items()]
+    )
+    return {"exit": models.LifecycleHook(template="clean-up", arguments=arguments)}
 
 
 def elastic_train(options: Options) -> dict[str, Any]:
@@ -116,7 +109,7 @@ def elastic_train(options: Options) -> dict[str, Any]:
         "Runs an ElasticJob: submits it, waits until it has succeeded, collects its checkpoint and figures."
     )
     parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP]
-    with _workflow(options, "elastic-train", parameters, description, **_ON_EXIT) as workflow:
+    with _workflow(options, "elastic-train", parameters, description, hooks=on_exit()) as workflow:
         groups.clean_up(options.waiting)
         submit, collect = builders.submit(options.waiting), builders.collect(options.waiting)
         with DAG(name="main", outputs=outputs_of("collect")):
@@ -164,7 +157,7 @@ def elastic_retrain(options: Options) -> dict[str, Any]:
     """Train, evaluate, and promote the model if it passes the gate."""
     description = "Trains, evaluates the checkpoint, and promotes the model if a metric reaches the minimum."
     parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP, IMAGE, EVALUATE, METRIC, MINIMUM, PROMOTE, POD]
-    with _workflow(options, RETRAIN, parameters, description, **_ON_EXIT) as workflow:
+    with _workflow(options, RETRAIN, parameters, description, hooks=on_exit()) as workflow:
         groups.clean_up(options.waiting)
         train, command = builders.submit(options.waiting), _command()
         metrics = "tasks.evaluate.outputs.result"

@@ -1,0 +1,176 @@
+"""Train an elastic job, change it while it trains, evaluate what it learned, and publish the model if it is good enough.
+
+2 parameter servers and 1 worker begin; 2 workers join; then one parameter server moves to more CPU and a third one comes,
+with a checkpoint, a short stop and a restart from there. The model must pass a gate on held-out data.
+
+``python example_elastic_training.py [resource|plugin]`` prints the WorkflowTemplate: the stages of the other example of this
+name, with the same inputs and outputs.
+"""
+
+import sys
+from typing import Any
+
+from hera.workflows import DAG, Container, Parameter, WorkflowTemplate, models
+
+from edl_workflows.argo import builders, groups, workflows
+from edl_workflows.argo.groups import output
+from edl_workflows.argo.serializer import to_manifest, to_yaml
+from edl_workflows.argo.step import Waiting
+
+CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}"
+
+# Numbers stand without quotes: a parameter's text becomes what it looks like.
+SPEC = f"""\
+distributionStrategy: ParameterServerStrategy
+optimizeMode: manual
+replicaSpecs:
+  ps:
+    replicas: {{{{workflow.parameters.ps}}}}
+    template: &node
+      spec:
+        containers:
+          - name: main
+            image: {{{{workflow.parameters.image}}}}
+            command:
+              - {{{{workflow.parameters.python}}}}
+              - -m
+              - edl_workflows.agent
+              - run
+              - --
+              - {{{{workflow.parameters.python}}}}
+              - {{{{workflow.parameters.training-dir}}}}/train_digits.py
+              - --checkpoint-dir={CHECKPOINTS}
+              - --epochs={{{{workflow.parameters.epochs}}}}
+              - --step-delay={{{{workflow.parameters.step-delay}}}}
+            resources:
+              requests: {{cpu: 50m, memory: 512Mi}}
+            volumeMounts:
+              - {{name: checkpoints, mountPath: {CHECKPOINTS}}}
+        volumes:
+          - name: checkpoints
+            hostPath: {{path: {CHECKPOINTS}, type: DirectoryOrCreate}}
+  worker:
+    replicas: {{{{workflow.parameters.workers}}}}
+    template: *node
+  dlrover-master:
+    template:
+      spec:
+        containers:
+          - name: main
+            image: {{{{workflow.parameters.image}}}}
+            command: ["{{{{workflow.parameters.python}}}}", -m, edl_workflows.cli, master, run]
+            resources:
+              requests: {{cpu: 100m, memory: 256Mi}}
+"""
+
+PARAMETERS = (
+    Parameter(name="ps", value="2", description="parameter servers at the beginning"),
+    Parameter(name="workers", value="1", description="workers at the beginning"),
+    Parameter(name="epochs", value="70", description="how often all data is seen"),
+    Parameter(name="step-delay", value="0.1", description="seconds of rest a step, to watch it train"),
+    Parameter(name="warm-up-steps", value="50", description="steps before the job is changed"),
+    Parameter(name="min-accuracy", value="0.93", description="gate of the model, on held-out data"),
+    Parameter(name="name", value="", description="the job's name; empty: made of the workflow's"),
+    Parameter(name="clean-up", value="delete", description="of a job left over: delete, suspend or keep"),
+    Parameter(name="image", value="edl-workflows/digits:latest", description="image of all containers"),
+    Parameter(name="python", value="python", description="Python in that image"),
+    Parameter(
+        name="training-dir", value="/opt/training", description="folder with the programs, in that image"
+    ),
+    Parameter(name="work-dir", value="/srv/edl-workflows", description="for checkpoints; all nodes share it"),
+)
+
+PUBLISH = """\
+import json, sys
+metrics, least = json.loads(sys.argv[1]), float(sys.argv[2])
+if metrics["accuracy"] < least:
+    sys.exit(f"accuracy {metrics['accuracy']} on held-out data is below {least}; the model is not published")
+print(json.dumps(metrics, sort_keys=True))
+"""
+
+
+def python(name: str, *arguments: str, inputs: tuple[str, ...]) -> Container:
+    """A step that runs Python where the checkpoints are."""
+    return Container(
+        name=name,
+        inputs=[Parameter(name=one) for one in inputs],
+        image="{{workflow.parameters.image}}",
+        command=["{{workflow.parameters.python}}"],
+        args=list(arguments),
+        volume_mounts=[models.VolumeMount(name="work", mount_path="{{workflow.parameters.work-dir}}")],
+    )
+
+
+def pipeline(waiting: Waiting) -> WorkflowTemplate:
+    """The workflow, with steps that wait in this way."""
+    work = models.HostPathVolumeSource(path="{{workflow.parameters.work-dir}}", type="DirectoryOrCreate")
+    with WorkflowTemplate(
+        name="example-elastic-training",
+        entrypoint="main",
+        service_account_name=workflows.ACCOUNT,
+        arguments=list(PARAMETERS),
+        volumes=[models.Volume(name="work", host_path=work)],
+        hooks=workflows.on_exit(),
+    ) as workflow:
+        groups.clean_up(waiting)
+        # [START howto_argo_stages]
+        submit = builders.submit(waiting, wait=False)
+        wait = builders.wait_for_job(waiting)
+        scale = builders.scale(waiting)
+        migration = groups.checkpoint_migrate_restart(waiting, "more-parameter-servers")
+        # [END howto_argo_stages]
+        evaluate = python(
+            "evaluate",
+            "{{workflow.parameters.training-dir}}/evaluate_digits.py",
+            "--checkpoint-dir",
+            CHECKPOINTS,
+            inputs=("checkpoint-uri",),
+        )
+        publish = python(
+            "publish",
+            "-c",
+            PUBLISH,
+            "{{inputs.parameters.metrics}}",
+            "{{workflow.parameters.min-accuracy}}",
+            inputs=("metrics",),
+        )
+        published = models.ValueFrom(parameter="{{tasks.publish.outputs.result}}")
+        with DAG(
+            name="main",
+            outputs=[*groups.outputs_of("trained"), Parameter(name="metrics", value_from=published)],
+        ):
+            submitted: Any = submit(arguments={"name": workflows.JOB_NAME, "spec": SPEC})
+            job = output(submitted, "name")
+            # [START howto_argo_wait]
+            running: Any = wait(
+                name="running",
+                arguments={
+                    "name": job,
+                    "phases": "Running",
+                    "step": "{{workflow.parameters.warm-up-steps}}",
+                    "timeout": "10m",
+                },
+            )
+            # [END howto_argo_wait]
+            # [START howto_argo_scale]
+            scaled: Any = scale(
+                name="scale-workers",
+                arguments={"job": job, "replicas": "{worker: {replicas: 3}}", "timeout": "5m"},
+            )
+            # [END howto_argo_scale]
+            # [START howto_argo_migrate]
+            migrated: Any = migration(
+                name="more-parameter-servers",
+                arguments={"job": job, "replicas": "3", "migrate": "{0: {cpu: 100m}}"},
+            )
+            # [END howto_argo_migrate]
+            trained: Any = wait(name="trained", arguments={"name": job, "timeout": "1h"})
+            evaluated: Any = evaluate(arguments={"checkpoint-uri": output(trained, "checkpoint-uri")})
+            metrics = {"metrics": "{{tasks.evaluate.outputs.result}}"}
+            submitted >> running >> scaled >> migrated >> trained >> evaluated >> publish(arguments=metrics)
+    return workflow
+
+
+if __name__ == "__main__":
+    chosen: Waiting = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
+    print(to_yaml([to_manifest(pipeline(chosen))]), end="")  # noqa: T201 - its output
