@@ -29,9 +29,9 @@ DELAY = 0.15
 class Disturbed:
     """A job that goes through faults, and how many records these may have had trained twice."""
 
-    def __init__(self, here: Place, name: str, replicas: dict[str, int]) -> None:
+    def __init__(self, here: Place, name: str) -> None:
         self.here = here
-        self.job: PodJob = here.submit(name, EPOCHS, DELAY, replicas)
+        self.job: PodJob = here.submit(name, EPOCHS, DELAY, {"ps": 1, "worker": 2})
         self.job.wait_step(20)
         self.excess = 0
 
@@ -65,13 +65,16 @@ def here(
         yield running
 
 
+@pytest.fixture(scope="class")
+def disturbed(request: pytest.FixtureRequest, here: Place) -> Disturbed:
+    """The job of a class, which trains."""
+    return Disturbed(here, request.cls.name)
+
+
 class TestWorkersAndControlPlane:
     """Faults that leave the model where it is: training never stops."""
 
-    @pytest.fixture(scope="class")
-    def disturbed(self, here: Place) -> Disturbed:
-        """1 server, 2 workers."""
-        return Disturbed(here, "steady", {"ps": 1, "worker": 2})
+    name = "steady"
 
     def test_deleted_worker_pod_is_replaced(self, disturbed: Disturbed) -> None:
         """Its rank goes to a new pod, which trains; the other worker goes on meanwhile."""
@@ -140,10 +143,7 @@ class TestWorkersAndControlPlane:
 class TestServersMasterAndMachine:
     """Faults that take the model's servers, the master, or everything."""
 
-    @pytest.fixture(scope="class")
-    def disturbed(self, here: Place) -> Disturbed:
-        """1 server, 2 workers."""
-        return Disturbed(here, "tossed", {"ps": 1, "worker": 2})
+    name = "tossed"
 
     def test_deleted_server_pod_is_replaced(self, disturbed: Disturbed) -> None:
         """A new server of its rank, a new cluster version from the newest checkpoint, in the same worker pods."""

@@ -191,7 +191,9 @@ def evict(cluster: Cluster, pod: dict[str, Any]) -> None:
 def cut(bed: Bed, one: dict[str, Any], other: dict[str, Any]) -> Iterator[None]:
     """Packets between two pods are dropped meanwhile, both ways; what was open hangs, as when a cable is pulled."""
     ends = (str(one["status"]["podIP"]), str(other["status"]["podIP"]))
-    rules = [("FORWARD", "-s", source, "-d", target, "-j", "DROP") for source, target in (ends, ends[::-1])]
+    rules: list[tuple[str, ...]] = [
+        ("FORWARD", "-s", source, "-d", target, "-j", "DROP") for source, target in (ends, ends[::-1])
+    ]
     made: list[tuple[str, ...]] = []
     try:
         for rule in rules:
