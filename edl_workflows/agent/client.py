@@ -30,6 +30,7 @@ from edl_workflows.protocol.datasets import (
 )
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.nodes import (
+    CrashReport,
     Directive,
     ExitReport,
     ExitVerdict,
@@ -120,6 +121,10 @@ class MasterClient:
     def process(self, report: ProcessReport) -> Directive:
         """A training process reached a state."""
         return self._post("/v1/processes", report, Directive)
+
+    def crash(self, report: CrashReport) -> Directive:
+        """A training process ended while it prepared."""
+        return self._post("/v1/processes/crashes", report, Directive)
 
     def exit(self, report: ExitReport) -> ExitVerdict:
         """The training process ended; what now?"""

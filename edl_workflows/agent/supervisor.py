@@ -22,7 +22,7 @@ from edl_workflows.agent.usage import UsageMeter
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import Cluster
-from edl_workflows.protocol.nodes import Directive, ExitReport, Heartbeat, Registration
+from edl_workflows.protocol.nodes import CrashReport, Directive, ExitReport, Heartbeat, Registration
 
 TERMINATED = 143
 FAREWELL_SECONDS = 2.0
@@ -166,7 +166,7 @@ class Supervisor:
         if self._retiring.pop(version, None) is not None or version not in wanted:
             return None
         if self._processes and directive.active is not None and version != directive.active.version:
-            self._put_off(version, code)
+            self._put_off(process, code)
             return None
         log.info("the process of cluster version %d ended with code %d", version, code)
         if not self._may_wait(process, code):
@@ -186,13 +186,27 @@ class Supervisor:
             return False
         return verdict is not None and verdict.wait
 
-    def _put_off(self, version: int, code: int) -> None:
-        """A process that only prepares has died beside the one that trains: try again later, each time more so."""
+    def _put_off(self, process: TrainingProcess, code: int) -> None:
+        """A process that only prepares has died beside the one that trains: try again later, each time more so. The
+        master, which hears of it, gives up when it has seen enough."""
+        version = process.version
         crashes = self._crashes[version] = self._crashes.get(version, 0) + 1
         doublings = min(crashes - 1, MOST_DOUBLINGS)
         delay = self._settings.first_restart_delay * 2**doublings
         log.warning("the process of version %d ended with code %d, again in %.0f s", version, code, delay)
         self._restart_at[version] = time.monotonic() + delay
+        report = CrashReport(
+            node=self._environment.node,
+            incarnation=self._incarnation,
+            version=version,
+            crashes=crashes,
+            code=code,
+            last_lines=process.last_lines,
+        )
+        try:
+            self._watch.offer(self._client.crash(report))
+        except EdlError as error:
+            log.warning("%s", error)  # the next crash says this one too
 
     def _shut_down(self, code: int) -> int:
         """End all processes as on SIGTERM; the active one gets time for a checkpoint."""

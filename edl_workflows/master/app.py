@@ -39,6 +39,7 @@ from edl_workflows.protocol.datasets import (
 )
 from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.nodes import (
+    CrashReport,
     Directive,
     ExitReport,
     ExitVerdict,
@@ -120,6 +121,12 @@ def _node_routes(app: FastAPI, master: Master) -> None:
     @app.post("/v1/processes")
     async def process(message: ProcessReport) -> Directive:
         messages.process_report(state, message)
+        await master.durable(master.changed(Hurry.NOW))
+        return master.directive(message.node)
+
+    @app.post("/v1/processes/crashes")
+    async def crashed(message: CrashReport) -> Directive:
+        messages.crash_report(state, message)
         await master.durable(master.changed(Hurry.NOW))
         return master.directive(message.node)
 

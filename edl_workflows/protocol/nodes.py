@@ -70,6 +70,23 @@ class ProcessReport(Message):
     state: ProcessState
 
 
+class CrashReport(Message):
+    """``POST /v1/processes/crashes``: a process that only prepares its version ended, beside the one that trains. Repeatable.
+
+    Attributes:
+        version: that it was to prepare.
+        crashes: how often this agent has seen it so, this time included.
+        code, last_lines: as of `ExitReport`.
+    """
+
+    node: NodeRef
+    incarnation: str = Field(max_length=64)
+    version: int = Field(ge=1)
+    crashes: int = Field(ge=1)
+    code: int
+    last_lines: str = Field(default="", max_length=8192)
+
+
 class ExitReport(Message):
     """``POST /v1/nodes/exit``: the training process of the active version ended, and the agent is about to.
 

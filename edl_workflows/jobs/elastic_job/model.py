@@ -69,7 +69,8 @@ class ReplicaSpec(Model):
         template: the pods' template; ``restartPolicy`` inside is forced to Never on training pods, since the master
             replaces nodes by its own policy.
         restart_policy: ``Always`` makes the master replace a node even after a fatal exit code.
-        restart_count: budget of replacements per node (upstream: min(restartCount, 5)).
+        restart_count: budget of replacements per node (upstream: min(restartCount, 5)), and of restarts of a process that
+            prepares a cluster version.
         auto_scale: whether an autoscaler may change this role.
         restart_timeout: seconds a replacement may stay pending before the node counts as lost; 0 is no limit.
         priority: ``high``, ``low`` or the share of nodes that get ``high``, as "0.5".

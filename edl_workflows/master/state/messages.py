@@ -11,6 +11,7 @@ from edl_workflows.master.state import checkpoints, ps_manager, relaunch
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.protocol.nodes import (
+    CrashReport,
     ExitReport,
     ExitVerdict,
     Heartbeat,
@@ -140,6 +141,33 @@ def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict
     return ExitVerdict(wait=False)
 
 
+def crash_report(state: JobState, message: CrashReport) -> None:
+    """A process that prepares the next version ended. It may, as often as the node may be replaced; then the plan that
+    wants the version fails, and without a plan, where there is nothing to go on with, the node has failed.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = find(state, message.node)
+    change = state.versions.change
+    if node is None or not node.live or node.incarnation != message.incarnation:
+        return
+    if change is None or change.number != message.version:
+        return
+    if message.crashes <= state.settings.budget(node.type, node.rank):
+        return
+    if change.cause is not ps_manager.Cause.PLAN:
+        reason = relaunch.exit_reason(message.code)
+        # A process that ends itself so is not one that was taken away: it would be replaced for ever.
+        counted = ExitReason.UNKNOWN if reason in (ExitReason.KILLED, ExitReason.SUCCEEDED) else reason
+        end(state, node, NodeStatus.FAILED, counted, message.code, message.last_lines)
+    elif state.plan is not None:
+        times = f"ended {message.crashes} times while it was prepared, with code {message.code}"
+        state.plan = replace(
+            state.plan, broken=f"the process of {node} {times}: {relaunch.last_line(message.last_lines)}"
+        )
+
+
 def checkpoint_begin(state: JobState, message: CheckpointBegin) -> checkpoints.Ticket:
     """The chief is about to save: the data position of now belongs to it.
 
@@ -251,7 +279,7 @@ def _spoils_switch(state: JobState, node: Node, message: ExitReport) -> bool:
         return False
     if state.versions.trained >= plan.number:
         return False
-    last = message.last_lines.strip().rsplit("\n", 1)[-1]
+    last = relaunch.last_line(message.last_lines)
     broken = f"the process of {node} ended with code {message.code} before the first step: {last}"
     state.plan = replace(plan, broken=broken)
     return True

@@ -130,11 +130,11 @@ def _present(state: JobState) -> plan_checks.Present:
 def _broken(state: JobState, run: PlanRun) -> str:
     versions = state.versions
     change = versions.change
+    if run.activated and versions.trained >= run.number:
+        return ""
+    if run.broken:
+        return run.broken
     if run.activated:
-        if versions.trained >= run.number:
-            return ""
-        if run.broken:
-            return run.broken
         if state.starts_from_damaged:
             return state.checkpoints.damaged[-1].error
         lost = state.lost_ps(versions.active.ps) if versions.active else []

@@ -14,7 +14,7 @@ MAX_MEMORY_MIB = 65_536
 """Upstream's bound of what a node gets after it ran out of memory."""
 
 MAX_LAST_LINE = 500
-"""Characters of a process's last line, most often its error, that stand in the job's message."""
+"""Characters of a process's last line that stand in the job's message."""
 
 _BY_CODE = {
     0: ExitReason.SUCCEEDED,
@@ -39,6 +39,11 @@ def exit_reason(code: int | None, pod_reason: str = "") -> ExitReason:
     if code is None:
         return ExitReason.KILLED if pod_reason in _TAKEN_AWAY else ExitReason.UNKNOWN
     return _BY_CODE.get(code, ExitReason.UNKNOWN)
+
+
+def last_line(output: str) -> str:
+    """A process's last line of output: most often its error."""
+    return output.strip().rsplit("\n", 1)[-1][:MAX_LAST_LINE]
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,8 @@ def decide(node: Node, settings: JobSettings) -> Decision:
     assert node.exit_reason is not None
     rule = RULES[node.exit_reason]
     why = f"{node} ended with {node.exit_reason}" + (f" ({node.exit_code})" if node.exit_code else "")
-    if last := node.message.strip().rsplit("\n", 1)[-1]:
-        why += f": {last[:MAX_LAST_LINE]}"
+    if last := last_line(node.message):
+        why += f": {last}"
     role = settings.roles[node.type]
     if rule.always_only and not role.restart_always:
         return Decision(refused=f"{why}; restartPolicy Always would replace it")

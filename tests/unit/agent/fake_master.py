@@ -24,6 +24,7 @@ from edl_workflows.protocol.datasets import (
     LeaseRequest,
 )
 from edl_workflows.protocol.nodes import (
+    CrashReport,
     Directive,
     ExitReport,
     ExitVerdict,
@@ -130,6 +131,10 @@ class FakeMaster:
 
         @app.post("/v1/processes")
         def process(message: ProcessReport) -> Directive:
+            return self.take(message)
+
+        @app.post("/v1/processes/crashes")
+        def crashed(message: CrashReport) -> Directive:
             return self.take(message)
 
         @app.post("/v1/nodes/exit")

@@ -11,7 +11,7 @@ import pytest
 
 from edl_workflows.agent.__main__ import main
 from edl_workflows.jobs import names
-from edl_workflows.protocol.nodes import ExitReport, Heartbeat, Registration
+from edl_workflows.protocol.nodes import CrashReport, ExitReport, Heartbeat, Registration
 from tests.unit.agent.fake_master import FakeMaster, cluster, eventually
 
 Agent = subprocess.Popen[str]
@@ -165,15 +165,16 @@ def test_excused_exit_waits_for_the_next_version(master: FakeMaster, start: Star
 def test_prepared_process_that_dies_is_started_again(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A successor that crashes while it prepares neither ends the agent nor disturbs the active process."""
+    """A successor that crashes while it prepares neither ends the agent nor disturbs the active process; the master hears
+    how often it did, and why."""
     master.say(active=cluster(1), trained=1)
     crash = """
 import os, pathlib, sys
 if os.environ["EDL_CLUSTER_VERSION"] == "2":
     tries = pathlib.Path(sys.argv[1], "tries")
     tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
-    if len(tries.read_text()) < 2:
-        sys.exit(1)
+    if len(tries.read_text()) < 3:
+        sys.exit("no such variable")
 """
     agent = start(crash + NOTE)
     first = pid_of(tmp_path, 1)
@@ -182,6 +183,8 @@ if os.environ["EDL_CLUSTER_VERSION"] == "2":
     assert alive(first)
     assert agent.poll() is None
     assert not master.got(ExitReport)
+    crashes = master.got(CrashReport, version=2, code=1, last_lines="no such variable\n")
+    assert [report.crashes for report in crashes] == [1, 2]
 
 
 def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""Processes that crash each time they prepare the next cluster version: no job waits for them for ever."""
+
+import pytest
+
+from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state import messages
+from edl_workflows.master.state.nodes import NodeStatus
+from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.master.testing import SimulatedJob
+from edl_workflows.protocol.nodes import CrashReport, NodeRef
+
+BUDGET = 3
+"""restartCount, unless a role says it."""
+
+
+def job() -> SimulatedJob:
+    """Two servers and two workers that train."""
+    settings = JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=Timeouts(verdict=0.0))
+    found = SimulatedJob(settings, 10_000)
+    found.calm(5)
+    assert found.state.versions.settled
+    return found
+
+
+def crash(job: SimulatedJob, node: str, crashes: int, version: int = 2, code: int = 1) -> None:
+    """A node's agent says that the process of a version crashed again."""
+    kind, _, node_id = node.partition("-")
+    messages.crash_report(
+        job.state,
+        CrashReport(
+            node=NodeRef(type=kind, id=int(node_id)),
+            incarnation=node.replace("-", ""),
+            version=version,
+            crashes=crashes,
+            code=code,
+            last_lines="Traceback\nValueError: no such layer\n",
+        ),
+    )
+    job.settle()
+
+
+def failure(job: SimulatedJob) -> str:
+    """Why the job failed; "" while it has not."""
+    outcome = job.state.outcome
+    return f"{outcome.reason}: {outcome.message}" if outcome else ""
+
+
+def prepare_recovery(job: SimulatedJob) -> None:
+    """A server is lost, and the next version has its number."""
+    job.kill(("ps", 0))
+    for _ in range(10):
+        for _ in job.everything():
+            change = job.state.versions.change
+            if change is not None and change.number == 2 and not change.ready:
+                return
+    raise AssertionError("no recovery was prepared")
+
+
+@pytest.mark.parametrize(("code", "fatal"), [(1, True), (139, False), (137, False)])
+def test_recovery_ends_when_its_budget_is_used_up(code: int, fatal: bool) -> None:
+    """Up to the budget nothing happens; then the node has failed as by its exit code: a fatal one fails the job with the
+    last line, others replace the node, also one that kills itself, at the budget's expense."""
+    it = job()
+    prepare_recovery(it)
+    for crashes in range(1, BUDGET + 1):
+        crash(it, "worker-0", crashes, code=code)
+    assert not failure(it)
+    crash(it, "worker-0", BUDGET + 1, code=code)
+
+    if not fatal:
+        assert not failure(it)
+        chief = it.state.chief
+        assert chief is not None
+        assert (chief.id, chief.relaunches) == (2, 1)
+    else:
+        assert "CriticalNodeFailed: worker-0 ended with FatalError (1): ValueError: no such layer" in failure(
+            it
+        )
+
+
+def test_migration_fails_and_training_goes_on() -> None:
+    """The plan says which process crashed, how often and why, long before its step times out; no node is lost."""
+    it = job()
+    it.submit("plan", ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)}))
+    whys = set()
+    for _ in range(20):
+        for _ in it.everything():
+            change = it.state.versions.change
+            if change is not None and change.number:
+                crash(it, "worker-1", BUDGET, version=change.number)
+                crash(it, "worker-1", BUDGET + 1, version=change.number, code=3)
+                assert it.state.plan is not None
+                whys.add((it.state.plan.reason, it.state.plan.message))
+    it.calm(5)
+
+    assert whys == {
+        (
+            "SwitchFailed",
+            "the process of worker-1 ended 4 times while it was prepared, with code 3: ValueError: no such layer",
+        )
+    }
+    assert it.plans["plan"].phase is Phase.FAILED
+    assert it.state.versions.settled
+    active = it.state.versions.active
+    assert active is not None
+    assert (active.number, active.ps) == (1, (0, 1))
+    assert {node.status for node in it.state.nodes.live("worker")} == {NodeStatus.RUNNING}
+
+
+def test_crashes_of_another_version_or_incarnation_do_not_count() -> None:
+    """What an agent says late, or one that was replaced says, changes nothing."""
+    it = job()
+    prepare_recovery(it)
+    crash(it, "worker-0", 99, version=7)
+    messages.crash_report(
+        it.state,
+        CrashReport(
+            node=NodeRef(type="worker", id=0),
+            incarnation="earlier",
+            version=2,
+            crashes=99,
+            code=1,
+            last_lines="",
+        ),
+    )
+    it.settle()
+    assert it.state.outcome is None
+    chief = it.state.chief
+    assert chief is not None
+    assert chief.id == 0
