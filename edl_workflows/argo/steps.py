@@ -127,8 +127,10 @@ def _reached(phases: Input, step: Input) -> str:
     """Running is also met by a job that has succeeded meanwhile: it has run. A later phase than Running is none."""
     text, number = phases.variable, step.variable
     named = f"{{{{={text} + ({text} contains 'Running' ? ',Succeeded' : '')}}}}"
-    trained = f"{{{{={number} == '' ? '' : ', status.progress.step > ' + string(int({number}) - 1)}}}}"
-    return f"status.phase in ({named}){trained}"
+    # Without a step to wait for the second term is one that always holds: an object has had a generation from the first.
+    key = f"{{{{={number} == '' ? 'metadata.generation' : 'status.progress.step'}}}}"
+    least = f"{{{{={number} == '' ? 0 : int({number}) - 1}}}}"
+    return f"status.phase in ({named}), {key} > {least}"
 
 
 def _missed(phases: Input) -> str:

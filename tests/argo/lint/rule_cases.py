@@ -250,6 +250,12 @@ DAGS = (
     Case("unknown-task", dag("name: a", "name: b, depends: c"), dag("name: a", "name: b, depends: a")),
     Case("unknown-task", dag("name: a", "name: b, dependencies: [c]"), dag("name: a", "name: b, dependencies: [a]"), "list"),
     Case("unknown-task", dag("name: a", target="b"), dag("name: a", target="a"), "target"),
+    Case(
+        "unknown-task",
+        template("containerSet: {containers: [{name: a, image: b, dependencies: [c]}]}"),
+        template("containerSet: {containers: [{name: a, image: b, dependencies: [c]}, {name: c, image: d}]}"),
+        "container",
+    ),
     Case("bad-depends", dag("name: a", "name: b, depends: 'a &&'"), dag("name: a", "name: b, depends: 'a && !a.Failed'")),
     Case("bad-depends", dag("name: a", "name: b, depends: '(a'"), dag("name: a", "name: b, depends: '(a)'"), "parentheses"),
     Case("bad-depends", dag("name: a", "name: b, depends: 'a and a'"), dag("name: a", "name: b, depends: a||a"), "word"),
@@ -295,6 +301,13 @@ PLACEHOLDERS = (
         dag("name: a", "name: b, depends: a, when: '{{tasks.a.outputs.result}} == 1'"),
         "output",
     ),
+    Case("unresolved-placeholder", dag("name: a", target="'{{workflow.parameters.x}}'"), dag("name: a", target="a"), "target"),
+    Case(
+        "unresolved-placeholder",
+        template(ECHO.format("{{workflow.outputs.parameters.a}}")),
+        template(f"outputs: {{parameters: [{{name: b, globalName: a, value: c}}]}}\n{ECHO.format('{{workflow.outputs.parameters.a}}')}"),
+        "global",
+    ),
     Case("unclosed-placeholder", template(ECHO.format("{{workflow.name}")), template(ECHO.format("{{workflow.name}}"))),
     Case(
         "retries-without-strategy",
@@ -327,6 +340,7 @@ OUTPUTS = (
         "resource",
     ),
     Case("bad-duration", template(f"{PRINT}\ntimeout: '30'"), template(f"{PRINT}\ntimeout: 30s")),
+    Case("bad-duration", template(f"{PRINT}\nactiveDeadlineSeconds: -1"), template(f"{PRINT}\nactiveDeadlineSeconds: 1"), "negative"),
     Case("bad-duration", template("suspend: {duration: 2d}"), template("suspend: {duration: '20'}"), "days"),
     Case(
         "composite-pending-timeout",

@@ -1,0 +1,42 @@
+"""All manifests that we make, as tests of several kinds take them."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_workflows.argo import catalog
+from edl_workflows.argo.serializer import to_manifest
+from edl_workflows.argo.step import Waiting
+from edl_workflows.argo.workflows import Options
+
+WAYS: tuple[Waiting, ...] = ("resource", "plugin")
+EXAMPLE = Path(__file__).parents[2] / "dags" / "argo" / "example_elastic_training.py"
+VALUES = {
+    "spec": "replicaSpecs: {worker: {replicas: 1}}\n",
+    "image": "train:1",
+    "evaluate": "evaluate $EDL_CHECKPOINT_URI",
+    "promote": "promote $EDL_CHECKPOINT_URI",
+}
+"""What the author of a schedule gives."""
+
+
+def products() -> list[Any]:
+    """A case for each product of the catalog and each way to wait, and for one of cluster scope: (name, options)."""
+    found = [
+        pytest.param(product.name, Options(way, parameters={} if product.usual else VALUES), id=f"{product.name}-{way}")
+        for product in catalog.PRODUCTS
+        for way in WAYS
+    ]
+    return [*found, pytest.param("elastic-train", Options("plugin", cluster_scope=True), id="elastic-train-cluster")]
+
+
+def example(way: Waiting) -> dict[str, Any]:
+    """The example pipeline as an Argo workflow."""
+    found = importlib.util.spec_from_file_location("argo_example", EXAMPLE)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return to_manifest(module.pipeline(way))

@@ -1,0 +1,55 @@
+"""Each manifest that `edl argo build` writes, compared with a file as data. Rewrite the files with --update-golden."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.argo import catalog
+from edl_workflows.argo.lint import check
+from edl_workflows.argo.serializer import to_yaml
+from edl_workflows.argo.step import Waiting
+from edl_workflows.argo.workflows import Options
+from tests.argo.templates import WAYS, example, products
+
+FILES = Path(__file__).parent / "golden"
+
+
+def _compare(case: str, manifests: list[dict[str, Any]], update: bool) -> None:
+    file = FILES / f"{case}.yaml"
+    if update:
+        file.write_text(to_yaml(manifests))
+
+    assert list(yaml.safe_load_all(file.read_text())) == manifests
+
+
+@pytest.mark.parametrize(("name", "options"), products())
+def test_products_are_as_recorded(
+    name: str, options: Options, request: pytest.FixtureRequest, update_golden: bool
+) -> None:
+    """What the catalog makes is what the file says, field by field: no normalising, so a lost field shows."""
+    case = request.node.callspec.id
+
+    _compare(case, catalog.build([name], options, "train"), update_golden)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_example_is_as_recorded(way: Waiting, update_golden: bool) -> None:
+    """The example pipeline too."""
+    _compare(f"example-elastic-training-{way}", [example(way)], update_golden)
+
+
+@pytest.mark.parametrize("file", sorted(FILES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_manifests_pass_our_own_linter(file: Path) -> None:
+    """We write nothing that we would blame others for."""
+    findings = [one for manifest in yaml.safe_load_all(file.read_text()) for one in check(manifest)]
+
+    assert [str(one) for one in findings if one.is_error] == []
+
+
+def test_every_file_has_its_test() -> None:
+    """No file is left over from a product that is no more."""
+    cases = {str(case.id) for case in products()} | {f"example-elastic-training-{way}" for way in WAYS}
+
+    assert {file.stem for file in FILES.glob("*.yaml")} == cases
