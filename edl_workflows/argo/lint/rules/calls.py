@@ -50,8 +50,9 @@ MISSPELT_ARGUMENT = Rule(
 NO_VALUE = Rule(
     "no-value",
     Severity.ERROR,
-    "An argument of a step, task or CronWorkflow has neither value nor valueFrom.",
-    "Give it a value.",
+    "An argument of a step, task or CronWorkflow has no value: a parameter neither value nor valueFrom, an artifact neither "
+    "from nor a place.",
+    "Give it one.",
 )
 NOT_IN_ENUM = Rule(
     "not-in-enum", Severity.ERROR, "A parameter's value is none of its `enum`.", "Use one of the list."
@@ -153,22 +154,29 @@ def _arguments(call: Call, template: Template) -> Iterator[Finding]:
             yield from _misspelt(call, kind, known, template)
 
 
+_PLACELESS = frozenset(
+    [
+        "name",
+        "path",
+        "mode",
+        "from",
+        "fromExpression",
+        "optional",
+        "recurseMode",
+        "archive",
+        "deleted",
+        "subPath",
+        "globalName",
+        "archiveLogs",
+    ]
+)
+"""Fields of an artifact that say nothing about where it lies."""
+
+
 def _needed(entry: Mapping[str, Any], kind: str) -> bool:
     if kind == "artifacts":
         # An input artifact may lie at a place of its own (s3, raw, …) instead of being passed.
-        bare = {
-            "name",
-            "path",
-            "mode",
-            "from",
-            "fromExpression",
-            "optional",
-            "recurseMode",
-            "archive",
-            "deleted",
-            "subPath",
-        }
-        return entry.get("optional") is not True and not entry.keys() - bare
+        return entry.get("optional") is not True and not entry.keys() - _PLACELESS
     return entry.get("value") is None and entry.get("valueFrom") is None and entry.get("default") is None
 
 
@@ -192,6 +200,14 @@ def _values(spec: Spec) -> Iterator[Finding]:
         for call in template.calls:
             for index, entry in maps(call.arguments.get("parameters")):
                 yield from _value((*call.path, "arguments", "parameters", index), entry, needed=True)
+            for index, entry in maps(call.arguments.get("artifacts")):
+                if (
+                    not entry.keys() - _PLACELESS
+                    and not entry.get("from")
+                    and not entry.get("fromExpression")
+                ):
+                    message = f"the artifact {text(entry.get('name'))!r} comes from nowhere"
+                    yield NO_VALUE.at((*call.path, "arguments", "artifacts", index), message)
 
 
 def _value(path: Path, entry: Mapping[str, Any], *, needed: bool) -> Iterator[Finding]:

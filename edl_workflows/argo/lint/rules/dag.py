@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from edl_workflows.argo.lint import cel
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
-from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, tags, text
+from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, maps, tags, text
 
 UNKNOWN_TASK = Rule(
     "unknown-task",
     Severity.ERROR,
-    "`depends`, `dependencies` or `target` names a task that the dag does not have.",
+    "`depends`, `dependencies` or `target` names a task that the dag does not have; or a container of a containerSet one "
+    "that the set does not have.",
     "Correct the name.",
 )
 BAD_DEPENDS = Rule(
@@ -215,4 +216,16 @@ def _ancestors(task: str, needs: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-CHECKS = (_depends, _awaited)
+def _containers(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        containers = maps(template.part("containerSet").get("containers"))
+        known = {text(container.get("name")) for _, container in containers}
+        for index, container in containers:
+            listed = container.get("dependencies")
+            for name in listed if isinstance(listed, list) else ():
+                if name not in known:
+                    path = (*template.path, "containerSet", "containers", index, "dependencies")
+                    yield UNKNOWN_TASK.at(path, f"there is no container {name!r}")
+
+
+CHECKS = (_depends, _awaited, _containers)

@@ -44,6 +44,9 @@ def _times(spec: Spec) -> Iterator[Finding]:
             found = value.get(steps[-1])
             if isinstance(found, str) and not has_tag(found) and not is_duration(found, bare=bare):
                 yield BAD_DURATION.at((*template.path, *steps), f"{found!r} is no length of time")
+        deadline = template.body.get("activeDeadlineSeconds")
+        if isinstance(deadline, int) and deadline < 0:
+            yield BAD_DURATION.at((*template.path, "activeDeadlineSeconds"), f"{deadline} is negative")
         if template.body.get("pendingTimeout") and template.type in COMPOSITE:
             yield PENDING_TIMEOUT.at((*template.path, "pendingTimeout"), f"{template} is a {template.type}")
 

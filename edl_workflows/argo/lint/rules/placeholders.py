@@ -18,6 +18,7 @@ from edl_workflows.argo.lint.workflow import (
     maps,
     names,
     tags,
+    text,
 )
 
 UNRESOLVED = Rule(
@@ -57,8 +58,9 @@ _EXPRESSION_INPUT = re.compile(
 def _all(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
         scope = _Scope(spec, template)
-        inner = {"steps", "dag"}
-        own = {key: value for key, value in template.body.items() if key not in inner}
+        own = {key: value for key, value in template.body.items() if key not in ("steps", "dag")}
+        if target := template.part("dag").get("target"):
+            own["dag"] = {"target": target}
         for tag, path in tags(own, template.path):
             yield from scope.check(tag, path, None)
         for call in template.calls:
@@ -150,10 +152,26 @@ class _Scope:
         word, _, name = rest.partition(".")
         if word not in _WORKFLOW:
             return _unknown("a workflow has no", word, list(_WORKFLOW))
+        if word == "outputs":
+            return self._global(name)
         if word != "parameters" or not name or name == "json" or self._spec.is_library:
             return None
         known = names(mapping(self._spec.body.get("arguments")).get("parameters"))
         return None if name in known else _unknown("the workflow has no parameter", name, known)
+
+    def _global(self, rest: str) -> tuple[str, str] | None:
+        kind, _, name = rest.partition(".")
+        known = [
+            text(output.get("globalName"))
+            for template in self._spec.templates
+            for _, output in (*template.outputs("parameters"), *template.outputs("artifacts"))
+        ]
+        foreign = any(
+            call.body.get("templateRef") for template in self._spec.templates for call in template.calls
+        )
+        if name in known or foreign or self._spec.is_library or any(map(has_tag, known)):
+            return None
+        return _unknown(f"no template has an output {kind[:-1]} with the globalName", name, known)
 
     def _item(self, _root: str, rest: str, call: Call | None) -> tuple[str, str] | None:
         if call is None or not call.loops:
