@@ -127,6 +127,9 @@ Quantity = Annotated[
 ]
 """A non-negative Kubernetes quantity, kept as the user wrote it."""
 
+Count = Annotated[int, Field(ge=0, le=10_000)]
+"""Nodes of a role."""
+
 _OPEN: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 _TEMPLATE_METADATA = _OPEN | {"properties": {"labels": _STRINGS, "annotations": _STRINGS}}

@@ -8,12 +8,14 @@ The mapping is a JSON file, ``{"<host>:<port>": "127.0.0.1:<host port>"}``, repl
 path stands in ``EDL_SERVICE_MAP``.
 """
 
-import json
 import os
 import re
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.protocol.message import problems
 
 SERVICE_MAP_VARIABLE = "EDL_SERVICE_MAP"
 PORT_VARIABLE_PREFIX = "EDL_PORT_"
@@ -24,6 +26,7 @@ _AUTHORITY = re.compile(
     r"^(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<host>[^/:]+):(?P<port>\d+)(?P<rest>/.*)?$", re.IGNORECASE
 )
 _ZONE = ".cluster.local"
+_MAP = TypeAdapter(dict[str, str])
 
 
 def resolve(address: str) -> str:
@@ -34,6 +37,9 @@ def resolve(address: str) -> str:
 
     Returns:
         The rewritten address; `address` itself outside the embedded cluster, or if the cluster doesn't know it (yet).
+
+    Raises:
+        InvalidError: the map can't be read.
     """
     path = os.environ.get(SERVICE_MAP_VARIABLE)
     match = _AUTHORITY.match(address) if path else None
@@ -62,7 +68,7 @@ def listen(port: int) -> tuple[str, int]:
     """Host and port to bind for a container's port: all interfaces on a real cluster, the assigned one on the embedded.
 
     Raises:
-        InvalidError: in the embedded cluster, the pod declares no such port.
+        InvalidError: in the embedded cluster, the pod declares no such port, or its variable is no port.
     """
     if SERVICE_MAP_VARIABLE not in os.environ:
         return "0.0.0.0", port  # noqa: S104 - a pod's own interface; who may reach it is the cluster's business
@@ -71,15 +77,25 @@ def listen(port: int) -> tuple[str, int]:
         raise InvalidError(
             f"port {port} is not among the pod's ports; add it to ports[].containerPort of the container"
         )
+    if not (assigned.isascii() and assigned.isdigit()):
+        raise InvalidError(
+            f"{PORT_VARIABLE_PREFIX}{port}={assigned}: is no port; leave it to the embedded cluster"
+        )
     return "127.0.0.1", int(assigned)
 
 
 def _load(path: str) -> dict[str, str]:
     # Read at each call: it is small, local, and the cluster may have changed it.
     try:
-        table: dict[str, str] = json.loads(Path(path).read_text(encoding="utf-8"))
+        return _MAP.validate_json(Path(path).read_bytes())
     except FileNotFoundError as error:
         raise InvalidError(
             f"{SERVICE_MAP_VARIABLE}={path}: no such file; the embedded cluster is gone"
         ) from error
-    return table
+    except OSError as error:
+        raise InvalidError(f"{SERVICE_MAP_VARIABLE}={path}: can't be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise InvalidError(
+            f"{SERVICE_MAP_VARIABLE}={path}: is no map of addresses ({problems(error)[0]}); the embedded cluster sets the "
+            "variable and writes the file: leave both to it"
+        ) from error

@@ -11,6 +11,7 @@ from edl_workflows.jobs.elastic_job import validation
 from edl_workflows.jobs.objects import (
     FINAL_PHASES,
     Condition,
+    Count,
     Model,
     PodTemplate,
     Quantity,
@@ -78,7 +79,7 @@ class ReplicaSpec(Model):
         batch_scheduler: gang scheduler that places the pods.
     """
 
-    replicas: int = Field(default=0, ge=0, le=10_000)
+    replicas: Count = 0
     template: PodTemplate = Field(default_factory=dict)
     restart_policy: Literal["Always", "OnFailure", "Never", "ExitCode"] = "Never"
     restart_count: int = Field(default=3, ge=0, le=100)

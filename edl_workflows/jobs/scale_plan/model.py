@@ -12,6 +12,7 @@ from edl_workflows.jobs.objects import (
     FINAL_PHASES,
     NO_PHASE,
     Condition,
+    Count,
     Model,
     Quantity,
     Resource,
@@ -69,7 +70,7 @@ class ReplicaResourceSpec(Model):
         resource: size of nodes made from now on.
     """
 
-    replicas: int | None = Field(default=None, ge=0, le=10_000)
+    replicas: Count | None = None
     resource: NodeResource = Field(default_factory=NodeResource)
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from edl_workflows.jobs import names
+from edl_workflows.jobs.objects import Count
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSpec
 from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
@@ -76,7 +77,7 @@ class JobDocument:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    counts: dict[str, int]
+    counts: dict[str, Count]
     sizes: dict[str, NodeResource] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
     next_ids: dict[str, int] = field(default_factory=dict)

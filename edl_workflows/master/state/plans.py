@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from edl_workflows.jobs import names
+from edl_workflows.jobs.objects import Count
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.protocol.cluster import CheckpointRef
 
@@ -67,7 +68,7 @@ class PlanRun:
     begun: bool = False
     steps: tuple[StepRecord, ...] = ()
     checkpoint: CheckpointRef | None = None
-    old_counts: dict[str, int] = field(default_factory=dict)
+    old_counts: dict[str, Count] = field(default_factory=dict)
     old_sizes: dict[str, NodeResource] = field(default_factory=dict)
     number: int = 0
     broken: str = ""

@@ -68,6 +68,7 @@ def test_an_untouched_state_is_taken_on(tmp_path: Path) -> None:
         pytest.param(edited(("format",), 2), "format: it is 2, this version reads 1", id="newer format"),
         pytest.param(edited(("future",), 1), "future: Unexpected", id="unknown field"),
         pytest.param(edited(("counts",), {"worker": "x"}), "counts.worker: ", id="count is text"),
+        pytest.param(edited(("counts",), {"worker": 10**6}), "counts.worker: .* 10000", id="endless count"),
         pytest.param(edited(("nodes", 0, "type"), "driver"), "nodes.0.type: ", id="unknown node type"),
         pytest.param(edited(("nodes", 0, "id"), -1), "nodes.0.id: ", id="negative node id"),
         pytest.param(edited((*SEQUENCE, "cursor"), 99), "cursor 99 of epoch 1: there are 10", id="cursor beyond"),

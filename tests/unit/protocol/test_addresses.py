@@ -52,6 +52,38 @@ def test_a_change_of_the_map_is_seen(embedded: Path) -> None:
     assert addresses.resolve("ps-0:2222") == "127.0.0.1:31007"
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"", "is no map of addresses (the document: Invalid JSON"),
+        (b"{", "is no map of addresses (the document: Invalid JSON"),
+        (b"\xff", "is no map of addresses (the document: Invalid JSON"),
+        (b"[]", "is no map of addresses (the document: Input should be an object"),
+        (b'{"ps-0.jobs.svc:2222": 31000}', "(ps-0.jobs.svc:2222: Input should be a valid string"),
+        (None, "can't be read: Is a directory"),
+    ],
+)
+def test_a_broken_map_is_named(embedded: Path, text: bytes | None, says: str) -> None:
+    """One clear error with variable, file and what is wrong in it."""
+    embedded.unlink()
+    if text is None:
+        embedded.mkdir()
+    else:
+        embedded.write_bytes(text)
+    with pytest.raises(InvalidError) as refused:
+        addresses.resolve("ps-0:2222")
+    assert str(refused.value).startswith(f"{addresses.SERVICE_MAP_VARIABLE}={embedded}: ")
+    assert says in str(refused.value)
+
+
+@pytest.mark.usefixtures("embedded")
+def test_a_broken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable and its value."""
+    monkeypatch.setenv(f"{addresses.PORT_VARIABLE_PREFIX}2222", "many")
+    with pytest.raises(InvalidError, match="EDL_PORT_2222=many: is no port"):
+        addresses.listen(2222)
+
+
 @pytest.mark.usefixtures("embedded")
 def test_listening() -> None:
     """A server binds the port that it was assigned; one that the pod never declared is an error that says what to do."""
