@@ -44,7 +44,9 @@ def run(
     metrics_host: Annotated[
         str, typer.Option(help="Address of /healthz, /readyz and /metrics; in a pod 0.0.0.0, for its probes.")
     ] = "127.0.0.1",
-    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Their port; 0 for none.")] = names.CONTROLLER_PORT,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Their port; 0 for none.")
+    ] = names.CONTROLLER_PORT,
     master_image: Annotated[
         str | None,
         typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
@@ -87,7 +89,7 @@ def run(
 
 def _template(path: Path) -> dict[str, Any]:
     from edl_workflows.exceptions import InvalidError, ManifestError
-    from edl_workflows.jobs.elastic_job import validation
+    from edl_workflows.jobs import checks
     from edl_workflows.stages import manifest
 
     try:
@@ -97,6 +99,6 @@ def _template(path: Path) -> dict[str, Any]:
     template = manifest.values(text, str(path))
     if not isinstance(template, dict):
         raise InvalidError(f"{path}: a pod template is a map with metadata and spec, this is a list")
-    if problems := list(validation.template(names.MASTER_TYPE, template)):
+    if problems := list(checks.template(template, partial=True)):
         raise ManifestError(f"pod template {path}", problems)
     return template

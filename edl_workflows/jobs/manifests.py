@@ -33,20 +33,27 @@ def owner_reference(owner: Resource, *, controller: bool = True) -> dict[str, An
     return reference | {"controller": True, "blockOwnerDeletion": True} if controller else reference
 
 
-def child(
+def owned(
     api_version: str, kind: str, name: str, owner: Resource, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The head of a child's manifest: in its owner's namespace, owned by it, labelled with its name."""
+    """The head of a child's manifest: in its owner's namespace, and owned by it."""
     return {
         "apiVersion": api_version,
         "kind": kind,
         "metadata": {
             "name": name,
             "namespace": owner.metadata.namespace or "default",
-            "labels": {names.APP_LABEL: names.APP_VALUE, names.JOB_LABEL: owner.metadata.name, **labels},
+            "labels": {names.APP_LABEL: names.APP_VALUE, **labels},
             "ownerReferences": [owner_reference(owner)],
         },
     }
+
+
+def child(
+    api_version: str, kind: str, name: str, owner: Resource, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """As `owned`, of an ElasticJob: labelled with its name."""
+    return owned(api_version, kind, name, owner, {names.JOB_LABEL: owner.metadata.name, **labels})
 
 
 def name_of(manifest: Manifest) -> str:

@@ -1,0 +1,119 @@
+"""What is checked of every job kind alike: its name, and the parts of its pod templates that the pods are built on.
+
+Paths are relative to the checked value. Pure functions that return problems; the models raise them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from edl_workflows.exceptions import Problem
+from edl_workflows.jobs.objects import DNS_LABEL, Metadata, parse_quantity
+
+_GENERATED_SUFFIX = 5  # characters that the API server appends to generateName
+
+MAX_LEVELS = 64
+"""Of maps and lists in a pod template."""
+
+
+def job_name(metadata: Metadata, limit: int) -> list[Problem]:
+    """A job's name becomes part of its services' names and a label's value.
+
+    Args:
+        metadata: the job's.
+        limit: characters that the services' names leave for it.
+    """
+    if metadata.name:
+        return _name_fits("metadata.name", metadata.name, limit)
+    if metadata.generate_name:
+        shorter = limit - _GENERATED_SUFFIX
+        return _name_fits("metadata.generateName", metadata.generate_name, shorter, whole=False)
+    return [Problem("metadata.name", "required field is missing (or metadata.generateName)")]
+
+
+def _name_fits(path: str, value: str, limit: int, *, whole: bool = True) -> list[Problem]:
+    problems = []
+    if len(value) > limit:
+        reason = "the names of the job's services add to it, and hold 63"
+        problems.append(Problem(path, f"has {len(value)} characters, at most {limit} are possible: {reason}"))
+    if not DNS_LABEL.match(value if whole else value + "x"):
+        problems.append(
+            Problem(path, f"{value!r} must be lower-case letters, digits and '-', beginning with a letter")
+        )
+    return problems
+
+
+def _nested_too_deep(value: object) -> bool:
+    """Whether a value has more levels than whoever copies or writes it can follow. No pod has a third of them."""
+    level = [value]
+    for _ in range(MAX_LEVELS):
+        level = [
+            below
+            for one in level
+            for below in (one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ())
+        ]
+        if not level:
+            return False
+    return True
+
+
+def template(template: Mapping[str, Any], *, partial: bool = False) -> Iterator[Problem]:
+    """The problems of a role's pod template, by their paths in it.
+
+    Args:
+        template: a PodTemplateSpec.
+        partial: the controller has containers and an image of its own for the role.
+    """
+    if _nested_too_deep(template):
+        yield Problem("spec", f"is nested deeper than {MAX_LEVELS} levels")
+        return
+    for part in ("metadata", "spec"):
+        if not isinstance(template.get(part) or {}, Mapping):
+            yield Problem(part, "must be a map")
+            return
+    for part in ("labels", "annotations"):
+        values = (template.get("metadata") or {}).get(part) or {}
+        if not isinstance(values, Mapping) or not all(isinstance(value, str) for value in values.values()):
+            yield Problem(
+                f"metadata.{part}", "must be a map of strings; write numbers and booleans in quotes"
+            )
+    containers = (template.get("spec") or {}).get("containers")
+    if not containers and partial:
+        return
+    if not isinstance(containers, list) or not containers:
+        yield Problem("spec.containers", "at least one container is needed")
+        return
+    for index, container in enumerate(containers):
+        path = f"spec.containers.{index}"
+        if not isinstance(container, Mapping):
+            yield Problem(path, "must be a map")
+            continue
+        yield from (
+            Problem(f"{path}.{p.path}", p.message)
+            for p in _container(container, ("name",) if partial else ("name", "image"))
+        )
+
+
+def _container(container: Mapping[str, Any], required: Sequence[str]) -> Iterator[Problem]:
+    for field in required:
+        if not isinstance(container.get(field), str) or not container[field]:
+            yield Problem(field, "required field is missing")
+    variables = container.get("env") or []
+    if not isinstance(variables, list) or not all(
+        isinstance(v, Mapping) and v.get("name") for v in variables
+    ):
+        yield Problem("env", "must be a list of variables, each with a name")
+    yield from _resources(container)
+
+
+def _resources(container: Mapping[str, Any]) -> Iterator[Problem]:
+    resources = container.get("resources") or {}
+    for part in ("requests", "limits"):
+        amounts = resources.get(part) or {} if isinstance(resources, Mapping) else None
+        if not isinstance(amounts, Mapping):
+            yield Problem(f"resources.{part}", "must be a map of quantities")
+            continue
+        for resource, amount in amounts.items():
+            try:
+                parse_quantity(str(amount))
+            except ValueError as error:
+                yield Problem(f"resources.{part}.{resource}", str(error))
