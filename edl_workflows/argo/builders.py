@@ -87,9 +87,9 @@ def collect(waiting: Waiting) -> StageTemplate:
     return template(steps.collect(), waiting)
 
 
-def look(waiting: Waiting) -> StageTemplate:
-    """See `steps.look`."""
-    return template(steps.look(), waiting)
+def cancel(waiting: Waiting) -> StageTemplate:
+    """See `steps.cancel`."""
+    return template(steps.cancel(), waiting)
 
 
 def scale(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
@@ -123,6 +123,6 @@ def delete(waiting: Waiting) -> StageTemplate:
 
 
 BUILDERS = (
-    submit, wait_for_job, wait_for_plan, collect, look, scale, checkpoint, migrate_ps, suspend, resume, delete,
+    submit, wait_for_job, wait_for_plan, collect, cancel, scale, checkpoint, migrate_ps, suspend, resume, delete,
 )  # fmt: skip
 """All of them: each takes `waiting` and has defaults for the rest."""

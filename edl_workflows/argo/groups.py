@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hera.shared.serialization import MISSING
-from hera.workflows import DAG, Parameter, Step, Steps, models
+from hera.workflows import DAG, Parameter, Steps, models
 
 from edl_workflows.argo import builders, steps
 from edl_workflows.argo.outputs import PARAMETERS
@@ -60,40 +60,25 @@ def checkpoint_migrate_restart(waiting: Waiting, name: str = "checkpoint-migrate
     return dag
 
 
-POLICY = Input(
-    "policy", "What becomes of a job that has not ended: delete, suspend or keep.", default="delete"
-)
+POLICY = next(one for one in steps.cancel().inputs if one.name == "policy")
 STATUS = Input("status", "The workflow's status: after a success nothing is done.")
 
 
 def clean_up(waiting: Waiting, name: str = "clean-up") -> Steps:
-    """An exit handler: ends a job that still goes on although its workflow failed or was stopped.
+    """An exit handler: ends the workflow's job that still goes on although the workflow failed or was stopped.
 
-    A job that has ended stays, so that it can be looked at. Argo runs no exit handler of a workflow that is terminated or
+    A job that has ended stays, so that it can be looked at, and one that is another's is never touched. Argo runs no exit handler of a workflow that is terminated or
     deleted.
 
     Args:
         waiting: how the steps wait.
         name: of the template; its inputs are ``name`` (the job's), ``policy`` and ``status``.
     """
-    unfinished = f"{name}-unfinished"
-    look, delete, suspend = builders.look(waiting), builders.delete(waiting), builders.suspend(waiting)
-    job = {steps.NAME.name: steps.NAME.tag}
-    with Steps(name=unfinished, inputs=[parameter(steps.NAME), parameter(POLICY)]) as inner:
-        look(name="look", arguments=job)
-        with inner.parallel():
-            delete(name="delete", arguments=job, when=_unended("delete"))
-            suspend(name="suspend", arguments=job, when=_unended("suspend"))
+    cancel = builders.cancel(waiting)
     with Steps(name=name, inputs=[parameter(one) for one in (steps.NAME, POLICY, STATUS)]) as handler:
-        Step(
-            name="unfinished",
-            template=inner,
-            arguments={**job, POLICY.name: POLICY.tag},
+        cancel(
+            name="cancel",
+            arguments={steps.NAME.name: steps.NAME.tag, POLICY.name: POLICY.tag},
             when=f"{STATUS.tag} != Succeeded && {POLICY.tag} != keep",
         )
     return handler
-
-
-def _unended(policy: str) -> str:
-    phase = "steps.look.outputs.parameters.phase"
-    return f"{{{{={phase} not in ['', 'Succeeded', 'Failed'] && {POLICY.variable} == '{policy}'}}}}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from edl_workflows.argo.manifest_text import manifest_text
 from edl_workflows.argo.outputs import PARAMETERS
-from edl_workflows.argo.step import Action, Apply, Change, Get, Input, Remove, Step, parameters
+from edl_workflows.argo.step import Action, Apply, Cancel, Change, Get, Input, Remove, Step, parameters
 from edl_workflows.exceptions import InvalidError
 
 LOST_POD_RETRIES = 5
@@ -45,6 +45,8 @@ def resource_templates(step: Step) -> list[dict[str, Any]]:
         )
     if isinstance(step.action, Change):
         return _change(step, step.action)
+    if isinstance(step.action, Cancel):
+        return _cancel(step, step.action)
     return [_template(step.name, step.action, step.inputs, _outputs(step.outputs))]
 
 
@@ -73,7 +75,7 @@ def _resource(action: Action) -> dict[str, Any]:
             flags = ["--server-side", "--field-manager=argo-{{workflow.uid}}"]
             verb: dict[str, Any] = {"action": "apply", "flags": flags}
         case Get():
-            verb = {"action": "get"} | ({"flags": ["--ignore-not-found"]} if action.may_be_absent else {})
+            verb = {"action": "get"}
         case Change():
             verb = {"action": "patch", "mergeStrategy": "merge"}
         case Remove():
@@ -124,6 +126,42 @@ def _change(step: Step, action: Change) -> list[dict[str, Any]]:
         _template(patch, action, step.inputs, generation),
         _template(wait, look, (*step.inputs, GENERATION), _outputs(step.outputs)),
     ]
+
+
+def _cancel(step: Step, action: Cancel) -> list[dict[str, Any]]:
+    """Look whose job it is and what it is doing; only then delete or suspend it."""
+    look, delete, suspend = (f"{step.name}-{verb}" for verb in ("look", "delete", "suspend"))
+    inputs = tuple(one for one in step.inputs if one != action.policy)
+    looking = _template(
+        look,
+        Get(action.manifest),
+        inputs,
+        [{"name": "phase", "valueFrom": {"jqFilter": action.phase, "default": ""}}],
+    )
+    looking["resource"]["flags"] = ["--ignore-not-found"]
+    held = {**action.manifest, "spec": {"suspend": True}}
+    return [
+        {
+            "name": step.name,
+            "inputs": {"parameters": parameters(step.inputs)},
+            "steps": [
+                [_call(look, inputs)],
+                [
+                    {**_call(verb, inputs), "when": _unended(look, action.policy, policy)}
+                    for verb, policy in ((delete, "delete"), (suspend, "suspend"))
+                ],
+            ],
+            "outputs": {"parameters": _outputs(step.outputs)},
+        },
+        looking,
+        _template(delete, Remove(action.manifest), inputs, []),
+        _template(suspend, Change(held, "", ""), inputs, []),
+    ]
+
+
+def _unended(look: str, policy: Input, wanted: str) -> str:
+    phase = f"steps['{look}'].outputs.parameters.phase"
+    return f"{{{{={phase} not in ['', 'Succeeded', 'Failed'] && {policy.variable} == '{wanted}'}}}}"
 
 
 def _call(name: str, inputs: tuple[Input, ...], more: Mapping[str, str] | None = None) -> dict[str, Any]:

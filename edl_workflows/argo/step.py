@@ -62,13 +62,11 @@ class Get:
     Attributes:
         manifest: which object.
         success, failure: as of `Apply`.
-        may_be_absent: an absent one has empty outputs; else it fails the step.
     """
 
     manifest: Mapping[str, Any]
     success: str = ""
     failure: str = ""
-    may_be_absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,22 @@ class Remove:
     manifest: Mapping[str, Any]
 
 
-Action = Apply | Get | Change | Remove
+@dataclass(frozen=True)
+class Cancel:
+    """End the workflow's own job if it still goes on.
+
+    Attributes:
+        manifest: which object.
+        phase: jq filter that gives its phase, or nothing where it is another's.
+        policy: the input that says delete, suspend or keep.
+    """
+
+    manifest: Mapping[str, Any]
+    phase: str
+    policy: Input
+
+
+Action = Apply | Get | Change | Remove | Cancel
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from typing import Any
 
 from edl_workflows.argo.manifest_text import Tag
 from edl_workflows.argo.resource_template import JQ
-from edl_workflows.argo.step import Apply, Change, Get, Input, Remove, Step
+from edl_workflows.argo.step import Apply, Cancel, Change, Get, Input, Remove, Step
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
-from edl_workflows.jobs.view import JobPhase
+from edl_workflows.stages.cancel import CANCEL
 from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
 from edl_workflows.stages.delete import DELETE
@@ -30,6 +30,8 @@ STEP_TIMEOUT = Input(
     "step-timeout-seconds", "Limit of each step of the change, in seconds.", "integer", "600"
 )
 
+OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
+"""How the marks of all that the workflow makes begin, whichever way it waits."""
 _STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
 """The node's name without the numbers of its attempts: the same in each."""
 
@@ -168,17 +170,22 @@ def collect() -> Step:
     )
 
 
-def look() -> Step:
-    """What a job is doing now, whatever it is: an empty phase says that there is none."""
-    phases = f"[{','.join(JobPhase)}]"
+def cancel() -> Step:
+    """End a job that the workflow made and that still goes on; any other is left alone. For exit handlers."""
+    owner = f"{OWNER}/"
+    policy = Input("policy", "What becomes of it: delete, suspend or keep.", default="delete")
+    mark = f'(.metadata.annotations["{OWNER_ANNOTATION}"] // "" | startswith("{owner}"))'
     return Step(
-        "look",
-        WAIT.name,
-        (NAME, timeout("5m")),
-        {"name": NAME.tag, "namespace": NAMESPACE, "phases": phases},
-        Get(_object(ELASTIC_JOB, NAME), may_be_absent=True),
-        JOB_OUTPUTS,
-        wait=False,
+        "cancel",
+        CANCEL.name,
+        (NAME, policy, timeout("15m")),
+        {"name": NAME.tag, "namespace": NAMESPACE, "owner": owner, "action": policy.tag},
+        Cancel(
+            _object(ELASTIC_JOB, NAME),
+            f'if {mark} then .status.phase // "Pending" else "" end',
+            policy,
+        ),
+        GONE_OUTPUTS,
         on_cancel="keep",
     )
 
@@ -312,8 +319,7 @@ def _object(
     """
     metadata: dict[str, Any] = {"name": name, "namespace": Tag(NAMESPACE)}
     if owned if marked is None else marked:
-        owner = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
-        metadata["annotations"] = {OWNER_ANNOTATION: Tag(f"{owner}/{{{{={_STEP_PATH}}}}}")}
+        metadata["annotations"] = {OWNER_ANNOTATION: Tag(f"{OWNER}/{{{{={_STEP_PATH}}}}}")}
     if owned:
         # Not its controller: the job's own controller is that of its children, and finalizers are nobody's business here.
         metadata["ownerReferences"] = [

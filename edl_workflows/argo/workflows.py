@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from hera.shared.serialization import MISSING
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Env, Parameter, WorkflowTemplate, models
@@ -12,6 +12,7 @@ from edl_workflows.argo.groups import output, outputs_of
 from edl_workflows.argo.serializer import to_manifest
 from edl_workflows.argo.step import Waiting
 from edl_workflows.jobs import names
+from edl_workflows.stages.ownership import CancelAction
 
 ACCOUNT = "edl-argo"
 """Service account of the steps' pods; `access` makes it with the rights that they need."""
@@ -34,6 +35,8 @@ CLEAN_UP = Parameter(
     enum=["delete", "suspend", "keep"],
     description="What becomes of a job that has not ended when the workflow fails or is stopped.",
 )
+ON_CANCEL = cast("CancelAction", "{{workflow.parameters.clean-up}}")
+"""A text for Argo to fill in, in the place of one of the actions."""
 JOB = Parameter(name="job", description="Name of the ElasticJob to change.")
 STEP_TIMEOUT = Parameter(
     name=steps.STEP_TIMEOUT.name, value=steps.STEP_TIMEOUT.default, description=steps.STEP_TIMEOUT.description
@@ -111,7 +114,8 @@ def elastic_train(options: Options) -> dict[str, Any]:
     parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP]
     with _workflow(options, "elastic-train", parameters, description, hooks=on_exit()) as workflow:
         groups.clean_up(options.waiting)
-        submit, collect = builders.submit(options.waiting), builders.collect(options.waiting)
+        submit = builders.submit(options.waiting, on_cancel=ON_CANCEL)
+        collect = builders.collect(options.waiting)
         with DAG(name="main", outputs=outputs_of("collect")):
             submitted: Any = submit(arguments={"name": JOB_NAME, "spec": tag(SPEC), "timeout": tag(TIMEOUT)})
             submitted >> collect(arguments={"name": output(submitted, "name")})
@@ -159,7 +163,7 @@ def elastic_retrain(options: Options) -> dict[str, Any]:
     parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP, IMAGE, EVALUATE, METRIC, MINIMUM, PROMOTE, POD]
     with _workflow(options, RETRAIN, parameters, description, hooks=on_exit()) as workflow:
         groups.clean_up(options.waiting)
-        train, command = builders.submit(options.waiting), _command()
+        train, command = builders.submit(options.waiting, on_cancel=ON_CANCEL), _command()
         metrics = "tasks.evaluate.outputs.result"
         with DAG(
             name="main",

@@ -186,8 +186,8 @@ CALLS = (
     ),
     Case(
         "one-target",
-        steps("name: a\ntemplate: print\ntemplateRef: {name: x, template: y}", PRINTER),
-        steps("name: a\ntemplateRef: {name: x, template: y}", PRINTER),
+        steps("name: a\ntemplate: print\ntemplateRef: {name: other, template: one}", PRINTER),
+        steps("name: a\ntemplateRef: {name: other, template: one}", PRINTER),
     ),
     Case("one-target", steps("name: a", PRINTER), steps("name: a\ntemplate: print", PRINTER), "none"),
     Case(
@@ -203,8 +203,8 @@ CALLS = (
     ),
     Case(
         "misspelt-argument",
-        steps("name: a\ntemplate: show\narguments: {parameters: [{name: texts, value: x}]}", SHOW.replace("text}", "text, default: y}")),
-        steps("name: a\ntemplate: show\narguments: {parameters: [{name: text, value: x}]}", SHOW.replace("text}", "text, default: y}")),
+        steps("name: a\ntemplate: show\narguments: {parameters: [{name: texts, value: x}]}", SHOW.replace("text}", "text, default: z}")),
+        steps("name: a\ntemplate: show\narguments: {parameters: [{name: text, value: x}]}", SHOW.replace("text}", "text, default: z}")),
     ),
     Case(
         "no-value",
