@@ -1,0 +1,312 @@
+"""`edl install` on a real cluster: accepted, running with the least rights, and useful to those whom it gives rights."""
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.exceptions import ForbiddenError, InvalidError, StageTimeoutError
+from edl_workflows.install import rbac
+from edl_workflows.install.manifests import installation
+from edl_workflows.install.options import InstallOptions, Part
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube import client, events, resources, transport
+from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.resources import Object
+from edl_workflows.stages import driver, ownership
+from edl_workflows.stages.delete import DELETE, DeleteRequest
+from edl_workflows.stages.goals import Failed, GoneGoal, Handle
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
+from edl_workflows.stages.scale import SCALE, ScaleRequest
+from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from tests.cluster.bed.bed import Bed
+from tests.cluster.bed.wait import until
+from tests.cluster.installed import Installed, apply, installed, job, make_namespace
+from tests.e2e.submitted import SubmittedJob
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def here(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster) -> Iterator[Installed]:
+    """One installation for all tests here."""
+    failed = request.session.testsfailed
+    with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}") as running:
+        running.wait_ready()
+        yield running
+        if request.session.testsfailed > failed:
+            print(running.explain())
+
+
+@pytest.fixture(scope="module")
+def pipeline(here: Installed) -> Cluster:
+    """A pipeline's account, with no more than `edl-pipeline`."""
+    return here.account("pipeline", rbac.PIPELINE)
+
+
+@pytest.mark.parametrize("jobs_namespace", ["", "jobs"])
+def test_every_object_is_accepted_strictly(bed: Bed, cluster: Cluster, jobs_namespace: str) -> None:
+    """The API server takes every manifest as it is printed, with no unknown field."""
+    own = f"test-{uuid.uuid4().hex[:6]}"
+    where = f"{own}-{jobs_namespace}" if jobs_namespace else ""
+    options = InstallOptions("registry.example/edl:1", own, where, parts=frozenset(Part))
+    made = [name for name in (own, where) if name]
+    try:
+        for name in made:
+            make_namespace(cluster, name, {})
+        apply(bed, installation(options), "--dry-run=server")
+    finally:
+        for name in made:
+            client.delete(cluster, resources.NAMESPACES, name)
+
+
+def test_both_replicas_are_ready_and_one_leads(here: Installed) -> None:
+    """In a namespace that admits restricted pods only, both replicas become ready and one of them takes the Lease."""
+    pods = here.pods()
+
+    assert len(pods) == 2
+    assert all(pod["status"]["phase"] == "Running" for pod in pods)
+    until(lambda: here.leader() in [pod["metadata"]["name"] for pod in pods], "one of the pods leads")
+
+
+def test_a_pipelines_job_runs_to_its_end(here: Installed, pipeline: Cluster) -> None:
+    """A job that an ordinary account submits gets its master and its workers, and succeeds."""
+    submitted = SubmittedJob.submit(pipeline, job(here.bed, "ends", "pass"))
+
+    submitted.wait_phase(JobPhase.SUCCEEDED, seconds=90)
+
+
+def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> None:
+    """The leader's pod is killed while a job is suspended: the other replica carries on, a job that was submitted meanwhile
+    runs, and events that the first leader told are counted up, not told twice."""
+    first = SubmittedJob.submit(pipeline, job(here.bed, "before"))
+    first.wait_phase(JobPhase.RUNNING, seconds=90)
+    first.run(SUSPEND, SuspendRequest(name=first.name), 90)
+    first.run(RESUME, ResumeRequest(name=first.name), 90)
+    leader = here.leader()
+
+    client.delete(
+        here.cluster, resources.PODS, leader, here.options.namespace, DeleteOptions(grace_seconds=0)
+    )
+    second = SubmittedJob.submit(pipeline, job(here.bed, "meanwhile"))
+
+    second.wait_phase(JobPhase.RUNNING, seconds=120)
+    first.run(SUSPEND, SuspendRequest(name=first.name), 90)
+    assert here.leader() not in ("", leader)
+    here.wait_ready()
+    assert len(here.pods()) == 2
+    told = client.get(here.cluster, resources.ELASTIC_JOBS, first.name)
+    until(lambda: _counts(here.cluster, told).get("JobSuspended") == 2, "the event is counted up")
+    for one in (first, second):
+        one.run(DELETE, DeleteRequest(name=one.name), 90)
+
+
+def _counts(cluster: Cluster, obj: Object) -> dict[str, int]:
+    """How often each reason was told, where it was told by one Event."""
+    return {event["reason"]: event["count"] for event in events.of_object(cluster, obj)}
+
+
+def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline: Cluster) -> None:
+    """With `edl-pipeline` alone a job is scaled, edited, asked for a migration, suspended, and a plan is taken over by the
+    next attempt and withdrawn."""
+    lives = SubmittedJob.submit(pipeline, job(here.bed, "lives", roles=("ps", "worker")))
+    lives.wait_phase(JobPhase.RUNNING, seconds=90)
+    two = ScaleRequest(job=lives.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
+    lives.run(SCALE, two, 90)
+    assert len(lives.pods("worker")) == 2
+
+    # Stage migrate-ps looks for the server of a rank among the pods.
+    with pytest.raises(InvalidError, match="no parameter server of this rank"):
+        lives.run(MIGRATE_PS, MigratePsRequest(job=lives.name, migrate={7: NodeResource(cpu="1")}))
+    _edit_replicas(pipeline, lives.name, "worker", 3)
+    lives.until(lambda: len(lives.pods("worker")) == 3 or None, 90, "an edit of the spec is carried out")
+    lives.run(SUSPEND, SuspendRequest(name=lives.name), 90)
+
+    # Nothing is carried out in a suspended job: the plan waits.
+    owner = "tests/cluster/scale"
+    begun = SCALE.begin(pipeline, two, Identity(owner))
+    taken = SCALE.begin(pipeline, two, Identity(owner, attempt="2"))
+    assert (taken.uid, taken.attempt) == (begun.uid, "2")
+    assert ownership.cancel(pipeline, taken)
+    assert client.find(pipeline, resources.SCALE_PLANS, taken.name) is None
+    lives.run(DELETE, DeleteRequest(name=lives.name), 90)
+
+
+def _edit_replicas(cluster: Cluster, name: str, role: str, replicas: int) -> None:
+    body = {"spec": {"replicaSpecs": {role: {"replicas": replicas}}}}
+    client.patch(cluster, resources.ELASTIC_JOBS, name, body)
+
+
+def test_plans_of_people_are_tied_to_their_job_and_old_ones_go(here: Installed, pipeline: Cluster) -> None:
+    """A plan without labels becomes the job's; of plans that came to their end the newest ten stay."""
+    lives = SubmittedJob.submit(pipeline, job(here.bed, "plans"))
+    lives.wait_phase(JobPhase.RUNNING, seconds=90)
+
+    for number in range(12):
+        client.create(pipeline, _wrong_plan(f"plan-{number}", lives.name))
+
+    lives.until(lambda: len(lives.plans()) == 10 or None, 60, "ten plans are left")
+    assert {plan.status.reason for plan in lives.plans()} == {"InvalidPlan"}
+    good = _wrong_plan("good", lives.name) | {
+        "spec": {"ownerJob": lives.name, "replicaResourceSpecs": {"worker": {"replicas": 2}}}
+    }
+    client.create(pipeline, good)
+    lives.await_plan("good", PlanPhase.SUCCEEDED, seconds=90)
+    tied = client.get(pipeline, resources.SCALE_PLANS, "good")["metadata"]
+    assert tied["labels"][names.JOB_LABEL] == lives.name
+    assert [owner["name"] for owner in tied["ownerReferences"]] == [lives.name]
+    lives.run(DELETE, DeleteRequest(name=lives.name), 90)
+
+
+def _wrong_plan(name: str, job_name: str) -> Object:
+    """A plan that the controller fails at once: the job has no such role."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ScalePlan",
+        "metadata": {"name": name},
+        "spec": {"ownerJob": job_name, "replicaResourceSpecs": {"evaluator": {"replicas": 1}}},
+    }
+
+
+def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipeline: Cluster) -> None:
+    """With `edl-triggerer` alone a job and a plan are waited for, suspended or deleted."""
+    triggerer = here.account("triggerer", rbac.TRIGGERER)
+    begun = SUBMIT.begin(
+        pipeline,
+        SubmitRequest(manifest=job(here.bed, "killed")),
+        Identity("tests/cluster/t"),
+    )
+    SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.RUNNING, seconds=90)
+
+    _wait_in_vain(triggerer, begun)
+    assert ownership.cancel(triggerer, begun, "suspend")
+    SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.SUSPENDED, seconds=90)
+    request = ScaleRequest(job=begun.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
+    plan = SCALE.begin(pipeline, request, Identity("tests/cluster/plan"))
+    _wait_in_vain(triggerer, plan)
+    assert ownership.cancel(triggerer, plan)
+    assert ownership.cancel(triggerer, begun)
+    assert client.find(pipeline, resources.ELASTIC_JOBS, begun.name) is None
+
+
+def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -> None:
+    """With `edl-viewer` alone jobs and plans can be seen and waited for; any change is forbidden."""
+    viewer = here.account("viewer", rbac.VIEWER)
+    begun = SUBMIT.begin(
+        pipeline, SubmitRequest(manifest=job(here.bed, "seen")), Identity("tests/cluster/seen")
+    )
+    request = ScaleRequest(job=begun.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
+    plan = SCALE.begin(pipeline, request, Identity("tests/cluster/seen-plan"))
+
+    _wait_in_vain(viewer, begun)
+    _wait_in_vain(viewer, plan)
+    for resource, name in ((resources.ELASTIC_JOBS, begun.name), (resources.SCALE_PLANS, plan.name)):
+        with pytest.raises(ForbiddenError):
+            client.patch(viewer, resource, name, {"metadata": {"labels": {"a": "b"}}})
+        with pytest.raises(ForbiddenError):
+            client.delete(viewer, resource, name)
+    client.delete(pipeline, resources.ELASTIC_JOBS, begun.name)
+
+
+def _wait_in_vain(cluster: Cluster, handle: Handle) -> None:
+    """Wait a moment for what does not come: a list, a watch and a last look."""
+    never = handle.model_copy(update={"goal": GoneGoal()})
+    result = driver.wait(ClusterSource.of(cluster), never, time.time() + 2)
+    assert isinstance(result, Failed)
+    assert isinstance(result.error, StageTimeoutError), result.error
+
+
+def test_a_master_reaches_its_own_job_only(here: Installed, pipeline: Cluster) -> None:
+    """A master's account reads no Secret, not even its own job's, and writes no other job's status and state."""
+    for name in ("mine", "others"):
+        SubmittedJob.submit(pipeline, job(here.bed, name)).wait_phase(JobPhase.RUNNING, seconds=90)
+    master = here.as_account(names.master_account_name("mine"))
+
+    assert client.get(master, resources.ELASTIC_JOBS, "mine")["metadata"]["name"] == "mine"
+    for name in ("mine", "others"):
+        with pytest.raises(ForbiddenError):
+            client.get(master, resources.SECRETS, names.token_secret_name(name))
+    with pytest.raises(ForbiddenError):
+        client.get(master, resources.CONFIG_MAPS, names.state_config_map_name("others"))
+    with pytest.raises(ForbiddenError):
+        client.get(master, resources.ELASTIC_JOBS, "others")
+    with pytest.raises(ForbiddenError):
+        client.patch_status(master, resources.ELASTIC_JOBS, "others", {"message": "mine now"})
+    with pytest.raises(ForbiddenError):
+        client.delete(master, resources.PODS, names.master_pod_name("mine", 0))
+    for name in ("mine", "others"):
+        client.delete(pipeline, resources.ELASTIC_JOBS, name)
+
+
+def test_a_pipelines_account_touches_jobs_and_plans_only(here: Installed, pipeline: Cluster) -> None:
+    """With `edl-pipeline` alone no pod is made, read or deleted, no Secret is read, and no status is written."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "sneaky"},
+        "spec": {"containers": [{"name": "main", "image": here.bed.image}]},
+    }
+    with pytest.raises(ForbiddenError):
+        client.create(pipeline, pod)
+    for verb in (client.get, client.delete):
+        with pytest.raises(ForbiddenError):
+            verb(pipeline, resources.PODS, "any")
+    with pytest.raises(ForbiddenError):
+        client.get(pipeline, resources.SECRETS, "any")
+    with pytest.raises(ForbiddenError):
+        client.patch_status(pipeline, resources.ELASTIC_JOBS, "any", {"phase": "Succeeded"})
+
+
+@pytest.mark.parametrize(
+    ("role", "verb", "expected"),
+    [("edit", "create", True), ("view", "watch", True), ("view", "create", False)],
+)
+def test_people_with_edit_and_view_have_the_rights_too(
+    here: Installed, role: str, verb: str, expected: bool
+) -> None:
+    """The roles for people are part of the cluster's own `edit` and `view`."""
+    here.account(f"person-{role}", role)
+    user = f"system:serviceaccount:{here.jobs}:person-{role}"
+    right = {"namespace": here.jobs, "group": names.GROUP, "resource": "scaleplans", "verb": verb}
+
+    until(lambda: _allowed(here.cluster, user, right) is expected, f"{verb} with {role}: {expected}")
+
+
+def _allowed(cluster: Cluster, user: str, right: dict[str, str]) -> bool:
+    """What the API server's authorizers say."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": right},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    request = transport.Request("create", "subjectaccessreviews", path, "review access", body=review)
+    answer = transport.send(cluster, request)
+    return bool(answer["status"]["allowed"])
+
+
+def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> None:
+    """The installation for all namespaces is applied for real, without pods: its controller may list jobs everywhere, and
+    may not change a Secret anywhere."""
+    own = f"test-{uuid.uuid4().hex[:6]}"
+    objects = installation(InstallOptions("registry.example/edl:1", own))
+    for one in objects:
+        if one["kind"] == "Deployment":
+            one["spec"]["replicas"] = 0
+    binding = next(one for one in objects if one["kind"] == "ClusterRoleBinding")["metadata"]["name"]
+    try:
+        apply(bed, objects)
+        user = f"system:serviceaccount:{own}:{names.CONTROLLER}"
+        jobs = {"group": names.GROUP, "resource": "elasticjobs", "verb": "list"}
+        until(lambda: _allowed(cluster, user, jobs), "the controller may list the jobs of all namespaces")
+        assert not _allowed(cluster, user, {"resource": "secrets", "verb": "patch"})
+    finally:
+        bed.kubectl("delete", "--ignore-not-found", "clusterrolebinding", binding)
+        bed.kubectl("delete", "--ignore-not-found", "--wait=false", "namespace", own)
