@@ -141,7 +141,7 @@ def _seen(expression: str, value: Any) -> Any:
     return {
         name: {} if isinstance(child, Mapping | list) else child
         for name, child in value.items()
-        if name in known
+        if name in known and child is not None
     }
 
 

@@ -32,11 +32,15 @@ RULES = (UNREADABLE, DUPLICATE_KEY)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Scalars as Go's YAML reads them: dates and 12:30 are texts, 1e3 is a number."""
+    """Scalars as the API server reads them: dates and 12:30 are texts, 1e3 is a number, y is true."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if not tag.endswith((":timestamp", ":int", ":float"))]
+    first: [
+        (tag, pattern)
+        for tag, pattern in known
+        if not tag.endswith((":timestamp", ":int", ":float", ":value"))
+    ]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _INT = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0o?[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
@@ -60,8 +64,11 @@ def _float(loader: Any, node: Any) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
+_Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Loader.add_constructor("tag:yaml.org,2002:float", _float)
+_Loader.add_constructor("tag:yaml.org,2002:merge", yaml.SafeLoader.construct_yaml_str)  # << as a value
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ _REPLACED = (
     ("", "podPriority", "podPriorityClassName"),
 )
 """Field's parent (empty for any), field, and what is written since Argo 4.0."""
+_ANYTHING: Mapping[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 _OBJECT_META = frozenset(
     [
         "annotations",
@@ -153,9 +154,8 @@ class Schemas:
         for field in _unknown_metadata(manifest):
             yield _unknown(("metadata", field), field, _OBJECT_META)
         number = self.kinds[manifest["kind"]]
-        known = {**self.nodes[number]["properties"]}
-        for name in ("apiVersion", "kind", "metadata"):
-            known.setdefault(name, -1)
+        # These the server checks by rules of its own; metadata above.
+        known = {**self.nodes[number]["properties"], **dict.fromkeys(("apiVersion", "kind", "metadata"), -1)}
         yield from _Walk(self).fields(manifest, {**self.nodes[number], "properties": known}, ())
 
     def check_value(self, value: Any, number: int, path: Path) -> Iterator[Finding]:
@@ -211,7 +211,7 @@ class _Walk:
     schemas: Schemas
 
     def check(self, value: Any, number: int, path: Path) -> Iterator[Finding]:
-        schema = self.schemas.nodes[number] if number >= 0 else {}
+        schema = self.schemas.nodes[number] if number >= 0 else _ANYTHING
         if isinstance(value, Placeholder):
             yield from _placeholder(value, schema, path)
             return
@@ -231,15 +231,16 @@ class _Walk:
         properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
         for field in schema.get("required", ()):
             defaulted = "default" in self.schemas.nodes[properties[field]] if field in properties else False
-            if field not in value and not defaulted:
+            if value.get(field) is None and not defaulted:
                 yield MISSING_FIELD.at((*path, field), f"{field} is required here")
         for field, child in value.items():
             at = (*path, field)
             if field in properties:
-                yield from self.check(child, properties[field], at)
+                if child is not None:  # a null is taken away before the server validates
+                    yield from self.check(child, properties[field], at)
             elif isinstance(extra, int) and not isinstance(extra, bool):
                 yield from self.check(child, extra, at)
-            elif properties and not (extra or schema.get("x-kubernetes-preserve-unknown-fields")):
+            elif not (extra or schema.get("x-kubernetes-preserve-unknown-fields")):
                 yield _unknown(at, field, properties)
 
     def entries(self, value: list[Any], schema: Mapping[str, Any], path: Path) -> Iterator[Finding]:
