@@ -21,7 +21,6 @@ from tests.unit.controller.support import crds
 
 IN_AIRFLOW = [
     pytest.mark.airflow,
-    pytest.mark.xdist_group("airflow"),
     # What Airflow's own modules import and call warns; only ours is ours to correct.
     pytest.mark.filterwarnings("ignore:::(?!edl_workflows)"),
 ]

@@ -12,7 +12,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.airflow,
     pytest.mark.tensorflow,
-    pytest.mark.xdist_group("airflow"),
     pytest.mark.timeout(1200),
 ]
 

@@ -25,7 +25,6 @@ from tests.airflow.support import StandIn, jobs, running
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.airflow,
-    pytest.mark.xdist_group("airflow"),
     pytest.mark.timeout(900),
 ]
 

@@ -41,7 +41,6 @@ from tests.unit.local.support import eventually
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("airflow"),
     pytest.mark.filterwarnings("ignore:::(?!edl_workflows)"),  # what Airflow's own modules warn of
 ]
 

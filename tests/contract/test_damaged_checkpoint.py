@@ -27,7 +27,6 @@ from tests.unit.local.support import eventually
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("airflow"),
     pytest.mark.filterwarnings("ignore:::(?!edl_workflows)"),  # what Airflow's own modules warn of
 ]
 
