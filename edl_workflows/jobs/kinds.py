@@ -22,6 +22,12 @@ from edl_workflows.jobs.scale_plan import model as scale_plan
 from edl_workflows.jobs.scale_plan.crd import OPTIONS as SCALE_PLAN_CRD
 from edl_workflows.jobs.scale_plan.reconcile import reconcile as reconcile_scale_plan
 from edl_workflows.jobs.schema import CrdOptions
+from edl_workflows.jobs.tf_job import model as tf_job
+from edl_workflows.jobs.tf_job import pods as tf_job_pods
+from edl_workflows.jobs.tf_job import types as tf_job_types
+from edl_workflows.jobs.tf_job.crd import OPTIONS as TF_JOB_CRD
+from edl_workflows.jobs.tf_job.reconcile import reconcile as reconcile_tf_job
+from edl_workflows.jobs.tf_job.view import view as view_tf_job
 from edl_workflows.jobs.view import JobView
 
 _WATCHED = ("list", "watch")
@@ -62,6 +68,7 @@ class Kind:
         reconcile: the pure state machine, called through `decide`.
         crd: what its CustomResourceDefinition has beside the schema.
         view: how pipelines see an object; None for a kind that is no job.
+        makes: what its `reconcile` creates and nobody watches, since its definition need not be installed.
     """
 
     source: Source
@@ -70,6 +77,7 @@ class Kind:
     observes: tuple[Source, ...]
     crd: CrdOptions
     view: Callable[[Any], JobView] | None = None
+    makes: tuple[Source, ...] = ()
 
     @property
     def name(self) -> str:
@@ -129,6 +137,16 @@ def _owned(api: ApiResource, *verbs: str) -> Source:
     return Source(api, _by_label, names.JOB_LABEL, (("", (*_MADE, *verbs)),))
 
 
+def _by_tf_job_label(manifest: Manifest) -> str:
+    labels: Mapping[str, str] = manifest["metadata"].get("labels") or {}
+    return labels.get(tf_job_pods.JOB_LABEL, "")
+
+
+def _tf_job_owned(api: ApiResource) -> Source:
+    selector = f"{tf_job_pods.OPERATOR_LABEL}={tf_job_pods.OPERATOR}"
+    return Source(api, _by_tf_job_label, selector, (("", (*_MADE, "delete")),))
+
+
 _RBAC = "rbac.authorization.k8s.io"
 
 ELASTIC_JOBS = Source(
@@ -150,6 +168,16 @@ CONFIG_MAPS = _owned(ApiResource("", "v1", "configmaps", "ConfigMap"))
 SERVICE_ACCOUNTS = _owned(ApiResource("", "v1", "serviceaccounts", "ServiceAccount"))
 ROLES = _owned(ApiResource(_RBAC, "v1", "roles", "Role"))
 ROLE_BINDINGS = _owned(ApiResource(_RBAC, "v1", "rolebindings", "RoleBinding"))
+TF_JOBS = Source(
+    ApiResource(tf_job_types.GROUP, tf_job_types.VERSIONS[0], tf_job.PLURAL, tf_job.KIND),
+    _by_name,
+    rights=(("", (*_WATCHED, "delete")), ("status", ("patch",)), ("finalizers", ("update",))),
+)
+POD_GROUPS = Source(
+    ApiResource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
+    _by_tf_job_label,
+    rights=(("", ("list", "create")),),
+)
 
 KINDS: tuple[Kind, ...] = (
     Kind(
@@ -167,12 +195,26 @@ KINDS: tuple[Kind, ...] = (
         observes=(ELASTIC_JOBS, PODS, SERVICES, SCALE_PLANS),
         crd=SCALE_PLAN_CRD,
     ),
+    Kind(
+        source=TF_JOBS,
+        model=tf_job.TFJob,
+        reconcile=reconcile_tf_job,
+        observes=(_tf_job_owned(PODS.api), _tf_job_owned(SERVICES.api)),
+        crd=TF_JOB_CRD,
+        view=view_tf_job,
+        makes=(POD_GROUPS,),
+    ),
 )
 
 
 def sources() -> tuple[Source, ...]:
     """Every resource type that a controller watches, each once."""
     return tuple(dict.fromkeys(s for kind in KINDS for s in (kind.source, *kind.observes)))
+
+
+def touched() -> tuple[Source, ...]:
+    """Every resource type that a controller needs rights on."""
+    return (*sources(), *(made for kind in KINDS for made in kind.makes))
 
 
 def kind_of(name: str) -> Kind:

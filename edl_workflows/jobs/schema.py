@@ -41,6 +41,7 @@ class CrdOptions:
 
     Attributes:
         scale: the scale subresource's specReplicasPath, statusReplicasPath and labelSelectorPath.
+        also_served: further versions, by the same schema; objects are stored in the registry's.
     """
 
     singular: str
@@ -48,6 +49,7 @@ class CrdOptions:
     columns: tuple[Column, ...]
     categories: tuple[str, ...] = ("all", "edl")
     scale: tuple[str, str, str] | None = None
+    also_served: tuple[str, ...] = ()
 
 
 def crd(group: str, version: str, plural: str, model: type[Resource], options: CrdOptions) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def crd(group: str, version: str, plural: str, model: type[Resource], options: C
                 "shortNames": list(options.short_names),
                 "categories": list(options.categories),
             },
-            "versions": [served],
+            "versions": [served, *(served | {"name": v, "storage": False} for v in options.also_served)],
         },
     }
 

@@ -1,0 +1,178 @@
+"""What is observed of one TFJob, sorted once: a place for each replica, and what stands beside the places. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.actions import Manifest, Observed
+from edl_workflows.jobs.tf_job import cluster, pods
+from edl_workflows.jobs.tf_job.model import ReplicaStatus, Restart, TFJob
+from edl_workflows.jobs.tf_job.types import ReplicaType, RestartPolicy, container_of
+
+RETRYABLE_2021 = frozenset({130, 137, 138, 143})
+FIRST_RETRYABLE = 128
+"""Exit codes from here on can be transient: the process was ended by a signal, or the user said so (design document)."""
+MAX_BACKOFF = timedelta(seconds=300)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One replica.
+
+    Attributes:
+        policy: its restart policy.
+        pod: its pod, if there is one.
+        completed: it has succeeded, now or earlier.
+        restart: its restarts so far.
+    """
+
+    kind: ReplicaType
+    index: int
+    name: str
+    policy: RestartPolicy
+    pod: Manifest | None
+    completed: bool
+    restart: Restart
+    exit_codes_2021: bool
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs and is to go on."""
+        return (
+            self.pod is not None
+            and manifests.pod_phase(self.pod) == "Running"
+            and not manifests.terminating(self.pod)
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether its pod ended badly. One that somebody is deleting is replaced in any case."""
+        pod = self.pod
+        return pod is not None and manifests.pod_phase(pod) == "Failed" and not manifests.terminating(pod)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of its container; None if it has none, as of a pod that was lost with its node."""
+        if self.pod is None:
+            return None
+        main = container_of({"spec": self.pod["spec"]})["name"]
+        for status in (self.pod.get("status") or {}).get("containerStatuses") or ():
+            if status.get("name") == main:
+                code = ((status.get("state") or {}).get("terminated") or {}).get("exitCode")
+                return None if code is None else int(code)
+        return None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether a failed pod is to be replaced."""
+        if self.policy is RestartPolicy.NEVER:
+            return False
+        if self.policy is not RestartPolicy.EXIT_CODE:
+            return True  # its containers are restarted by the node: a pod fails only when it is lost
+        code = self.exit_code
+        if code is None or code < FIRST_RETRYABLE:
+            return code is None
+        return code in RETRYABLE_2021 if self.exit_codes_2021 else True
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the replacement of its present pod is counted."""
+        return self.pod is not None and self.restart.uid == self.pod["metadata"].get("uid")
+
+    def wait(self, now: datetime) -> float:
+        """Seconds until a failed pod is replaced: none after the first failure, then 10, 20, 40 and so on."""
+        if self.pod is None or self.restart.count <= 1:
+            return 0.0
+        statuses = (self.pod.get("status") or {}).get("containerStatuses") or ()
+        ends = [((s.get("state") or {}).get("terminated") or {}).get("finishedAt") for s in statuses]
+        times = [time for time in map(manifests.parse_time, ends) if time is not None]
+        if not times:
+            return 0.0
+        backoff = min(timedelta(seconds=10 * 2 ** min(self.restart.count - 2, 5)), MAX_BACKOFF)
+        return max(0.0, (max(times) + backoff - now).total_seconds())
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A job and its world.
+
+    Attributes:
+        places: one for each replica that the job is to have.
+        surplus: pods of the job beyond its replicas.
+        services: its services, by name.
+    """
+
+    job: TFJob
+    observed: Observed
+    places: Sequence[Place]
+    surplus: Sequence[Manifest]
+    services: Mapping[str, Manifest]
+
+    @classmethod
+    def of(cls, job: TFJob, observed: Observed) -> "Facts":
+        """Sort what was observed."""
+        own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
+        places = [_place(job, kind, index, own) for kind, index in cluster.replicas(job)]
+        wanted = {place.name for place in places}
+        surplus = [pod for name, pod in own.items() if name not in wanted]
+        services = {manifests.name_of(s): s for s in observed.of("Service") if manifests.owned_by(s, job)}
+        return cls(job, observed, places, surplus, services)
+
+    @property
+    def now(self) -> datetime:
+        """The time of the decision."""
+        return self.observed.now
+
+    @property
+    def pods(self) -> list[Manifest]:
+        """All pods of the job."""
+        return [*(place.pod for place in self.places if place.pod is not None), *self.surplus]
+
+    @property
+    def live(self) -> list[Manifest]:
+        """Pods whose containers have not ended, those being deleted included."""
+        return [pod for pod in self.pods if not manifests.ended(pod)]
+
+    @property
+    def stale(self) -> list[Manifest]:
+        """Pods of unfinished replicas that were told of an earlier cluster."""
+        wanted = cluster.cluster_id(self.job)
+        own = (place.pod for place in self.places if place.pod is not None and not place.completed)
+        return [pod for pod in own if manifests.label(pod, pods.CLUSTER_LABEL) != wanted]
+
+    @property
+    def deciding(self) -> list[Place]:
+        """The replicas whose end is the job's: the chief, else the workers, else all there are."""
+        chiefs = [place for place in self.places if place.kind.decides]
+        workers = [place for place in self.places if place.kind is ReplicaType.WORKER]
+        return chiefs or workers or list(self.places)
+
+    def known_complete(self, place: Place) -> bool:
+        """Whether the status says already that a replica has succeeded."""
+        return place.index in self.job.status.replica_statuses.get(place.kind, ReplicaStatus()).completed
+
+    @property
+    def restarts(self) -> int:
+        """Restarts so far: pods that were replaced, and containers that the node restarted."""
+        return sum(restart.count for restart in self.job.status.restarts.values()) + sum(
+            int(status.get("restartCount") or 0)
+            for pod in self.pods
+            for status in (pod.get("status") or {}).get("containerStatuses") or ()
+        )
+
+
+def _place(job: TFJob, kind: ReplicaType, index: int, own: Mapping[str, Manifest]) -> Place:
+    name = cluster.replica_name(job, kind, index)
+    pod = own.get(name)
+    before = job.status.replica_statuses.get(kind, ReplicaStatus()).completed
+    return Place(
+        kind=kind,
+        index=index,
+        name=name,
+        policy=job.spec.replicas[kind].policy,
+        pod=pod,
+        completed=index in before or (pod is not None and manifests.pod_phase(pod) == "Succeeded"),
+        restart=job.status.restarts.get(name, Restart()),
+        exit_codes_2021="exit-codes-2021" in job.compat,
+    )

@@ -1,0 +1,258 @@
+"""TFJob's spec and status: ``kubeflow.org/v1``, and ``v1alpha2`` with the flat policies of its time.
+
+Both versions are served from one schema, which knows the fields of both: an object is stored once, and what a user wrote
+in either spelling means the same.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from edl_workflows.exceptions import Problem
+from edl_workflows.jobs.objects import (
+    FINAL_PHASES,
+    Condition,
+    Model,
+    PodTemplate,
+    Quantity,
+    Resource,
+    Status,
+    reject,
+    rules,
+)
+from edl_workflows.jobs.tf_job import validation
+from edl_workflows.jobs.tf_job.types import ReplicaKey, ReplicaType, RestartPolicy, replica_type
+
+KIND = "TFJob"
+PLURAL = "tfjobs"
+
+
+class Phase(StrEnum):
+    """The newest condition as one word. Succeeded and Failed are final."""
+
+    CREATED = "Created"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether the phase never changes again."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+class ReplicaSpec(Model):
+    """One type of replicas.
+
+    Attributes:
+        replicas: how many.
+        template: the pods'. Its container ``tensorflow``, else its first, is the replica.
+        restart_policy: Always and OnFailure leave restarts to the node and replace pods that are lost; ExitCode replaces
+            a pod whose exit code can be transient (128 to 255) and fails the job for others; Never fails it. Default: the
+            template's ``restartPolicy``, else Never.
+    """
+
+    replicas: int = Field(default=1, ge=1, le=10_000)
+    template: PodTemplate = Field(default_factory=dict)
+    restart_policy: RestartPolicy | None = None
+
+    @property
+    def policy(self) -> RestartPolicy:
+        """The restart policy in force."""
+        return self.restart_policy or RestartPolicy(
+            (self.template.get("spec") or {}).get("restartPolicy", "Never")
+        )
+
+
+class SchedulingPolicy(Model):
+    """Gang scheduling: the job's pods are placed together or not at all, by Volcano.
+
+    Attributes:
+        min_available: how many pods must be placeable; default all.
+        queue: Volcano's.
+        min_resources: what the gang needs at least.
+        priority_class: of the gang.
+        schedule_timeout_seconds: accepted for scheduler-plugins' users; Volcano has no such limit.
+    """
+
+    min_available: int | None = Field(default=None, ge=1)
+    queue: str = ""
+    min_resources: dict[str, Quantity] = Field(default_factory=dict)
+    priority_class: str = ""
+    schedule_timeout_seconds: int | None = Field(default=None, ge=0)
+
+
+class Policies(Model):
+    """How a job runs and ends.
+
+    Attributes:
+        clean_pod_policy: what becomes of pods that still run when the job ends: Running deletes those, All deletes
+            every pod, None leaves all.
+        ttl_seconds_after_finished: after which a finished job is deleted; absent: never.
+        active_deadline_seconds: how long the job may run, from its start.
+        backoff_limit: how many restarts of replicas the job survives.
+        scheduling_policy: for gang scheduling.
+    """
+
+    clean_pod_policy: Literal["All", "Running", "None"] | None = None
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    active_deadline_seconds: int | None = Field(default=None, ge=0)
+    backoff_limit: int | None = Field(default=None, ge=0)
+    scheduling_policy: SchedulingPolicy | None = None
+
+
+class RunPolicy(Policies):
+    """`Policies` as v1 nests them.
+
+    Attributes:
+        suspend: no pods while true.
+        managed_by: who reconciles the job; absent: the cluster's TFJob controller.
+    """
+
+    suspend: bool = False
+    managed_by: Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"] | None = None
+
+
+class TFJobSpec(Policies):
+    """What the user asks for. The flat policies are v1alpha2's spelling of ``runPolicy``'s.
+
+    Attributes:
+        tf_replica_specs: the replicas by type.
+        run_policy: how the job runs and ends.
+        success_policy: "" lets the chief, else worker 0, decide; AllWorkers waits for all workers.
+        enable_dynamic_worker: workers may come and go without the others being restarted; each knows itself and the
+            parameter servers only.
+    """
+
+    model_config = rules(
+        ("self.tfReplicaSpecs.size() > 0", "tfReplicaSpecs: at least one type of replicas is needed"),
+        (
+            "!(has(self.tfReplicaSpecs.Chief) && has(self.tfReplicaSpecs.Master))",
+            "tfReplicaSpecs: Chief and Master are two names of one thing; keep one",
+        ),
+        *(
+            (
+                f"!has(self.tfReplicaSpecs.{key}) || self.tfReplicaSpecs.{key}.replicas <= 1",
+                f"tfReplicaSpecs.{key}: a job has one",
+            )
+            for key in ("Chief", "Master", "Evaluator")
+        ),
+    )
+    tf_replica_specs: dict[ReplicaKey, ReplicaSpec]
+    run_policy: RunPolicy = Field(default_factory=RunPolicy)
+    success_policy: Literal["", "AllWorkers"] = ""
+    enable_dynamic_worker: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        reject([*validation.replicas(self), *self._doubled(), *validation.gang(self)])
+        return self
+
+    def _doubled(self) -> list[Problem]:
+        both = [
+            field.alias or name
+            for name, field in Policies.model_fields.items()
+            if getattr(self, name) is not None and getattr(self.run_policy, name) is not None
+        ]
+        return [Problem(name, f"stands in runPolicy.{name}, too; keep that one") for name in both]
+
+    @property
+    def replicas(self) -> dict[ReplicaType, ReplicaSpec]:
+        """The replicas by type, in the order in which upstream visits them."""
+        by_type = {replica_type(key): spec for key, spec in self.tf_replica_specs.items()}
+        return {kind: by_type[kind] for kind in ReplicaType if kind in by_type}
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force, whichever way they are spelt."""
+        nested = {name: getattr(self.run_policy, name) for name in Policies.model_fields}
+        flat = {name: getattr(self, name) for name in Policies.model_fields}
+        return Policies.model_construct(
+            **{name: flat[name] if nested[name] is None else nested[name] for name in flat}
+        )
+
+
+class ReplicaStatus(Status):
+    """Counters of one type.
+
+    Attributes:
+        active: running pods.
+        completed: indices that have succeeded; they stay so when their pods are gone.
+        label_selector: selects the type's pods; the scale subresource needs it.
+    """
+
+    desired: int = 0
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    completed: list[int] = Field(default_factory=list)
+    label_selector: str = ""
+
+
+class Restart(Status):
+    """The restarts of one replica.
+
+    Attributes:
+        count: pods of this replica that were replaced.
+        uid: the pod that is being replaced, or was last: recorded before it is deleted, so that each counts once.
+        exit_code: of that pod's container; absent if it was lost without one.
+    """
+
+    count: int = 0
+    uid: str = ""
+    exit_code: int | None = None
+
+
+class TFJobStatus(Status):
+    """What is.
+
+    Attributes:
+        last_reconcile_time: when this status was written.
+        restarts: by pod's name.
+    """
+
+    phase: Phase | None = None
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+    conditions: list[Condition] = Field(default_factory=list)
+    replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict)
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+    last_reconcile_time: datetime | None = None
+    restarts: dict[str, Restart] = Field(default_factory=dict)
+
+
+class TFJob(Resource):
+    """A TensorFlow job: parameter servers, workers, a chief, an evaluator, each told of the others by TF_CONFIG."""
+
+    model_config = rules(
+        (
+            f"size(self.metadata.name) <= {validation.MAX_NAME}",
+            f"metadata.name: at most {validation.MAX_NAME} characters: the names of the job's pods add to it",
+        ),
+        (
+            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name: must be lower-case letters, digits and '-', beginning with a letter",
+        ),
+        FINAL_PHASES,
+    )
+    api_version: Literal["kubeflow.org/v1", "kubeflow.org/v1alpha2"] = "kubeflow.org/v1"
+    kind: Literal["TFJob"] = "TFJob"
+    spec: TFJobSpec
+    status: TFJobStatus = Field(default_factory=TFJobStatus)
+
+    @property
+    def compat(self) -> frozenset[str]:
+        """Behaviours of upstream that this job asks for; see `validation.COMPAT`."""
+        return validation.compat(self.metadata.annotations)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        reject([*validation.name(self.metadata), *validation.annotations(self.metadata.annotations)])
+        return self

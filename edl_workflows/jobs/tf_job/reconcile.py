@@ -1,0 +1,286 @@
+"""The pure state machine of a TFJob: its pods and services, restarts, the job's end, suspend, and what stays afterwards."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.jobs.tf_job import cluster, pods
+from edl_workflows.jobs.tf_job.facts import Facts, Place
+from edl_workflows.jobs.tf_job.model import KIND, Phase, Restart, TFJob
+from edl_workflows.jobs.tf_job.status import Outcome, events, status_patch
+from edl_workflows.jobs.tf_job.types import ReplicaType
+
+RETRY_SECONDS = 30.0
+"""Until the next look at what only a user can change: a foreign object in the way, a refused pod."""
+GARBAGE_SECONDS = 2.0
+"""Until the next look at objects of an earlier job of the same name, which the garbage collector deletes."""
+ELSEWHERE = "kueue.x-k8s.io/multikueue"
+"""``managedBy`` of jobs that another cluster's controller runs."""
+FORCED = frozenset({"DeadlineExceeded", "BackoffLimitExceeded"})
+"""Ends that are no replica's own: what still runs is stopped whatever the clean-up policy says."""
+
+
+def reconcile(job: TFJob, observed: Observed) -> Actions:
+    """What to do about a job now."""
+    if job.spec.run_policy.managed_by == ELSEWHERE:
+        return Actions()
+    facts = Facts.of(job, observed)
+    # 1. Final phases are final; pods are cleaned up, and the job itself when its time has come.
+    status = job.status
+    if status.phase is not None and status.phase.final:
+        return _finished(facts, Outcome(status.phase, status.reason, status.message))
+    # 2. The job's end: by its replicas, by its deadline, by too many restarts.
+    restarts = _recorded(facts)
+    if verdict := _verdict(facts, restarts):
+        return _finished(facts, verdict, restarts)
+    # 3. Suspended: no pods.
+    if job.spec.run_policy.suspend:
+        return _suspend(facts)
+    # 4. Foreign objects where ours should be.
+    if blocked := _blocked(facts):
+        return blocked
+    # 5. Pods of an earlier cluster go before those of the new one are made.
+    if facts.stale:
+        return _act(facts, _restarting(facts, "the cluster changed"), restarts, delete=_oldest_wave(facts))
+    # 6. Surplus and failed replicas go, missing ones are made.
+    return _run(facts, restarts)
+
+
+def _recorded(facts: Facts) -> dict[str, Restart]:
+    """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each counts once."""
+    found = dict(facts.job.status.restarts)
+    for place in facts.places:
+        if place.pod is not None and place.failed and place.retryable and not place.recorded:
+            uid = str(place.pod["metadata"].get("uid", ""))
+            found[place.name] = Restart(count=place.restart.count + 1, uid=uid, exit_code=place.exit_code)
+    return found
+
+
+def _verdict(facts: Facts, restarts: Mapping[str, Restart]) -> Outcome | None:
+    """How the job has ended; None while it has not."""
+    if _succeeded(facts):
+        return Outcome(Phase.SUCCEEDED, "TFJobSucceeded", f"TFJob {facts.job.key} successfully completed.")
+    if failed := _fatal(facts):
+        return Outcome(Phase.FAILED, "TFJobFailed", _said(facts, failed))
+    policies = facts.job.spec.policies
+    if (left := _seconds_left(facts)) is not None and left <= 0:
+        message = f"the job ran for its {policies.active_deadline_seconds} s of activeDeadlineSeconds"
+        return Outcome(Phase.FAILED, "DeadlineExceeded", message)
+    new = sum(r.count for r in restarts.values()) - sum(r.count for r in facts.job.status.restarts.values())
+    total = facts.restarts + new
+    if policies.backoff_limit is not None and total > policies.backoff_limit:
+        message = f"replicas were restarted {total} times, and backoffLimit is {policies.backoff_limit}"
+        return Outcome(Phase.FAILED, "BackoffLimitExceeded", message)
+    return None
+
+
+def _succeeded(facts: Facts) -> bool:
+    """The chief decides, else worker 0 or all workers, else (a job of other replicas only) all there are."""
+    deciding = facts.deciding
+    one_is_enough = deciding[0].kind is ReplicaType.WORKER and facts.job.spec.success_policy != "AllWorkers"
+    return deciding[0].completed if one_is_enough else all(place.completed for place in deciding)
+
+
+def _fatal(facts: Facts) -> list[Place]:
+    """The replicas whose failure is the job's."""
+    failed = [place for place in facts.places if place.failed and not place.retryable and not place.completed]
+    if not facts.job.spec.enable_dynamic_worker:
+        return failed
+    # Dynamic workers may be lost, as long as one can go on.
+    workers = [place for place in facts.places if place.kind is ReplicaType.WORKER]
+    lost = [place for place in failed if place.kind is ReplicaType.WORKER]
+    others = [place for place in failed if place.kind is not ReplicaType.WORKER]
+    none_left = bool(lost) and all(place in lost or place.completed for place in workers)
+    return others + (lost if none_left else [])
+
+
+def _said(facts: Facts, failed: list[Place]) -> str:
+    """Which replicas failed and how, in upstream's words and then some."""
+    kind = failed[0].kind
+    same = sum(place.kind is kind for place in failed)
+    how = ", ".join(f"{p.name} ({_how(p)})" for p in failed[:5])
+    return f"TFJob {facts.job.key} has failed because {same} {kind} replica(s) failed: {how}; see their logs"
+
+
+def _how(place: Place) -> str:
+    if place.exit_code is not None:
+        return f"exit code {place.exit_code}"
+    reason = ((place.pod or {}).get("status") or {}).get("reason") or "lost"
+    return f"{reason}, without an exit code"
+
+
+def _seconds_left(facts: Facts) -> float | None:
+    limit, start = facts.job.spec.policies.active_deadline_seconds, facts.job.status.start_time
+    if limit is None or start is None:
+        return None
+    return (start + timedelta(seconds=limit) - facts.now).total_seconds()
+
+
+def _finished(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart] | None = None) -> Actions:
+    """What runs is stopped by the clean-up policy; services of pods that are gone or ended go; the TTL deletes the job."""
+    gone = _cleaned(facts, outcome)
+    staying = {manifests.name_of(pod) for pod in facts.live if pod not in gone}
+    services = [
+        s for name, s in facts.services.items() if name not in staying and not manifests.terminating(s)
+    ]
+    deletions = [manifests.deletion(obj) for obj in (*gone, *services) if not manifests.terminating(obj)]
+    ttl = facts.job.spec.policies.ttl_seconds_after_finished
+    ended = facts.job.status.completion_time or facts.now
+    left = None if ttl is None else (ended + timedelta(seconds=ttl) - facts.now).total_seconds()
+    if left is not None and left <= 0:
+        metadata = facts.job.metadata
+        deletions = [Deletion(facts.job.api_version, KIND, metadata.name, metadata.uid)]
+    known = facts.job.status.restarts if restarts is None else restarts
+    return replace(_act(facts, outcome, known, delete=deletions), requeue_after=left)
+
+
+def _cleaned(facts: Facts, outcome: Outcome) -> list[Manifest]:
+    policy = facts.job.spec.policies.clean_pod_policy
+    if policy is None:
+        policy = "None" if "keep-pods" in facts.job.compat else "Running"
+    if policy == "All":
+        return facts.pods
+    return facts.live if policy == "Running" or outcome.reason in FORCED else []
+
+
+def _suspend(facts: Facts) -> Actions:
+    """Parameter servers last: a chief that saves a checkpoint when it is told to end needs them."""
+    restarts = facts.job.status.restarts
+    if not facts.pods:
+        services = [manifests.deletion(s) for s in facts.services.values() if not manifests.terminating(s)]
+        done = Outcome(Phase.SUSPENDED, "TFJobSuspended", f"TFJob {facts.job.key} is suspended.")
+        return _act(facts, done, restarts, delete=services)
+    # A replica that has just succeeded stays until the status says so.
+    fresh = [place.pod for place in facts.places if place.completed and not facts.known_complete(place)]
+    wave = _wave(pod for pod in facts.pods if pod not in fresh)
+    outcome = Outcome(
+        facts.job.status.phase or Phase.CREATED,
+        "Suspending",
+        f"pods that have not ended yet: {len(facts.live)}",
+    )
+    return _act(facts, outcome, restarts, delete=wave)
+
+
+def _oldest_wave(facts: Facts) -> list[Deletion]:
+    return _wave([*facts.stale, *facts.surplus])
+
+
+def _wave(going: Iterable[Manifest]) -> list[Deletion]:
+    """Who of these is to be deleted now: parameter servers only once none of the others runs any more."""
+    going = list(going)
+    first = {kind.slug for kind in cluster.STOPPED_FIRST}
+    early = [pod for pod in going if manifests.label(pod, pods.TYPE_LABEL) in first]
+    running = [pod for pod in early if not manifests.ended(pod)]
+    return [manifests.deletion(pod) for pod in (running or going) if not manifests.terminating(pod)]
+
+
+def _blocked(facts: Facts) -> Actions | None:
+    """Objects that have a name of ours and are not the job's."""
+    found = [facts.observed.find(kind, place.name) for place in facts.places for kind in ("Pod", "Service")]
+    group = pods.pod_group(facts.job)
+    found.append(facts.observed.find(group["kind"], manifests.name_of(group)) if group else None)
+    foreign = [obj for obj in found if obj is not None and not manifests.owned_by(obj, facts.job)]
+    if not foreign:
+        return None
+    phase = _phase(facts).phase
+    restarts = facts.job.status.restarts
+    if earlier := next((obj for obj in foreign if manifests.of_earlier(obj, facts.job)), None):
+        message = (
+            f"{earlier['kind']} {manifests.name_of(earlier)} of an earlier job of this name is being deleted"
+        )
+        return replace(
+            _act(facts, Outcome(phase, "EarlierJob", message), restarts), requeue_after=GARBAGE_SECONDS
+        )
+    conflict = Outcome(phase, "NameConflict", manifests.conflict(foreign[0], facts.job))
+    return replace(_act(facts, conflict, restarts), requeue_after=RETRY_SECONDS)
+
+
+def _run(facts: Facts, restarts: Mapping[str, Restart]) -> Actions:
+    failed = [
+        p
+        for p in facts.places
+        if p.pod is not None and p.failed and p.retryable and p.recorded and not p.completed
+    ]
+    due = [place.pod for place in failed if place.pod is not None and not place.wait(facts.now)]
+    names = {place.name for place in facts.places}
+    leftover = [s for name, s in facts.services.items() if name not in names]
+    going = [obj for obj in (*facts.surplus, *due, *leftover) if not manifests.terminating(obj)]
+    waits = [seconds for place in failed if (seconds := place.wait(facts.now))]
+    if (left := _seconds_left(facts)) is not None:
+        waits.append(left)
+    actions = _act(
+        facts, _phase(facts), restarts, create=_missing(facts), delete=map(manifests.deletion, going)
+    )
+    return actions if actions.requeue_after else replace(actions, requeue_after=min(waits, default=None))
+
+
+def _missing(facts: Facts) -> list[Manifest]:
+    """What is to be made: the gang before its pods, a service before its pod. A replica that has succeeded is done."""
+    made: list[Manifest] = []
+    group = pods.pod_group(facts.job)
+    known = group is None or facts.observed.find(group["kind"], manifests.name_of(group)) is not None
+    if group is not None and not known and not facts.pods:
+        made.append(group)
+    for place in facts.places:
+        if place.completed:
+            continue
+        if place.name not in facts.services:
+            made.append(pods.service(facts.job, place.kind, place.index))
+        if place.pod is None:
+            made.append(pods.pod(facts.job, place.kind, place.index))
+    return made
+
+
+def _phase(facts: Facts) -> Outcome:
+    """The phase of a job that is to run. What it was before tells a start from a restart."""
+    before = facts.job.status.phase
+    going = [place for place in facts.places if place.recorded or (place.failed and place.retryable)]
+    if going:
+        place = going[0]
+        code = f"exit code {place.restart.exit_code}" if place.recorded else _how(place)
+        return _restarting(facts, f"{place.name} is being replaced ({code})")
+    if any(place.active for place in facts.deciding):
+        return Outcome(Phase.RUNNING, "TFJobRunning", _waiting(facts) or f"TFJob {facts.job.key} is running.")
+    if before in (Phase.RUNNING, Phase.RESTARTING):
+        return _restarting(facts, _waiting(facts) or "no replica that decides about the job runs")
+    reason = (
+        "TFJobResumed"
+        if before is Phase.SUSPENDED or facts.job.status.reason == "TFJobResumed"
+        else "TFJobCreated"
+    )
+    return Outcome(Phase.CREATED, reason, _waiting(facts) or f"TFJob {facts.job.key} is created.")
+
+
+def _restarting(facts: Facts, why: str) -> Outcome:
+    return Outcome(Phase.RESTARTING, "TFJobRestarting", f"TFJob {facts.job.key} is restarting: {why}.")
+
+
+def _waiting(facts: Facts) -> str:
+    pending = [p for p in facts.live if manifests.pod_phase(p) == "Pending" and not manifests.terminating(p)]
+    reasons = [(manifests.name_of(p), manifests.why_pending(p)) for p in pending]
+    return next((f"{name}: {why}" for name, why in reasons if why), "")[:1024]
+
+
+def _act(
+    facts: Facts,
+    outcome: Outcome,
+    restarts: Mapping[str, Restart],
+    create: Iterable[Manifest] = (),
+    delete: Iterable[Deletion] = (),
+) -> Actions:
+    """Everything at once. Refused creations are told in the status, and tried again."""
+    create = tuple(create)
+    wanted = {(m["kind"], manifests.name_of(m)) for m in create}
+    refused = [r for r in facts.observed.refused if (r.kind, r.name) in wanted]
+    if refused:
+        message = f"the API server refused {refused[0].kind} {refused[0].name}: {refused[0].message}"
+        outcome = Outcome(outcome.phase, "CreateRefused", message)
+    return Actions(
+        create=create,
+        delete=tuple(delete),
+        status=status_patch(facts, outcome, restarts),
+        events=events(facts, outcome),
+        requeue_after=RETRY_SECONDS if refused else None,
+    )

@@ -1,0 +1,147 @@
+"""Laws of a TFJob's state machine, under any sequence of edits, pod events, and deaths of the controller."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from edl_workflows.jobs.testing import World
+
+NAME = "mnist"
+FINAL = ("Succeeded", "Failed")
+TYPES = ("Chief", "PS", "Worker")
+POLICIES = st.sampled_from(["Always", "OnFailure", "Never", "ExitCode"])
+STEPS = st.integers(0, 8)
+
+
+class TFJobs(RuleBasedStateMachine):
+    """One job; everything that can happen to it, in any order; the controller acts now and then, and may die at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.final: str | None = None
+        self.counts: dict[str, int] = {}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.world.objects["TFJob", NAME].get("status", {})
+        return found
+
+    def pods(self) -> list[str]:
+        return sorted(name for kind, name in self.world.objects if kind == "Pod")
+
+    @initialize(
+        policy=POLICIES, chief=st.booleans(), dynamic=st.booleans(), limit=st.none() | st.integers(0, 3)
+    )
+    def submit(self, policy: str, chief: bool, dynamic: bool, limit: int | None) -> None:
+        template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
+        role = {"restartPolicy": policy, "template": template}
+        types = {"PS": role | {"replicas": 1}, "Worker": role | {"replicas": 2}}
+        types |= {"Chief": role | {"replicas": 1}} if chief else {}
+        run = {} if limit is None else {"backoffLimit": limit}
+        spec = {"tfReplicaSpecs": types, "enableDynamicWorker": dynamic, "runPolicy": run}
+        metadata = {"name": NAME}
+        self.world.add({"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata, "spec": spec})
+
+    @rule(suspend=st.booleans())
+    def set_suspend(self, suspend: bool) -> None:
+        self.world.edit("TFJob", NAME, {"spec": {"runPolicy": {"suspend": suspend}}})
+
+    @rule(kind=st.sampled_from(["PS", "Worker"]), replicas=st.integers(1, 3))
+    def scale(self, kind: str, replicas: int) -> None:
+        self.world.edit("TFJob", NAME, {"spec": {"tfReplicaSpecs": {kind: {"replicas": replicas}}}})
+
+    @rule(
+        which=st.integers(0, 10),
+        phase=st.sampled_from(["Running", "Succeeded", "Failed"]),
+        code=st.sampled_from([1, 137, None]),
+    )
+    def pod_event(self, which: int, phase: str, code: int | None) -> None:
+        live = [
+            n
+            for n in self.pods()
+            if self.world.objects["Pod", n]["status"]["phase"] in ("Pending", "Running")
+        ]
+        if live:
+            exit_code = 0 if phase == "Succeeded" else code if phase == "Failed" else None
+            self.world.set_pod(live[which % len(live)], phase, exit_code)
+
+    @rule(which=st.integers(0, 10))
+    def pod_deleted(self, which: int) -> None:
+        if pods := self.pods():
+            self.world.delete("Pod", pods[which % len(pods)])
+
+    @rule()
+    def deleted_pods_go(self) -> None:
+        self.world.reap()
+
+    @rule(seconds=st.sampled_from([1, 30, 400]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.tick(seconds)
+
+    @rule(steps=STEPS)
+    def controller_dies_at_it(self, steps: int) -> None:
+        self.world.reconcile(steps)
+
+    @rule()
+    def controller_settles(self) -> None:
+        """A fixed point exists: decisions end when nothing more happens."""
+        self.world.settle()
+
+    @invariant()
+    def an_end_is_an_end(self) -> None:
+        """A final phase never changes, and Succeeded and Failed exclude each other."""
+        if ("TFJob", NAME) not in self.world.objects:
+            return
+        phase = self.status.get("phase")
+        assert self.final in (None, phase)
+        self.final = phase if phase in FINAL else None
+        true = {c["type"] for c in self.status.get("conditions", ()) if c["status"] == "True"}
+        assert len(true & {"Running", "Restarting", "Suspended", "Succeeded", "Failed"}) <= 1
+
+    @invariant()
+    def counts_of_restarts_never_fall(self) -> None:
+        """What was restarted stays counted, whoever dies in between."""
+        if ("TFJob", NAME) in self.world.objects:
+            now = {name: r["count"] for name, r in self.status.get("restarts", {}).items()}
+            assert all(now.get(name, 0) >= count for name, count in self.counts.items())
+            self.counts = now
+
+    @invariant()
+    def one_pod_a_place(self) -> None:
+        """A pod's name says its type and its index, and so do its labels."""
+        for name in self.pods():
+            labels = self.world.objects["Pod", name]["metadata"]["labels"]
+            kind, index = (
+                labels["training.kubeflow.org/replica-type"],
+                labels["training.kubeflow.org/replica-index"],
+            )
+            assert name == f"{NAME}-{kind}-{index}"
+
+    def teardown(self) -> None:
+        """From every state the job can still be brought to its end."""
+        if ("TFJob", NAME) not in self.world.objects:
+            return
+        self.world.edit("TFJob", NAME, {"spec": {"runPolicy": {"suspend": False}}})
+        for _ in range(12):
+            self.world.reap()
+            self.world.settle()
+            if self.status.get("phase") in FINAL:
+                return
+            for name in self.pods():
+                pod = self.world.objects["Pod", name]
+                if (
+                    pod["status"]["phase"] in ("Pending", "Running")
+                    and "deletionTimestamp" not in pod["metadata"]
+                ):
+                    self.world.set_pod(name, "Succeeded", 0)
+            self.world.tick(400)
+        raise AssertionError(f"the job never ends: {self.status}")
+
+
+TestTFJob = TFJobs.TestCase
+TestTFJob.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
