@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from edl_workflows.jobs.objects import Metadata, Resource
+from edl_workflows.jobs.objects import Metadata, Model, Resource
 
 Schema = dict[str, Any]
 
@@ -108,7 +108,10 @@ class _Documented(GenerateJsonSchema):
             return {"type": "object"}
         text = inspect.cleandoc(model.__doc__ or "")
         found["description"] = _plain(text.split("\n\n")[0])
-        documented = _attributes(text)
+        documented: dict[str, str] = {}
+        for base in reversed(model.__mro__):
+            if issubclass(base, Model):
+                documented |= _attributes(inspect.cleandoc(base.__doc__ or ""))
         for name, field in model.model_fields.items():
             if name in documented:
                 found["properties"][field.alias or name]["description"] = documented[name]

@@ -1,0 +1,143 @@
+"""What a TFJob's manifest may say: `edl_workflows.jobs.tf_job.model`."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs.tf_job.model import TFJob
+from edl_workflows.jobs.tf_job.types import ReplicaType, RestartPolicy
+
+Manifest = dict[str, Any]
+Change = Callable[[Manifest], None]
+
+
+def make() -> Manifest:
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
+    roles = {"PS": {"replicas": 1, "template": template}, "Worker": {"replicas": 2, "template": template}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "mnist"},
+        "spec": {"tfReplicaSpecs": copy.deepcopy(roles), "runPolicy": {}},
+    }
+
+
+def put(path: str, value: Any) -> Change:
+    """A change of one field."""
+
+    def change(manifest: Manifest) -> None:
+        *way, last = path.split("/")
+        node: Any = manifest
+        for part in way:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        if value is None:
+            del node[last]
+        else:
+            node[int(last) if isinstance(node, list) else last] = value
+
+    return change
+
+
+WORKER = "spec/tfReplicaSpecs/Worker"
+CONTAINER = f"{WORKER}/template/spec/containers/0"
+BAD: list[Any] = [
+    pytest.param(put("spec/tfReplicaSpecs", {}), "tfReplicaSpecs", id="no replicas"),
+    pytest.param(put("spec/tfReplicaSpecs", None), "spec.tfReplicaSpecs", id="no map of replicas"),
+    pytest.param(put("spec", None), "spec", id="no spec"),
+    pytest.param(put("spec/tfReplicaSpecs/Wrker", {}), "Wrker", id="unknown type"),
+    pytest.param(put(f"{WORKER}/replicas", 0), "Worker.replicas", id="zero replicas"),
+    pytest.param(put(f"{WORKER}/replicas", -1), "Worker.replicas", id="negative replicas"),
+    pytest.param(put(f"{WORKER}/replicas", "many"), "Worker.replicas", id="replicas no number"),
+    pytest.param(put(f"{WORKER}/replicas", 10_001), "Worker.replicas", id="too many replicas"),
+    pytest.param(put(f"{WORKER}/template", None), "Worker.template.spec.containers", id="no template"),
+    pytest.param(put(f"{WORKER}/template/spec/containers", []), "containers", id="no container"),
+    pytest.param(put(f"{CONTAINER}/image", None), "containers.0.image", id="no image"),
+    pytest.param(put(f"{CONTAINER}/name", ""), "containers.0.name", id="no name"),
+    pytest.param(put(f"{CONTAINER}/env", {"A": "b"}), "containers.0.env", id="env no list"),
+    pytest.param(put(f"{CONTAINER}/resources", {"limits": {"cpu": "much"}}), "limits.cpu", id="no quantity"),
+    pytest.param(put(f"{WORKER}/restartPolicy", "Sometimes"), "Worker.restartPolicy", id="unknown policy"),
+    pytest.param(
+        put(f"{WORKER}/template/spec/restartPolicy", "ExitCode"),
+        "template.spec.restartPolicy",
+        id="policy misplaced",
+    ),
+    pytest.param(put(f"{WORKER}/replica", 1), "did you mean 'replicas'", id="misspelt field"),
+    pytest.param(
+        put("spec/runPolicy/cleanPodPolicy", "Some"), "runPolicy.cleanPodPolicy", id="clean-up policy"
+    ),
+    pytest.param(put("spec/runPolicy/backoffLimit", -1), "runPolicy.backoffLimit", id="negative limit"),
+    pytest.param(
+        put("spec/runPolicy/activeDeadlineSeconds", "1h"), "activeDeadlineSeconds", id="deadline no number"
+    ),
+    pytest.param(
+        put("spec/runPolicy/ttlSecondsAfterFinished", -5), "ttlSecondsAfterFinished", id="negative TTL"
+    ),
+    pytest.param(put("spec/runPolicy/managedBy", "me"), "runPolicy.managedBy", id="unknown manager"),
+    pytest.param(
+        put("spec/runPolicy/schedulingPolicy", {"minAvailable": 4}), "minAvailable", id="gang too large"
+    ),
+    pytest.param(put("spec/successPolicy", "Any"), "spec.successPolicy", id="unknown success policy"),
+    pytest.param(put("metadata/name", "Mnist"), "metadata.name", id="capitals in the name"),
+    pytest.param(put("metadata/name", "m" * 49), "metadata.name", id="name too long"),
+    pytest.param(put("apiVersion", "kubeflow.org/v2"), "apiVersion", id="unknown version"),
+    pytest.param(
+        put("metadata/annotations", {"elastic.iml.github.io/tfjob-compat": "bugs"}),
+        "'bugs' is unknown",
+        id="compat",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) -> None:
+    """Each mistake is an error that names the field."""
+    manifest = make()
+    change(manifest)
+    with pytest.raises(ManifestError, match=message):
+        TFJob.parse(manifest)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"Chief": 1, "Master": 1}, "is Chief once more"),
+        ({"worker": 1}, "is Worker once more"),
+        ({"Chief": 2}, "a job has one Chief"),
+        ({"Evaluator": 2}, "a job has one Evaluator"),
+    ],
+)
+def test_which_types_go_together(extra: dict[str, int], message: str) -> None:
+    """One chief by either name, one evaluator, each type once."""
+    manifest = make()
+    template = manifest["spec"]["tfReplicaSpecs"]["PS"]["template"]
+    for key, replicas in extra.items():
+        manifest["spec"]["tfReplicaSpecs"][key] = {"replicas": replicas, "template": template}
+    with pytest.raises(ManifestError, match=message):
+        TFJob.parse(manifest)
+
+
+def test_both_spellings_of_the_policies_mean_the_same() -> None:
+    """v1alpha2 has them flat, v1 in runPolicy; in both places at once is an error."""
+    flat, nested = make(), make()
+    flat["apiVersion"] = "kubeflow.org/v1alpha2"
+    flat["spec"] |= {"cleanPodPolicy": "All", "backoffLimit": 3}
+    nested["spec"]["runPolicy"] = {"cleanPodPolicy": "All", "backoffLimit": 3}
+    assert TFJob.parse(flat).spec.policies == TFJob.parse(nested).spec.policies
+    nested["spec"]["backoffLimit"] = 2
+    with pytest.raises(ManifestError, match=r"backoffLimit: stands in runPolicy\.backoffLimit, too"):
+        TFJob.parse(nested)
+
+
+def test_spellings_of_types_and_defaults() -> None:
+    """Upstream takes types in any case; one replica is the default, and the template's restart policy, else Never."""
+    manifest = make()
+    template = manifest["spec"]["tfReplicaSpecs"]["PS"]["template"]
+    on_failure = {"spec": template["spec"] | {"restartPolicy": "OnFailure"}}
+    manifest["spec"]["tfReplicaSpecs"] = {"ps": {"template": on_failure}, "Eval": {"template": template}}
+    replicas = TFJob.parse(manifest).spec.replicas
+    assert list(replicas) == [ReplicaType.PS, ReplicaType.EVALUATOR]
+    assert [spec.policy for spec in replicas.values()] == [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER]
+    assert replicas[ReplicaType.PS].replicas == 1
