@@ -44,11 +44,12 @@ def test_merge_patch_of_no_difference_is_none(current: dict[str, Any]) -> None:
 
 
 def test_each_source_is_watched_once() -> None:
-    """Two kinds that see pods share one watch."""
-    found = [source.api.kind for source in kinds.sources()]
+    """Two kinds that see the same pods share one watch; a kind with labels of its own has its own."""
+    found = [(source.api.kind, source.selector) for source in kinds.sources()]
 
     assert sorted(found) == sorted(set(found))
-    assert {"ElasticJob", "ScalePlan", "Pod"} <= set(found)
+    assert {"ElasticJob", "ScalePlan", "TFJob"} <= {kind for kind, _ in found}
+    assert len([kind for kind, _ in found if kind == "Pod"]) > 1
 
 
 def test_unknown_kind_is_told() -> None:
