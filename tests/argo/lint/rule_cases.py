@@ -30,6 +30,13 @@ DOCUMENTS = (
     Case("unknown-kind", GOOD.replace("kind: Workflow", "kind: Worflow"), GOOD),
     Case("unknown-kind", GOOD.replace("v1alpha1", "v1alpha2"), GOOD, "version"),
     Case("no-name", GOOD.replace("generateName: train-, ", ""), GOOD),
+    Case("object-name", GOOD.replace("train-", "Train-"), GOOD),
+    Case(
+        "object-name",
+        GOOD.replace("generateName: train-", "name: train-"),
+        GOOD.replace("generateName: train-", "name: train"),
+        "end",
+    ),
     Case("long-name", GOOD.replace("generateName: train-", f"name: {'a' * 64}"), GOOD),
     Case(
         "long-name",
