@@ -7,31 +7,29 @@ from pathlib import Path
 
 from tests.cluster.bed import build, lifecycle
 from tests.cluster.bed.bed import Bed
-from tests.cluster.bed.components import Site
+from tests.cluster.bed.components import Site, default_site
 from tests.cluster.bed.node import Network
 from tests.cluster.bed.process import BedError
 
-
-def default_site(
-    folder: Path = build.CACHE / "run", network: int = 222, binds: tuple[Path, ...] = ()
-) -> Site:
-    """The bed of this user on this machine."""
-    return Site(folder.absolute(), build.BIN, Network(network), binds)
+_DEFAULT = default_site()
 
 
 def main() -> int:
     """Run one command; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.bed", description=__doc__)
     parser.add_argument("command", choices=["missing", "build", "up", "status", "down"])
-    parser.add_argument("--dir", type=Path, default=build.CACHE / "run", help="the bed's state (%(default)s)")
+    parser.add_argument("--dir", type=Path, default=_DEFAULT.folder, help="the bed's state (%(default)s)")
     parser.add_argument(
-        "--network", type=int, default=222, help="N of its addresses 10.N.0.0/16 (%(default)s)"
+        "--network",
+        type=int,
+        default=_DEFAULT.network.number,
+        help="N of its addresses 10.N.0.0/16 (%(default)s)",
     )
     parser.add_argument(
         "--bind", type=Path, action="append", default=[], help="one more folder that every container sees"
     )
     given = parser.parse_args()
-    site = default_site(given.dir, given.network, tuple(given.bind))
+    site = Site(given.dir.absolute(), build.BIN, Network(given.network), tuple(given.bind))
     began = time.monotonic()
     try:
         code = _COMMANDS[given.command](site)

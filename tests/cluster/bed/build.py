@@ -37,6 +37,7 @@ _PROGRAMS = {
     "conntrack": "conntrack",
     "kubectl": "kubernetes-client",
     "nsenter": "util-linux",
+    "sysctl": "procps",
 }
 """Program → its Debian package."""
 

@@ -16,7 +16,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.cluster.bed import images
+from tests.cluster.bed import build, images
 from tests.cluster.bed.node import Network
 from tests.cluster.bed.process import Daemon
 
@@ -71,6 +71,11 @@ class Site:
         return self.folder / "containerd.sock"
 
 
+def default_site() -> Site:
+    """The bed of this user on this machine."""
+    return Site(build.CACHE / "run", build.BIN, Network(222))
+
+
 def write_files(site: Site) -> None:
     """Write everything that the programs read."""
     for name in ("pki", "cni", "log", "data"):
@@ -91,8 +96,8 @@ def write_files(site: Site) -> None:
     images.write_archive(site.bin / "pause", site.folder / "images.tar")
 
 
-def daemons(site: Site, enter: tuple[str, ...]) -> dict[str, Daemon]:
-    """The programs by name, in the order in which they start."""
+def daemons(site: Site, enter: tuple[str, ...]) -> list[Daemon]:
+    """Kubernetes and what it stands on."""
     commands: dict[str, list[str]] = {
         "etcd": _etcd(site),
         "apiserver": _apiserver(site),
@@ -107,7 +112,7 @@ def daemons(site: Site, enter: tuple[str, ...]) -> dict[str, Daemon]:
         "proxy": [_kubelab(site), "kube-proxy", *_flags(config=site.folder / "proxy.yaml")],
         "coredns": [_kubelab(site), "coredns", "-conf", str(site.folder / "Corefile")],
     }
-    return {name: Daemon(name, tuple(command), site.folder, {}, enter) for name, command in commands.items()}
+    return [Daemon(name, tuple(command), site.folder, {}, enter) for name, command in commands.items()]
 
 
 def _kubelab(site: Site) -> str:

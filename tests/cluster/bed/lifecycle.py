@@ -32,10 +32,13 @@ def up(site: Site) -> Bed:
         try:
             components.write_files(site)
             node.create()
-            return _start(site, node)
+            bed = _bed(site, node.enter)
+            _start(bed, site)
         except BaseException:
             node.destroy()
             raise
+        bed.save()
+        return bed
 
 
 def down(site: Site) -> None:
@@ -66,29 +69,40 @@ def _clear(site: Site) -> None:
                 path.unlink()
 
 
-def _start(site: Site, node: Node) -> Bed:
-    enter = node.enter
-    programs = components.daemons(site, enter)
-    everything = (*programs.values(), argo.daemon(site, enter), kwok.daemon(site, enter))
-    bed = Bed(
-        site.kubeconfig, images.HOST, sys.executable, site.folder, site.folder / "data", everything, enter
+def _bed(site: Site, enter: tuple[str, ...]) -> Bed:
+    daemons = (*components.daemons(site, enter), argo.daemon(site, enter), kwok.daemon(site, enter))
+    return Bed(
+        site.kubeconfig, images.HOST, sys.executable, site.folder, site.folder / "data", daemons, enter
     )
-    for name in ("etcd", "apiserver"):
-        programs[name].start()
+
+
+def _start(bed: Bed, site: Site) -> None:
+    try:
+        _start_in_order(bed, site)
+    except BedError as error:
+        ended = [one for one in bed.daemons if one.log.exists() and not one.pid]
+        raise BedError(
+            "\n".join([str(error), *(f"{one.name} ended: {one.last_words}" for one in ended)])
+        ) from error
+
+
+def _start_in_order(bed: Bed, site: Site) -> None:
+    _daemons(bed, "etcd", "apiserver")
     bed.wait_ready()
-    for name in ("kcm", "sched", "containerd"):
-        programs[name].start()
+    _daemons(bed, "kcm", "sched", "containerd")
     until(lambda: _holds(lambda: bed.kubectl("get", "serviceaccount", "default")), "the controllers work")
     _import_images(bed, site)
-    for name in ("kubelet", "proxy", "coredns"):
-        programs[name].start()
+    _daemons(bed, "kubelet", "proxy", "coredns")
     bed.kubectl("apply", "-f", "-", stdin=json.dumps(_name_server(site)))
     argo.install(bed, site)
     ready = 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}'
     until(lambda: bed.kubectl("get", "nodes", "-o", ready) == "True", "the node is ready")
-    bed.daemon("argo").start()
-    bed.save()
-    return bed
+    _daemons(bed, "argo")
+
+
+def _daemons(bed: Bed, *names: str) -> None:
+    for name in names:
+        bed.daemon(name).start()
 
 
 def _import_images(bed: Bed, site: Site) -> None:

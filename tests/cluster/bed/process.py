@@ -42,6 +42,12 @@ class Daemon:
         return self.folder / "log" / self.name
 
     @property
+    def last_words(self) -> str:
+        """The last line of its log."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return lines[-1] if lines else f"nothing in {self.log}"
+
+    @property
     def pid(self) -> int | None:
         """Its process id as this machine sees it, or None if it doesn't run."""
         try:
