@@ -41,6 +41,8 @@ def check_head(manifest: Mapping[str, Any]) -> Iterator[Finding]:
     """Kind, version and name of any document."""
     group, _, version = text(manifest.get("apiVersion")).partition("/")
     kind = text(manifest.get("kind"))
+    if not group and kind in SPEC_PATHS:
+        yield UNKNOWN_KIND.at(("apiVersion",), f"the {kind} has no apiVersion", f"Write {GROUP}/v1alpha1.")
     if group != GROUP:
         return
     known = schema.load().kinds
