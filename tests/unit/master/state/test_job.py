@@ -109,6 +109,7 @@ def test_a_migration_goes_through_all_steps_in_order() -> None:
         Phase.SUCCEEDED,
     ]
     assert [step["phase"] for step in status["steps"]] == seen[:-1]
+    assert status["observedGeneration"] == 1
     assert all(step["finishTime"] >= step["startTime"] for step in status["steps"])
     assert status["resumedStep"] > status["checkpoint"]["step"]
     assert status["stallSeconds"] >= 0
@@ -317,6 +318,19 @@ def test_a_fatal_error_of_the_chief_fails_the_job() -> None:
     failure = views.job_status(job.state, job.now)["failure"]
     assert failure["reason"] == "CriticalNodeFailed"
     assert "worker-0" in failure["message"]
+
+
+def test_the_step_goes_back_as_soon_as_the_model_is_lost() -> None:
+    """Whoever waits for a step is not told of one that has to be made again."""
+    job = _job()
+    job.save_periodically()
+    saved = job.state.checkpoints.newest
+    assert saved is not None
+    job.calm(3)
+    assert job.state.steps.step > saved.step
+    job.kill(("ps", 0))
+    job.observe()
+    assert views.job_status(job.state, job.now)["progress"]["step"] == saved.step
 
 
 def test_the_job_goes_on_without_a_worker_that_is_given_up() -> None:
