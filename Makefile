@@ -9,8 +9,9 @@ PYTEST := $(BIN)/python -m pytest
 # (pytest-xdist 3.8 writes them where it does not look). In the order of the files: those that take longest come first.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready
+BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller constraints clean
+.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +30,19 @@ demo: $(READY)  ## Train a real elastic job through an Airflow pipeline on this 
 test: $(READY)  ## All tests: unit, property, golden, conformance, Airflow, end to end
 	$(PYTEST) $(PARALLEL) -m 'not e2e'
 	$(PYTEST) -m e2e
+	@if lack=$$($(BED) missing); then $(MAKE) test-cluster; else echo "The tests on a real cluster were left out: $$lack"; fi
+
+test-cluster: $(READY)  ## Tests on a real Kubernetes with Argo, started for them unless it runs (root, Go)
+	$(PYTEST) tests/cluster
+
+cluster-build: $(READY)  ## Build that cluster's programs; says what is missing
+	$(BED) build
+
+cluster-up: $(READY)  ## Start that cluster and leave it running
+	$(BED) up
+
+cluster-down: $(READY)  ## End it and remove all of it
+	$(BED) down
 
 test-unit: $(READY)  ## The tests that take about a minute
 	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/golden tests/contract -m 'not slow'

@@ -55,7 +55,7 @@ class ElasticJobSensor(_StageSensor):
         name: the job's.
         phases: any of these: Pending, Running, Scaling, Restarting, Suspended, Succeeded, Failed; Succeeded if nothing is given.
         step: the global step to have reached.
-        condition: a condition's type, or with a status other than True: ``Ready=False``.
+        condition: a condition's type, or with a status other than True: ``Running=False``.
         kind: of the job.
         kwargs: as `StageTask` and every sensor: ``timeout``, ``soft_fail``; ``poke_interval`` and ``mode`` where it is not deferred.
     """

@@ -4,6 +4,7 @@ One attempt a call: who calls decides about patience (`edl_workflows.agent.patie
 """
 
 import contextlib
+import threading
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -80,6 +81,9 @@ class MasterClient:
 
     def __init__(self, url: str, token: str, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._closed = False
         self._http = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
@@ -97,8 +101,17 @@ class MasterClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        """Close the connections; calls of other threads that are under way go on to their end, new ones are refused."""
+        with self._lock:
+            self._closed = True
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        # httpx forgets a connection that another thread is just opening, and leaves its socket to the garbage collector.
+        with self._lock:
+            idle = self._closed and not self._under_way
+        if idle:
+            self._http.close()
 
     def register(self, registration: Registration) -> Directive:
         """Say that the agent has started."""
@@ -196,12 +209,18 @@ class MasterClient:
 
     def _send(self, request: httpx.Request, answer: type[Answer]) -> Answer:
         where = f"{request.method} {request.url}"
+        with self._lock:
+            if self._closed:
+                raise UnavailableError(f"{where}: the connection to the job's master is closed")
+            self._under_way += 1
         try:
             response = self._http.send(request)
         except httpx.HTTPError as error:
             raise UnavailableError(f"{where}: the job's master does not answer: {error!r}") from error
-        except RuntimeError as error:  # httpx says it so when the client was closed meanwhile
-            raise UnavailableError(f"{where}: the connection to the job's master is closed") from error
+        finally:
+            with self._lock:
+                self._under_way -= 1
+            self._close_when_idle()
         if response.is_error:
             raise _ERRORS.get(response.status_code, UnavailableError)(
                 f"{where}: the job's master answered {response.status_code}: {_detail(response)}"

@@ -47,6 +47,8 @@ def resource_templates(step: Step) -> list[dict[str, Any]]:
         return _change(step, step.action)
     if isinstance(step.action, Cancel):
         return _cancel(step, step.action)
+    if isinstance(step.action, Remove):
+        return _remove(step, step.action)
     return [_template(step.name, step.action, step.inputs, _outputs(step.outputs))]
 
 
@@ -107,52 +109,51 @@ def _change(step: Step, action: Change) -> list[dict[str, Any]]:
         action.failure,
     )
     generation = [{"name": GENERATION.name, "valueFrom": {"jqFilter": ".metadata.generation"}}]
+    seen = {GENERATION.name: f"{{{{steps.{patch}.outputs.parameters.generation}}}}"}
     return [
-        {
-            "name": step.name,
-            "inputs": {"parameters": parameters(step.inputs)},
-            "steps": [
-                [_call(patch, step.inputs)],
-                [
-                    _call(
-                        wait,
-                        step.inputs,
-                        {GENERATION.name: f"{{{{steps.{patch}.outputs.parameters.generation}}}}"},
-                    )
-                ],
-            ],
-            "outputs": {"parameters": list(_passed_on(wait))},
-        },
+        _steps(step, [[_call(patch, step.inputs)], [_call(wait, step.inputs, seen)]], list(_passed_on(wait))),
         _template(patch, action, step.inputs, generation),
         _template(wait, look, (*step.inputs, GENERATION), _outputs(step.outputs)),
     ]
+
+
+def _remove(step: Step, action: Remove) -> list[dict[str, Any]]:
+    """Argo takes no outputs from a deletion: the step around it states them."""
+    delete = f"{step.name}-object"
+    said = [
+        {"name": name, "valueFrom": {"expression": f"'{step.outputs.get(name, '')}'"}} for name in PARAMETERS
+    ]
+    return [
+        _steps(step, [[_call(delete, step.inputs)]], said),
+        _template(delete, action, step.inputs, []),
+    ]
+
+
+def _steps(step: Step, groups: list[list[dict[str, Any]]], outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "inputs": {"parameters": parameters(step.inputs)},
+        "steps": groups,
+        "outputs": {"parameters": outputs},
+    }
 
 
 def _cancel(step: Step, action: Cancel) -> list[dict[str, Any]]:
     """Look whose job it is and what it is doing; only then delete or suspend it."""
     look, delete, suspend = (f"{step.name}-{verb}" for verb in ("look", "delete", "suspend"))
     inputs = tuple(one for one in step.inputs if one != action.policy)
-    looking = _template(
-        look,
-        Get(action.manifest),
-        inputs,
-        [{"name": "phase", "valueFrom": {"jqFilter": action.phase, "default": ""}}],
-    )
+    looking = _template(look, Get(action.manifest), inputs, _outputs(step.outputs))
     looking["resource"]["flags"] = ["--ignore-not-found"]
+    for output in looking["outputs"]["parameters"]:
+        if "valueFrom" in output:
+            output["valueFrom"]["default"] = ""
     held = {**action.manifest, "spec": {"suspend": True}}
+    ends = [
+        {**_call(verb, inputs), "when": _unended(look, action.policy, policy)}
+        for verb, policy in ((delete, "delete"), (suspend, "suspend"))
+    ]
     return [
-        {
-            "name": step.name,
-            "inputs": {"parameters": parameters(step.inputs)},
-            "steps": [
-                [_call(look, inputs)],
-                [
-                    {**_call(verb, inputs), "when": _unended(look, action.policy, policy)}
-                    for verb, policy in ((delete, "delete"), (suspend, "suspend"))
-                ],
-            ],
-            "outputs": {"parameters": _outputs(step.outputs)},
-        },
+        _steps(step, [[_call(look, inputs)], ends], list(_passed_on(look))),
         looking,
         _template(delete, Remove(action.manifest), inputs, []),
         _template(suspend, Change(held, "", ""), inputs, []),

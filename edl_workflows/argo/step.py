@@ -87,16 +87,14 @@ class Remove:
 
 @dataclass(frozen=True)
 class Cancel:
-    """End the workflow's own job if it still goes on.
+    """End the workflow's own job if it still goes on: one whose output ``phase`` is neither empty nor final.
 
     Attributes:
         manifest: which object.
-        phase: jq filter that gives its phase, or nothing where it is another's.
         policy: the input that says delete, suspend or keep.
     """
 
     manifest: Mapping[str, Any]
-    phase: str
     policy: Input
 
 

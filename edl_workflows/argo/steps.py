@@ -35,7 +35,7 @@ OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
 _STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
 """The node's name without the numbers of its attempts: the same in each."""
 
-JOB_OUTPUTS: Mapping[str, str] = {
+JOB_OUTPUTS: dict[str, str] = {
     "kind": ELASTIC_JOB,
     "namespace": NAMESPACE,
     "name": NAME.tag,
@@ -180,12 +180,8 @@ def cancel() -> Step:
         CANCEL.name,
         (NAME, policy, timeout("15m")),
         {"name": NAME.tag, "namespace": NAMESPACE, "owner": owner, "action": policy.tag},
-        Cancel(
-            _object(ELASTIC_JOB, NAME),
-            f'if {mark} then .status.phase // "Pending" else "" end',
-            policy,
-        ),
-        GONE_OUTPUTS,
+        Cancel(_object(ELASTIC_JOB, NAME), policy),
+        JOB_OUTPUTS | {"phase": f'{JQ}if {mark} then .status.phase // "Pending" else "" end'},
         on_cancel="keep",
     )
 

@@ -6,7 +6,7 @@ Argo substitutes parameters into a template as text, so a body's numbers and map
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs.objects import Model
@@ -77,4 +77,5 @@ def _read(stage: Stage[Any], name: str, value: JsonValue) -> Any:
 def _takes_text(annotation: Any) -> bool:
     """Whether a text can be a value of this type as it stands: all but maps and lists (pydantic reads numbers from text)."""
     origin = getattr(annotation, "__origin__", annotation)
-    return origin not in (dict, list, tuple)
+    is_map = isinstance(origin, type) and issubclass(origin, BaseModel)
+    return not is_map and origin not in (dict, list, tuple)

@@ -225,7 +225,7 @@ def wait(
     step: Annotated[
         int | None, typer.Option(help="Global step to wait for.", min=0, show_default=False)
     ] = None,
-    condition: Annotated[str, typer.Option(help="Condition to wait for, as Ready or Ready=False.")] = "",
+    condition: Annotated[str, typer.Option(help="Condition to wait for, as Running or Running=False.")] = "",
     kind: Kind = JOB,
     timeout: Timeout = None,
     kubeconfig: Kubeconfig = None,

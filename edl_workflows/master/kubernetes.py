@@ -167,10 +167,7 @@ class ClusterWatch:
             state, {plan.metadata.name: plan.status.phase for plan in plans if plan.auto}, now
         )
         observations.pods(state, self._own_pods(), now)
-        manual = (plan for plan in plans if not plan.auto)
-        observations.plans(
-            state, [PlanSeen(p.metadata.uid, p.metadata.name, p.spec, p.status.phase) for p in manual]
-        )
+        observations.plans(state, [PlanSeen.of(plan) for plan in plans if not plan.auto])
         self._master.changed(Hurry.GROUPED)
 
     def _own_job(self) -> ElasticJob | None:

@@ -125,9 +125,7 @@ class StandaloneOutside:
         """All plans in order."""
         with self._lock:
             plans = sorted((ScalePlan.parse(manifest) for manifest in self._plans.values()), key=age_key)
-        return [
-            PlanSeen(plan.metadata.uid, plan.metadata.name, plan.spec, plan.status.phase) for plan in plans
-        ]
+        return [PlanSeen.of(plan) for plan in plans]
 
     def _save(self) -> None:
         fresh = self._path.with_suffix(".new")

@@ -150,7 +150,7 @@ class SimulatedJob:
         seen = [PodSeen(pod.type, pod.id, pod.phase, pod.exit_code) for pod in self.pods.values()]
         observations.pods(self.state, seen, self.now)
         manual = [
-            PlanSeen(plan.uid, plan.name, plan.spec, plan.phase)
+            PlanSeen(plan.uid, plan.name, plan.spec, plan.phase, generation=1)
             for plan in self.plans.values()
             if plan.spec is not None
         ]

@@ -31,13 +31,15 @@ class JobGoal(Model):
     Attributes:
         phases: any of these. Running is also met by a job that has Succeeded meanwhile: it has run.
         step: training has reached this global step.
-        condition: a condition's type, as ``Ready``, or with a status other than True, as ``Ready=False``.
+        condition: a condition's type, as ``Running``, or with a status other than True, as ``Running=False``.
+        nodes: so many nodes of all roles together are ready; a job that has Succeeded needs none any more.
     """
 
     type: Literal["job"] = "job"
     phases: tuple[JobPhase, ...] = ()
     step: int | None = Field(default=None, ge=0)
     condition: str = ""
+    nodes: int = Field(default=0, ge=0)
 
 
 class PlanGoal(Model):
@@ -238,7 +240,9 @@ def _phase_met(goal: JobGoal, job: JobView) -> bool:
 def _progress_met(goal: JobGoal, job: JobView) -> bool:
     condition, _, status = goal.condition.partition("=")
     holds = not condition or job.conditions.get(condition) == (status or "True")
-    return holds and (goal.step is None or job.progress.step >= goal.step)
+    ready = sum(role.ready for role in job.replicas.values())
+    enough = ready >= goal.nodes or job.phase is JobPhase.SUCCEEDED
+    return holds and enough and (goal.step is None or job.progress.step >= goal.step)
 
 
 def _wanted(goal: JobGoal) -> str:

@@ -16,7 +16,7 @@ class SuspendRequest(JobRequest):
 
 
 class ResumeRequest(JobRequest):
-    """Which job to resume; the stage waits until it runs."""
+    """Which job to resume; the stage waits until it runs and the first of its nodes is ready."""
 
 
 def begin_suspend(cluster: Cluster, request: SuspendRequest, _identity: Identity) -> Handle:
@@ -26,15 +26,15 @@ def begin_suspend(cluster: Cluster, request: SuspendRequest, _identity: Identity
         NotFoundError: there is no such job.
         InvalidError: it has ended.
     """
-    return _set(cluster, request, suspend=True, goal=JobPhase.SUSPENDED)
+    return _set(cluster, request, suspend=True, goal=JobGoal(phases=(JobPhase.SUSPENDED,)))
 
 
 def begin_resume(cluster: Cluster, request: ResumeRequest, _identity: Identity) -> Handle:
     """Say that the job shall run; errors as `begin_suspend`."""
-    return _set(cluster, request, suspend=False, goal=JobPhase.RUNNING)
+    return _set(cluster, request, suspend=False, goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=1))
 
 
-def _set(cluster: Cluster, request: JobRequest, *, suspend: bool, goal: JobPhase) -> Handle:
+def _set(cluster: Cluster, request: JobRequest, *, suspend: bool, goal: JobGoal) -> Handle:
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
     job = client.get(cluster, resource, request.name, namespace)
@@ -53,7 +53,7 @@ def _set(cluster: Cluster, request: JobRequest, *, suspend: bool, goal: JobPhase
         kind=request.kind,
         namespace=namespace,
         name=request.name,
-        goal=JobGoal(phases=(goal,)),
+        goal=goal,
         uid=job["metadata"]["uid"],
         version=version_of(job),
     )

@@ -18,8 +18,8 @@ class WaitRequest(JobRequest):
 
     Attributes:
         phases: any of these; with neither step nor condition the default is Succeeded.
-        step: a global step.
-        condition: a condition's type (``Ready``), or type and status (``Ready=False``).
+        step: a global step that training has reached, before a suspension too: the chief saves it.
+        condition: a condition's type (``Running``), or type and status (``Running=False``).
     """
 
     phases: tuple[JobPhase, ...] = ()

@@ -25,11 +25,16 @@ VALUES = {
 def products() -> list[Any]:
     """A case for each product of the catalog and each way to wait, and for one of cluster scope: (name, options)."""
     found = [
-        pytest.param(product.name, Options(way, parameters={} if product.usual else VALUES), id=f"{product.name}-{way}")
+        pytest.param(
+            product.name, Options(way, parameters={} if product.usual else VALUES), id=f"{product.name}-{way}"
+        )
         for product in catalog.PRODUCTS
         for way in WAYS
     ]
-    return [*found, pytest.param("elastic-train", Options("plugin", cluster_scope=True), id="elastic-train-cluster")]
+    return [
+        *found,
+        pytest.param("elastic-train", Options("plugin", cluster_scope=True), id="elastic-train-cluster"),
+    ]
 
 
 def example(way: Waiting) -> dict[str, Any]:

@@ -16,7 +16,9 @@ import pytest
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
+from tests.cluster.bed import build, lifecycle
 from tests.cluster.bed.bed import Bed
+from tests.cluster.bed.components import default_site
 from tests.cluster.bed.wait import until
 
 _FOLDER = Path(__file__).parent
@@ -37,14 +39,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def bed() -> Iterator[Bed]:
     """The test bed, for the whole run."""
-    if not _EXISTING:
-        pytest.fail(
-            "start a cluster with `make cluster-up`; then set EDL_TEST_CLUSTER=existing and KUBECONFIG"
-        )
-    if (_KUBECONFIG.parent / "bed.json").exists():
+    if _EXISTING and (_KUBECONFIG.parent / "bed.json").exists():
         yield Bed.load(_KUBECONFIG)
-    else:
+    elif _EXISTING:
         yield Bed(_KUBECONFIG, _IMAGE, _PYTHON)
+    else:
+        yield from _started()
+
+
+def _started() -> Iterator[Bed]:
+    """The bed of `make cluster-up`, left as it is found: running, or not."""
+    site = default_site()
+    found = lifecycle.running(site.folder)
+    build.build()
+    yield lifecycle.up(site)
+    if not found:
+        lifecycle.down(site)
 
 
 @pytest.fixture(scope="session")

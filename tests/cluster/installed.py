@@ -4,7 +4,7 @@ import contextlib
 import copy
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,22 @@ from typing import Any
 import yaml
 
 from edl_workflows.exceptions import EdlError
+from edl_workflows.install import workloads
 from edl_workflows.install.manifests import installation, render
-from edl_workflows.install.options import InstallOptions, PullPolicy
+from edl_workflows.install.options import InstallOptions, Part, PullPolicy
 from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
 from edl_workflows.jobs import names
 from edl_workflows.kube import client, logs, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from tests.cluster.bed.bed import Bed
+from tests.cluster.bed.components import PLAIN_RUNTIME
 from tests.cluster.bed.wait import until
 
 USER = 65532
 """Who the pods run as. The image of the bed's nodes has no user of its own, as a real one has."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+RBAC = "rbac.authorization.k8s.io/v1"
 READY_SECONDS = 120
 STEPS_FOR_EVER = """
 import time
@@ -54,22 +57,45 @@ def make_namespace(cluster: Cluster, name: str, labels: dict[str, str]) -> None:
     )
 
 
-def for_bed(objects: list[Object], bed: Bed) -> list[Object]:
-    """The same installation with programs that the bed's nodes have without an image of ours."""
-    changed = copy.deepcopy(objects)
-    for one in changed:
+Change = Callable[[Object], None]
+"""What the bed needs otherwise in the spec of a pod of the installation."""
+
+
+def changed(objects: list[Object], change: Change) -> list[Object]:
+    """The same installation, with all its pods changed: its own and the masters'."""
+    objects = copy.deepcopy(objects)
+    for one in objects:
         if one["kind"] == "Deployment":
-            pod = one["spec"]["template"]["spec"]
-            pod["securityContext"]["runAsUser"] = USER
-            pod["containers"][0]["command"][0] = bed.python
+            change(one["spec"]["template"]["spec"])
         if one["kind"] == "ConfigMap":
             template = yaml.safe_load(one["data"][MASTER_TEMPLATE])
-            template["spec"]["securityContext"]["runAsUser"] = USER
-            command = [bed.python, "-m", "edl_workflows.cli", "master", "run"]
-            resources_ = {"requests": {"cpu": "50m", "memory": "128Mi"}}
-            template["spec"]["containers"][0] |= {"command": command, "resources": resources_}
+            change(template["spec"])
             one["data"][MASTER_TEMPLATE] = yaml.safe_dump(template)
-    return changed
+    return objects
+
+
+def from_host(bed: Bed) -> Change:
+    """Programs that every container of the bed has without an image of ours."""
+
+    def change(spec: Object) -> None:
+        spec["securityContext"]["runAsUser"] = USER
+        container = spec["containers"][0]
+        container.setdefault("command", [*workloads.COMMAND, "master", "run"])
+        container["command"][0] = bed.python
+        _small(container)
+
+    return change
+
+
+def from_image(spec: Object) -> None:
+    """Programs of the image alone: the bed's usual runtime would lay the machine's over them."""
+    spec["runtimeClassName"] = PLAIN_RUNTIME
+    _small(spec["containers"][0])
+
+
+def _small(container: Object) -> None:
+    """The bed's node has two cores for everything."""
+    container["resources"] = {"requests": {"cpu": "20m", "memory": "64Mi"}}
 
 
 def apply(bed: Bed, objects: list[Object], *flags: str) -> None:
@@ -81,15 +107,26 @@ def job(
     bed: Bed, name: str, program: str = STEPS_FOR_EVER, roles: tuple[str, ...] = ("worker",)
 ) -> dict[str, Any]:
     """An ElasticJob with one node a role that runs a Python program, in pods that a restricted namespace admits."""
-    container = {
-        "name": "main",
-        "image": bed.image,
-        "imagePullPolicy": "Never",
-        "command": [bed.python, "-m", "edl_workflows.cli", "agent", "run", "--", bed.python, "-c", program],
-        "securityContext": CONTAINER_SECURITY,
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-    }
-    spec = {"securityContext": POD_SECURITY | {"runAsUser": USER}, "containers": [container]}
+    command = [bed.python, "-m", "edl_workflows.cli", "agent", "run", "--", bed.python, "-c", program]
+    spec = _pod(bed.image, command)
+    spec["securityContext"]["runAsUser"] = USER
+    return _job(name, spec, roles)
+
+
+def image_job(image: str, name: str) -> dict[str, Any]:
+    """An ElasticJob whose one worker ends at once; it is made of the installation's image, as its master is."""
+    spec = _pod(image, ["edl", "agent", "run", "--", "python", "-c", "pass"])
+    return _job(name, spec | {"runtimeClassName": PLAIN_RUNTIME}, ("worker",))
+
+
+def _pod(image: str, command: list[str]) -> Object:
+    container = {"name": "main", "image": image, "imagePullPolicy": "Never", "command": command}
+    _small(container)
+    security = {"securityContext": CONTAINER_SECURITY}
+    return {"securityContext": dict(POD_SECURITY), "containers": [container | security]}
+
+
+def _job(name: str, spec: Object, roles: tuple[str, ...]) -> dict[str, Any]:
     node = {"replicas": 1, "template": {"spec": spec}}
     return {
         "apiVersion": names.API_VERSION,
@@ -141,39 +178,12 @@ class Installed:
         return holder.split("_")[0]
 
     def account(self, name: str, role: str) -> Cluster:
-        """The connection of a service account in the jobs' namespace that has the cluster role `role` there."""
-        account = {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": name, "namespace": self.jobs},
-        }
-        binding = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": name, "namespace": self.jobs},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": self.jobs}],
-        }
-        apply(self.bed, [account, binding])
-        return self.as_account(name)
+        """The connection of a new service account in the jobs' namespace that has the cluster role `role` there."""
+        return account_of(self.bed, self.jobs, name, self.folder, role)
 
     def as_account(self, name: str) -> Cluster:
-        """The connection of a service account in the jobs' namespace, by a token of its own."""
-        token = self.bed.kubectl("-n", self.jobs, "create", "token", name).strip()
-        admin = yaml.safe_load(self.bed.kubeconfig.read_text())
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "bed", "cluster": admin["clusters"][0]["cluster"]}],
-            "users": [{"name": name, "user": {"token": token}}],
-            "contexts": [
-                {"name": "bed", "context": {"cluster": "bed", "user": name, "namespace": self.jobs}}
-            ],
-            "current-context": "bed",
-        }
-        path = self.folder / f"{name}.kubeconfig"
-        path.write_text(json.dumps(config))
-        return Cluster.from_kubeconfig(path)
+        """The connection of a service account that is there."""
+        return _connect(self.bed, self.jobs, name, self.folder)
 
     def explain(self) -> str:
         """What all its pods are doing, for a failed test."""
@@ -187,18 +197,72 @@ class Installed:
         return "\n".join(told)
 
 
+def account_of(
+    bed: Bed, namespace: str, name: str, folder: Path, role: str | list[dict[str, Any]]
+) -> Cluster:
+    """The connection of a new service account.
+
+    Args:
+        bed: where.
+        namespace: where it lives, and has rights.
+        name: its own, and that of its binding.
+        folder: for its kubeconfig.
+        role: a cluster role, or the rules of a role of its own.
+    """
+    metadata = {"name": name, "namespace": namespace}
+    objects: list[Object] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}]
+    reference = (
+        {"kind": "ClusterRole", "name": role} if isinstance(role, str) else {"kind": "Role", "name": name}
+    )
+    if not isinstance(role, str):
+        objects.append({"apiVersion": RBAC, "kind": "Role", "metadata": metadata, "rules": role})
+    binding = {"apiVersion": RBAC, "kind": "RoleBinding", "metadata": metadata}
+    subject = {"kind": "ServiceAccount", **metadata}
+    objects.append(
+        binding | {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", **reference}, "subjects": [subject]}
+    )
+    apply(bed, objects)
+    return _connect(bed, namespace, name, folder)
+
+
+def _connect(bed: Bed, namespace: str, name: str, folder: Path) -> Cluster:
+    """As a service account, by a token of its own."""
+    token = bed.token(namespace, name)
+    admin = yaml.safe_load(bed.kubeconfig.read_text())
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "bed", "cluster": admin["clusters"][0]["cluster"]}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": "bed", "context": {"cluster": "bed", "user": name, "namespace": namespace}}],
+        "current-context": "bed",
+    }
+    path = folder / f"{name}.kubeconfig"
+    path.write_text(json.dumps(config))
+    return Cluster.from_kubeconfig(path)
+
+
 @contextlib.contextmanager
-def installed(bed: Bed, cluster: Cluster, name: str) -> Iterator[Installed]:
-    """Install for a namespace of its own with `name` in it, and uninstall.
+def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change) -> Iterator[Installed]:
+    """Install for a namespace of its own, and uninstall.
 
     The cluster's definitions and the roles for people stay: other tests use them.
+
+    Args:
+        bed: where.
+        cluster: the administrator.
+        name: begins the names of both namespaces.
+        image: of everything.
+        change: of each pod's spec.
     """
-    options = InstallOptions(bed.image, f"{name}-system", f"{name}-jobs", pull_policy=PullPolicy.NEVER)
+    options = InstallOptions(
+        image, f"{name}-system", f"{name}-jobs", pull_policy=PullPolicy.NEVER, parts=frozenset(Part)
+    )
     make_namespace(cluster, options.jobs_namespace, RESTRICTED)
     with tempfile.TemporaryDirectory() as folder:
         running = Installed(bed, cluster.in_namespace(options.jobs_namespace), options, Path(folder))
         try:
-            apply(bed, for_bed(installation(options), bed))
+            apply(bed, changed(installation(options), change))
             yield running
         finally:
             # Jobs first, while their controller lives: nothing of theirs waits for a finalizer of its own.

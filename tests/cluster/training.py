@@ -1,6 +1,7 @@
 """Jobs that train in real pods, and what is done to them there: deletion, eviction, a cut of the network."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -47,14 +48,9 @@ class PodJob(SubmittedJob):
 
     @classmethod
     def start(cls, bed: Bed, cluster: Cluster, name: str, training: Training) -> "PodJob":
-        """Submit it. The master runs in the same image as the nodes."""
+        """Submit it."""
         training.folder.mkdir(parents=True)
-        inside = container(bed)
-        manifest = training.manifest(name, inside)
-        master = inside.runs("-m", "edl_workflows.cli", "master", "run")
-        template = {"spec": {"containers": [master]}}
-        manifest["spec"]["replicaSpecs"][names.MASTER_TYPE] = {"template": template}
-        job = SubmittedJob.submit(cluster, manifest)
+        job = SubmittedJob.submit(cluster, training.manifest(name, container(bed)))
         return cls(cluster, job.name, training)
 
     @property
@@ -63,7 +59,7 @@ class PodJob(SubmittedJob):
         progress = self.get().status.progress
         return progress.step if progress else 0
 
-    def go_on(self, steps: int = 20, seconds: float = 120) -> None:
+    def go_on(self, steps: int = 10, seconds: float = 120) -> None:
         """Wait until training has made further steps."""
         self.wait_step(self.step + steps, seconds)
 
@@ -72,11 +68,14 @@ class PodJob(SubmittedJob):
         running = [pod for pod in self.pods(role) if _runs(pod)]
         return sorted(running, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))[index]
 
-    def delete_pod(self, pod: dict[str, Any]) -> None:
-        """As ``kubectl delete pod`` does."""
+    def delete_pod(self, pod: dict[str, Any], grace: int | None = None) -> None:
+        """As ``kubectl delete pod`` does; with a `grace` of 0 seconds its processes are killed."""
         metadata = pod["metadata"]
         client.delete(
-            self.cluster, resources.PODS, metadata["name"], options=client.DeleteOptions(uid=metadata["uid"])
+            self.cluster,
+            resources.PODS,
+            metadata["name"],
+            options=client.DeleteOptions(uid=metadata["uid"], grace_seconds=grace),
         )
 
     def await_running(self, role: str, count: int, gone: frozenset[str], seconds: float = 120) -> list[str]:
@@ -91,8 +90,7 @@ class PodJob(SubmittedJob):
     def held(self) -> int:
         """Records that may be trained twice if all workers are lost now: what the master has leased to them, and what
         each may lease until it ends."""
-        stored = client.get(self.cluster, resources.CONFIG_MAPS, names.state_config_map_name(self.name))
-        document = JobDocument.from_json(stored["data"][names.STATE_KEY])
+        document = stored_state(self.cluster, self.name)
         leased = sum(
             end - start
             for dataset in document.shards.datasets
@@ -102,6 +100,12 @@ class PodJob(SubmittedJob):
         )
         workers = sum(node.live for node in document.nodes if node.type == names.WORKER_TYPE)
         return (leased + workers * HELD) * SHARD
+
+
+def stored_state(cluster: Cluster, job: str) -> JobDocument:
+    """What a job's master has stored."""
+    stored = client.get(cluster, resources.CONFIG_MAPS, names.state_config_map_name(job))
+    return JobDocument.from_json(stored["data"][names.STATE_KEY])
 
 
 def _runs(pod: dict[str, Any]) -> bool:
@@ -120,9 +124,12 @@ class Controllers:
     def __init__(self, bed: Bed, cluster: Cluster, logs: Path) -> None:
         self._cluster = cluster
         self._logs = logs
+        master = container(bed).runs("-m", "edl_workflows.cli", "master", "run")
+        template = logs / "master.yaml"
+        template.write_text(json.dumps({"spec": {"containers": [master]}}))
         self._command = [
             sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--kubeconfig", str(bed.kubeconfig),
-            "--namespace", cluster.namespace, "--metrics-port", "0",
+            "--namespace", cluster.namespace, "--metrics-port", "0", "--master-template", str(template),
         ]  # fmt: skip
         self._children: list[Child] = []
 

@@ -1,6 +1,6 @@
 """What only the embedded API server promises: its state survives SIGKILL, its history is bounded.
 
-These cases start servers of their own, whatever API server the others run against.
+These cases start servers of their own.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ import pytest
 
 from tests.conformance.conftest import CRDS, Embedded, crd, define
 from tests.conformance.support import Api, Object, config_map, eventually, owner, refusal
+
+pytestmark = pytest.mark.embedded_only("starts servers of its own")
 
 Start = Callable[..., Embedded]
 MAPS = "/api/v1/namespaces/default/configmaps"

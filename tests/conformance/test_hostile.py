@@ -70,7 +70,6 @@ BODIES: dict[str, bytes] = {
     "cut off": b'{"kind": ',
     "too deep": b"[" * 100_000,
     "not UTF-8": b"\xff\xfe",
-    "half a surrogate pair": json.dumps(config_map("hostile", data={"k": "\ud800"})).encode(),
     "a wrong type": b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": [1]}',
 }
 
@@ -81,18 +80,32 @@ def test_a_body_that_is_no_object_is_refused(row: str, api: Api) -> None:
     assert api.raw("POST", MAPS, BODIES[row]).status_code == 400
 
 
-EMBEDDED_BODIES: dict[str, tuple[str, bytes]] = {
+UNREPRESENTABLE: dict[str, tuple[str, bytes]] = {
     "no number": ("application/json", b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "x": NaN}}'),
     "an endless number": ("application/json", b'{"kind": "ConfigMap", "metadata": {"generation": 1e999}}'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", UNREPRESENTABLE)
+def test_values_that_json_does_not_have_are_refused(row: str, api: Api) -> None:
+    """They could not be given back to clients."""
+    kind, body = UNREPRESENTABLE[row]
+
+    assert api.raw("POST", MAPS, body, kind).status_code == 400
+
+
+STRICTER: dict[str, tuple[str, bytes]] = {
+    "half a surrogate pair": ("application/json", json.dumps(config_map("hostile", data={"k": "\ud800"})).encode()),
     "YAML aliases": ("application/yaml", b"a: &a [x]\nb: *a\n"),
     "a YAML object": ("application/yaml", b"a: !!python/object/apply:os.system [id]\n"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", EMBEDDED_BODIES)
-def test_values_that_json_does_not_have_are_refused(row: str, api: Api) -> None:
-    """They could not be given back to clients."""
-    kind, body = EMBEDDED_BODIES[row]
+@pytest.mark.embedded_only("Kubernetes reads such a body, and replaces or ignores what is odd in it")
+@pytest.mark.parametrize("row", STRICTER)
+def test_a_body_that_kubernetes_would_mend_is_refused(row: str, api: Api) -> None:
+    """The client learns that what it sent is not what would be stored."""
+    kind, body = STRICTER[row]
 
     assert api.raw("POST", MAPS, body, kind).status_code == 400
 
@@ -118,13 +131,19 @@ def test_a_patch_can_not_make_a_huge_object_of_a_small_one(api: Api) -> None:
     answer = api.raw("PATCH", f"{MAPS}/bomb", copies, "application/json-patch+json")
     api.delete(f"{MAPS}/bomb")
 
-    assert answer.status_code == 413
+    assert answer.status_code in (
+        413,
+        422,
+    )  # too large, or no map of strings any more: each server's first look
 
 
 @pytest.mark.parametrize(
     "patch",
     [
-        {"spec": {"containers": [], "$setElementOrder/containers": 5}},
+        pytest.param(
+            {"spec": {"containers": [], "$setElementOrder/containers": 5}},
+            marks=pytest.mark.embedded_only("Kubernetes answers 500"),
+        ),
         {"spec": {"$retainKeys": 5}},
         {"spec": {"containers": 5}},
         {"metadata": {"labels": 5}},
@@ -141,17 +160,18 @@ def test_a_malformed_strategic_patch_is_refused(patch: Object, api: Api) -> None
     assert 400 <= answer.status_code < 500, answer.text
 
 
+@pytest.mark.embedded_only("Kubernetes answers 500")
 @pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("DELETE", f"{MAPS}/nothing", {"preconditions": 5}),
-        ("DELETE", f"{MAPS}/nothing", {"dryRun": 5}),
-        ("DELETE", f"{MAPS}/nothing", {"gracePeriodSeconds": "x"}),
-        ("POST", f"{PODS}/nothing/binding", {"target": "x"}),
-        ("POST", f"{PODS}/nothing/eviction", {"deleteOptions": "x"}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else json.dumps(value),
+    "options", [{"preconditions": 5}, {"dryRun": 5}, {"gracePeriodSeconds": "x"}], ids=json.dumps
 )
-def test_options_of_a_wrong_type_are_refused(method: str, path: str, body: Object, api: Api) -> None:
+def test_options_of_a_wrong_type_are_refused(options: Object, api: Api) -> None:
     """A client's mistake is never the server's failure."""
-    assert 400 <= api.raw(method, path, body).status_code < 500
+    assert 400 <= api.raw("DELETE", f"{MAPS}/nothing", options).status_code < 500
+
+
+@pytest.mark.parametrize(
+    ("subresource", "body"), [("binding", {"target": "x"}), ("eviction", {"deleteOptions": "x"})]
+)
+def test_bodies_of_a_wrong_type_are_refused(subresource: str, body: Object, api: Api) -> None:
+    """A client's mistake is never the server's failure."""
+    assert 400 <= api.raw("POST", f"{PODS}/nothing/{subresource}", body).status_code < 500

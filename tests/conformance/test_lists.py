@@ -48,7 +48,7 @@ def test_bad_label_selector(api: Api, labelled: str, selector: str) -> None:
 
 def test_field_selectors(api: Api, core: str, labelled: str) -> None:
     """Objects can be selected by name, pods by phase and node too; other fields are refused."""
-    api.post(f"{core}/pods", pod("p"))
+    api.post(f"{core}/pods", pod("p", schedulerName="nobody"))  # it stays Pending
 
     assert _names(api.get(labelled, fieldSelector="metadata.name=b")) == ["b"]
     assert _names(api.get(labelled, fieldSelector="metadata.name!=b,metadata.name!=kube-root-ca.crt")) == [

@@ -76,7 +76,7 @@ def test_strategic_merge_of_containers(api: Api, core: str) -> None:
 def test_strategic_merge_of_conditions(api: Api, core: str) -> None:
     """Conditions merge by type."""
     path = f"{core}/pods/p/status"
-    api.post(f"{core}/pods", pod("p"))
+    api.post(f"{core}/pods", pod("p", schedulerName="nobody"))  # no kubelet adds its own
     for kind, state in (("Ready", "False"), ("Initialized", "True"), ("Ready", "True")):
         patch = {"status": {"conditions": [{"type": kind, "status": state}]}}
         answer = _patch(api, path, patch, STRATEGIC)

@@ -51,12 +51,13 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
-def _integer(loader: Any, node: Any) -> int:
+def _integer(loader: Any, node: Any) -> int | str:
     text = str(loader.construct_scalar(node)).replace("_", "")
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.lstrip("+"))
-    if re.fullmatch(r"0[0-7]+", digits):
-        return sign * int(digits, 8)
-    return sign * int(digits, 0)
+    try:
+        return sign * int(digits, 8 if re.fullmatch(r"0[0-7]+", digits) else 0)
+    except ValueError:
+        return str(node.value)  # 0x_
 
 
 def _float(loader: Any, node: Any) -> float:
@@ -128,6 +129,9 @@ def read(text: str, source: str) -> Iterator[Document | Finding]:
         yield _unreadable(source, f"the file is larger than {MAX_CHARACTERS >> 20} MiB")
         return
     try:
+        if line := _too_deep(text):
+            yield _unreadable(source, f"a document is nested deeper than {MAX_DEPTH} levels", line)
+            return
         loader = _Loader(text)
         try:
             while loader.check_node():
@@ -138,6 +142,16 @@ def read(text: str, source: str) -> Iterator[Document | Finding]:
         mark = getattr(error, "problem_mark", None)
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
         yield _unreadable(source, f"this is no YAML: {problem}", mark.line + 1 if mark else 0)
+
+
+def _too_deep(text: str) -> int:
+    """The line at which values are nested too deeply; 0 if they aren't. Composing such a text would overrun C's stack."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return event.start_mark.line + 1 if event.start_mark else 1
+    return 0
 
 
 def _unreadable(source: str, message: str, line: int = 0) -> Finding:
@@ -246,6 +260,8 @@ def styled(text: str) -> Any:
         ValueError: no YAML, or more than this linter reads.
     """
     try:
+        if line := _too_deep(text):
+            raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels in line {line} of it")
         nodes = list(yaml.compose_all(text, _Loader))
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)

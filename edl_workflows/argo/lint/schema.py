@@ -90,6 +90,7 @@ _OBJECT_META = frozenset(
         "uid",
     ]
 )
+_OWNER = frozenset(["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"])
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, Mapping),
     "array": lambda value: isinstance(value, list),
@@ -151,8 +152,7 @@ class Schemas:
 
     def check_object(self, manifest: Mapping[str, Any]) -> Iterator[Finding]:
         """What is wrong with an object of one of the kinds."""
-        for field in _unknown_metadata(manifest):
-            yield _unknown(("metadata", field), field, _OBJECT_META)
+        yield from _metadata(manifest.get("metadata"))
         number = self.kinds[manifest["kind"]]
         # These the server checks by rules of its own; metadata above.
         known = {**self.nodes[number]["properties"], **dict.fromkeys(("apiVersion", "kind", "metadata"), -1)}
@@ -163,9 +163,22 @@ class Schemas:
         yield from _Walk(self).check(value, number, path)
 
 
-def _unknown_metadata(manifest: Mapping[str, Any]) -> list[str]:
-    metadata = manifest.get("metadata")
-    return [field for field in metadata if field not in _OBJECT_META] if isinstance(metadata, Mapping) else []
+def _metadata(metadata: Any) -> Iterator[Finding]:
+    """What the server checks of any kind's metadata, which definitions leave to it."""
+    if not isinstance(metadata, Mapping):
+        return
+    for field, value in metadata.items():
+        path: Path = ("metadata", field)
+        if field not in _OBJECT_META:
+            yield _unknown(path, field, _OBJECT_META)
+        elif field in ("labels", "annotations") and isinstance(value, Mapping):
+            wrong = ((k, v) for k, v in value.items() if v is not None and not isinstance(v, str))
+            yield from (WRONG_TYPE.at((*path, k), f"a text is needed, this is {_shown(v)}") for k, v in wrong)
+        elif field == "ownerReferences" and isinstance(value, list):
+            owners = enumerate(one for one in value if isinstance(one, Mapping))
+            yield from (
+                _unknown((*path, i, key), key, _OWNER) for i, one in owners for key in one.keys() - _OWNER
+            )
 
 
 @functools.cache

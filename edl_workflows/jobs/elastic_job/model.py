@@ -129,6 +129,8 @@ class ElasticJobSpec(Model):
         replica_specs: the roles; keys ps, worker, chief, evaluator and dlrover-master (the master's own pod template).
         envs: variables added to every training container, by name (a core/v1 EnvVar each).
         suspend: no pods while true; the job's data position and checkpoints stay.
+        optimize_mode: who decides about counts and sizes. There is no autoscaler yet: whatever it says, they change by
+            ScalePlans and edits of the spec alone, as in mode manual.
         brain_service: address of the Brain for optimizeMode cluster.
         enable_dynamic_sharding, enable_elastic_scheduling: accepted for older manifests; both are always on.
     """

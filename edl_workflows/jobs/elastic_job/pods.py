@@ -108,12 +108,16 @@ def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -
 
 
 def master_service(job: ElasticJob) -> dict[str, Any]:
-    """The service of the master's HTTP API: the same address for every master that the job ever has."""
+    """The service of the master's HTTP API: the same address for every master that the job ever has.
+
+    It answers as soon as the master listens, which is when it knows its job: agents that found nobody would otherwise wait
+    for the next probe on top.
+    """
     labels = {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
     service = child("v1", "Service", names.master_name(job.metadata.name), job, labels)
     port = {"name": "http", "port": names.MASTER_PORT, "targetPort": names.MASTER_PORT, "protocol": "TCP"}
     selector = {names.JOB_LABEL: job.metadata.name, names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
-    service["spec"] = {"selector": selector, "ports": [port]}
+    service["spec"] = {"selector": selector, "ports": [port], "publishNotReadyAddresses": True}
     return service
 
 

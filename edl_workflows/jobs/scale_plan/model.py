@@ -33,8 +33,8 @@ MAX_PODS = 2_000
 class Phase(StrEnum):
     """Phases of a plan.
 
-    A change of parameter servers goes through all of the first row in order; a change of workers alone, or an auto plan,
-    is Scaling; a plan that only asks for a checkpoint ends after Checkpointed.
+    A change of parameter servers goes from Pending to Verifying in this order; a change of workers alone, or an auto plan,
+    goes from Pending to Scaling; a plan that only asks for a checkpoint ends after Checkpointed.
     Succeeded and Failed are final; a failed migration was rolled back to the old servers.
     """
 

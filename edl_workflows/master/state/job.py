@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import Count
-from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlan, ScalePlanSpec
 from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
 from edl_workflows.master.state.checkpoints import Checkpoints
@@ -57,12 +57,19 @@ class Said:
 
 @dataclass(frozen=True)
 class PlanSeen:
-    """A manual ScalePlan as the cluster has it."""
+    """A manual ScalePlan as the cluster has it; `generation` is that of its spec."""
 
     uid: str
     name: str
     spec: ScalePlanSpec
     phase: Phase | None = None
+    generation: int = 0
+
+    @classmethod
+    def of(cls, plan: ScalePlan) -> "PlanSeen":
+        """What matters of the object."""
+        metadata = plan.metadata
+        return cls(metadata.uid, metadata.name, plan.spec, plan.status.phase, metadata.generation)
 
 
 @dataclass(frozen=True)

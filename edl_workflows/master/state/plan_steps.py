@@ -60,7 +60,7 @@ def _as_it_stands(state: JobState, plan: PlanRun) -> PlanRun | None:
     if seen.phase is not None and seen.phase.final:
         state.finished_plans = (*state.finished_plans, plan.uid)[-REMEMBERED_PLANS:]
         return None
-    return replace(plan, spec=seen.spec)
+    return replace(plan, spec=seen.spec, generation=seen.generation)
 
 
 def _deleted(state: JobState, plan: PlanRun) -> bool:
@@ -71,7 +71,7 @@ def _take_up(state: JobState, now: float) -> None:
     for seen in state.plans_seen or ():
         over = seen.phase is not None and seen.phase.final
         if not over and seen.uid not in state.finished_plans:
-            state.plan = plans.start(seen.uid, seen.name, seen.spec, now)
+            state.plan = plans.start(seen.uid, seen.name, seen.spec, now, seen.generation)
             state.recorded_serial = 0
             return
 

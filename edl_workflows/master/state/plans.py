@@ -49,11 +49,12 @@ class PlanRun:
     """A plan that is carried out.
 
     Attributes:
+        generation: of the spec that is carried out.
         serial: counts what there is to record in the plan's status.
         begun: the effects of the present phase were given.
         old_counts, old_sizes: desired counts and sizes before the plan.
         number: the version that the plan activated.
-        broken: why the version that the plan activated can't train.
+        broken: why the version that the plan is to activate, or did, can't train.
         old_step_time: Unix seconds of the old version's last step.
     """
 
@@ -76,6 +77,7 @@ class PlanRun:
     resumed_step: int | None = None
     stall_seconds: float | None = None
     cluster_version: int | None = None
+    generation: int = 0
 
     @property
     def request(self) -> str:
@@ -128,9 +130,10 @@ class World:
 Advance = tuple[PlanRun, tuple[Effect, ...]]
 
 
-def start(uid: str, name: str, spec: ScalePlanSpec, now: float) -> PlanRun:
+def start(uid: str, name: str, spec: ScalePlanSpec, now: float, generation: int = 0) -> PlanRun:
     """A plan whose turn has come."""
-    return PlanRun(uid, name, spec, now, serial=1, steps=(StepRecord(Phase.PENDING, now),))
+    first = StepRecord(Phase.PENDING, now)
+    return PlanRun(uid, name, spec, now, serial=1, steps=(first,), generation=generation)
 
 
 def wanted(spec: ScalePlanSpec, role: str) -> ReplicaResourceSpec | None:

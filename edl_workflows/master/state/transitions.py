@@ -1,7 +1,7 @@
 """Draws all consequences: level-triggered, from the whole state. A second call at the same time changes nothing.
 
-The order matters: first who is there, then the plan (which may have to be taken back), then versions and nodes, then what
-to ask of the cluster, and last whether the job is over.
+The order matters: first who is there, then the plan (which may have to be taken back), then versions and nodes, then
+whether the job is over, and only if it is not what to ask of the cluster.
 """
 
 from edl_workflows.jobs import names
@@ -25,12 +25,12 @@ def settle(state: JobState, now: float) -> None:
         plan_steps.step(state, now)
         _settle_elastic(state, now)
         version_steps.step(state, now)
-        if state.watches_pods:
-            grace = state.settings.timeouts.release
-            state.pod_plans = pod_plans.ask(state.pod_plans, state.nodes, grace, now)
         state.outcome = outcome.outcome(
             state.nodes, state.settings, _data(state), _longest_pending(state, now)
         )
+        if state.outcome is None and state.watches_pods:
+            grace = state.settings.timeouts.release
+            state.pod_plans = pod_plans.ask(state.pod_plans, state.nodes, grace, now)
     else:
         state.pending_since = {}
     _forget_ended(state)

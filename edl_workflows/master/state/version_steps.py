@@ -54,6 +54,8 @@ def _begin_change(state: JobState, now: float) -> None:
     elif state.lost_ps(versions.active.ps) or _chief_is_another(state) or state.starts_from_damaged:
         target = ps_manager.restored_target(state.ps_by_id, versions.active.ps)
         state.versions = ps_manager.begin(versions, Cause.RECOVERY, target)
+        saved = state.checkpoints.newest
+        state.steps = Steps(step=saved.step if saved else 0)  # what came after it is lost
         _call_back(state, now)
 
 

@@ -86,6 +86,7 @@ def _address(state: JobState, node_type: str, node_id: int, version: int) -> str
 def plan_status(run: PlanRun) -> dict[str, Any]:
     """The status of a ScalePlan, as a JSON merge patch."""
     status = ScalePlanStatus(
+        observed_generation=run.generation,
         phase=run.phase,
         reason=run.reason,
         message=run.message,

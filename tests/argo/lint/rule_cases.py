@@ -29,7 +29,15 @@ DOCUMENTS = (
     Case("duplicate-key", template(f"{PRINT}\ntimeout: 5s\ntimeout: 6s"), template(f"{PRINT}\ntimeout: 5s")),
     Case("unknown-kind", GOOD.replace("kind: Workflow", "kind: Worflow"), GOOD),
     Case("unknown-kind", GOOD.replace("v1alpha1", "v1alpha2"), GOOD, "version"),
+    Case("unknown-kind", GOOD.replace("apiVersion: argoproj.io/v1alpha1", ""), GOOD, "no-version"),
     Case("no-name", GOOD.replace("generateName: train-, ", ""), GOOD),
+    Case("object-name", GOOD.replace("train-", "Train-"), GOOD),
+    Case(
+        "object-name",
+        GOOD.replace("generateName: train-", "name: train-"),
+        GOOD.replace("generateName: train-", "name: train"),
+        "end",
+    ),
     Case("long-name", GOOD.replace("generateName: train-", f"name: {'a' * 64}"), GOOD),
     Case(
         "long-name",
@@ -68,6 +76,20 @@ STRUCTURE = (
         "wrong-type",
         template("container: {image: busybox, args: [1]}"),
         template("container: {image: busybox, args: ['1']}"),
+    ),
+    Case(
+        "wrong-type",
+        GOOD.replace("namespace: ml", "labels: {a: 1}"),
+        GOOD.replace("namespace: ml", "labels: {a: '1'}"),
+        "label",
+    ),
+    Case(
+        "unknown-field",
+        GOOD.replace(
+            "namespace: ml", "ownerReferences: [{apiVersion: v1, kind: Pod, name: a, uid: b, owner: c}]"
+        ),
+        GOOD.replace("namespace: ml", "ownerReferences: [{apiVersion: v1, kind: Pod, name: a, uid: b}]"),
+        "owner",
     ),
     Case(
         "wrong-value",
@@ -313,6 +335,30 @@ PLACEHOLDERS = (
         "retries-without-strategy",
         template(ECHO.format("{{retries}}")),
         template(f"retryStrategy: {{limit: 3}}\n{ECHO.format('{{retries}}')}"),
+    ),
+    Case(
+        "hyphen-in-expression",
+        template(ECHO.format("{{=workflow.parameters.a-b}}"), "arguments: {parameters: [{name: a-b, value: c}]}"),
+        template(ECHO.format("{{=workflow.parameters[``a-b``]}}").replace("``", "''"), "arguments: {parameters: [{name: a-b, value: c}]}"),
+        "workflow",
+    ),
+    Case(
+        "unresolved-placeholder",
+        templates(SHOW, spec="arguments: {parameters: [{name: text}]}\nhooks: {exit: {template: show, arguments: {parameters: [{name: text, value: '{{workflow.state}}'}]}}}"),
+        templates(SHOW, spec="arguments: {parameters: [{name: text}]}\nhooks: {exit: {template: show, arguments: {parameters: [{name: text, value: '{{workflow.status}}'}]}}}"),
+        "exit-hook",
+    ),
+    Case(
+        "unresolved-placeholder",
+        dag("name: a", "name: b, depends: a, when: \"{{=tasks['c'].status == 'x'}}\""),
+        dag("name: a", "name: b, depends: a, when: \"{{=tasks['a'].status == 'x'}}\""),
+        "task-in-expression",
+    ),
+    Case(
+        "unresolved-placeholder",
+        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: steps.b.status == 'x'}}", PRINTER),
+        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: steps.a.status == 'x'}}", PRINTER),
+        "hook",
     ),
     Case(
         "hyphen-in-expression",

@@ -135,6 +135,13 @@ class Bed:
         command = ["kubectl", "--kubeconfig", str(self.kubeconfig), *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True)
 
+    def token(self, namespace: str, account: str) -> str:
+        """A token of a service account, good for an hour."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        request = json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+        answer = json.loads(self.kubectl("create", "--raw", path, "-f", "-", stdin=request))
+        return str(answer["status"]["token"])
+
     def run_on_node(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the node's network, as `iptables` to cut a connection.
 

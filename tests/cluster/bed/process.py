@@ -1,5 +1,6 @@
 """Daemons that outlive whoever starts them: each has a pid file and a log, and is stopped by its pid file alone."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,8 +25,8 @@ class Daemon:
     Attributes:
         name: of its pid file and of its log.
         command: with its arguments.
-        env: variables beside those of whoever starts it.
-        folder: its working directory; holds ``<name>.pid`` and ``log/<name>``.
+        folder: its working directory, where `enter` is empty; holds ``<name>.pid`` and ``log/<name>``.
+        env: its variables beside PATH and HOME.
         enter: command prefix that takes it into the node's namespaces; empty where it runs in the machine's own.
     """
 
@@ -41,13 +42,19 @@ class Daemon:
         return self.folder / "log" / self.name
 
     @property
+    def last_words(self) -> str:
+        """The last line of its log."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return lines[-1] if lines else f"nothing in {self.log}"
+
+    @property
     def pid(self) -> int | None:
         """Its process id as this machine sees it, or None if it doesn't run."""
         try:
             pid = int(self._pid_file.read_text())
         except FileNotFoundError:
             return None
-        return pid if _alive(pid) else None
+        return pid if self._is(pid) else None
 
     @property
     def _pid_file(self) -> Path:
@@ -70,38 +77,58 @@ class Daemon:
             capture_output=True,
             text=True,
             cwd=self.folder,
-            env=os.environ | self.env,
+            env={name: os.environ[name] for name in ("PATH", "HOME")} | self.env,
         )
-        pid = int(started.stdout)
-        self._pid_file.write_text(str(self._entered(pid) if self.enter else pid))
+        self._pid_file.write_text(str(self._executed(int(started.stdout))))
 
-    def _entered(self, pid: int) -> int:
-        """The program's own pid: `nsenter` stays as its parent, since a pid namespace is entered by a fork."""
+    def _executed(self, pid: int) -> int:
+        """The program's own pid: what enters a pid namespace stays as the parent of what it runs."""
         children = Path(f"/proc/{pid}/task/{pid}/children")
-        while _alive(pid):
+        while _command(pid):
             try:
-                if child := children.read_text().split():
-                    return int(child[0])
+                candidates = [pid, *map(int, children.read_text().split())]
             except (FileNotFoundError, ProcessLookupError):
                 break
+            if found := next((one for one in candidates if self._is(one)), None):
+                return found
             time.sleep(0.01)
         raise BedError(f"{self.name} ended at once; its log is {self.log}")
+
+    def _is(self, pid: int) -> bool:
+        """Whether a pid is this program's and not a later process's."""
+        return _command(pid) == self.command
 
     def stop(self, kill: bool = False) -> None:
         """End it and wait until it has ended: SIGTERM, after some seconds SIGKILL; `kill`: SIGKILL at once."""
         pid = self.pid
         deadline = time.monotonic() + (0 if kill else _STOP_SECONDS)
         if pid and not kill:
-            os.kill(pid, signal.SIGTERM)
-        while pid and _alive(pid):
+            _send(pid, signal.SIGTERM)
+        while pid and not _ended(pid):
             if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
+                _send(pid, signal.SIGKILL)
             time.sleep(0.02)
         self._pid_file.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+def _command(pid: int) -> tuple[str, ...]:
+    """A process's command line; empty if it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return tuple(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1])
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return ()
+
+
+def _ended(pid: int) -> bool:
+    """Whether nothing of a process is left that could hold a port or a file: its other threads are gone, too."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX" and threads <= 1
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it just ended
+        os.kill(pid, number)

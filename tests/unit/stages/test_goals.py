@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
-from edl_workflows.jobs.view import JobPhase, JobView, Progress
+from edl_workflows.jobs.view import JobPhase, JobView, Progress, Replicas
 from edl_workflows.stages.goals import (
     Done,
     ExistsGoal,
@@ -57,6 +57,13 @@ _READY = {"Ready": "True"}
 
 _ROWS: dict[str, tuple[Goal, Seen, type[Waiting | Done] | type[EdlError]]] = {
     "phase reached": (_job_goal("Running"), _view("Running"), Done),
+    "runs without a node": (JobGoal(phases=(JobPhase.RUNNING,), nodes=1), _view("Running"), Waiting),
+    "runs with a node": (
+        JobGoal(phases=(JobPhase.RUNNING,), nodes=1),
+        _view("Running", replicas={"ps": Replicas(2, 0), "worker": Replicas(2, 1)}),
+        Done,
+    ),
+    "ran to its end": (JobGoal(phases=(JobPhase.RUNNING,), nodes=1), _view("Succeeded"), Done),
     "another phase": (_job_goal("Suspended"), _view("Running"), Waiting),
     "one of two phases": (_job_goal("Suspended", "Running"), _view("Running"), Done),
     "status older than the spec": (_job_goal("Running"), _view("Running", generation=2), Waiting),

@@ -389,3 +389,44 @@ def test_every_stage_is_found_by_its_name() -> None:
     assert all(stage_of(stage.name) is stage for stage in STAGES)
     with pytest.raises(InvalidError, match="stages are submit, wait"):
         stage_of("submitt")
+
+
+MINE = "argo/default/train/1f0e/"
+
+
+def _submitted_by(cluster: Cluster, owner: str) -> Handle:
+    return begin(cluster, "submit", Identity(f"{owner}train.submit"), manifest=elastic_job("mnist"))
+
+
+@pytest.mark.parametrize("action", ["delete", "suspend"])
+def test_cancel_ends_a_job_of_its_own_pipeline(cluster: Cluster, stand_in: StandIn, action: str) -> None:
+    """And waits until it has ended; once more it does nothing."""
+    _submitted_by(cluster, MINE)
+
+    for _ in range(2):
+        run(cluster, "cancel", name="mnist", owner=MINE, action=action)
+
+        left = client.find(cluster, ELASTIC_JOBS, "mnist")
+        assert (left is None) == (action == "delete")
+        assert left is None or left["status"]["phase"] == "Suspended"
+
+
+@pytest.mark.parametrize(("owner", "action"), [("argo/default/train/other/", "delete"), (MINE, "keep")])
+def test_cancel_leaves_what_is_not_to_be_touched(
+    cluster: Cluster, stand_in: StandIn, owner: str, action: str
+) -> None:
+    """A job of another workflow, of which only the uid differs; and any job where the policy says so."""
+    before = _submitted_by(cluster, MINE)
+
+    run(cluster, "cancel", name="mnist", owner=owner, action=action)
+
+    job = client.get(cluster, ELASTIC_JOBS, "mnist")
+    assert (job["metadata"]["uid"], job["spec"].get("suspend", False)) == (before.uid, False)
+
+
+def test_cancel_leaves_what_has_ended_or_is_absent(cluster: Cluster, stand_in: StandIn) -> None:
+    """A job that has ended can still be looked at; there is no error where there is none."""
+    run(cluster, "submit", Identity(f"{MINE}a"), manifest=elastic_job("mnist", ends="Succeeded"))
+
+    assert run(cluster, "cancel", name="mnist", owner=MINE).phase == "Succeeded"
+    assert run(cluster, "cancel", name="absent", owner=MINE).phase == ""

@@ -1,13 +1,14 @@
 """Rules about what stands above a spec: kind and name."""
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.lint import schema
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
-from edl_workflows.argo.lint.workflow import SPEC_PATHS, has_tag, mapping, text
+from edl_workflows.argo.lint.workflow import SPEC_PATHS, mapping, text
 
 UNKNOWN_KIND = Rule(
     "unknown-kind",
@@ -18,14 +19,21 @@ UNKNOWN_KIND = Rule(
 NO_NAME = Rule(
     "no-name", Severity.ERROR, "An object has neither name nor generateName.", "Give it one of the two."
 )
+OBJECT_NAME = Rule(
+    "object-name",
+    Severity.ERROR,
+    "An object's name has other characters than lower-case letters, digits, '-' and '.', or begins or ends with a sign.",
+    "Rename it; a generateName may end with '-'.",
+)
 LONG_NAME = Rule(
     "long-name",
     Severity.ERROR,
     "A name is longer than 63 characters (a CronWorkflow's: 52, it gets a time appended), so pods can't carry it as a label.",
     "Shorten it.",
 )
-RULES = (UNKNOWN_KIND, NO_NAME, LONG_NAME)
+RULES = (UNKNOWN_KIND, NO_NAME, OBJECT_NAME, LONG_NAME)
 
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _LONGEST = {"CronWorkflow": 52}
 
 
@@ -33,6 +41,8 @@ def check_head(manifest: Mapping[str, Any]) -> Iterator[Finding]:
     """Kind, version and name of any document."""
     group, _, version = text(manifest.get("apiVersion")).partition("/")
     kind = text(manifest.get("kind"))
+    if not group and kind in SPEC_PATHS:
+        yield UNKNOWN_KIND.at(("apiVersion",), f"the {kind} has no apiVersion", f"Write {GROUP}/v1alpha1.")
     if group != GROUP:
         return
     known = schema.load().kinds
@@ -51,6 +61,9 @@ def _name(kind: str, metadata: Mapping[str, Any]) -> Iterator[Finding]:
     name, prefix = text(metadata.get("name")), text(metadata.get("generateName"))
     if not name and not prefix:
         yield NO_NAME.at(("metadata",), f"the {kind} has no name")
+    for field, value in (("name", name), ("generateName", prefix and f"{prefix}x")):
+        if value and not _SUBDOMAIN.fullmatch(value):
+            yield OBJECT_NAME.at(("metadata", field), f"{text(metadata[field])!r} is no name of an object")
     longest = _LONGEST.get(kind, 63)
-    if len(name) > longest and not has_tag(name):
+    if len(name) > longest:
         yield LONG_NAME.at(("metadata", "name"), f"{len(name)} characters, at most {longest} are allowed")

@@ -50,12 +50,18 @@ _WORKFLOW = (
     "name", "namespace", "uid", "mainEntrypoint", "serviceAccountName", "status", "failures", "priority", "duration",
     "creationTimestamp", "scheduledTime", "parameters", "labels", "annotations", "outputs",
 )  # fmt: skip
-_EXPRESSION_INPUT = re.compile(
-    r"\binputs\.parameters(?:\.([a-zA-Z_]\w*(?:-\w+)*)|\[\s*['\"]([^'\"]+)['\"]\s*\])"
+_DOTTED_HYPHEN = re.compile(
+    r"\b(inputs\.parameters|workflow\.parameters|outputs\.parameters|steps|tasks)\.([a-zA-Z_]\w*(?:-\w+)+)"
 )
+_MEMBER = re.compile(
+    r"(?<![\w.])(inputs\.parameters|steps|tasks)(?:\.([a-zA-Z_]\w*)|\[\s*['\"]([^'\"]+)['\"]\s*\])"
+)
+_EXPRESSIONS = ("expression", "fromExpression")
+"""Fields that are expressions without braces; a retryStrategy's knows nothing but lastRetry."""
 
 
 def _all(spec: Spec) -> Iterator[Finding]:
+    yield from _hooks(spec)
     for template in spec.templates:
         scope = _Scope(spec, template)
         own = {key: value for key, value in template.body.items() if key not in ("steps", "dag")}
@@ -63,11 +69,35 @@ def _all(spec: Spec) -> Iterator[Finding]:
             own["dag"] = {"target": target}
         for tag, path in tags(own, template.path):
             yield from scope.check(tag, path, None)
+        for value, path in _fields(mapping(template.body.get("outputs")), (*template.path, "outputs")):
+            yield from scope.expression(value, path, None)
         for call in template.calls:
+            for value, path in _fields({"hooks": call.body.get("hooks")}, call.path):
+                yield from scope.expression(value, path, call)
             body = {key: value for key, value in call.body.items() if key != "inline"}
             for tag, path in tags(body, call.path):
                 yield from scope.check(tag, path, call)
         yield from _unclosed(template.body, template.path)
+
+
+def _hooks(spec: Spec) -> Iterator[Finding]:
+    """The workflow's own hooks stand in no template: they know what is known of the whole workflow."""
+    scope = _Scope(spec, Template({"name": "hooks"}, spec.path))
+    for tag, path in tags({"hooks": spec.body.get("hooks")}, spec.path):
+        yield from scope.check(tag, path, None)
+
+
+def _fields(value: Any, path: Path) -> Iterator[tuple[str, Path]]:
+    """The expressions in a value that stand in fields of their own, without braces."""
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            if key in _EXPRESSIONS and isinstance(child, str) and not has_tag(child):
+                yield child, (*path, key)
+            else:
+                yield from _fields(child, (*path, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _fields(child, (*path, index))
 
 
 def _unclosed(value: Any, path: Path) -> Iterator[Finding]:
@@ -93,7 +123,7 @@ class _Scope:
     def check(self, tag: str, path: Path, call: Call | None) -> Iterator[Finding]:
         """What is wrong with a tag, in a call or elsewhere in the template."""
         if tag.startswith("="):
-            yield from self._expression(tag[1:], path, call)
+            yield from self.expression(tag[1:], path, call)
             return
         name = tag.strip()
         if name == "retries" and not self._template.setting("retryStrategy"):
@@ -156,7 +186,7 @@ class _Scope:
             return self._global(name)
         if word != "parameters" or not name or name == "json" or self._spec.is_library:
             return None
-        known = names(mapping(self._spec.body.get("arguments")).get("parameters"))
+        known = _workflow_parameters(self._spec)
         return None if name in known else _unknown("the workflow has no parameter", name, known)
 
     def _global(self, rest: str) -> tuple[str, str] | None:
@@ -186,24 +216,41 @@ class _Scope:
     def _pod(self, _root: str, rest: str, _call: Call | None) -> tuple[str, str] | None:
         return None if rest == "name" else _unknown("a pod has no", rest, ["name"])
 
-    def _expression(self, expression: str, path: Path, call: Call | None) -> Iterator[Finding]:
-        known = names([entry for _, entry in self._template.inputs("parameters")])
-        known += (
+    def expression(self, expression: str, path: Path, call: Call | None) -> Iterator[Finding]:
+        """What is wrong with an expression, of a ``{{=…}}`` or a field of its own."""
+        inputs = names([entry for _, entry in self._template.inputs("parameters")])
+        inputs += (
             names(mapping(mapping(call.body.get("inline")).get("inputs")).get("parameters")) if call else []
         )
-        for match in _EXPRESSION_INPUT.finditer(expression):
-            dotted, quoted = match[1], match[2]
-            if dotted and "-" in dotted and dotted in known:
-                yield HYPHEN.at(
-                    path, f"{dotted!r} is read as a subtraction", f"Write inputs.parameters['{dotted}']."
-                )
-            elif (quoted or dotted.partition("-")[0]) not in known:
-                message, close = _unknown("the template has no input parameter", quoted or dotted, known)
-                yield UNRESOLVED.at(
-                    path,
-                    f"{{{{={expression.strip()}}}}}: {message}",
-                    f"Did you mean {close}?" if close else "",
-                )
+        everything = {*inputs, *self._calls, *_workflow_parameters(self._spec), *self._outputs()}
+        for match in _DOTTED_HYPHEN.finditer(expression):
+            before, name = match[1], match[2]
+            if name in everything:
+                remedy = f"Write {before}['{name}']."
+                yield HYPHEN.at(path, f"{match[0]} is read as a subtraction", remedy)
+        for match in _MEMBER.finditer(expression):
+            root, name = match[1], match[3] or match[2]
+            if match[2] and expression[match.end() : match.end() + 1] == "-":
+                continue  # told above, or a subtraction that is meant
+            known = inputs if root == "inputs.parameters" else list(self._calls)
+            what = (
+                "the template has no input parameter"
+                if root == "inputs.parameters"
+                else f"there is no {root[:-1]}"
+            )
+            if name not in known and (root == "inputs.parameters" or self._calls):
+                message, close = _unknown(what, name, known)
+                remedy = f"Did you mean {close}?" if close else ""
+                yield UNRESOLVED.at(path, f"{expression.strip()[:60]!r}: {message}", remedy)
+
+    def _outputs(self) -> list[str]:
+        return [
+            text(entry.get("name")) for one in self._spec.templates for _, entry in one.outputs("parameters")
+        ]
+
+
+def _workflow_parameters(spec: Spec) -> list[str]:
+    return names(mapping(spec.body.get("arguments")).get("parameters"))
 
 
 def _nothing(_root: str, _rest: str, _call: Call | None) -> tuple[str, str] | None:

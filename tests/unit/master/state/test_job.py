@@ -16,6 +16,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import views
 from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes import ExitReason
+from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
 from edl_workflows.master.testing import SimulatedJob
 
@@ -108,6 +109,7 @@ def test_a_migration_goes_through_all_steps_in_order() -> None:
         Phase.SUCCEEDED,
     ]
     assert [step["phase"] for step in status["steps"]] == seen[:-1]
+    assert status["observedGeneration"] == 1
     assert all(step["finishTime"] >= step["startTime"] for step in status["steps"])
     assert status["resumedStep"] > status["checkpoint"]["step"]
     assert status["stallSeconds"] >= 0
@@ -318,6 +320,19 @@ def test_a_fatal_error_of_the_chief_fails_the_job() -> None:
     assert "worker-0" in failure["message"]
 
 
+def test_the_step_goes_back_as_soon_as_the_model_is_lost() -> None:
+    """Whoever waits for a step is not told of one that has to be made again."""
+    job = _job()
+    job.save_periodically()
+    saved = job.state.checkpoints.newest
+    assert saved is not None
+    job.calm(3)
+    assert job.state.steps.step > saved.step
+    job.kill(("ps", 0))
+    job.observe()
+    assert views.job_status(job.state, job.now)["progress"]["step"] == saved.step
+
+
 def test_the_job_goes_on_without_a_worker_that_is_given_up() -> None:
     """A worker that nobody depends on may fail for good; its data is trained by the others."""
     job = _job(shards=100)
@@ -362,16 +377,22 @@ def test_nodes_that_were_lost_are_forgotten_when_their_pods_are_gone() -> None:
     assert {str(node) for node in job.state.nodes} == {"ps-0", "ps-1", "worker-0", "worker-4"}
 
 
-def test_a_server_lost_after_the_chief_has_ended_brings_the_chief_back() -> None:
-    """Model and data go back to the checkpoint; without a chief nobody would restore it, and the others would wait."""
-    job = _job(shards=40)
+def _trained(shards: int = 40) -> SimulatedJob:
+    """A job whose data is consumed; its workers are about to end."""
+    job = _job(shards=shards)
     job.save_periodically()
-    for _ in range(40):
+    for _ in range(shards):
         for worker in (0, 1):
             if not job.state.shards.finished:
                 job.act(("worker", worker))
                 job.commit()
     assert job.state.shards.finished
+    return job
+
+
+def test_a_server_lost_after_the_chief_has_ended_brings_the_chief_back() -> None:
+    """Model and data go back to the checkpoint; without a chief nobody would restore it, and the others would wait."""
+    job = _trained()
     job.act(("worker", 0))
     job.commit()
     assert job.pods["worker", 0].exit_code == 0
@@ -386,11 +407,23 @@ def test_a_server_lost_after_the_chief_has_ended_brings_the_chief_back() -> None
     assert job.models[2] == set(range(40))
 
 
-def test_a_server_lost_after_all_workers_have_ended_changes_nothing() -> None:
-    """The job is over."""
-    job = _job(shards=40)
+@pytest.mark.parametrize("told", [True, False], ids=["workers said so", "all seen at once"])
+def test_a_server_lost_after_all_workers_have_ended_changes_nothing(told: bool) -> None:
+    """The job is over, also where the master hears of the workers' end and of the server's in one moment: it succeeds, and
+    nobody is started again."""
+    job = _trained()
+    for worker in (0, 1):
+        if told:
+            job.act(("worker", worker))
+        else:
+            job.pods["worker", worker].phase, job.pods["worker", worker].exit_code = PodPhase.SUCCEEDED, 0
+    made = list(job.created)
+    job.kill(("ps", 0))
     job.calm(40)
+
     assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+    assert job.created == made
     assert {node.id for node in job.state.nodes.of("worker")} == {0, 1}
 
 

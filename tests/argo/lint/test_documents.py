@@ -1,0 +1,139 @@
+"""Reading files: as the API server reads YAML, with lines, and within bounds whatever the file is."""
+
+import time
+from typing import Any
+
+import pytest
+
+from edl_workflows.argo.lint import check, check_texts, documents
+from edl_workflows.argo.lint.documents import Document
+from edl_workflows.argo.lint.findings import Finding
+from tests.argo.lint.cases import PRINT, template
+
+SECONDS = 10.0
+"""A bound that no hostile file may reach, however slow the machine; they take a fraction of it."""
+
+_LAUGHS = "\n".join(
+    ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+)
+
+
+def only(text: str) -> Document | Finding:
+    """What a text of one document gives."""
+    (found,) = documents.read(text, "file.yaml")
+    return found
+
+
+def value(scalar: str) -> Any:
+    """How a scalar is read."""
+    found = only(f"a: {scalar}")
+    assert isinstance(found, Document)
+    return found.manifest["a"]
+
+
+@pytest.mark.parametrize(
+    ("scalar", "expected"),
+    [
+        ("y", True), ("Off", False), ("0o17", 15), ("010", 8), ("0x1F", 31), ("1_000", 1000), ("0b11", 3), ("-1", -1),
+        ("1e3", 1000.0), (".5", 0.5), ("2020-01-01", "2020-01-01"), ("12:30", "12:30"), ("1e", "1e"), ("=", "="),
+        ("<<", "<<"), ("~", None), ("0o8", "0o8"),
+    ],
+)  # fmt: skip
+def test_scalars_are_read_as_the_api_server_reads_them(scalar: str, expected: object) -> None:
+    """Types decide what is accepted, so they must be the server's; each was compared with a real one."""
+    assert value(scalar) == expected
+    assert type(value(scalar)) is type(expected)
+
+
+def test_keys_are_texts() -> None:
+    """JSON has no other."""
+    assert value("{2: a, true: b}") == {"2": "a", "true": "b"}
+
+
+def test_items_of_a_list_are_documents() -> None:
+    """`kubectl get -o yaml` prints such lists; lines are those of the file."""
+    text = (
+        "apiVersion: v1\nkind: List\nitems:\n"
+        "- {apiVersion: argoproj.io/v1alpha1, kind: Workflow, metadata: {name: a},\n"
+        "   spec: {entrypoint: b}}\n"
+    )
+    (found,) = check_texts([("list.yaml", text)])
+
+    assert (found.rule.name, found.line, found.subject) == ("undefined-template", 5, "Workflow a")
+
+
+def test_a_finding_has_file_and_line() -> None:
+    """Also in a second document."""
+    text = "---\nkind: ConfigMap\n---\n" + template(f"{PRINT}\ntimeout: '30'")
+    (found,) = check_texts([("two.yaml", text)])
+
+    assert found.source == "two.yaml"
+    assert text.splitlines()[found.line - 1].strip() == "timeout: '30'"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: &a [*a]", "contains itself"),
+        (_LAUGHS, "more than 200000 values"),
+        (f"a: {'[' * 200}{']' * 200}", "nested deeper than 100"),
+        ("[" * 100_000, "nested deeper than 100"),
+        ("a: b\n" * (documents.MAX_CHARACTERS // 4), "larger than 16 MiB"),
+        ("a: !!python/object/apply:os.system [id]", "no YAML"),
+        ("a: \x00", "no YAML"),
+        ("just text", "a document is a str"),
+        ("a: [1, 2", "no YAML"),
+        ("\ta: b", "no YAML"),
+        ("- x: y", "a document is a list"),
+        ("0b: 0x_", None),
+    ],
+    ids=["cycle", "aliases", "deep", "brackets", "huge", "object", "zero", "scalar", "open", "tab", "list", "odd"],
+)  # fmt: skip
+def test_hostile_files_end_in_a_finding(text: str, says: str | None) -> None:
+    """Whatever a file holds: a clear error in bounded time, or nothing; never an exception."""
+    started = time.monotonic()
+    found = check_texts([("bad.yaml", text)])
+
+    assert time.monotonic() - started < SECONDS
+    assert [one.rule.name for one in found] == (["unreadable"] if says else [])
+    assert says is None or says in found[0].message
+
+
+def test_one_bad_file_does_not_hide_the_others() -> None:
+    """Each file is read by itself."""
+    bad_name = template("timeout: '30'\n" + PRINT)
+    found = check_texts([("bad.yaml", "a: ["), ("other.yaml", bad_name)])
+
+    assert [(one.source, one.rule.name) for one in found] == [
+        ("bad.yaml", "unreadable"),
+        ("other.yaml", "bad-duration"),
+    ]
+
+
+def test_many_tasks_are_checked_in_bounded_time() -> None:
+    """A dag of many tasks that all depend on all before, and a long chain of steps' templates."""
+    tasks = [
+        {"name": f"t{n}", "template": "main", "dependencies": [f"t{m}" for m in range(n)]} for n in range(200)
+    ]
+    chain = [{"name": f"s{n}", "steps": [[{"name": "a", "template": f"s{n + 1}"}]]} for n in range(500)]
+    manifest = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": "many"},
+        "spec": {"entrypoint": "main", "templates": [{"name": "main", "dag": {"tasks": tasks}}, *chain]},
+    }
+    started = time.monotonic()
+    found = check(manifest)
+
+    assert time.monotonic() - started < SECONDS
+    assert {one.rule.name for one in found} <= {"undefined-template", "wrong-value"}
+
+
+def test_a_program_s_manifest_is_bounded_too() -> None:
+    """`check` takes values that no reader has looked at."""
+    endless: dict[str, Any] = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
+    endless["spec"] = endless
+
+    assert [one.rule.name for one in check(endless)] == ["unreadable"]
+    assert [one.rule.name for one in check({"apiVersion": {1, 2}})] == ["unreadable"]

@@ -1,0 +1,224 @@
+"""The linter as a library: references between documents, what surrounds workflows, and manifests that make no sense."""
+
+import copy
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.argo.lint import cel, check, check_texts, schema
+from edl_workflows.argo.lint.findings import Finding
+from tests.argo.lint.cases import PRINT, PRINTER, SHOW, steps, template, templates, workflow
+from tests.argo.lint.rule_cases import CASES
+
+LIBRARY = (
+    templates(SHOW)
+    .replace("kind: Workflow", "kind: WorkflowTemplate")
+    .replace("generateName: train-", "name: tools")
+)
+
+
+def rules(*texts: str) -> list[str]:
+    """Names of the rules found broken in some files."""
+    return [one.rule.name for one in check_texts([(f"{n}.yaml", text) for n, text in enumerate(texts)])]
+
+
+def calling(reference: str, arguments: str = "") -> str:
+    """A workflow whose step calls another document's template."""
+    return steps(f"name: a\ntemplateRef: {reference}\n{arguments}")
+
+
+def test_a_template_of_another_file_is_followed() -> None:
+    """Its existence and its inputs are checked at the call."""
+    given = "arguments: {parameters: [{name: text, value: x}]}"
+
+    assert rules(calling("{name: tools, template: show}", given), LIBRARY) == []
+    assert rules(calling("{name: tools, template: shw}", given), LIBRARY) == ["undefined-template"]
+    assert rules(calling("{name: tools, template: show}"), LIBRARY) == ["missing-argument"]
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "{name: unknown, template: show}",
+        "{name: tools, template: show, clusterScope: true}",
+        "{name: tools, template: '{{workflow.name}}'}",
+    ],
+)
+def test_what_was_not_given_is_not_judged(reference: str) -> None:
+    """A template that lies in no given file may be in the cluster."""
+    assert rules(calling(reference), LIBRARY) == []
+
+
+def test_a_template_of_another_namespace_is_another() -> None:
+    """References stay within a namespace."""
+    assert (
+        rules(calling("{name: tools, template: gone}"), LIBRARY.replace("namespace: ml", "namespace: web"))
+        == []
+    )
+
+
+def test_a_referenced_workflow_lends_entrypoint_and_exit_handler() -> None:
+    """What workflowTemplateRef names counts as the workflow's own."""
+    runner = workflow("workflowTemplateRef: {name: tools}")
+    whole = LIBRARY.replace("entrypoint: show", "entrypoint: show\n  onExit: gone")
+
+    assert rules(runner, LIBRARY) == []
+    assert rules(runner, LIBRARY.replace("entrypoint: show", "priority: 1")) == ["no-entrypoint"]
+    assert rules(workflow("entrypoint: gone\nworkflowTemplateRef: {name: tools}"), LIBRARY) == [
+        "undefined-template"
+    ]
+    assert rules(whole) == ["undefined-template"]
+
+
+def test_workflow_templates_may_use_parameters_of_whoever_runs_them() -> None:
+    """A library can't know them."""
+    body = "container: {image: a, args: ['{{workflow.parameters.size}}']}"
+
+    assert rules(template(body)) == ["unresolved-placeholder"]
+    assert (
+        rules(
+            template(body)
+            .replace("kind: Workflow", "kind: ClusterWorkflowTemplate")
+            .replace(", namespace: ml", "")
+        )
+        == []
+    )
+
+
+def test_templates_in_steps_are_checked_like_others() -> None:
+    """The definitions leave `inline` open; here it is a template as any other."""
+    assert rules(steps(f"name: a\ninline: {{{PRINT}}}")) == []
+    assert rules(steps(f"name: a\ninline: {{{PRINT}, timeOut: 5s}}")) == ["unknown-field"]
+    assert rules(steps("name: a\ninline: {timeout: 5s}")) == ["no-template-type"]
+
+
+def test_workflows_in_a_sensor_are_checked() -> None:
+    """Argo Events' own definitions check nothing, and a trigger that fails is seen late."""
+    sensor = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Sensor",
+        "metadata": {"name": "retrain"},
+        "spec": {
+            "triggers": [
+                {
+                    "template": {
+                        "name": "run",
+                        "argoWorkflow": {
+                            "operation": "submit",
+                            "source": {"resource": yaml.safe_load(template(f"{PRINT}\ntimeOut: 5s"))},
+                        },
+                    }
+                }
+            ]
+        },
+    }
+    (found,) = check(sensor)
+
+    assert found.rule.name == "unknown-field"
+    assert found.to_dict()["path"].startswith(
+        "spec.triggers[0].template.argoWorkflow.source.resource.spec.templates[0]"
+    )
+    assert found.subject == "Sensor retrain"
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Application", "EventSource", "Rollout"])
+def test_other_kinds_are_left_alone(kind: str) -> None:
+    """Also those of Argo's other projects, which share its API group."""
+    assert check({"apiVersion": "argoproj.io/v1alpha1", "kind": kind, "spec": {"anything": 1}}) == []
+
+
+def test_a_manifest_text_that_is_a_parameter_is_not_judged() -> None:
+    """It is known when the workflow runs."""
+    body = "inputs: {parameters: [{name: m, value: a}]}\nresource: {action: create, manifest: '{{inputs.parameters.m}}'}"
+
+    assert rules(template(body)) == []
+
+
+def test_the_finding_says_what_where_and_what_to_do() -> None:
+    """One line for a log, and the same as data."""
+    (found,) = check(yaml.safe_load(steps("name: a\ntemplate: prnt", PRINTER)))
+
+    assert str(found) == (
+        "error[undefined-template] Workflow ml/train- spec.templates[0].steps[0][0].template: "
+        "there is no template 'prnt'; Did you mean print?"
+    )
+    assert found.to_dict() == {
+        "rule": "undefined-template",
+        "severity": "error",
+        "source": "",
+        "line": None,
+        "subject": "Workflow ml/train-",
+        "path": "spec.templates[0].steps[0][0].template",
+        "message": "there is no template 'prnt'",
+        "remedy": "Did you mean print?",
+    }
+
+
+def test_a_rule_of_the_definitions_without_a_name_is_told_by_its_expression() -> None:
+    """A later version of Argo may bring rules that this one does not know."""
+    (found,) = cel.broken({"a": 1}, ["self.a > 1"], ("spec",))
+
+    assert (found.rule.name, found.message) == ("crd-rule", "this must hold: self.a > 1")
+    assert list(cel.broken({"a": 2}, ["self.a > 1"], ("spec",))) == []
+
+
+def test_every_rule_of_the_shipped_definitions_has_a_name() -> None:
+    """Nobody is shown a bare expression."""
+    expressions = {rule for node in schema.load().nodes for rule in node.get("rules", ())}
+
+    assert len(expressions) == 10
+    assert [rule for rule in expressions if cel.rule_of(rule) is cel.CRD_RULE] == []
+
+
+def test_the_shipped_definitions_are_small() -> None:
+    """They travel in every wheel."""
+    schemas = schema.load()
+
+    assert schemas.version == "v4.1.4"
+    assert sum(len(str(node)) for node in schemas.nodes) < 100_000
+
+
+_ODD: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    "",
+    "x",
+    "{{",
+    "{{=",
+    "{{inputs.",
+    "a.b",
+    [],
+    {},
+    [None],
+    [[]],
+    {"name": None},
+    [{"name": []}],
+)
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(container, key) of every value in a manifest."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in list(pairs):
+        yield value, key
+        yield from _places(child)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_manifest_makes_the_linter_fail(seed: int) -> None:
+    """Any value may be wrong anywhere: findings, never an exception."""
+    chance = random.Random(seed)
+    for case in CASES:
+        parsed = list(yaml.safe_load_all(case.good))
+        for _ in range(5):
+            manifest = copy.deepcopy(parsed[0])
+            container, key = chance.choice(list(_places(manifest)))
+            container[key] = chance.choice(_ODD)
+
+            assert all(isinstance(one, Finding) for one in check(manifest))

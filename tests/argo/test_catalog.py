@@ -1,0 +1,93 @@
+"""What `edl argo build` makes of names, values and scopes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edl_workflows.argo import catalog, schedules, workflows
+from edl_workflows.argo.workflows import Options
+from edl_workflows.cli import main
+from edl_workflows.exceptions import InvalidError
+from tests.argo.templates import VALUES
+
+
+def test_a_sensor_writes_each_value_to_its_parameter() -> None:
+    """A Sensor counts places in a list: the n-th destination is the place of the parameter that the event names."""
+    template = workflows.elastic_retrain(Options())
+    sensor = schedules.sensor(template, {"minimum": "0.5"})
+    trigger = sensor["spec"]["triggers"][0]["template"]["k8s"]
+    placed = trigger["source"]["resource"]["spec"]["arguments"]["parameters"]
+
+    assert [one["name"] for one in placed] == [
+        one["name"] for one in template["spec"]["arguments"]["parameters"]
+    ]
+    for index, parameter in enumerate(trigger["parameters"]):
+        assert parameter["dest"] == f"spec.arguments.parameters.{index}.value"
+        assert parameter["src"]["dataKey"] == f"body.{placed[index]['name']}"
+    values = {one["src"]["dataKey"]: one["src"].get("value") for one in trigger["parameters"]}
+    assert (values["body.minimum"], values["body.metric"], values["body.spec"]) == ("0.5", "accuracy", None)
+
+
+def test_a_schedule_has_all_values() -> None:
+    """Nobody is there at night to give them."""
+    template = workflows.elastic_retrain(Options())
+    given = schedules.cron(template, "0 3 * * *", VALUES)["spec"]["workflowSpec"]["arguments"]["parameters"]
+
+    assert {one["name"]: one["value"] for one in given} == VALUES
+    with pytest.raises(InvalidError, match="evaluate, image, promote, spec"):
+        schedules.cron(template, "0 3 * * *", {})
+
+
+def test_values_become_defaults() -> None:
+    """Of each template that has such a parameter; one that none has is named."""
+    (made,) = catalog.build(["elastic-train"], Options(parameters={"timeout": "2h"}), "train")
+    values = {one["name"]: one.get("value") for one in made["spec"]["arguments"]["parameters"]}
+
+    assert values == {"name": "", "spec": None, "timeout": "2h", "clean-up": "delete"}
+    with pytest.raises(
+        InvalidError,
+        match="no template has a parameter 'epochs'; parameters are clean-up, name, spec, timeout",
+    ):
+        catalog.build(["elastic-train"], Options(parameters={"epochs": "2"}), "train")
+
+
+def test_cluster_scope_has_no_namespace_and_refers_to_the_cluster() -> None:
+    """Templates become ClusterWorkflowTemplates; what refers to them says so."""
+    options = Options(cluster_scope=True, parameters=VALUES)
+    retrain, cron = catalog.build(["elastic-retrain", "elastic-retrain-cron"], options, "train")
+
+    assert (retrain["kind"], "namespace" in retrain["metadata"]) == ("ClusterWorkflowTemplate", False)
+    assert cron["metadata"]["namespace"] == "train"
+    assert cron["spec"]["workflowSpec"]["workflowTemplateRef"] == {
+        "name": "elastic-retrain",
+        "clusterScope": True,
+    }
+
+
+def test_build_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All that needs no values; one to a file, with a value from a file; names that are none."""
+    assert main(["argo", "build", "--waiting", "plugin", "-n", "train"]) == 0
+    kinds = [one["kind"] for one in yaml.safe_load_all(capsys.readouterr().out)]
+    assert kinds == ["ServiceAccount", "Role", "RoleBinding", *["WorkflowTemplate"] * 6]
+
+    spec, out = tmp_path / "spec.yaml", tmp_path / "out.yaml"
+    spec.write_text("replicaSpecs: {}\n")
+    assert main(["argo", "build", "elastic-train", "-p", f"spec=@{spec}", "-o", str(out)]) == 0
+    assert {"name": "spec", "value": "replicaSpecs: {}\n"}.items() <= _parameter(out, "spec").items()
+
+    assert main(["argo", "build", "elastic"]) == 2
+    assert "there is no template 'elastic'; there are access, edl-stages" in capsys.readouterr().err
+    assert main(["argo", "build", "-p", "spec"]) == 2
+    assert "give a parameter as name=value" in capsys.readouterr().err
+    assert main(["argo", "build", "-p", f"spec=@{tmp_path / 'absent'}"]) == 2
+    assert main(["argo", "build", "-o", str(tmp_path / "no" / "where")]) == 2
+    capsys.readouterr()
+    assert main(["argo", "build", "--list"]) == 0
+    assert capsys.readouterr().out.split() == [product.name for product in catalog.PRODUCTS]
+
+
+def _parameter(file: Path, name: str) -> dict[str, str]:
+    parameters = yaml.safe_load(file.read_text())["spec"]["arguments"]["parameters"]
+    found: dict[str, str] = next(one for one in parameters if one["name"] == name)
+    return found

@@ -1,0 +1,53 @@
+"""What a workflow's status tells, plain or compressed."""
+
+import base64
+import gzip
+import json
+from typing import Any
+
+from edl_workflows.argo import runs
+from edl_workflows.argo.nodes import nodes_of
+
+NODES: dict[str, Any] = {
+    "w": {
+        "id": "w", "name": "w", "type": "DAG", "phase": "Running",
+        "outputs": {"parameters": [{"name": "phase", "value": "Succeeded"}, {"name": "step"}]},
+    },
+    "w-2": {"id": "w-2", "name": "w.wait(0)", "type": "Plugin", "startedAt": "2026-01-01T00:00:02Z"},
+    "w-1": {
+        "id": "w-1", "name": "w.submit", "type": "Pod", "phase": "Failed", "message": "no", "startedAt": "2026-01-01T00:00:01Z",
+    },
+}  # fmt: skip
+
+
+def _workflow(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "w"}, "status": status}
+
+
+def test_nodes_are_read_however_they_are_kept() -> None:
+    """Plain, or as the controller compresses those of a large workflow; those in a database are unknown, not none."""
+    packed = base64.b64encode(gzip.compress(json.dumps(NODES).encode())).decode()
+
+    assert nodes_of({"nodes": NODES}) == nodes_of({"compressedNodes": packed}) == NODES
+    assert nodes_of({}) == {}
+    assert nodes_of({"offloadNodeStatusVersion": "fnv:1"}) is None
+    assert nodes_of({"compressedNodes": "KLUv/QBYAA=="}) is None
+
+
+def test_steps_are_told_in_order_and_once() -> None:
+    """A line a change: what holds steps together is left out, and what was told is not told again."""
+    told: dict[str, runs.StepState] = {}
+    workflow = _workflow(nodes=NODES)
+
+    assert list(runs.news(workflow, told)) == ["submit: Failed: no", "wait(0): Pending"]
+    assert list(runs.news(workflow, told)) == []
+    changed = {**NODES, "w-2": {**NODES["w-2"], "phase": "Succeeded"}}
+    assert list(runs.news(_workflow(nodes=changed), told)) == ["wait(0): Succeeded"]
+
+
+def test_outputs_and_phase() -> None:
+    """Those of the entrypoint; a workflow that no controller has seen is Pending."""
+    assert runs.outputs_of(_workflow(nodes=NODES)) == {"phase": "Succeeded", "step": ""}
+    assert runs.outputs_of({"metadata": {"name": "w"}}) == {}
+    assert runs.phase_of(_workflow(phase="Running")) == "Running"
+    assert runs.phase_of({"metadata": {"name": "w"}}) == "Pending"

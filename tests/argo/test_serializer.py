@@ -1,0 +1,86 @@
+"""What the serializer lets through, and what it refuses."""
+
+import pytest
+import yaml
+from hera.workflows import DAG, Container, WorkflowTemplate, models
+
+from edl_workflows.argo import builders
+from edl_workflows.argo.serializer import to_manifest, to_yaml
+from edl_workflows.exceptions import InvalidError, ManifestError
+
+
+def test_the_plugin_body_is_not_lost() -> None:
+    """Hera's own output has an empty one, which is why ours exists."""
+    with WorkflowTemplate(name="train", entrypoint="main") as workflow:
+        submit = builders.submit("plugin")
+        with DAG(name="main"):
+            submit(arguments={"name": "digits", "spec": "{}"})
+
+    ours = {one["name"]: one for one in to_manifest(workflow)["spec"]["templates"]}
+    heras = {one["name"]: one for one in workflow.to_dict()["spec"]["templates"]}
+    assert ours["submit"]["plugin"]["edl"]["stage"] == "submit"
+    assert "plugin" not in heras["submit"]
+
+
+def test_templates_that_a_template_calls_come_with_it() -> None:
+    """The two halves of resume, and each once though the stage is used twice."""
+    with WorkflowTemplate(name="train", entrypoint="main") as workflow:
+        resume = builders.resume("resource")
+        with DAG(name="main"):
+            resume(name="a", arguments={"name": "a"}) >> resume(name="b", arguments={"name": "b"})  # type: ignore[operator]
+
+    names = [one["name"] for one in to_manifest(workflow)["spec"]["templates"]]
+    assert sorted(names) == ["main", "resume", "resume-patch", "resume-wait"]
+
+
+def test_a_body_that_hera_lost_is_refused() -> None:
+    """Else the workflow would run a template that does nothing, or none at all."""
+    with WorkflowTemplate(name="mine", entrypoint="main") as workflow:
+        workflow._add_sub(
+            models.Template(name="main", plugin=models.Plugin.model_validate({"edl": {"stage": "wait"}}))
+        )
+        workflow._add_sub(models.Template(name="nothing"))
+
+    with pytest.raises(ManifestError) as refused:
+        to_manifest(workflow)
+    paths = {problem.path for problem in refused.value.problems}
+    assert {"spec.templates[0].plugin", "spec.templates[1]"} <= paths
+
+
+def test_two_templates_of_one_name_are_refused() -> None:
+    """Argo would take either."""
+    with WorkflowTemplate(name="mine", entrypoint="main") as workflow:
+        Container(name="main", image="a")
+        Container(name="main", image="b")
+
+    with pytest.raises(ManifestError, match=r"spec\.templates\.main: there is another template of this name"):
+        to_manifest(workflow)
+
+
+def test_a_way_to_wait_that_does_not_exist() -> None:
+    """The message names those that do."""
+    with pytest.raises(InvalidError, match="resource"):
+        builders.submit("poll")  # type: ignore[arg-type]
+
+
+def test_yaml_is_stable_and_means_what_was_written() -> None:
+    """Texts of several lines are blocks, a text that looks like a number stays a text."""
+    manifest = {
+        "kind": "A",
+        "text": "a: 1\nb: 2\n",
+        "number": "3",
+        "flag": "yes",
+        "again": {"x": [1]},
+        "more": {"x": [1]},
+    }
+
+    text = to_yaml([manifest, manifest])
+    assert text == to_yaml(yaml.safe_load_all(text))
+    assert "text: |\n  a: 1\n" in text
+    assert list(yaml.safe_load_all(text)) == [manifest, manifest]
+
+
+def test_what_yaml_does_not_give_back_is_refused() -> None:
+    """A key that is no text or number of YAML's own."""
+    with pytest.raises(ManifestError, match="would be read as another"):
+        to_yaml([{"kind": "A", "metadata": {"name": "a"}, "value": float("nan")}])

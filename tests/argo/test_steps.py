@@ -1,0 +1,154 @@
+"""The step model and its two renderings."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.argo import steps
+from edl_workflows.argo.manifest_text import Tag, manifest_text
+from edl_workflows.argo.outputs import PARAMETERS
+from edl_workflows.argo.plugin_template import plugin_templates
+from edl_workflows.argo.resource_template import FINAL_MESSAGES, resource_templates
+from edl_workflows.argo.step import Input, Step
+from edl_workflows.argo.task import Task
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.stages.catalog import STAGES
+
+ALL = (
+    steps.submit(), steps.wait_for_job(), steps.wait_for_plan(), steps.collect(), steps.cancel(), steps.scale(),
+    steps.checkpoint(), steps.migrate_ps(), steps.suspend(), steps.resume(), steps.delete(),
+)  # fmt: skip
+EACH = pytest.mark.parametrize("step", ALL, ids=lambda step: step.name)
+VALUES = {
+    "spec": "replicaSpecs: {worker: {replicas: 1}}", "replicas": "{worker: {replicas: 3}}", "resource": "{cpu: '2'}",
+    "migrate": "{0: {cpu: '2'}}", "step": "50", "phases": "Running,Failed", "step-timeout-seconds": "30",
+    "policy": "suspend",
+}  # fmt: skip
+
+
+def test_every_stage_has_a_step() -> None:
+    """A new stage shows here until it has one."""
+    assert {step.stage for step in ALL} == {stage.name for stage in STAGES}
+
+
+@EACH
+def test_both_ways_have_the_same_inputs_and_outputs(step: Step) -> None:
+    """So that the way to wait can be changed without touching what is around the step."""
+    resource, plugin = resource_templates(step)[0], plugin_templates(step)[0]
+
+    assert resource["name"] == plugin["name"]
+    assert resource["inputs"] == plugin["inputs"]
+    for template in (resource, plugin):
+        assert tuple(one["name"] for one in template["outputs"]["parameters"]) == PARAMETERS
+
+
+@EACH
+def test_the_plugin_body_is_a_request_of_its_stage(step: Step) -> None:
+    """As Argo fills it in, the agent reads it: texts become what the stage's request wants."""
+    values = {"name": "digits", "job": "digits", "timeout": "1h", **VALUES}
+    if step.name == "migrate-ps":
+        values["replicas"] = "3"
+    (template,) = plugin_templates(step)
+
+    task = Task.parse(_filled(template["plugin"]["edl"], values))
+    stage, request = task.stage_and_request()
+
+    assert stage.name == step.stage
+    assert isinstance(request, stage.request)
+
+
+def _filled(body: Any, values: dict[str, str]) -> Any:
+    """What Argo makes of a body whose tags are simple ones; a manifest's expressions are the cluster tests' matter."""
+    text = json.dumps(body)
+    text = re.sub(
+        r"\{\{inputs\.parameters\.([a-z-]+)\}\}", lambda tag: json.dumps(values[tag[1]])[1:-1], text
+    )
+    text = re.sub(r"\{\{=sprig\.nindent[^}]*\}\}", "{}", text)
+    return json.loads(re.sub(r"\{\{[^}]*\}\}", "filled-in", text))
+
+
+@EACH
+def test_every_step_has_an_end(step: Step) -> None:
+    """Each template that does something takes its time-out from the step's input, which has a default."""
+    for template in (*plugin_templates(step), *resource_templates(step)):
+        if "steps" not in template:
+            assert template["timeout"] == "{{inputs.parameters.timeout}}"
+            assert any(
+                one["name"] == "timeout" and one["default"] for one in template["inputs"]["parameters"]
+            )
+
+
+@EACH
+def test_conditions_of_resource_steps(step: Step) -> None:
+    """A wait ends with success and with failure, by conditions that an absent field does not meet."""
+    for template in resource_templates(step):
+        resource = template.get("resource", {})
+        assert ("successCondition" in resource) == ("failureCondition" in resource)
+        for condition in (resource.get("successCondition", ""), resource.get("failureCondition", "")):
+            assert "!=" not in condition
+            assert "notin" not in condition
+
+
+def test_what_stays_wrong_is_not_repeated() -> None:
+    """Messages of Argo 4.1 and of the API server: a lost pod is tried again, a failed job or a refusal is not."""
+    final = re.compile("|".join(FINAL_MESSAGES))
+    lost = (
+        "pod deleted",
+        "The node was low on resource: memory.",
+        "Pod was terminated in response to node shutdown",
+    )
+    stays = (
+        "main: Error (exit code 64): failure condition '{status.phase == [Failed]}' evaluated true",
+        "The resource has been deleted while its status was still being checked.",
+        "Pod was active on the node longer than the specified deadline",
+        'error: Apply failed with 1 conflict: conflict with "kubectl": .spec',
+        'Error from server (Forbidden): elasticjobs "a" is forbidden',
+        'The ElasticJob "a" is invalid: spec.replicaSpecs: Required value',
+    )
+
+    assert not any(final.search(message) for message in lost)
+    assert all(final.search(message) for message in stays)
+
+
+def test_a_condition_needs_the_plugin() -> None:
+    """Conditions stand in a list, in which a label selector finds nothing."""
+    step = steps.wait_for_job(condition="Ready")
+    assert plugin_templates(step)[0]["plugin"]["edl"]["request"]["condition"] == "Ready"
+
+    with pytest.raises(InvalidError, match="by the plugin"):
+        resource_templates(step)
+
+
+def test_values_keep_their_types_in_a_manifest() -> None:
+    """Each kind of input stands so that its value is read as what it is; the text is YAML before it is filled in, too."""
+    text = manifest_text(
+        {
+            "name": Tag("a-{{workflow.uid}}"),
+            "words": Input("words", ""),
+            "count": Input("count", "", "integer"),
+            "maybe": Input("maybe", "", "integer", ""),
+            "body": {"inner": Input("body", "", "yaml")},
+            "list": [{"flag": True}, {"none": None}],
+            "empty": {},
+        }
+    )
+
+    assert text.splitlines() == [
+        "name: a-{{workflow.uid}}",
+        "words: {{=toJson(inputs.parameters['words'])}}",
+        "count: {{=string(int(inputs.parameters['count']))}}",
+        "maybe: {{=inputs.parameters['maybe'] == '' ? 'null' : string(int(inputs.parameters['maybe']))}}",
+        "body:",
+        "  inner: {{=sprig.nindent(4, inputs.parameters['body'])}}",
+        "list:",
+        "- flag: true",
+        "- none: null",
+        "empty: {}",
+    ]
+    assert yaml.safe_load(re.sub(r"\{\{=.*\}\}", "placeholder", text))["list"] == [
+        {"flag": True},
+        {"none": None},
+    ]

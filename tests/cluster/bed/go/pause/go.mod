@@ -1,0 +1,3 @@
+module edl-workflows/testbed/pause
+
+go 1.24

@@ -1,0 +1,376 @@
+"""The agent and the real workflow controller: every way in which a step ends, and every way in which a process does.
+
+The jobs have no controller here: a test says itself what becomes of them. What is tested is whose turn it is when.
+"""
+
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, VERSION, WORKFLOWS
+from edl_workflows.cli import crds
+from edl_workflows.jobs import names
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS, Object, Scope
+from tests.cluster.bed.bed import Bed
+from tests.cluster.bed.wait import until
+from tests.unit.argo.agent.killed import POINTS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+ROOT = Path(__file__).parents[2]
+OUTPUTS = {"parameters": [{"name": name, "valueFrom": {"supplied": {}}} for name in ("name", "phase")]}
+GROUPS = ("Steps", "StepGroup", "Retry")
+
+
+@contextmanager
+def agent(
+    bed: Bed, namespace: str, point: str = "never", kubeconfig: Path | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """An agent's process for one namespace, which kills itself at a point of `tests.unit.argo.agent.killed`."""
+    command = [sys.executable, "-m", "tests.unit.argo.agent.killed", point, "--namespace", namespace]
+    command += ["--kubeconfig", str(kubeconfig or bed.kubeconfig), "--no-leader-elect", "--metrics-port", "0"]
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def job(name: str) -> dict[str, Any]:
+    """A job that needs nobody: its test says how it ends."""
+    template = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": {"replicaSpecs": {"worker": {"replicas": 1, "template": template}}},
+    }
+
+
+def template(name: str, stage: str, /, *, on_cancel: str = "delete", **more: Any) -> dict[str, Any]:
+    """A plugin template; `more` is the request but for what templates have."""
+    own = {key: more.pop(key) for key in ("timeout", "retryStrategy", "inputs") if key in more}
+    body = {"stage": stage, "onCancel": on_cancel, "request": more}
+    return {"name": name, "timeout": "10m", "plugin": {"edl": body}, "outputs": OUTPUTS, **own}
+
+
+def submit(name: str, /, **more: Any) -> dict[str, Any]:
+    """A template that submits a job of its own name."""
+    return template(name, "submit", manifest=job(name), **more)
+
+
+@dataclass
+class Argo:
+    """One namespace of the real thing."""
+
+    cluster: Cluster
+
+    def start(self, name: str, templates: list[dict[str, Any]], groups: Any = None, **spec: Any) -> None:
+        """Run templates one after the other, or in groups by name that run at the same time."""
+        groups = groups or [[one["name"]] for one in templates]
+        steps = [[{"name": step, "template": step} for step in group] for group in groups]
+        manifest = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "Workflow",
+            "metadata": {"name": name, "namespace": self.cluster.namespace},
+            "spec": {
+                "entrypoint": "main",
+                "templates": [{"name": "main", "steps": steps}, *templates],
+                **spec,
+            },
+        }
+        client.create(self.cluster, manifest, resource=WORKFLOWS)
+
+    def patch(self, name: str, change: dict[str, Any]) -> None:
+        """Change a workflow, as `argo stop`, `terminate` and `retry` do."""
+        client.patch(self.cluster, WORKFLOWS, name, change)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """A workflow's."""
+        found: dict[str, Any] = client.get(self.cluster, WORKFLOWS, name).get("status") or {}
+        return found
+
+    def node(self, name: str, step: str) -> dict[str, Any]:
+        """A step's node; {} while there is none."""
+        nodes = (self.status(name).get("nodes") or {}).values()
+        return next((dict(node) for node in nodes if node["displayName"] == step), {})
+
+    def ended(self, name: str, phase: str, seconds: float = 40) -> dict[str, Any]:
+        """Wait for a workflow's end; its status."""
+        until(lambda: bool(self.status(name).get("finishedAt")), f"workflow {name} ends", seconds)
+        status = self.status(name)
+        assert status["phase"] == phase, status
+        return status
+
+    def jobs(self) -> dict[str, Object]:
+        """The namespace's jobs."""
+        listed = client.list_objects(self.cluster, Scope(ELASTIC_JOBS, self.cluster.namespace)).items
+        return {one["metadata"]["name"]: one for one in listed}
+
+    def made(self, *jobs: str) -> list[str]:
+        """Wait for jobs; their uids."""
+        until(lambda: set(jobs) <= set(self.jobs()), f"jobs {jobs} are made")
+        return [self.jobs()[one]["metadata"]["uid"] for one in jobs]
+
+    def gone(self, *jobs: str) -> None:
+        """Wait until jobs are deleted."""
+        until(lambda: not set(jobs) & set(self.jobs()), f"jobs {jobs} are deleted")
+
+    def finish(self, name: str, phase: str = "Succeeded") -> None:
+        """Let a job end."""
+        status = {"phase": phase, "reason": "TestSaysSo", "message": "the test ended it"}
+        client.patch_status(self.cluster, ELASTIC_JOBS, name, status)
+
+
+@pytest.fixture(scope="module")
+def argo(bed: Bed, cluster: Cluster, module_namespace: str) -> Iterator[Argo]:
+    """A namespace with an agent."""
+    crds.install(bed.kubeconfig)
+    with agent(bed, module_namespace):
+        yield Argo(cluster.in_namespace(module_namespace))
+
+
+def test_outputs_reach_the_next_step(argo: Argo) -> None:
+    """A step that waits for its job hands its name on; the next one reads that very job."""
+    collect = template(
+        "collect", "collect", name="{{inputs.parameters.job}}", inputs={"parameters": [{"name": "job"}]}
+    )
+    steps = [
+        [{"name": "outputs", "template": "outputs"}],
+        [
+            {
+                "name": "collect",
+                "template": "collect",
+                "arguments": {
+                    "parameters": [{"name": "job", "value": "{{steps.outputs.outputs.parameters.name}}"}]
+                },
+            }
+        ],
+    ]
+    pipeline = {"name": "pipeline", "steps": steps}
+    argo.start("follow", [submit("outputs"), collect, pipeline], [["pipeline"]])
+    argo.made("outputs")
+    argo.finish("outputs")
+    argo.ended("follow", "Succeeded")
+    found = {one["name"]: one["value"] for one in argo.node("follow", "collect")["outputs"]["parameters"]}
+    assert (found["name"], found["phase"]) == ("outputs", "Succeeded")
+
+
+def test_stop_cancels_and_runs_the_exit_handler(argo: Argo) -> None:
+    """`argo stop`: the job goes, and the exit handler, a step of ours, is served."""
+    clean = template("clean", "delete", name="left-behind")
+    client.create(argo.cluster, job("left-behind"))
+    argo.start("stopped", [submit("stop"), clean], [["stop"]], onExit="clean")
+    argo.made("stop")
+    argo.patch("stopped", {"spec": {"shutdown": "Stop"}})
+    argo.ended("stopped", "Failed")
+    argo.gone("stop", "left-behind")
+    assert argo.node("stopped", "stopped.onExit")["phase"] == "Succeeded"
+
+
+def test_terminate_cancels(argo: Argo) -> None:
+    """`argo terminate` runs no exit handler; the agent cancels all the same, each step by its policy."""
+    policies = {"t-delete": "delete", "t-suspend": "suspend", "t-keep": "keep"}
+    steps = [submit(name, on_cancel=policy) for name, policy in policies.items()]
+    argo.start("terminated", steps, [list(policies)])
+    argo.made(*policies)
+    argo.patch("terminated", {"spec": {"shutdown": "Terminate"}})
+    argo.ended("terminated", "Failed")
+    argo.gone("t-delete")
+    until(lambda: argo.jobs()["t-suspend"]["spec"].get("suspend") is True, "suspended")
+    assert not argo.jobs()["t-keep"]["spec"].get("suspend")
+
+
+def test_workflow_deadline_takes_effect(argo: Argo) -> None:
+    """The controller alone would not look again while only plugin nodes wait."""
+    argo.start("late", [submit("late")], activeDeadlineSeconds=6)
+    argo.made("late")
+    argo.ended("late", "Failed")
+    argo.gone("late")
+
+
+def test_step_timeout_and_no_resurrection(argo: Argo) -> None:
+    """A step's time is up while its workflow goes on: the job is kept as its policy says, and its late end changes nothing.
+
+    In a DAG: a group of steps fails at once when the time of one is up.
+    """
+    tasks = [{"name": name, "template": name} for name in ("slow", "steady")]
+    steps = [submit("slow", timeout="4s", on_cancel="keep"), submit("steady")]
+    argo.start("timeout", [*steps, {"name": "pair", "dag": {"tasks": tasks}}], [["pair"]])
+    argo.made("slow", "steady")
+    until(lambda: argo.node("timeout", "slow").get("phase") == "Failed", "the step's time is up")
+    argo.finish("slow")
+    argo.finish("steady")
+    argo.ended("timeout", "Failed")
+    assert argo.node("timeout", "slow")["phase"] == "Failed"
+    assert argo.node("timeout", "steady")["phase"] == "Succeeded"
+
+
+def test_step_retry_makes_the_failed_job_anew(argo: Argo) -> None:
+    """An automatic retry is another node of the same step."""
+    argo.start("retried", [submit("again", retryStrategy={"limit": 1})])
+    (first,) = argo.made("again")
+    argo.finish("again", "Failed")
+    until(
+        lambda: argo.jobs().get("again", {"metadata": {"uid": first}})["metadata"]["uid"] != first,
+        "a new job",
+    )
+    argo.finish("again")
+    argo.ended("retried", "Succeeded")
+    assert "the test ended it" in argo.node("retried", "again(0)")["message"]
+
+
+def test_manual_retry_makes_the_failed_job_anew(argo: Argo) -> None:
+    """`argo retry`: the same node comes back with a later start."""
+    argo.start("by-hand", [submit("by-hand")])
+    (first,) = argo.made("by-hand")
+    argo.finish("by-hand", "Failed")
+    argo.ended("by-hand", "Failed")
+    argo.patch("by-hand", retry_by_hand(argo.status("by-hand")))
+    until(
+        lambda: argo.jobs().get("by-hand", {"metadata": {"uid": first}})["metadata"]["uid"] != first,
+        "a new job",
+    )
+    argo.finish("by-hand")
+    argo.ended("by-hand", "Succeeded")
+
+
+def retry_by_hand(status: dict[str, Any]) -> dict[str, Any]:
+    """What `argo retry` changes (FormulateRetryWorkflow, workflow/util/util.go of Argo Workflows 4.1.4): failed nodes go,
+    what groups them runs again, and the workflow has no phase and no end."""
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    again = {"phase": "Running", "message": None, "startedAt": now, "finishedAt": None}
+    failed = {key: node for key, node in status["nodes"].items() if node["phase"] in ("Failed", "Error")}
+    nodes = {key: again if node["type"] in GROUPS else None for key, node in failed.items()}
+    return {
+        "metadata": {"labels": {COMPLETED_LABEL: None}},
+        "status": {"phase": "", "message": None, "startedAt": now, "finishedAt": None, "nodes": nodes},
+    }
+
+
+def test_deleting_the_workflow_cancels(argo: Argo) -> None:
+    """The garbage collector takes the task set, and the agent the job."""
+    argo.start("deleted", [submit("deleted")])
+    argo.made("deleted")
+    client.delete(argo.cluster, WORKFLOWS, "deleted")
+    argo.gone("deleted")
+
+
+@pytest.mark.parametrize("point", [*POINTS, "waiting"])
+def test_killed_agent(bed: Bed, cluster: Cluster, namespace: str, point: str) -> None:
+    """SIGKILL at each point of a step: the next agent goes on, one job is made, the step has its result."""
+    argo = Argo(cluster.in_namespace(namespace))
+    argo.start("killed", [submit("train"), template("collect", "collect", name="train")])
+    with agent(bed, namespace, point) as first:
+        if point != "before-begin":
+            argo.made("train")
+        if point == "waiting":
+            first.kill()
+        elif point.endswith("report"):
+            argo.finish("train")
+        assert first.wait(60) == -signal.SIGKILL
+    before = {name: found["metadata"]["uid"] for name, found in argo.jobs().items()}
+    with agent(bed, namespace):
+        (uid,) = argo.made("train")
+        argo.finish("train")
+        argo.ended("killed", "Succeeded")
+    assert set(argo.jobs()) == {"train"}
+    assert before in ({}, {"train": uid})
+
+
+def test_vanished_while_no_agent_ran(bed: Bed, cluster: Cluster, namespace: str) -> None:
+    """A workflow is terminated, another deleted while the agent is dead: the next one cancels what they began."""
+    argo = Argo(cluster.in_namespace(namespace))
+    for name in ("terminated", "deleted", "alive"):
+        argo.start(name, [submit(name)])
+    with agent(bed, namespace):
+        argo.made("terminated", "deleted", "alive")
+    argo.patch("terminated", {"spec": {"shutdown": "Terminate"}})
+    client.delete(argo.cluster, WORKFLOWS, "deleted")
+    argo.ended("terminated", "Failed")
+    with agent(bed, namespace):
+        argo.gone("terminated", "deleted")
+        argo.finish("alive")
+        argo.ended("alive", "Succeeded")
+
+
+def test_controller_restarted_while_waiting(bed: Bed, argo: Argo) -> None:
+    """Argo's controller dies and comes back, once before the job has ended and once in the moment after."""
+    argo.start("restarted", [submit("restart-1"), submit("restart-2")])
+    (uid,) = argo.made("restart-1")
+    bed.restart_argo()
+    argo.finish("restart-1")
+    bed.restart_argo()
+    argo.made("restart-2")
+    argo.finish("restart-2")
+    argo.ended("restarted", "Succeeded", 60)
+    assert argo.jobs()["restart-1"]["metadata"]["uid"] == uid
+
+
+def test_bad_input_fails_the_step_at_once(argo: Argo) -> None:
+    """Wrong types, a missing job, another workflow's job: each is said, and nothing hangs."""
+    argo.start("owner", [submit("owned")])
+    argo.made("owned")
+    wrong = template("wrong", "scale", job="owned", replicas="many")
+    missing = template("missing", "collect", name="nobody")
+    taken = template("taken", "submit", manifest=job("owned"))
+    argo.start("bad", [wrong, missing, taken], [["wrong", "missing", "taken"]])
+    argo.ended("bad", "Failed", 30)
+    said = {step: argo.node("bad", step)["message"] for step in ("wrong", "missing", "taken")}
+    assert "request.replicas: a YAML map or list is needed" in said["wrong"]
+    assert '"nobody" not found' in said["missing"]
+    assert f"belongs to argo/{argo.cluster.namespace}/owner/" in said["taken"]
+    argo.patch("owner", {"spec": {"shutdown": "Terminate"}})
+    argo.gone("owned")
+
+
+def test_agent_without_a_permission(bed: Bed, cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """The step ends in Error, and says which right is missing."""
+    argo = Argo(cluster.in_namespace(namespace))
+    rules = [
+        {"apiGroups": [GROUP], "resources": ["workflowtasksets"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [GROUP], "resources": ["workflowtasksets/status"], "verbs": ["patch"]},
+        {"apiGroups": [GROUP], "resources": ["workflows"], "verbs": ["get"]},
+        {"apiGroups": [names.GROUP], "resources": ["elasticjobs", "scaleplans"], "verbs": ["get", "list"]},
+    ]
+    kubeconfig = account(bed, namespace, rules, tmp_path)
+    argo.start("no-right", [submit("refused")])
+    with agent(bed, namespace, kubeconfig=kubeconfig):
+        argo.ended("no-right", "Failed", 60)
+    assert argo.node("no-right", "refused")["phase"] == "Error"
+    message = argo.node("no-right", "refused")["message"]
+    assert "cannot create resource" in message
+    assert "ask for a Role that allows it" in message
+
+
+def account(bed: Bed, namespace: str, rules: list[dict[str, Any]], folder: Path) -> Path:
+    """A kubeconfig of a service account with these rights in its namespace."""
+    meta = {"name": "limited", "namespace": namespace}
+    subject = {"kind": "ServiceAccount", "name": "limited", "namespace": namespace}
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "limited"}
+    objects = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta, "rules": rules},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta, "roleRef": ref,
+         "subjects": [subject]},
+    ]  # fmt: skip
+    bed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+    token = bed.token(namespace, "limited")
+    config = yaml.safe_load(bed.kubeconfig.read_text())
+    config["users"] = [{"name": one["name"], "user": {"token": token}} for one in config["users"]]
+    path = folder / "limited.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path

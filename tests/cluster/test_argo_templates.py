@@ -1,0 +1,494 @@
+"""Our templates on the real Argo controller, both ways to wait. Most jobs here are driven by the test, so that minutes do."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.argo import schedules
+from edl_workflows.argo.api import (
+    CLUSTER_WORKFLOW_TEMPLATES,
+    CRON_WORKFLOWS,
+    WORKFLOW_TEMPLATES,
+    WORKFLOWS,
+)
+from edl_workflows.argo.outputs import PARAMETERS
+from edl_workflows.argo.step import Waiting
+from edl_workflows.argo.workflows import ACCOUNT
+from edl_workflows.cli import main
+from edl_workflows.kube import client, resources
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Scope
+from tests.argo.templates import WAYS, example
+from tests.cluster.argo_runs import SPEC, Argo, Run, argo, create, named, until
+from tests.cluster.bed.bed import Bed
+from tests.cluster.training import place
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+GOLDEN = Path(__file__).parents[1] / "argo" / "golden"
+KINDS = {
+    one.kind: one
+    for one in (
+        WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS,
+        resources.SERVICE_ACCOUNTS, resources.ROLES, resources.ROLE_BINDINGS,
+    )
+}  # fmt: skip
+PRODUCTS = (
+    "edl-stages",
+    "elastic-train",
+    "elastic-scale",
+    "ps-checkpoint-migrate-restart",
+    "elastic-retrain",
+)
+CHECKPOINT = {"uri": "/models/digits/7", "step": 7, "time": "2026-01-01T00:00:00Z"}
+
+
+@pytest.fixture(scope="module")
+def here(
+    bed: Bed, cluster: Cluster, module_namespace: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Argo]:
+    """Our templates in a namespace whose jobs no controller looks at."""
+    mine = cluster.in_namespace(module_namespace)
+    with argo(bed, mine, PRODUCTS, tmp_path_factory.mktemp("argo")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nightly(here: Argo) -> str:
+    """A CronWorkflow that was there from the module's beginning, so that its minute passes meanwhile; its name."""
+    template = client.get(here.cluster, WORKFLOW_TEMPLATES, "elastic-scale-plugin")
+    cron = schedules.cron(template, "* * * * *", {"job": "absent"})
+    return str(create(here.cluster, CRON_WORKFLOWS, cron)["metadata"]["name"])
+
+
+def _name_of(run: Run) -> str:
+    return f"{run.name[:28].rstrip('-')}-{run.get()['metadata']['uid'][:8]}"
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.yaml")), ids=lambda file: file.stem)
+def test_manifests_are_accepted(file: Path, here: Argo, nightly: str) -> None:
+    """The API server takes each recorded manifest with strict validation: no unknown field, all of Argo's rules hold."""
+    for manifest in yaml.safe_load_all(file.read_text()):
+        if (kind := KINDS.get(manifest["kind"])) is not None:  # Argo Events is not here
+            name = f"{manifest['metadata']['name']}-tried"
+            create(
+                here.cluster,
+                kind,
+                {**manifest, "metadata": {**manifest["metadata"], "name": name}},
+                ("dryRun", "All"),
+            )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_train(way: Waiting, here: Argo) -> None:
+    """The job is made once, waited for, and what it came to is the workflow's output, with the same names either way."""
+    run = here.start("elastic-train", way, spec=SPEC)
+    job = here.job(_name_of(run)).appear()
+    job.say("Running", progress={"step": 3, "records": 96})
+    job.say(
+        "Succeeded",
+        progress={"step": 7, "records": 224},
+        checkpoint=CHECKPOINT,
+        replicaStatuses={"worker": {"ready": 0}},
+    )
+    run.wait()
+
+    found = run.outputs(run.name)
+    assert tuple(found) == PARAMETERS
+    uid = job.get()["metadata"]["uid"]
+    expected = {
+        "kind": "ElasticJob", "namespace": here.cluster.namespace, "name": job.name, "job": job.name, "uid": uid,
+        "phase": "Succeeded", "step": "7", "records": "224", "checkpoint-uri": CHECKPOINT["uri"], "checkpoint-step": "7",
+        "resumed-step": "", "stall-seconds": "",
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    assert json.loads(found["replicas"]) == {"worker": 0}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_failed_job_fails_its_workflow_and_stays(way: Waiting, here: Argo) -> None:
+    """The step says that the job failed; the exit handler leaves what has ended to be looked at."""
+    run = here.start("elastic-train", way, spec=SPEC)
+    job = here.job(_name_of(run)).appear()
+    job.say("Failed", reason="CriticalNodeFailed", message="worker-0 exited with 1")
+    run.wait("Failed")
+
+    assert "failed" in run.story().lower()
+    assert job.found() is not None
+
+
+@pytest.mark.parametrize(
+    ("way", "policy"), [("resource", "delete"), ("resource", "suspend"), ("plugin", "suspend")]
+)
+def test_stopping_the_workflow_ends_its_job(way: Waiting, policy: str, here: Argo) -> None:
+    """By the exit handler with resource steps, by the agent with plugin steps."""
+    run = here.start("elastic-train", way, spec=SPEC, clean_up=policy)
+    job = here.job(_name_of(run)).appear()
+    job.say("Running")
+    if way == "resource":
+        run.await_node("submit(0)", "Running")
+    run.stop()
+    if policy == "suspend":
+        until(lambda: job.get()["spec"]["suspend"], 60, "the job is suspended")
+        job.say("Suspended")
+    if way == "plugin":
+        run.wait("Failed")
+    # With resource steps the workflow itself ends minutes later: Argo's executor is killed before it has reported.
+    run.await_node("cancel", "Succeeded")
+
+    assert (job.found() is None) == (policy == "delete")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_job_of_somebody_else_is_left_alone(way: Waiting, here: Argo) -> None:
+    """A workflow that names it fails with a message that says so, and neither the step nor the exit handler touches it."""
+    name = f"theirs-{way}"
+    spec = yaml.safe_load(SPEC) | {"envs": {"OWNER": {"value": "somebody"}}}
+    theirs = {
+        "apiVersion": resources.ELASTIC_JOBS.api_version,
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    before = client.create(here.cluster, theirs)
+    run = here.start("elastic-train", way, name=name, spec=SPEC)
+    run.wait("Failed")
+
+    assert "conflict" in run.story() or "was not made by a pipeline" in run.story()
+    after = here.job(name).get()
+    assert (after["metadata"]["uid"], after["spec"]) == (before["metadata"]["uid"], before["spec"])
+
+
+def test_two_workflows_that_name_one_job(here: Argo) -> None:
+    """The second fails with a message; the first goes on with its job."""
+    first = here.start("elastic-train", "resource", name="shared", spec=SPEC)
+    job = here.job("shared").appear()
+    uid = job.get()["metadata"]["uid"]
+    second = here.start("elastic-train", "resource", name="shared", spec=SPEC)
+    second.wait("Failed")
+    assert "conflict" in second.story()
+    job.say("Succeeded")
+    first.wait()
+
+    assert job.get()["metadata"]["uid"] == uid
+
+
+def test_a_lost_pod_finds_its_job_again(here: Argo) -> None:
+    """The pod of a resource step is deleted while it waits: the next one waits for the same job."""
+    run = here.start("elastic-train", "resource", spec=SPEC)
+    job = here.job(_name_of(run)).appear()
+    uid = job.get()["metadata"]["uid"]
+    run.await_node("submit(0)", "Running")
+    (pod,) = client.list_objects(
+        here.cluster,
+        Scope(
+            resources.PODS,
+            here.cluster.namespace,
+            label_selector=f"workflows.argoproj.io/workflow={run.name}",
+        ),
+    ).items
+    client.delete(
+        here.cluster, resources.PODS, pod["metadata"]["name"], options=client.DeleteOptions(grace_seconds=0)
+    )
+    run.await_node("submit(1)", "Running")
+    job.say("Succeeded")
+    run.wait()
+
+    assert job.get()["metadata"]["uid"] == uid
+    lost = run.node("submit(0)")
+    assert lost is not None
+    assert lost["phase"] in ("Error", "Failed")
+
+
+def test_a_retried_plugin_step_makes_a_new_job(here: Argo) -> None:
+    """Two retries: the failed job is replaced by a new one of its name."""
+    run = here.run("retries", _one_step("retried", retries=2, spec=SPEC, name="retried"))
+    job = here.job("retried").appear()
+    failed = job.get()["metadata"]["uid"]
+    job.say("Failed")
+    until(lambda: (found := job.found()) and found["metadata"]["uid"] != failed, 60, "a new job")
+    job.say("Succeeded")
+    run.wait()
+
+    assert run.outputs("retried")["uid"] == job.get()["metadata"]["uid"]
+
+
+def _one_step(task: str, *, retries: int, **arguments: str) -> dict[str, Any]:
+    from edl_workflows.argo import steps
+    from edl_workflows.argo.plugin_template import plugin_templates
+
+    (template,) = plugin_templates(steps.submit(retries=retries))
+    values = [{"name": name, "value": value} for name, value in arguments.items()]
+    call = {"name": task, "template": "submit", "arguments": {"parameters": values}}
+    return {"entrypoint": "main", "templates": [{"name": "main", "dag": {"tasks": [call]}}, template]}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_scale(way: Waiting, here: Argo) -> None:
+    """A ScalePlan with typed values is made and waited for; a plan that fails fails the step."""
+    job = _made(here, f"scaled-{way}")
+    run = here.start(
+        "elastic-scale", way, job=job.name, replicas="{worker: {replicas: 3, resource: {cpu: '2'}}}"
+    )
+    plan = job.await_plan()
+    job.say_of_plan(plan, "Scaling")
+    job.say_of_plan(plan, "Succeeded")
+    run.wait()
+
+    assert job.plans()[0]["spec"]["replicaResourceSpecs"]["worker"]["replicas"] == 3
+    assert (run.outputs(run.name)["name"], run.outputs(run.name)["phase"]) == (plan, "Succeeded")
+    refused = here.start("elastic-scale", way, job=job.name)
+    job.say_of_plan(job.await_plan(1), "Failed", reason="InvalidPlan")
+    refused.wait("Failed")
+
+
+def _made(here: Argo, name: str) -> Any:
+    """A running job that no workflow made."""
+    manifest = {
+        "apiVersion": resources.ELASTIC_JOBS.api_version,
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": yaml.safe_load(SPEC) | {"replicaSpecs": {"ps": _role(), "worker": _role()}},
+    }
+    client.create(here.cluster, manifest)
+    job = here.job(name)
+    job.say("Running")
+    return job
+
+
+def _role() -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "main", "image": "none:1"}]}}
+    return {"replicas": 1, "template": template}
+
+
+def _stages(way: Waiting, job: str) -> dict[str, Any]:
+    """Every stage that changes or looks at a job, by reference to the library."""
+    order = ["suspend", "resume", "wait", "collect", "delete"]
+    tasks = [
+        {
+            "name": stage,
+            "templateRef": {"name": f"edl-stages-{way}", "template": stage},
+            "arguments": {"parameters": [{"name": "name", "value": job}, *_more(stage)]},
+            "dependencies": order[: order.index(stage)][-1:],
+        }
+        for stage in order
+    ]
+    return {
+        "entrypoint": "main",
+        "serviceAccountName": ACCOUNT,
+        "templates": [{"name": "main", "dag": {"tasks": tasks}}],
+    }
+
+
+def _more(stage: str) -> list[dict[str, str]]:
+    return [{"name": "phases", "value": "Running"}, {"name": "step", "value": "5"}] if stage == "wait" else []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_stages_by_reference(way: Waiting, here: Argo) -> None:
+    """A status that was there before a change does not end its step: suspend and resume wait for the status of their own spec."""
+    job = _made(here, f"stages-{way}")
+    client.patch_status(here.cluster, resources.ELASTIC_JOBS, job.name, {"phase": "Suspended"})
+    run = here.run(f"stages-{way}", _stages(way, job.name))
+    until(lambda: job.get()["spec"]["suspend"], 60, "suspended by the step")
+    node = run.node("suspend")
+    assert node is not None
+    assert node["phase"] in ("Running", "Pending")
+    job.say("Suspended")
+    until(lambda: not job.get()["spec"]["suspend"], 60, "resumed by the step")
+    job.say("Running", progress={"step": 4, "records": 1})
+    run.await_node("resume", "Succeeded")
+    job.say("Running", progress={"step": 5, "records": 1})
+    run.wait()
+
+    assert run.outputs("collect")["step"] == "5"
+    assert job.found() is None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_checkpoint_migrate_restart(way: Waiting, here: Argo) -> None:
+    """Two plans: a checkpoint, then a migration whose second half is a step of its own; its figures are the outputs."""
+    job = _made(here, f"moved-{way}")
+    if way == "plugin":  # the stage looks for the pod of the rank
+        _server(here, job.name)
+    run = here.start(
+        "ps-checkpoint-migrate-restart", way, job=job.name, replicas="2", migrate="{0: {cpu: 200m}}"
+    )
+    first = job.await_plan()
+    job.say_of_plan(first, "Succeeded", checkpoint=CHECKPOINT)
+    second = job.await_plan(1)
+    job.say_of_plan(second, "Restarting", checkpoint=CHECKPOINT)
+    run.await_node("migrate", "Succeeded")
+    job.say_of_plan(second, "Succeeded", checkpoint=CHECKPOINT, resumedStep=8, stallSeconds=1.5)
+    run.wait()
+
+    found = run.outputs(run.name)
+    assert {name: found[name] for name in ("name", "job", "checkpoint-step", "resumed-step", "stall-seconds")} == {
+        "name": second, "job": job.name, "checkpoint-step": "7", "resumed-step": "8", "stall-seconds": "1.5",
+    }  # fmt: skip
+    assert job.plans()[1]["spec"]["replicaResourceSpecs"]["ps"]["replicas"] == 2
+
+
+def _server(here: Argo, job: str) -> None:
+    labels = {
+        "elasticjob.dlrover/name": job,
+        "elasticjob.dlrover/replica-type": "ps",
+        "elasticjob.dlrover/rank-index": "0",
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{job}-edljob-ps-0", "labels": labels},
+        # Never placed: only its labels are looked at.
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none:1"}]},
+    }
+    client.create(here.cluster, pod)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("minimum", "promoted"), [("0.9", "Succeeded"), ("0.95", "Skipped")])
+def test_retrain_promotes_what_passes_the_gate(
+    way: Waiting, minimum: str, promoted: str, here: Argo, bed: Bed
+) -> None:
+    """The training's checkpoint goes to the evaluation, the evaluation's metric to the gate and to the promotion."""
+    run = here.start(
+        "elastic-retrain",
+        way,
+        spec=SPEC,
+        image=bed.image,
+        evaluate="""echo '{"accuracy": 0.93, "of": "'$EDL_CHECKPOINT_URI'"}'""",
+        minimum=minimum,
+        promote="echo $EDL_CHECKPOINT_URI $EDL_METRICS",
+    )
+    here.job(_name_of(run)).appear().say("Succeeded", checkpoint=CHECKPOINT)
+    run.wait()
+
+    assert json.loads(run.outputs(run.name)["metrics"]) == {"accuracy": 0.93, "of": CHECKPOINT["uri"]}
+    node = run.node("promote")
+    assert node is not None
+    assert node["phase"] == promoted
+    if promoted == "Succeeded":
+        assert node["outputs"]["exitCode"] == "0"
+
+
+@pytest.mark.parametrize("kind", ["mutexes", "semaphores"])
+@pytest.mark.parametrize("way", WAYS)
+def test_locks_hold_while_a_step_waits(kind: str, way: Waiting, here: Argo) -> None:
+    """Two workflows of one lock: the second's job is made only when the first's has ended."""
+    lock = f"{kind}-{way}"
+    if kind == "semaphores":
+        limits = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": lock}, "data": {"jobs": "1"}}
+        client.create(here.cluster, limits)
+        held: dict[str, Any] = {"semaphores": [{"configMapKeyRef": {"name": lock, "key": "jobs"}}]}
+    else:
+        held = {"mutexes": [{"name": lock}]}
+    first, second = (_locked(here, way, f"{lock}-{number}", held) for number in (1, 2))
+    job = here.job(first.name).appear()
+    until(lambda: "Waiting" in str(second.get().get("status")), 30, "the second waits for the lock")
+    assert here.job(second.name).found() is None
+    job.say("Succeeded")
+    first.wait()
+    here.job(second.name).appear().say("Succeeded")
+    second.wait()
+
+
+def _locked(here: Argo, way: Waiting, name: str, held: dict[str, Any]) -> Run:
+    parameters = [{"name": "name", "value": name}, {"name": "spec", "value": SPEC}]
+    return here.run(
+        name,
+        {
+            "workflowTemplateRef": {"name": f"elastic-train-{way}"},
+            "arguments": {"parameters": parameters},
+            "synchronization": held,
+        },
+    )
+
+
+def test_cluster_template_by_the_command_line(
+    here: Argo, bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`build --cluster-scope`, `submit --cluster-scope` and `watch`, as a person types them; a wrong parameter is named."""
+    where = ["--kubeconfig", str(bed.kubeconfig), "--namespace", here.cluster.namespace]
+    file = tmp_path / "template.yaml"
+    assert (
+        main(["argo", "build", "elastic-train", "--waiting", "plugin", "--cluster-scope", "-o", str(file)])
+        == 0
+    )
+    template = yaml.safe_load(file.read_text())
+    template["metadata"]["name"] = f"train-{here.cluster.namespace}"
+    create(here.cluster, CLUSTER_WORKFLOW_TEMPLATES, template)
+    try:
+        submit = ["argo", "submit", template["metadata"]["name"], "--cluster-scope", *where]
+        assert main([*submit, "-p", "epochs=3"]) == 2
+        assert main(submit) == 2
+        assert main([*submit, "-p", f"spec={SPEC}", "--name", "by-hand"]) == 0
+        job = here.job(_name_of(Run(here.cluster, "by-hand"))).appear()
+        assert main(["argo", "watch", "by-hand", "--timeout", "1", *where]) == 8
+        job.say("Succeeded", checkpoint=CHECKPOINT)
+        capsys.readouterr()
+        assert main(["argo", "watch", "by-hand", *where]) == 0
+    finally:
+        client.delete(here.cluster, CLUSTER_WORKFLOW_TEMPLATES, template["metadata"]["name"])
+
+    printed = capsys.readouterr()
+    assert str(CHECKPOINT["uri"]) in printed.out
+    assert "submit: Succeeded" in printed.err
+
+
+def test_cron_starts_a_workflow(here: Argo, nightly: str) -> None:
+    """Within a minute the controller makes a workflow of the schedule; it names what is missing and ends."""
+    scope = Scope(
+        WORKFLOWS, here.cluster.namespace, label_selector=f"workflows.argoproj.io/cron-workflow={nightly}"
+    )
+    begun = until(lambda: client.list_objects(here.cluster, scope).items, 90, f"a workflow of {nightly}")
+    run = Run(here.cluster, begun[0]["metadata"]["name"])
+    run.wait("Failed")
+    client.delete(here.cluster, CRON_WORKFLOWS, nightly)
+
+    assert "absent" in run.story()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("way", WAYS)
+def test_example_pipeline(
+    way: Waiting,
+    request: pytest.FixtureRequest,
+    bed: Bed,
+    cluster: Cluster,
+    namespace: str,
+    tmp_path: Path,
+    shared_folder: Path,
+) -> None:
+    """The example pipeline trains, grows, migrates and passes its gate in real pods, as the same DAG of the other engine does."""
+    begun = time.monotonic()
+    mine = cluster.in_namespace(namespace)
+    with place(request, bed, mine), argo(bed, mine, (), tmp_path) as running:
+        create(mine, WORKFLOW_TEMPLATES, named(example(way), way))
+        run = running.start(
+            "example-elastic-training",
+            way,
+            image=bed.image,
+            python=bed.python,
+            training_dir=str(Path(__file__).parents[2] / "dags" / "training"),
+            work_dir=str(shared_folder),
+            workers="1",
+            ps="1",
+            epochs="40",
+            step_delay="0.05",
+            warm_up_steps="20",
+            min_accuracy="0.8",
+        )
+        run.wait(seconds=300)
+        print(f"example pipeline, {way}: {time.monotonic() - begun:.0f} s")
+
+        found = run.outputs(run.name)
+        moved = run.outputs("restart")
+        assert found["phase"] == "Succeeded"
+        assert json.loads(found["metrics"])["accuracy"] >= 0.8
+        assert json.loads(found["metrics"])["step"] == int(found["checkpoint-step"])
+        assert int(moved["resumed-step"]) > int(moved["checkpoint-step"])
