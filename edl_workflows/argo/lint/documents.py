@@ -1,6 +1,5 @@
 """From the text of a file to its manifests, read as a Kubernetes client reads YAML, with the lines of their fields. Bounded."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import yaml
 
 from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spell
+from edl_workflows.argo.lint.server_yaml import Loader
 
 MAX_CHARACTERS = 16 * 2**20
 """Of a file. An API server takes objects of up to 3 MiB; a file may hold several."""
@@ -29,47 +29,6 @@ DUPLICATE_KEY = Rule(
     "Keep one of the two.",
 )
 RULES = (UNREADABLE, DUPLICATE_KEY)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Scalars as the API server reads them: dates and 12:30 are texts, 1e3 is a number, y is true."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in known
-        if not tag.endswith((":timestamp", ":int", ":float", ":value"))
-    ]
-    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_INT = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0o?[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
-_FLOAT = re.compile(
-    r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
-
-
-def _integer(loader: Any, node: Any) -> int | str:
-    text = str(loader.construct_scalar(node)).replace("_", "")
-    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.lstrip("+"))
-    try:
-        return sign * int(digits, 8 if re.fullmatch(r"0[0-7]+", digits) else 0)
-    except ValueError:
-        return str(node.value)  # 0x_
-
-
-def _float(loader: Any, node: Any) -> float:
-    text = str(loader.construct_scalar(node)).replace("_", "").lower()
-    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
-_Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
-_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
-_Loader.add_constructor("tag:yaml.org,2002:float", _float)
-_Loader.add_constructor("tag:yaml.org,2002:merge", yaml.SafeLoader.construct_yaml_str)  # << as a value
 
 
 @dataclass(frozen=True)
@@ -132,7 +91,7 @@ def read(text: str, source: str) -> Iterator[Document | Finding]:
         if line := _too_deep(text):
             yield _unreadable(source, f"a document is nested deeper than {MAX_DEPTH} levels", line)
             return
-        loader = _Loader(text)
+        loader = Loader(text)
         try:
             while loader.check_node():
                 yield from _document(loader, loader.get_node(), source)
@@ -147,7 +106,7 @@ def read(text: str, source: str) -> Iterator[Document | Finding]:
 def _too_deep(text: str) -> int:
     """The line at which values are nested too deeply; 0 if they aren't. Composing such a text would overrun C's stack."""
     depth = 0
-    for event in yaml.parse(text, _Loader):
+    for event in yaml.parse(text, Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             return event.start_mark.line + 1 if event.start_mark else 1
@@ -262,7 +221,7 @@ def styled(text: str) -> Any:
     try:
         if line := _too_deep(text):
             raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels in line {line} of it")
-        nodes = list(yaml.compose_all(text, _Loader))
+        nodes = list(yaml.compose_all(text, Loader))
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         at = f" in line {mark.line + 1} of it" if mark else ""
@@ -288,4 +247,4 @@ def plain(value: Any) -> Any:
         return {key: plain(child) for key, child in value.items()}
     if isinstance(value, list):
         return [plain(child) for child in value]
-    return value.text if value.quoted else yaml.load(value.text or "null", _Loader)  # noqa: S506 - a safe one
+    return value.text if value.quoted else yaml.load(value.text or "null", Loader)  # noqa: S506 - a safe one

@@ -66,7 +66,7 @@ class ReplicaSpec(Model):
     """One role of the job.
 
     Attributes:
-        replicas: how many nodes; 0 until a ScalePlan or an autoscaler says otherwise.
+        replicas: how many nodes to begin with; an edit is a plan, and plans don't change it: what holds is in the status.
         template: the pods' template; ``restartPolicy`` inside is forced to Never on training pods, since the master
             replaces nodes by its own policy.
         restart_policy: ``Always`` makes the master replace a node even after a fatal exit code.
