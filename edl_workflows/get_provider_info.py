@@ -23,12 +23,17 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": integration,
                 "python-modules": [
                     "edl_workflows.operators.elastic_job",
+                    "edl_workflows.operators.job",
                     "edl_workflows.operators.scale_plan",
+                    "edl_workflows.operators.tf_job",
                 ],
             }
         ],
         "sensors": [
-            {"integration-name": integration, "python-modules": ["edl_workflows.sensors.elastic_job"]}
+            {
+                "integration-name": integration,
+                "python-modules": ["edl_workflows.sensors.elastic_job", "edl_workflows.sensors.job"],
+            }
         ],
         "hooks": [{"integration-name": integration, "python-modules": ["edl_workflows.hooks.elastic_job"]}],
         "triggers": [

@@ -41,6 +41,7 @@ class ScaleElasticJobOperator(_PlanOperator):
     """Change counts or sizes of a running job's roles.
 
     Args:
+        kind: of the job; one of another kind is scaled by its spec, and takes counts only.
         replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …}}``.
         kwargs: as every operator that changes a running job.
     """
@@ -51,9 +52,10 @@ class ScaleElasticJobOperator(_PlanOperator):
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = {"replicas": "json"}
 
-    def __init__(self, *, replicas: Mapping[str, Any], **kwargs: Any) -> None:
+    def __init__(self, *, replicas: Mapping[str, Any], kind: str = "ElasticJob", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.replicas = replicas
+        self.kind = kind
 
     def request_values(self) -> dict[str, Any]:
         """With the wanted state; a bare count is short for one without a size."""
@@ -61,7 +63,7 @@ class ScaleElasticJobOperator(_PlanOperator):
             role: wanted if isinstance(wanted, Mapping) else {"replicas": wanted}
             for role, wanted in self.replicas.items()
         }
-        return {**super().request_values(), "replicas": replicas}
+        return {**super().request_values(), "kind": self.kind, "replicas": replicas}
 
 
 class CheckpointElasticJobOperator(_PlanOperator):
@@ -81,6 +83,8 @@ class MigrateParameterServersOperator(_PlanOperator):
         migrate: rank → ``{"cpu": …, "memory": …, "gpu": …}``: servers to replace by ones of this size.
         resource: size of servers that are added.
         until: the phase of the plan to wait for: "Succeeded", or "Restarting", when the new servers are ready.
+        kind: of the job. One of another kind has no plan: its controller ends all pods, which save what they can, and begins
+            anew with the new servers.
         kwargs: as every operator that changes a running job.
     """
 
@@ -97,9 +101,11 @@ class MigrateParameterServersOperator(_PlanOperator):
         migrate: Mapping[int | str, Mapping[str, Any]] | None = None,
         resource: Mapping[str, Any] | None = None,
         until: str = "Succeeded",
+        kind: str = "ElasticJob",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.kind = kind
         self.replicas = replicas
         self.migrate = migrate
         self.resource = resource
@@ -108,6 +114,7 @@ class MigrateParameterServersOperator(_PlanOperator):
     def request_values(self) -> dict[str, Any]:
         """With the wanted servers."""
         wanted = {
+            "kind": self.kind,
             "replicas": self.replicas,
             "migrate": self.migrate,
             "resource": self.resource,

@@ -26,6 +26,7 @@ def scale(
     ],
     cpu: Cpu = None,
     memory: Memory = None,
+    kind: Kind = JOB,
     wait: Wait = True,
     timeout: Timeout = None,
     kubeconfig: Kubeconfig = None,
@@ -40,7 +41,7 @@ def scale(
         role: {"replicas": count, "resource": _size(cpu, memory)} for role, count in map(_count, replicas)
     }
     cluster = connect(kubeconfig, context, namespace)
-    request = ScaleRequest.of({"job": name, "replicas": wanted})
+    request = ScaleRequest.of({"job": name, "kind": kind, "replicas": wanted})
     show(run(cluster, SCALE, request, wait=wait, timeout=timeout), output)
 
 
@@ -63,6 +64,7 @@ def migrate_ps(
     ] = None,
     cpu: Cpu = None,
     memory: Memory = None,
+    kind: Kind = JOB,
     wait: Wait = True,
     timeout: Timeout = None,
     kubeconfig: Kubeconfig = None,
@@ -74,7 +76,13 @@ def migrate_ps(
     from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 
     size = _size(cpu, memory)
-    values = {"job": name, "replicas": replicas, "resource": size, "migrate": dict.fromkeys(rank or (), size)}
+    values = {
+        "job": name,
+        "kind": kind,
+        "replicas": replicas,
+        "resource": size,
+        "migrate": dict.fromkeys(rank or (), size),
+    }
     cluster = connect(kubeconfig, context, namespace)
     show(run(cluster, MIGRATE_PS, MigratePsRequest.of(values), wait=wait, timeout=timeout), output)
 

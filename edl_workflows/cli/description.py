@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from edl_workflows.cli.jobs import age, replicas, view_of
-from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client, events, resources
@@ -42,7 +43,7 @@ def collect(cluster: Cluster, kind: str, name: str) -> Description:
         NotFoundError: there is no such job.
     """
     manifest = client.get(cluster, resource_of(kind), name)
-    selector = f"{names.JOB_LABEL}={name}"
+    selector = kind_of(kind).pods_of(name)
     pods = client.list_objects(
         cluster, resources.Scope(resources.PODS, cluster.namespace, label_selector=selector)
     )

@@ -267,7 +267,11 @@ def delete(
 @app.command()
 def logs(
     name: Name,
-    node: Annotated[str, typer.Argument(help="Node as worker-0 or ps-1; default the master.")] = "",
+    node: Annotated[
+        str,
+        typer.Argument(help="Node as worker-0 or ps-1; default an ElasticJob's master, else the first node."),
+    ] = "",
+    kind: Kind = JOB,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the container ends.")] = False,
     tail: Annotated[
         int | None, typer.Option(help="The last so many lines.", min=0, show_default=False)
@@ -276,11 +280,11 @@ def logs(
     context: Context = None,
     namespace: Namespace = None,
 ) -> None:
-    """Print what a node of an ElasticJob, or its master, has printed."""
+    """Print what a node of a job, or its master, has printed."""
     from edl_workflows.kube import logs as pod_logs
 
     cluster = connect(kubeconfig, context, namespace)
-    pod = _pod_of(cluster, name, node)
+    pod = _pod_of(cluster, kind, name, node)
     # A pod with sidecars has several logs; its first container is what the node is.
     options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
     name = pod["metadata"]["name"]
@@ -291,37 +295,35 @@ def logs(
         typer.echo(line)
 
 
-def _pod_of(cluster: "Cluster", job: str, node: str) -> dict[str, Any]:
-    """A node's pod; the newest master's where no node is named.
+def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any]:
+    """A node's pod; where no node is named that of the newest master, or of the first node.
 
     Raises:
         NotFoundError: the job has no such pod; the message names those that it has.
     """
-    pods = dict(_pods_by_node(cluster, job))
+    pods = dict(_pods_by_node(cluster, kind, job))
     if not pods:
         raise NotFoundError(
-            f"ElasticJob {cluster.namespace}/{job} has no pods; `edl describe {job}` may tell why"
+            f"{kind} {cluster.namespace}/{job} has no pods; `edl describe {job}` may tell why"
         )
     masters = sorted(
         (n for n in pods if n.startswith("dlrover-master-")), key=lambda n: int(n.rsplit("-", 1)[1])
     )
-    wanted = node or (masters[-1] if masters else "")
+    wanted = node or (masters[-1] if masters else min(pods) if kind != JOB else "")
     if wanted not in pods:
         raise NotFoundError(
-            f"ElasticJob {cluster.namespace}/{job} has no node {wanted!r}; it has {', '.join(sorted(pods))}"
+            f"{kind} {cluster.namespace}/{job} has no node {wanted!r}; it has {', '.join(sorted(pods))}"
         )
     return pods[wanted]
 
 
-def _pods_by_node(cluster: "Cluster", job: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    from edl_workflows.jobs import manifests, names
+def _pods_by_node(cluster: "Cluster", kind: str, job: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    from edl_workflows.jobs.kinds import kind_of
     from edl_workflows.kube import client
     from edl_workflows.kube.resources import PODS, Scope
 
-    scope = Scope(PODS, cluster.namespace, label_selector=f"{names.JOB_LABEL}={job}")
-    for pod in client.list_objects(cluster, scope).items:
-        role, index = (
-            manifests.label(pod, names.REPLICA_TYPE_LABEL),
-            manifests.label(pod, names.REPLICA_INDEX_LABEL),
-        )
-        yield f"{role}-{index}", pod
+    row = kind_of(kind)
+    for pod in client.list_objects(
+        cluster, Scope(PODS, cluster.namespace, label_selector=row.pods_of(job))
+    ).items:
+        yield row.node_of(pod), pod

@@ -139,6 +139,32 @@ class Actions:
     requeue_after: float | None = None
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a role of a job shall become.
+
+    Attributes:
+        replicas: how many; None: as many as now.
+        resources: requests and limits of its containers, by resource; what is not named stays.
+    """
+
+    replicas: int | None = None
+    resources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Other replicas for a kind that is scaled by its spec.
+
+    Attributes:
+        spec: merge patch of ``spec``.
+        nodes: how many nodes of all roles the job has then.
+    """
+
+    spec: Mapping[str, Any]
+    nodes: int
+
+
 def merge_patch(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """JSON merge patch (RFC 7386) that gives `current` the fields of `wanted`; None when it has them already.
 

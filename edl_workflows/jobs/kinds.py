@@ -11,7 +11,7 @@ from typing import Any
 
 from edl_workflows.exceptions import InvalidError, ManifestError
 from edl_workflows.jobs import names
-from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, merge_patch
+from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, Scaling, Wanted, merge_patch
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.elastic_job import model as elastic_job
 from edl_workflows.jobs.elastic_job.crd import OPTIONS as ELASTIC_JOB_CRD
@@ -27,6 +27,7 @@ from edl_workflows.jobs.tf_job import pods as tf_job_pods
 from edl_workflows.jobs.tf_job import types as tf_job_types
 from edl_workflows.jobs.tf_job.crd import OPTIONS as TF_JOB_CRD
 from edl_workflows.jobs.tf_job.reconcile import reconcile as reconcile_tf_job
+from edl_workflows.jobs.tf_job.scale import scale as scale_tf_job
 from edl_workflows.jobs.tf_job.view import view as view_tf_job
 from edl_workflows.jobs.view import JobView
 
@@ -69,6 +70,10 @@ class Kind:
         crd: what its CustomResourceDefinition has beside the schema.
         view: how pipelines see an object; None for a kind that is no job.
         makes: what its `reconcile` creates and nobody watches, since its definition need not be installed.
+        labels: of a job's pods: the job's name, the role, the index.
+        suspend: path of the switch below ``spec``.
+        scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one that is scaled
+            by ScalePlans.
     """
 
     source: Source
@@ -78,11 +83,38 @@ class Kind:
     crd: CrdOptions
     view: Callable[[Any], JobView] | None = None
     makes: tuple[Source, ...] = ()
+    labels: tuple[str, str, str] = (names.JOB_LABEL, names.REPLICA_TYPE_LABEL, names.REPLICA_INDEX_LABEL)
+    suspend: tuple[str, ...] = ("suspend",)
+    scale: Callable[[Any, Mapping[str, Wanted]], Scaling] | None = None
 
     @property
     def name(self) -> str:
         """The ``kind`` of its manifests."""
         return self.source.api.kind
+
+    def pods_of(self, job: str) -> str:
+        """Label selector of a job's pods."""
+        return f"{self.labels[0]}={job}"
+
+    def node_of(self, pod: Manifest) -> str:
+        """What people call a job's pod: its role and index, as ``worker-0``."""
+        labels = pod["metadata"].get("labels") or {}
+        return f"{labels.get(self.labels[1], '')}-{labels.get(self.labels[2], '')}"
+
+    def suspended(self, manifest: Manifest) -> bool:
+        """Whether a job's spec says that it shall have no pods."""
+        value: Any = manifest["spec"]
+        for key in self.suspend:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return bool(value)
+
+    def suspension(self, *, suspend: bool) -> dict[str, Any]:
+        """The merge patch of ``spec`` that says so, or that it shall run."""
+        value: Any = suspend
+        for key in reversed(self.suspend):
+            value = {key: value}
+        found: dict[str, Any] = value
+        return found
 
     def decide(self, manifest: Manifest, observed: Observed) -> Actions:
         """What to do about this object now. Never raises for what a user wrote.
@@ -203,6 +235,9 @@ KINDS: tuple[Kind, ...] = (
         crd=TF_JOB_CRD,
         view=view_tf_job,
         makes=(POD_GROUPS,),
+        labels=(tf_job_pods.JOB_LABEL, tf_job_pods.TYPE_LABEL, tf_job_pods.INDEX_LABEL),
+        suspend=("runPolicy", "suspend"),
+        scale=scale_tf_job,
     ),
 )
 

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.client import DeleteOptions
@@ -45,7 +46,10 @@ def begin(cluster: Cluster, request: CancelRequest, _identity: Identity) -> Hand
             client.delete(cluster, resource, request.name, namespace, options)
             goal = GoneGoal()
         else:
-            body = {"metadata": {"uid": metadata["uid"]}, "spec": {"suspend": True}}
+            body = {
+                "metadata": {"uid": metadata["uid"]},
+                "spec": kind_of(request.kind).suspension(suspend=True),
+            }
             job = client.patch(cluster, resource, request.name, body, namespace)
             goal = JobGoal(phases=_AT_REST)
     return Handle(

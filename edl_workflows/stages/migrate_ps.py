@@ -4,12 +4,13 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from edl_workflows.exceptions import ManifestError, Problem
-from edl_workflows.jobs import names
+from edl_workflows.exceptions import InvalidError, ManifestError, Problem
+from edl_workflows.jobs import kinds, names
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.manifests import ended, label, name_of, terminating
 from edl_workflows.jobs.objects import reject
-from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
@@ -17,18 +18,22 @@ from edl_workflows.stages import plans
 from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.requests import Stage
+from edl_workflows.stages.scale import by_spec
 
 
 class MigratePsRequest(plans.PlanRequest):
     """The parameter servers that the job shall have.
 
     Attributes:
+        kind: of the job. One that is scaled by its spec ends all its pods, which save what they can, and begins anew with
+            the new servers.
         replicas: how many; default as many as now.
-        resource: size of servers that are added.
+        resource: size of servers that are added; of all servers where they have one template.
         migrate: rank → size: servers to replace by ones of this size; a resource left out stays as it is.
         until: how far to wait; Restarting is reached when the new servers are ready.
     """
 
+    kind: str = ELASTIC_JOB
     replicas: int | None = Field(default=None, ge=1, le=10_000)
     resource: NodeResource = Field(default_factory=NodeResource)
     migrate: dict[int, NodeResource] = Field(default_factory=dict)
@@ -36,13 +41,30 @@ class MigratePsRequest(plans.PlanRequest):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.replicas is None and not self.migrate:
+        if self.kind != ELASTIC_JOB:
+            if self.migrate:
+                reject(
+                    [
+                        Problem(
+                            "migrate", f"servers of a {self.kind} have one template: give resource, for all"
+                        )
+                    ]
+                )
+            if self.replicas is None and not self.resource.to_dict():
+                reject([Problem("replicas", "give a count, a resource, or both; there is nothing to do")])
+        elif self.replicas is None and not self.migrate:
             reject([Problem("replicas", "give a count, ranks to migrate, or both; there is nothing to do")])
         return self
 
 
 def begin(cluster: Cluster, request: MigratePsRequest, identity: Identity) -> Handle:
-    """Create or adopt the plan; errors as `plans.begin`."""
+    """Create or adopt the plan, or edit the spec; errors as `plans.begin`."""
+    row = kinds.kind_of(request.kind)
+    if row.scale is not None:
+        servers = ReplicaResourceSpec(replicas=request.replicas, resource=request.resource)
+        return by_spec(cluster, request, row, {names.PS_TYPE: servers})
+    if request.kind != ELASTIC_JOB:
+        raise InvalidError(f"a {request.kind} has no parameter servers that could be migrated")
 
     def spec(job: ElasticJob) -> dict[str, Any]:
         plans.check_roles(job, (names.PS_TYPE,), "migrate")

@@ -132,7 +132,7 @@ def _adopt(cluster: Cluster, target: Target, found: Object, identity: Identity) 
     body: dict[str, Any] = {"metadata": {**_unchanged(found), "annotations": identity.annotations}}
     if _annotation(found, SUSPENDED_ANNOTATION):
         body["metadata"]["annotations"] = {**identity.annotations, SUSPENDED_ANNOTATION: None}
-        body["spec"] = {"suspend": False}
+        body["spec"] = kinds.kind_of(target.kind).suspension(suspend=False)
     return client.patch(cluster, target.resource, target.name, body, target.namespace)
 
 
@@ -161,7 +161,7 @@ def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete") ->
         if found is None or not _cancellable(found, handle):
             return False
         try:
-            _cancel_unchanged(cluster, found, resource, action)
+            _cancel_unchanged(cluster, found, kinds.kind_of(handle.kind), action)
         except ConflictError:
             continue
         except NotFoundError:
@@ -184,14 +184,14 @@ def _cancellable(found: Object, handle: Handle) -> bool:
     return seen is not None and seen.status.phase in (None, PlanPhase.PENDING)
 
 
-def _cancel_unchanged(cluster: Cluster, found: Object, resource: ApiResource, action: CancelAction) -> None:
-    metadata = found["metadata"]
+def _cancel_unchanged(cluster: Cluster, found: Object, row: kinds.Kind, action: CancelAction) -> None:
+    metadata, resource = found["metadata"], row.source.api
     if action == "delete":
         options = DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
-    elif not found["spec"].get("suspend"):  # else somebody wanted it so, and resumes it
+    elif not row.suspended(found):  # else somebody wanted it so, and resumes it
         mark = {SUSPENDED_ANNOTATION: _annotation(found, ATTEMPT_ANNOTATION)}
-        body = {"metadata": {**_unchanged(found), "annotations": mark}, "spec": {"suspend": True}}
+        body = {"metadata": {**_unchanged(found), "annotations": mark}, "spec": row.suspension(suspend=True)}
         client.patch(cluster, resource, metadata["name"], body, metadata["namespace"])
 
 

@@ -1,14 +1,26 @@
-"""Scale a running job: other counts or sizes of its roles. A change of parameter servers migrates them."""
+"""Scale a running job: other counts or sizes of its roles.
 
+An ElasticJob is scaled by a ScalePlan, so that a change of parameter servers migrates them. Other kinds are scaled by their
+spec; their controllers say what follows.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import kinds
+from edl_workflows.jobs.actions import Wanted
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, Role
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.jobs.view import JobPhase, JobView
+from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import version_of
 from edl_workflows.stages import plans
-from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.goals import Handle, JobGoal, observe
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.requests import Stage
 
@@ -17,20 +29,71 @@ class ScaleRequest(plans.PlanRequest):
     """Wanted state.
 
     Attributes:
+        kind: of the job.
         replicas: by role: count, and the size of nodes made from now on.
     """
 
-    replicas: dict[Role, ReplicaResourceSpec] = Field(min_length=1)
+    kind: str = ELASTIC_JOB
+    replicas: dict[str, ReplicaResourceSpec] = Field(min_length=1)
 
 
 def begin(cluster: Cluster, request: ScaleRequest, identity: Identity) -> Handle:
-    """Create or adopt the plan; errors as `plans.begin`."""
+    """Create or adopt the plan, or edit the spec; errors as `plans.begin`."""
+    row = kinds.kind_of(request.kind)
+    if row.scale is not None:
+        return by_spec(cluster, request, row, request.replicas)
+    if request.kind != ELASTIC_JOB:
+        raise InvalidError(f"a {request.kind} can't be scaled")
 
     def spec(job: ElasticJob) -> dict[str, Any]:
         plans.check_roles(job, request.replicas, "replicas")
         return {"replicaResourceSpecs": {role: wanted.to_dict() for role, wanted in request.replicas.items()}}
 
     return plans.begin(cluster, request, plans.Draft("scale", spec), identity)
+
+
+def by_spec(
+    cluster: Cluster,
+    request: plans.PlanRequest,
+    row: kinds.Kind,
+    replicas: Mapping[str, ReplicaResourceSpec],
+) -> Handle:
+    """Edit the spec of a job whose kind is scaled so, and wait until all its nodes run.
+
+    Raises:
+        NotFoundError: there is no such job.
+        InvalidError: the job has ended, or has no such role.
+    """
+    namespace = request.namespace or cluster.namespace
+    found = client.get(cluster, row.source.api, request.job, namespace)
+    job, seen = row.model.parse(found), observe(row.name, found)
+    assert isinstance(seen, JobView), "what can be scaled is a job"
+    if seen.phase.final:
+        message = (
+            f"{row.name} {job.key} has ended in phase {seen.phase}; a job can be changed only before it ends"
+        )
+        raise InvalidError(message)
+    assert row.scale is not None, "asked for kinds that are scaled by their spec"
+    scaling = row.scale(job, {role: _wanted(change) for role, change in replicas.items()})
+    done = sum(counts.succeeded for counts in seen.replicas.values())
+    body = {"metadata": {"uid": job.metadata.uid}, "spec": scaling.spec}
+    changed = client.patch(cluster, row.source.api, request.job, body, namespace)
+    return Handle(
+        kind=row.name,
+        namespace=namespace,
+        name=request.job,
+        goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done)),
+        uid=job.metadata.uid,
+        version=version_of(changed),
+    )
+
+
+def _wanted(change: ReplicaResourceSpec) -> Wanted:
+    size = change.resource
+    named = {"cpu": size.cpu, "memory": size.memory, "nvidia.com/gpu": size.gpu}
+    return Wanted(
+        change.replicas, {name: str(amount) for name, amount in named.items() if amount is not None}
+    )
 
 
 SCALE = Stage("scale", ScaleRequest, begin)

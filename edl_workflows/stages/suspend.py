@@ -1,6 +1,7 @@
 """Suspend a job and resume it: no pods in between, but the data position and the checkpoints stay."""
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -46,8 +47,9 @@ def _set(cluster: Cluster, request: JobRequest, *, suspend: bool, goal: JobGoal)
         raise InvalidError(
             f"{request.kind} {namespace}/{request.name} has ended in phase {seen.phase}; it can't be {verb}"
         )
-    if bool(job["spec"].get("suspend")) is not suspend:
-        body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": {"suspend": suspend}}
+    row = kind_of(request.kind)
+    if row.suspended(job) is not suspend:
+        body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": row.suspension(suspend=suspend)}
         job = client.patch(cluster, resource, request.name, body, namespace)
     return Handle(
         kind=request.kind,

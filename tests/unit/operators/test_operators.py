@@ -16,7 +16,8 @@ from edl_workflows import exceptions
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.hooks.errors import branch_name, raised_for_airflow, to_airflow
 from edl_workflows.operators import elastic_job, scale_plan
-from edl_workflows.operators.elastic_job import SubmitElasticJobOperator, read_manifest
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.job import read_manifest
 from edl_workflows.sensors import elastic_job as sensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")

@@ -1,0 +1,75 @@
+"""Submitting a job of any kind."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.operators.base import StageOperator
+
+
+class SubmitJobOperator(StageOperator):
+    """Create a job of any kind and wait until it has succeeded.
+
+    The job is named after the task and the run unless the manifest names it, so that a retry finds the job of the attempt
+    before it and goes on with that; a job that failed is replaced by a new one. A task that is cleared after its success
+    trains anew.
+
+    Returns (XCom) a small dict: ``kind``, ``namespace``, ``name``, ``uid``, ``phase``, ``step``, ``records``, ``checkpoint``
+    (``uri``, ``step``) and ``replicas``.
+
+    Args:
+        manifest: the custom resource: a dict, YAML text, or the path of a ``.yaml``, ``.yml`` or ``.json`` file relative to the DAG
+            file. All of it is templated.
+        on_kill_action: "delete" the job (default), "suspend" it (data position and checkpoints stay) or "keep" it.
+        kwargs: as `StageOperator`.
+    """
+
+    stage_name: ClassVar[str] = "submit"
+    manifest_kind: ClassVar[str] = ""
+    """The only kind that the operator takes; "" for any."""
+    template_fields: Sequence[str] = (
+        "manifest",
+        "namespace",
+        "kubernetes_conn_id",
+        "config_file",
+        "cluster_context",
+    )
+    template_ext: Sequence[str] = (".yaml", ".yml", ".json")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"manifest": "yaml"}
+    ui_color = "#d7ecd9"
+
+    def __init__(self, *, manifest: dict[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.manifest = manifest
+
+    def request_values(self) -> dict[str, Any]:
+        """The manifest, read after templating.
+
+        Raises:
+            InvalidError: it is of another kind than the operator's.
+        """
+        manifest = read_manifest(self.manifest)
+        if self.manifest_kind and manifest.get("kind") != self.manifest_kind:
+            raise InvalidError(
+                f"kind: {type(self).__name__} takes a {self.manifest_kind}, this is a {manifest.get('kind')}; "
+                "SubmitJobOperator takes any"
+            )
+        return {"manifest": manifest, "hint": f"{self.dag_id}-{self.task_id}"}
+
+
+def read_manifest(manifest: Mapping[str, Any] | str) -> dict[str, Any]:
+    """A manifest from what the user gave.
+
+    Raises:
+        InvalidError: it is no YAML, or not one map.
+    """
+    if isinstance(manifest, Mapping):
+        return dict(manifest)
+    from edl_workflows.stages.manifest import parse
+
+    try:
+        return parse(manifest, "manifest")
+    except InvalidError as error:
+        if "\n" in manifest:
+            raise
+        raise InvalidError(f"{error}; is it a path? It must end in .yaml, .yml or .json") from error
