@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError, ManifestError
-from edl_workflows.jobs import names
+from edl_workflows.jobs import api, names
 from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, merge_patch
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.elastic_job import model as elastic_job
@@ -125,31 +125,29 @@ def _by_owner_job(manifest: Manifest) -> str:
     return owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
 
 
-def _owned(api: ApiResource, *verbs: str) -> Source:
-    return Source(api, _by_label, names.JOB_LABEL, (("", (*_MADE, *verbs)),))
+def _owned(resource: ApiResource, *verbs: str) -> Source:
+    return Source(resource, _by_label, names.JOB_LABEL, (("", (*_MADE, *verbs)),))
 
-
-_RBAC = "rbac.authorization.k8s.io"
 
 ELASTIC_JOBS = Source(
-    ApiResource(names.GROUP, names.VERSION, elastic_job.PLURAL, elastic_job.KIND),
+    api.ELASTIC_JOBS,
     _by_name,
     # finalizers: children block their owner's deletion, which OwnerReferencesPermissionEnforcement lets only those say
     # who may finalize it.
     rights=(("", _WATCHED), ("status", ("patch",)), ("finalizers", ("update",))),
 )
 SCALE_PLANS = Source(
-    ApiResource(names.GROUP, names.VERSION, scale_plan.PLURAL, scale_plan.KIND),
+    api.SCALE_PLANS,
     _by_owner_job,
     rights=(("", (*_MADE, "patch", "delete")), ("status", ("patch",))),
 )
-PODS = _owned(ApiResource("", "v1", "pods", "Pod"), "delete")
-SERVICES = _owned(ApiResource("", "v1", "services", "Service"), "delete")
-SECRETS = _owned(ApiResource("", "v1", "secrets", "Secret"))
-CONFIG_MAPS = _owned(ApiResource("", "v1", "configmaps", "ConfigMap"))
-SERVICE_ACCOUNTS = _owned(ApiResource("", "v1", "serviceaccounts", "ServiceAccount"))
-ROLES = _owned(ApiResource(_RBAC, "v1", "roles", "Role"))
-ROLE_BINDINGS = _owned(ApiResource(_RBAC, "v1", "rolebindings", "RoleBinding"))
+PODS = _owned(api.PODS, "delete")
+SERVICES = _owned(api.SERVICES, "delete")
+SECRETS = _owned(api.SECRETS)
+CONFIG_MAPS = _owned(api.CONFIG_MAPS)
+SERVICE_ACCOUNTS = _owned(api.SERVICE_ACCOUNTS)
+ROLES = _owned(api.ROLES)
+ROLE_BINDINGS = _owned(api.ROLE_BINDINGS)
 
 KINDS: tuple[Kind, ...] = (
     Kind(
