@@ -5,6 +5,7 @@ The jobs have no controller here: a test says itself what becomes of them. What 
 
 import contextlib
 import datetime as dt
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 import yaml
 
 from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, VERSION, WORKFLOWS
+from edl_workflows.argo.executor_plugin import PluginOptions, manifests
 from edl_workflows.cli import crds
 from edl_workflows.jobs import names
 from edl_workflows.kube import client
@@ -395,3 +397,35 @@ def account(bed: Bed, namespace: str, rules: list[dict[str, Any]], folder: Path)
     path = folder / "limited.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+@pytest.fixture
+def agent_pods(bed: Bed) -> Iterator[None]:
+    """Argo's controller makes agent pods while the test lasts."""
+    for disabled in ("false", "true"):
+        change = json.dumps({"data": {"disableAgentPodCreation": disabled}})
+        where = ("configmap", "workflow-controller-configmap", "--namespace", "argo")
+        bed.kubectl("patch", *where, "--type", "merge", "--patch", change)
+        bed.restart_argo()
+        if disabled == "false":
+            yield
+
+
+def test_executor_plugin_in_agent_pods(bed: Bed, cluster: Cluster, namespace: str, agent_pods: None) -> None:
+    """Where the controller makes agent pods, ours runs in them: a step is served, another one cancelled on stop."""
+    options = PluginOptions(bed.image, namespace, (bed.python, "-m", "edl_workflows.cli"))
+    documents = list(manifests(options))
+    sidecar = yaml.safe_load(documents[-1]["data"]["sidecar.container"])
+    sidecar |= {"imagePullPolicy": "Never", "env": [*sidecar["env"], {"name": "HOME", "value": "/nowhere"}]}
+    documents[-1]["data"]["sidecar.container"] = yaml.safe_dump(sidecar)
+    bed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
+    argo = Argo(cluster.in_namespace(namespace))
+    account = {"serviceAccountName": "edl-executor-plugin"}
+    argo.start("in-pod", [submit("pod-1"), submit("pod-2")], **account)
+    argo.made("pod-1")
+    argo.finish("pod-1")
+    argo.made("pod-2")
+    argo.patch("in-pod", {"spec": {"shutdown": "Stop"}})
+    argo.ended("in-pod", "Failed", 60)
+    argo.gone("pod-2")
+    assert argo.node("in-pod", "pod-1")["phase"] == "Succeeded"

@@ -63,6 +63,11 @@ class Loop:
         """How many tasks are begun and not answered."""
         return sum(entry.taken.stand is not Stand.REPORTED for entry in list(self._entries.values()))
 
+    async def idle(self) -> None:
+        """Wait until no task is served and nothing is being cancelled."""
+        while self._background:
+            await asyncio.wait(self._background)
+
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
