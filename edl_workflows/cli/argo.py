@@ -10,6 +10,8 @@ COMMANDS = (
     Command("submit", "edl_workflows.cli.argo_runs", "Start a workflow from a template."),
     Command("watch", "edl_workflows.cli.argo_runs", "Follow a workflow until it has ended."),
     Command("agent", "edl_workflows.cli.argo_agent", "Serve the plugin steps of all workflows."),
+    Command("executor-plugin", "edl_workflows.cli.argo_agent", "Print our plugin for Argo's own agent pods."),
+    Command("plugin-server", "edl_workflows.cli.argo_agent", "Serve the plugin steps of one agent pod."),
 )
 """A new command is a row here and a module with a typer application called ``app``."""
 

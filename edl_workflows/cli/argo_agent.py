@@ -1,4 +1,4 @@
-"""``edl argo agent``: serves our plugin steps, for all workflows, from one process."""
+"""``edl argo agent``: serves our plugin steps, for all workflows from one process, or as a plugin in Argo's agent pods."""
 
 from typing import Annotated
 
@@ -16,6 +16,9 @@ from edl_workflows.cli.options import (
 )
 
 app = typer.Typer()
+
+DRAIN_SECONDS = 20.0
+"""Of the 30 s that Argo's agent pod has after its workflow's end: to see that end, and to cancel what is left."""
 
 
 @app.command()
@@ -74,3 +77,47 @@ def agent(
         metrics_port=metrics_port or None,
     )
     Agent(cluster, options).run(stop_on_signals())
+
+
+@app.command("executor-plugin")
+def executor_plugin(
+    image: Annotated[str, typer.Option(help="Image with edl in it.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="The workflows' namespace.")],
+) -> None:
+    """Print what Argo's own agent pods need to serve our steps: `edl argo executor-plugin … | kubectl apply -f -`.
+
+    For clusters whose Argo controller makes agent pods (`--executor-plugins` is set, `disableAgentPodCreation` is not).
+    """
+    import yaml
+
+    from edl_workflows.argo.executor_plugin import PluginOptions, manifests
+
+    typer.echo(yaml.safe_dump_all(manifests(PluginOptions(image, namespace)), sort_keys=False), nl=False)
+
+
+@app.command("plugin-server")
+def plugin_server(
+    workflow: Annotated[
+        str, typer.Option(envvar="EDL_ARGO_WORKFLOW", help="The pod's workflow.", show_default=False)
+    ],
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where Argo's agent asks.")] = 4370,
+    log_format: Logs = LogFormat.AUTO,
+    verbose: Verbose = False,
+) -> None:
+    """The sidecar that `edl argo executor-plugin` describes: serves the steps of one workflow until SIGTERM."""
+    from edl_workflows.argo.agent.run import Agent, AgentOptions
+    from edl_workflows.argo.executor_plugin import create_app, read_token, serve_in_thread
+    from edl_workflows.controller.run import stop_on_signals
+
+    configure_logs(log_format, verbose=verbose)
+    cluster = connect(kubeconfig, context, namespace, log_retries=True)
+    stop = stop_on_signals()
+    server = serve_in_thread(create_app(read_token), port)
+    options = AgentOptions(namespace=cluster.namespace, workflow=workflow, drain_seconds=DRAIN_SECONDS)
+    try:
+        Agent(cluster, options).run(stop)
+    finally:
+        server.should_exit = True

@@ -1,9 +1,10 @@
-"""One resource type of the Kubernetes API: its names, and where a server serves it. Pure; `edl_workflows.kube` sends."""
+"""Resource types of the Kubernetes API: their names, and where a server serves them. Pure; `edl_workflows.kube` sends."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import names
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,24 @@ def _segment(text: str) -> str:
     if text in (".", ".."):
         raise InvalidError(f"{text!r} can be neither a name nor a namespace; correct it")
     return quote(text, safe="")
+
+
+NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
+NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
+PODS = ApiResource("", "v1", "pods", "Pod")
+SERVICES = ApiResource("", "v1", "services", "Service")
+CONFIG_MAPS = ApiResource("", "v1", "configmaps", "ConfigMap")
+SECRETS = ApiResource("", "v1", "secrets", "Secret")
+SERVICE_ACCOUNTS = ApiResource("", "v1", "serviceaccounts", "ServiceAccount")
+EVENTS = ApiResource("", "v1", "events", "Event")
+LEASES = ApiResource("coordination.k8s.io", "v1", "leases", "Lease")
+ROLES = ApiResource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS = ApiResource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+CRDS = ApiResource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+ELASTIC_JOBS = ApiResource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob")
+SCALE_PLANS = ApiResource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")
+TF_JOBS = ApiResource("kubeflow.org", "v1", "tfjobs", "TFJob")
+POD_GROUPS = ApiResource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+"""Volcano's gangs."""

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError, ManifestError
-from edl_workflows.jobs import names
+from edl_workflows.jobs import api, names
 from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, Scaling, Wanted, merge_patch
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.elastic_job import model as elastic_job
@@ -24,7 +24,6 @@ from edl_workflows.jobs.scale_plan.reconcile import reconcile as reconcile_scale
 from edl_workflows.jobs.schema import CrdOptions
 from edl_workflows.jobs.tf_job import model as tf_job
 from edl_workflows.jobs.tf_job import pods as tf_job_pods
-from edl_workflows.jobs.tf_job import types as tf_job_types
 from edl_workflows.jobs.tf_job.crd import OPTIONS as TF_JOB_CRD
 from edl_workflows.jobs.tf_job.reconcile import reconcile as reconcile_tf_job
 from edl_workflows.jobs.tf_job.scale import scale as scale_tf_job
@@ -165,8 +164,8 @@ def _by_owner_job(manifest: Manifest) -> str:
     return owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
 
 
-def _owned(api: ApiResource, *verbs: str) -> Source:
-    return Source(api, _by_label, names.JOB_LABEL, (("", (*_MADE, *verbs)),))
+def _owned(resource: ApiResource, *verbs: str) -> Source:
+    return Source(resource, _by_label, names.JOB_LABEL, (("", (*_MADE, *verbs)),))
 
 
 def _by_tf_job_label(manifest: Manifest) -> str:
@@ -174,39 +173,37 @@ def _by_tf_job_label(manifest: Manifest) -> str:
     return labels.get(tf_job_pods.JOB_LABEL, "")
 
 
-def _tf_job_owned(api: ApiResource) -> Source:
+def _tf_job_owned(resource: ApiResource) -> Source:
     selector = f"{tf_job_pods.OPERATOR_LABEL}={tf_job_pods.OPERATOR}"
-    return Source(api, _by_tf_job_label, selector, (("", (*_MADE, "delete")),))
+    return Source(resource, _by_tf_job_label, selector, (("", (*_MADE, "delete")),))
 
-
-_RBAC = "rbac.authorization.k8s.io"
 
 ELASTIC_JOBS = Source(
-    ApiResource(names.GROUP, names.VERSION, elastic_job.PLURAL, elastic_job.KIND),
+    api.ELASTIC_JOBS,
     _by_name,
     # finalizers: children block their owner's deletion, which OwnerReferencesPermissionEnforcement lets only those say
     # who may finalize it.
     rights=(("", _WATCHED), ("status", ("patch",)), ("finalizers", ("update",))),
 )
 SCALE_PLANS = Source(
-    ApiResource(names.GROUP, names.VERSION, scale_plan.PLURAL, scale_plan.KIND),
+    api.SCALE_PLANS,
     _by_owner_job,
     rights=(("", (*_MADE, "patch", "delete")), ("status", ("patch",))),
 )
-PODS = _owned(ApiResource("", "v1", "pods", "Pod"), "delete")
-SERVICES = _owned(ApiResource("", "v1", "services", "Service"), "delete")
-SECRETS = _owned(ApiResource("", "v1", "secrets", "Secret"))
-CONFIG_MAPS = _owned(ApiResource("", "v1", "configmaps", "ConfigMap"))
-SERVICE_ACCOUNTS = _owned(ApiResource("", "v1", "serviceaccounts", "ServiceAccount"))
-ROLES = _owned(ApiResource(_RBAC, "v1", "roles", "Role"))
-ROLE_BINDINGS = _owned(ApiResource(_RBAC, "v1", "rolebindings", "RoleBinding"))
+PODS = _owned(api.PODS, "delete")
+SERVICES = _owned(api.SERVICES, "delete")
+SECRETS = _owned(api.SECRETS)
+CONFIG_MAPS = _owned(api.CONFIG_MAPS)
+SERVICE_ACCOUNTS = _owned(api.SERVICE_ACCOUNTS)
+ROLES = _owned(api.ROLES)
+ROLE_BINDINGS = _owned(api.ROLE_BINDINGS)
 TF_JOBS = Source(
-    ApiResource(tf_job_types.GROUP, tf_job_types.VERSIONS[0], tf_job.PLURAL, tf_job.KIND),
+    api.TF_JOBS,
     _by_name,
     rights=(("", (*_WATCHED, "delete")), ("status", ("patch",)), ("finalizers", ("update",))),
 )
 POD_GROUPS = Source(
-    ApiResource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
+    api.POD_GROUPS,
     _by_tf_job_label,
     rights=(("", ("list", "create")),),
 )

@@ -5,8 +5,51 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.jobs import names
-from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.api import (
+    CONFIG_MAPS,
+    CRDS,
+    ELASTIC_JOBS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SCALE_PLANS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    ApiResource,
+)
+
+__all__ = [
+    "ALL_NAMESPACES",
+    "CONFIG_MAPS",
+    "CRDS",
+    "ELASTIC_JOBS",
+    "EVENTS",
+    "KNOWN",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "ROLES",
+    "ROLE_BINDINGS",
+    "SCALE_PLANS",
+    "SECRETS",
+    "SERVICES",
+    "SERVICE_ACCOUNTS",
+    "ApiResource",
+    "Object",
+    "ObjectKey",
+    "Scope",
+    "key_of",
+    "of_kind",
+    "of_manifest",
+    "version_of",
+]
 
 ALL_NAMESPACES = ""
 """As a namespace to list or watch: all of them."""
@@ -14,26 +57,9 @@ ALL_NAMESPACES = ""
 Object = dict[str, Any]
 """An object as it stands in a manifest. What a cache hands out must not be changed."""
 
-NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
-NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
-PODS = ApiResource("", "v1", "pods", "Pod")
-SERVICES = ApiResource("", "v1", "services", "Service")
-CONFIG_MAPS = ApiResource("", "v1", "configmaps", "ConfigMap")
-SECRETS = ApiResource("", "v1", "secrets", "Secret")
-SERVICE_ACCOUNTS = ApiResource("", "v1", "serviceaccounts", "ServiceAccount")
-EVENTS = ApiResource("", "v1", "events", "Event")
-LEASES = ApiResource("coordination.k8s.io", "v1", "leases", "Lease")
-ROLES = ApiResource("rbac.authorization.k8s.io", "v1", "roles", "Role")
-ROLE_BINDINGS = ApiResource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
-CRDS = ApiResource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
-)
-ELASTIC_JOBS = ApiResource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob")
-SCALE_PLANS = ApiResource(names.GROUP, names.VERSION, "scaleplans", "ScalePlan")
-
 KNOWN = (
     NAMESPACES, NODES, PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, LEASES, ROLES, ROLE_BINDINGS,
-    CRDS, ELASTIC_JOBS, SCALE_PLANS,
+    CRDS, ELASTIC_JOBS, SCALE_PLANS, POD_GROUPS,
 )  # fmt: skip
 """Resources that this layer's users name; `of_kind` knows the registered job kinds besides."""
 

@@ -3,26 +3,30 @@
 The jobs have no controller here: a test says itself what becomes of them. What is tested is whose turn it is when.
 """
 
+import contextlib
 import datetime as dt
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, VERSION, WORKFLOWS
+from edl_workflows.argo.executor_plugin import PluginOptions, manifests
 from edl_workflows.cli import crds
 from edl_workflows.jobs import names
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, Object, Scope
+from edl_workflows.testing import free_port
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.unit.argo.agent.killed import POINTS
@@ -30,23 +34,40 @@ from tests.unit.argo.agent.killed import POINTS
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
-OUTPUTS = {"parameters": [{"name": name, "valueFrom": {"supplied": {}}} for name in ("name", "phase")]}
+OUTPUTS: dict[str, Any] = {
+    "parameters": [{"name": name, "valueFrom": {"supplied": {}}} for name in ("name", "phase")]
+}
 GROUPS = ("Steps", "StepGroup", "Retry")
 
 
-@contextmanager
+@contextlib.contextmanager
 def agent(
     bed: Bed, namespace: str, point: str = "never", kubeconfig: Path | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """An agent's process for one namespace, which kills itself at a point of `tests.unit.argo.agent.killed`."""
     command = [sys.executable, "-m", "tests.unit.argo.agent.killed", point, "--namespace", namespace]
-    command += ["--kubeconfig", str(kubeconfig or bed.kubeconfig), "--no-leader-elect", "--metrics-port", "0"]
+    port = free_port()
+    command += [
+        "--kubeconfig",
+        str(kubeconfig or bed.kubeconfig),
+        "--no-leader-elect",
+        "--metrics-port",
+        str(port),
+    ]
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
+        until(lambda: process.poll() is not None or ready(port), "the agent is ready")
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def ready(port: int) -> bool:
+    """Whether an agent has listed what it serves."""
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+    return False
 
 
 def job(name: str) -> dict[str, Any]:
@@ -62,7 +83,9 @@ def job(name: str) -> dict[str, Any]:
 
 def template(name: str, stage: str, /, *, on_cancel: str = "delete", **more: Any) -> dict[str, Any]:
     """A plugin template; `more` is the request but for what templates have."""
-    own = {key: more.pop(key) for key in ("timeout", "retryStrategy", "inputs") if key in more}
+    own: dict[str, Any] = {
+        key: more.pop(key) for key in ("timeout", "retryStrategy", "inputs") if key in more
+    }
     body = {"stage": stage, "onCancel": on_cancel, "request": more}
     return {"name": name, "timeout": "10m", "plugin": {"edl": body}, "outputs": OUTPUTS, **own}
 
@@ -208,7 +231,7 @@ def test_step_timeout_and_no_resurrection(argo: Argo) -> None:
     In a DAG: a group of steps fails at once when the time of one is up.
     """
     tasks = [{"name": name, "template": name} for name in ("slow", "steady")]
-    steps = [submit("slow", timeout="4s", on_cancel="keep"), submit("steady")]
+    steps = [submit("slow", timeout="6s", on_cancel="keep"), submit("steady")]
     argo.start("timeout", [*steps, {"name": "pair", "dag": {"tasks": tasks}}], [["pair"]])
     argo.made("slow", "steady")
     until(lambda: argo.node("timeout", "slow").get("phase") == "Failed", "the step's time is up")
@@ -374,3 +397,35 @@ def account(bed: Bed, namespace: str, rules: list[dict[str, Any]], folder: Path)
     path = folder / "limited.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+@pytest.fixture
+def agent_pods(bed: Bed) -> Iterator[None]:
+    """Argo's controller makes agent pods while the test lasts."""
+    for disabled in ("false", "true"):
+        change = json.dumps({"data": {"disableAgentPodCreation": disabled}})
+        where = ("configmap", "workflow-controller-configmap", "--namespace", "argo")
+        bed.kubectl("patch", *where, "--type", "merge", "--patch", change)
+        bed.restart_argo()
+        if disabled == "false":
+            yield
+
+
+def test_executor_plugin_in_agent_pods(bed: Bed, cluster: Cluster, namespace: str, agent_pods: None) -> None:
+    """Where the controller makes agent pods, ours runs in them: a step is served, another one cancelled on stop."""
+    options = PluginOptions(bed.image, namespace, (bed.python, "-m", "edl_workflows.cli"))
+    documents = list(manifests(options))
+    sidecar = yaml.safe_load(documents[-1]["data"]["sidecar.container"])
+    sidecar |= {"imagePullPolicy": "Never", "env": [*sidecar["env"], {"name": "HOME", "value": "/nowhere"}]}
+    documents[-1]["data"]["sidecar.container"] = yaml.safe_dump(sidecar)
+    bed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
+    argo = Argo(cluster.in_namespace(namespace))
+    account = {"serviceAccountName": "edl-executor-plugin"}
+    argo.start("in-pod", [submit("pod-1"), submit("pod-2")], **account)
+    argo.made("pod-1")
+    argo.finish("pod-1")
+    argo.made("pod-2")
+    argo.patch("in-pod", {"spec": {"shutdown": "Stop"}})
+    argo.ended("in-pod", "Failed", 60)
+    argo.gone("pod-2")
+    assert argo.node("in-pod", "pod-1")["phase"] == "Succeeded"

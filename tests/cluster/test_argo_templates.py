@@ -148,12 +148,11 @@ def test_stopping_the_workflow_ends_its_job(way: Waiting, policy: str, here: Arg
 def test_a_job_of_somebody_else_is_left_alone(way: Waiting, here: Argo) -> None:
     """A workflow that names it fails with a message that says so, and neither the step nor the exit handler touches it."""
     name = f"theirs-{way}"
-    spec = yaml.safe_load(SPEC) | {"envs": {"OWNER": {"value": "somebody"}}}
     theirs = {
         "apiVersion": resources.ELASTIC_JOBS.api_version,
         "kind": "ElasticJob",
         "metadata": {"name": name},
-        "spec": spec,
+        "spec": {"replicaSpecs": {"worker": _role(2)}},
     }
     before = client.create(here.cluster, theirs)
     run = here.start("elastic-train", way, name=name, spec=SPEC)
@@ -261,9 +260,9 @@ def _made(here: Argo, name: str) -> Any:
     return job
 
 
-def _role() -> dict[str, Any]:
+def _role(replicas: int = 1) -> dict[str, Any]:
     template = {"spec": {"containers": [{"name": "main", "image": "none:1"}]}}
-    return {"replicas": 1, "template": template}
+    return {"replicas": replicas, "template": template}
 
 
 def _stages(way: Waiting, job: str) -> dict[str, Any]:

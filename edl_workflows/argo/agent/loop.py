@@ -50,7 +50,10 @@ class Loop:
         self._around = around
         self._only = only
         self._entries: dict[TaskKey, _Entry] = {}
+        self._found: dict[TaskKey, list[Begun]] = {}
+        """What earlier agents began, by its step; until this one has answered the step, or seen that it is gone."""
         self._left: dict[WorkflowKey, list[Begun]] = {}
+        """What steps that ended in Error left for a retry."""
         self._deadlines: dict[WorkflowKey, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -59,6 +62,11 @@ class Loop:
     def serving(self) -> int:
         """How many tasks are begun and not answered."""
         return sum(entry.taken.stand is not Stand.REPORTED for entry in list(self._entries.values()))
+
+    async def idle(self) -> None:
+        """Wait until no task is served and nothing is being cancelled."""
+        while self._background:
+            await asyncio.wait(self._background)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -75,7 +83,7 @@ class Loop:
         try:
             while not task_sets.synced:
                 await self._wait(None)
-            self._spawn(self._sweep())
+            self._spawn(self._find())
             while True:
                 await self._wait(self._turn())
         finally:
@@ -93,8 +101,9 @@ class Loop:
 
     def _turn(self) -> float | None:
         """Carry out one plan; after how many seconds to plan again in any case."""
+        present = self._present()
         taken = {key: entry.taken for key, entry in self._entries.items()}
-        plan = decide(self._present(), taken, time.monotonic())
+        plan = decide(present, taken, time.monotonic())
         for key in plan.abandon:
             self._entries[key].taken = Taken(Stand.ABANDONED)
             self._entries[key].service.abandon()
@@ -104,6 +113,8 @@ class Loop:
             entry = _Entry(Service(task, self._around, self._learned), Taken(Stand.SERVING))
             self._entries[task.key] = entry
             self._spawn(self._serve(entry))
+        for key in [key for key in self._found if key not in present and key not in self._entries]:
+            self._spawn(self._settle(key, self._found.pop(key)))
         self._tidy()
         return plan.look_again
 
@@ -121,29 +132,40 @@ class Loop:
             log.exception("task failed; it is begun again", task=str(service.key))
             await asyncio.sleep(MAX_PAUSE)
             answered = False
+            if service.begun:
+                self._found.setdefault(service.key, []).append(service.begun)
         if answered:
             entry.taken = Taken(Stand.REPORTED, time.monotonic())
+            self._found.pop(service.key, None)
             if service.result is not None and service.result.phase == "Error" and service.begun:
                 self._leave(service.begun)
         else:
             del self._entries[service.key]
         self._wake.set()
 
-    async def _sweep(self) -> None:
-        """End what the steps made that vanished while no agent ran."""
+    async def _find(self) -> None:
+        """What the marks tell of earlier agents' work."""
         around = self._around
         namespace = around.task_sets.scope.namespace
         found = await around.endlessly(
-            lambda: orphans.begun(around.cluster, namespace, self._ours), "look for what vanished steps began"
+            lambda: orphans.begun(around.cluster, namespace, self._ours), "look for what earlier agents began"
         )
         for begun in found:
-            judge = partial(orphans.judge, around.cluster, begun)
-            verdict = await around.endlessly(judge, f"judge {begun.handle}")
-            if verdict is Verdict.ORPHANED:
-                await around.cancel(begun)
-            elif verdict is Verdict.LEFT:
-                self._leave(begun)
+            self._found.setdefault(begun.key, []).append(begun)
         self._wake.set()
+
+    async def _settle(self, key: TaskKey, found: list[Begun]) -> None:
+        """Deal with what was begun for a step that is not to be seen here."""
+        for begun in found:
+            judge = partial(orphans.judge, self._around.cluster, begun)
+            match await self._around.endlessly(judge, f"judge {begun.handle}"):
+                case Verdict.ALIVE:  # the watch lags behind
+                    self._found.setdefault(key, []).append(begun)
+                case Verdict.LEFT:
+                    self._leave(begun)
+                    self._wake.set()
+                case Verdict.ORPHANED:
+                    await self._around.cancel(begun)
 
     def _ours(self, key: TaskKey) -> bool:
         return not self._only or key.workflow.name == self._only

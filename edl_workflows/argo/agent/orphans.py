@@ -67,7 +67,7 @@ def begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> li
 def judge(cluster: Cluster, found: Begun) -> Verdict:
     """Whether an object's step is gone, as the server says now and not as a watch that may lag behind."""
     workflow = found.key.workflow
-    task_set = client.find(cluster, WORKFLOW_TASK_SETS, workflow.name, workflow.namespace)
+    task_set = client.find_listed(cluster, WORKFLOW_TASK_SETS, workflow.name, workflow.namespace)
     if task_set is None or workflow_of(task_set) != workflow or ended(task_set):
         return Verdict.ORPHANED
     if found.key in open_tasks(task_set):

@@ -38,7 +38,7 @@ def report(cluster: Cluster, task_sets: Informer, key: TaskKey, result: Result) 
         try:
             task_sets.put(_write(cluster, found, key, result))
         except ConflictError:
-            found = client.find(cluster, WORKFLOW_TASK_SETS, key.workflow.name, key.workflow.namespace)
+            found = client.find_listed(cluster, WORKFLOW_TASK_SETS, key.workflow.name, key.workflow.namespace)
         except NotFoundError:
             return False
         else:

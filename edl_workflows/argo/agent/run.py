@@ -1,6 +1,7 @@
 """The agent as a process: its leadership, its endpoints, its event loop."""
 
 import asyncio
+import contextlib
 import threading
 from dataclasses import dataclass
 
@@ -39,6 +40,8 @@ class AgentOptions:
         election: None to serve without asking; right only where no second agent can run.
         metrics_host: address of the health and metrics endpoints.
         metrics_port: their port; None for no endpoints.
+        drain_seconds: how long to go on after being told to stop while steps are served: for a pod that ends with its
+            workflow, and has yet to cancel what that began.
     """
 
     namespace: str = ALL_NAMESPACES
@@ -49,6 +52,7 @@ class AgentOptions:
     election: Election | None = None
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
+    drain_seconds: float = 0.0
 
     @property
     def scope(self) -> Scope:
@@ -133,6 +137,9 @@ class Agent:
         # A slot of its own: the end must not wait for a turn behind calls that hang.
         ending = asyncio.create_task(Threads(1).call(lambda: self._keep(stop)))
         await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(options.drain_seconds):
+                await loop.idle()
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
         if ending.done():

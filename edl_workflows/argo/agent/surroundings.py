@@ -79,10 +79,10 @@ class Surroundings:
                 if self.task_sets.last_error is not None:
                     since = now
                 limit = REFUSED_SECONDS if isinstance(error, ForbiddenError) else DOWN_SECONDS
-                if now - since >= limit:
+                if now >= since + limit:
                     raise
                 log.info("trying again", error=str(error))
-            await pause(seconds)
+            await pause(min(seconds, since + limit - now))
             seconds = min(MAX_PAUSE, 2 * seconds)
 
     async def endlessly(self, function: Callable[[], T], what: str, pause: Pause = asyncio.sleep) -> T:

@@ -28,7 +28,7 @@ POD_TYPES = ("container", "containerSet", "script", "resource", "data")
 AGENT_TYPES = ("http", "plugin")
 """What runs in no pod of its own but is served by an agent."""
 
-_TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_TAG = re.compile(r"\{\{((?:(?!\{\{).)*?)\}\}", re.DOTALL)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

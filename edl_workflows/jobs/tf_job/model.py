@@ -11,6 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from edl_workflows.exceptions import Problem
+from edl_workflows.jobs import api
 from edl_workflows.jobs.objects import (
     FINAL_PHASES,
     Condition,
@@ -25,8 +26,7 @@ from edl_workflows.jobs.objects import (
 from edl_workflows.jobs.tf_job import validation
 from edl_workflows.jobs.tf_job.types import ReplicaKey, ReplicaType, RestartPolicy, replica_type
 
-KIND = "TFJob"
-PLURAL = "tfjobs"
+KIND = api.TF_JOBS.kind
 
 
 class Phase(StrEnum):

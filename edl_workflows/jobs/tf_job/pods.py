@@ -4,7 +4,7 @@ import copy
 import json
 from typing import Any
 
-from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs import api, manifests, names
 from edl_workflows.jobs.tf_job.cluster import cluster_id, port_of, replica_name, replicas, tf_config
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.tf_job.types import PORT_NAME, ReplicaType, RestartPolicy, container_of
@@ -21,7 +21,6 @@ CLUSTER_LABEL = f"{names.GROUP}/cluster"
 """`cluster.cluster_id` of the cluster that the pod was told of."""
 
 VOLCANO = "volcano"
-POD_GROUP = ("scheduling.volcano.sh/v1beta1", "PodGroup")
 
 
 def labels(job: TFJob, kind: ReplicaType) -> dict[str, str]:
@@ -77,8 +76,10 @@ def pod_group(job: TFJob) -> dict[str, Any] | None:
     policy = job.spec.policies.scheduling_policy
     if policy is None:
         return None
-    api_version, kind = POD_GROUP
-    made = manifests.owned(api_version, kind, job.metadata.name, job, {JOB_LABEL: job.metadata.name})
+    group = api.POD_GROUPS
+    made = manifests.owned(
+        group.api_version, group.kind, job.metadata.name, job, {JOB_LABEL: job.metadata.name}
+    )
     wanted = {
         "minMember": policy.min_available or len(list(replicas(job))),
         "queue": policy.queue,

@@ -3,7 +3,6 @@
 from enum import StrEnum
 from typing import Any, Literal
 
-GROUP = "kubeflow.org"
 VERSIONS = ("v1", "v1alpha2")
 """The first is stored."""
 CONTAINER = "tensorflow"

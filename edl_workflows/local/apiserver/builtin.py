@@ -22,11 +22,15 @@ LOOPBACK = "127.0.0.1"
 """Every service's cluster IP: there is one machine and no pod network."""
 
 
+Types = dict[str, dict[str, Any]]
+"""Schemas by the names that Kubernetes' OpenAPI document has for them."""
+
+
 @functools.cache
-def type_schemas() -> dict[str, dict[str, Any]]:
+def type_schemas() -> Types:
     """The schemas by type name, with references resolved (shared, not copied)."""
     text = (importlib.resources.files("edl_workflows.local.apiserver") / "builtin_schemas.json").read_text()
-    types: dict[str, dict[str, Any]] = json.loads(text)
+    types: Types = json.loads(text)
 
     def resolve(schema: Any) -> Any:
         if not isinstance(schema, dict):
@@ -185,6 +189,11 @@ _EVENT_FIELDS = {
 def resources() -> tuple[Resource, ...]:
     """The built-in resources."""
     types = type_schemas()
+    return (*_running(types), *_configuration(types), *_groups(types))
+
+
+def _running(types: Types) -> tuple[Resource, ...]:
+    """Of the core group: what runs, and where."""
     return (
         Resource(
             "", "v1", "namespaces", "Namespace", namespaced=False, singular="namespace", short_names=("ns",), has_status=True,
@@ -206,6 +215,12 @@ def resources() -> tuple[Resource, ...]:
             field_paths={"spec.clusterIP": ".spec.clusterIP", "spec.type": ".spec.type"},
         ),
         Resource("", "v1", "endpoints", "Endpoints", singular="endpoints", short_names=("ep",), schema=types["V1Endpoints"]),
+    )  # fmt: skip
+
+
+def _configuration(types: Types) -> tuple[Resource, ...]:
+    """Of the core group: what pods are given, and what is told of them."""
+    return (
         Resource(
             "", "v1", "configmaps", "ConfigMap", singular="configmap", short_names=("cm",), schema=types["V1ConfigMap"],
             check=_check_data,
@@ -222,6 +237,12 @@ def resources() -> tuple[Resource, ...]:
             "", "v1", "events", "Event", singular="event", short_names=("ev",), schema=types["CoreV1Event"], fill=_fill_event,
             field_paths=_EVENT_FIELDS,
         ),
+    )  # fmt: skip
+
+
+def _groups(types: Types) -> tuple[Resource, ...]:
+    """Of the named groups."""
+    return (
         Resource(
             "coordination.k8s.io", "v1", "leases", "Lease", singular="lease", schema=types["V1Lease"],
             columns=(Column("Holder", "string", ".spec.holderIdentity"), Column("Age", "date", ".metadata.creationTimestamp")),

@@ -24,7 +24,7 @@ def json_patch(obj: Object, operations: Any) -> Object:
     """Apply an RFC 6902 patch.
 
     Raises:
-        ApiError: 400, it is no patch; 422, a test failed or a path does not exist; 413, too many operations, or copies.
+        ApiError: 400, it is no patch; 422, a test failed, a path does not exist, or it copies too much; 413, too many operations.
     """
     if not isinstance(operations, list):
         raise errors.bad_request("a JSON patch is an array of operations")
@@ -50,8 +50,8 @@ def _applied(obj: Object, operations: list[Any]) -> Any:
         if operation["op"] == "copy":
             copied += len(json.dumps(jsonpatch.JsonPointer(operation["from"]).resolve(patched)))
         if copied > MAX_COPIED_BYTES:
-            message = f"The allowed maximum of copied bytes in a JSON patch is {MAX_COPIED_BYTES}"
-            raise errors.ApiError(413, "RequestEntityTooLarge", message)
+            message = f"the allowed maximum of copied bytes in a JSON patch is {MAX_COPIED_BYTES}"
+            raise errors.ApiError(422, "Invalid", message)
         patched = step.apply(patched, in_place=True)
     return patched
 

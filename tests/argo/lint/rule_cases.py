@@ -173,7 +173,7 @@ CEL = (
 
 TEMPLATES = (
     Case("no-template-type", template("timeout: 5s"), template(f"timeout: 5s\n{PRINT}")),
-    Case("no-template-type", template("timeout: 5s"), template("timeout: 5s", f"templateDefaults: {{{PRINT}}}"), "default"),
+    Case("no-template-type", template("timeout: 5s", f"templateDefaults: {{{PRINT}}}"), template(PRINT), "default"),
     Case("duplicate-name", templates(PRINTER, PRINTER), templates(PRINTER, PRINTER.replace("print", "other"))),
     Case(
         "duplicate-name",
@@ -223,6 +223,7 @@ CALLS = (
         steps("name: a\ntemplate: show", SHOW.replace("parameters", "artifacts").replace("text", "text, path: /t, optional: true")),
         "artifact",
     ),
+    Case("missing-argument", templates(SHOW), templates(SHOW, spec="arguments: {parameters: [{name: text, value: x}]}"), "entrypoint"),
     Case(
         "misspelt-argument",
         steps("name: a\ntemplate: show\narguments: {parameters: [{name: texts, value: x}]}", SHOW.replace("text}", "text, default: z}")),
@@ -296,6 +297,8 @@ DAGS = (
     ),
 )  # fmt: skip
 
+_PRODUCED = "name: main\nsteps:\n- - {name: a, template: make}\n- - {name: b, template: use}"
+_MADE = f"name: make\noutputs: {{parameters: [{{name: b, globalName: a, valueFrom: {{path: /b}}}}]}}\n{PRINT}"
 ECHO = "container: {{image: busybox, args: ['{}']}}"
 PLACEHOLDERS = (
     Case(
@@ -326,9 +329,15 @@ PLACEHOLDERS = (
     Case("unresolved-placeholder", dag("name: a", target="'{{workflow.parameters.x}}'"), dag("name: a", target="a"), "target"),
     Case(
         "unresolved-placeholder",
-        template(ECHO.format("{{workflow.outputs.parameters.a}}")),
-        template(f"outputs: {{parameters: [{{name: b, globalName: a, value: c}}]}}\n{ECHO.format('{{workflow.outputs.parameters.a}}')}"),
+        templates(_PRODUCED, _MADE.replace("globalName: a, ", ""), f"name: use\n{ECHO.format('{{workflow.outputs.parameters.a}}')}"),
+        templates(_PRODUCED, _MADE, f"name: use\n{ECHO.format('{{workflow.outputs.parameters.a}}')}"),
         "global",
+    ),
+    Case(
+        "unresolved-placeholder",
+        template(f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{workflow.labels.{{inputs.parameters.c}}}}')}"),
+        template(f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{workflow.labels.{{inputs.parameters.a}}}}')}"),
+        "nested",
     ),
     Case("unclosed-placeholder", template(ECHO.format("{{workflow.name}")), template(ECHO.format("{{workflow.name}}"))),
     Case(
@@ -344,8 +353,8 @@ PLACEHOLDERS = (
     ),
     Case(
         "unresolved-placeholder",
-        templates(SHOW, spec="arguments: {parameters: [{name: text}]}\nhooks: {exit: {template: show, arguments: {parameters: [{name: text, value: '{{workflow.state}}'}]}}}"),
-        templates(SHOW, spec="arguments: {parameters: [{name: text}]}\nhooks: {exit: {template: show, arguments: {parameters: [{name: text, value: '{{workflow.status}}'}]}}}"),
+        templates(SHOW, spec="arguments: {parameters: [{name: text, value: x}]}\nhooks: {exit: {template: show, arguments: {parameters: [{name: text, value: '{{workflow.state}}'}]}}}"),
+        templates(SHOW, spec="arguments: {parameters: [{name: text, value: x}]}\nhooks: {exit: {template: show, arguments: {parameters: [{name: text, value: '{{workflow.status}}'}]}}}"),
         "exit-hook",
     ),
     Case(

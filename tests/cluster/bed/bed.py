@@ -109,7 +109,7 @@ class Bed:
         daemon.stop(kill=True)
         daemon.start()
 
-    def wait_ready(self, seconds: float = 60) -> None:
+    def wait_ready(self, seconds: float = 120) -> None:
         """Wait until the API server is ready.
 
         Raises:

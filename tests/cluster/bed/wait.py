@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tests.cluster.bed.process import BedError
 
 
-def until(holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], what: str, seconds: float = 120) -> None:
     """Wait until a condition holds.
 
     Raises:

@@ -122,7 +122,9 @@ def _targets(spec: Spec) -> Iterator[Finding]:
         if resolved is None:
             yield _undefined(spec, call)
         elif isinstance(resolved, Template):
-            yield from _arguments(call, resolved)
+            # Whoever runs a workflow template may bring arguments that it does not name.
+            foreign = call.role in ("entrypoint", "exit") and bool(spec.is_library or spec.reference)
+            yield from _arguments(call, resolved, complete=not foreign)
 
 
 def _undefined(spec: Spec, call: Call) -> Finding:
@@ -141,14 +143,15 @@ def _undefined(spec: Spec, call: Call) -> Finding:
     return UNDEFINED_TEMPLATE.at(path, f"{owner} no template {wanted!r}", remedy)
 
 
-def _arguments(call: Call, template: Template) -> Iterator[Finding]:
+def _arguments(call: Call, template: Template, *, complete: bool) -> Iterator[Finding]:
     for kind in ("parameters", "artifacts"):
         given = names(call.arguments.get(kind))
         for _, entry in template.inputs(kind):
             name = text(entry.get("name"))
-            if name and name not in given and _needed(entry, kind) and call.role != "entrypoint":
+            if name and name not in given and _needed(entry, kind) and complete:
                 message = f"{template} needs the {kind[:-1]} {name!r}"
-                yield MISSING_ARGUMENT.at((*call.path, "arguments", kind), message)
+                direct = call.role in ("entrypoint", "exit")
+                yield MISSING_ARGUMENT.at(call.path if direct else (*call.path, "arguments", kind), message)
         known = names([entry for _, entry in template.inputs(kind)])
         if call.given is None:
             yield from _misspelt(call, kind, known, template)

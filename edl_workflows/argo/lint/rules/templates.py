@@ -22,7 +22,7 @@ NO_TYPE = Rule(
     "no-template-type",
     Severity.ERROR,
     "A template has no type, so there is nothing to run.",
-    f"Give it one of {', '.join(TYPES)}.",
+    f"Give it one of {', '.join(TYPES)}; templateDefaults give none.",
 )
 DUPLICATE_NAME = Rule(
     "duplicate-name",
@@ -59,7 +59,7 @@ RULES = (NO_TYPE, DUPLICATE_NAME, NO_IMAGE, RESERVED_CONTAINER, LEAF_PARALLELISM
 
 def _types(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
-        if not template.types and not any(template.defaults.get(kind) for kind in TYPES):
+        if not template.types:
             yield NO_TYPE.at(template.path, f"{template} has no type")
 
 

@@ -119,8 +119,12 @@ class Argo:
 
     def retry(self, workflow: str, node: str, step: Any, started: str) -> None:
         """As `argo retry` by hand: the node goes, and comes back with a later start."""
-        self._patch_workflow(workflow, {"status": {"nodes": {node: None}}})
+        self.drop_node(workflow, node)
         self.add(workflow, node, step, started=started)
+
+    def drop_node(self, workflow: str, node: str) -> None:
+        """Only the workflow's node goes."""
+        self._patch_workflow(workflow, {"status": {"nodes": {node: None}}})
 
     def complete(self, workflow: str) -> None:
         """The workflow has ended."""

@@ -6,7 +6,7 @@ import pytest
 
 from edl_workflows.argo.agent import plan
 from edl_workflows.argo.agent.deadlines import PASSED_ANNOTATION
-from edl_workflows.argo.agent.run import AgentOptions
+from edl_workflows.argo.agent.run import Agent, AgentOptions
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
@@ -397,4 +397,54 @@ def test_an_agent_of_all_namespaces(cluster: Cluster, argo: Argo, stand_in: Stan
     assert watches("edl_api_requests_total", labels) == 1.0
     assert jobs(cluster)["mnist"]["metadata"]["annotations"][OWNER_ANNOTATION].startswith(
         f"argo/{cluster.namespace}/w/"
+    )
+
+
+def test_a_job_whose_step_vanishes_before_the_next_agent_has_taken_it_up(
+    cluster: Cluster, argo: Argo, stand_in: StandIn
+) -> None:
+    """The new agent knows the job by its marks, though it never began the step itself."""
+    argo.start("w")
+    argo.start("other")
+    step = body("submit", manifest=elastic_job())
+    with running(cluster):
+        argo.add("w", "n1", step)
+        eventually(lambda: "mnist" in jobs(cluster), "the job")
+    argo.drop_node("w", "n1")
+    with running(cluster):
+        argo.add("other", "n1", body("collect", name="mnist"))
+        answered(argo, "other", "n1", "Succeeded")
+        argo.vanish("w", "n1")
+        eventually(lambda: jobs(cluster) == {}, "the job is deleted")
+
+
+def test_waiting_steps_cost_no_request(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
+    """Any number of waiting steps stands on two watches, that of the task sets and that of the jobs."""
+    stand_in.stop()
+    workflows = [f"w-{index}" for index in range(25)]
+    for name in workflows:
+        argo.start(name)
+        argo.add(name, "n1", body("wait", name="nobody"))
+    argo.start("seen")
+    with running(cluster) as agent:
+        serving = agent.metrics.registry.get_sample_value
+        eventually(lambda: serving("edl_argo_agent_serving") == len(workflows), "all are served")
+        argo.add("seen", "n1", {"stage": "fly"})
+        answered(argo, "seen", "n1", "Failed")
+        eventually(lambda: requests(agent, "get") == len(workflows) + 2, "all are begun")
+        before = requests(agent)
+        client.create(cluster, elastic_job("somebody"))
+        argo.add("seen", "n2", {"stage": "fly"})
+        answered(argo, "seen", "n2", "Failed")
+        assert requests(agent) - before == 3, "two looks and one answer of the new step"
+        assert requests(agent, "watch") == 2
+
+
+def requests(agent: Agent, verb: str = "") -> float:
+    """How many the agent made."""
+    samples = [one for family in agent.metrics.registry.collect() for one in family.samples]
+    return sum(
+        one.value
+        for one in samples
+        if one.name == "edl_api_requests_total" and verb in ("", one.labels["verb"])
     )

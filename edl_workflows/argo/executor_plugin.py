@@ -1,0 +1,168 @@
+"""The agent as an ordinary executor plugin: for clusters where Argo's controller keeps making agent pods.
+
+Argo's own agent pod, one a workflow, asks its plugins to execute each task by HTTP. Ours only says which tasks are ours; beside
+it, in the same process, runs the very agent that otherwise serves all workflows, here for the pod's own: it answers in the task
+set, so it can tell time-outs, retries and restarts as ever. The request itself names no node.
+"""
+
+import contextlib
+import hmac
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import yaml
+from fastapi import FastAPI, Header, HTTPException
+from pydantic import BaseModel, ConfigDict, Field
+
+from edl_workflows.argo.task import PLUGIN
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.install.rbac import argo_agent_rules
+from edl_workflows.install.workloads import CONTAINER_SECURITY
+
+NAME = "edl"
+ACCOUNT = f"{NAME}-executor-plugin"
+"""Argo looks for the account, and for its token's Secret, by this name."""
+PORT = 4370
+TOKEN_FILE = Path("/var/run/argo/token")
+"""Argo's agent writes it for each plugin, and sends it with each request."""
+WORKFLOW_VARIABLE = "EDL_ARGO_WORKFLOW"
+WORKFLOW_LABEL = "workflows.argoproj.io/workflow"
+"""On the agent pod: its workflow's name."""
+
+
+class _Template(BaseModel):
+    """What we look at of a template."""
+
+    model_config = ConfigDict(extra="ignore")
+    plugin: dict[str, Any] = Field(default_factory=dict)
+
+
+class ExecuteTemplate(BaseModel):
+    """The body of ``template.execute``."""
+
+    model_config = ConfigDict(extra="ignore")
+    template: _Template
+
+
+def create_app(token: Callable[[], str]) -> FastAPI:
+    """The plugin's HTTP API.
+
+    Args:
+        token: what requests must carry.
+    """
+    app = FastAPI(title="edl executor plugin", openapi_url=None)
+
+    @app.post("/api/v1/template.execute")
+    def execute(body: ExecuteTemplate, authorization: str = Header(default="")) -> dict[str, Any]:
+        """``{"node": {}}``: ours, and nothing to write for now. ``{}``: another plugin's."""
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {token()}".encode()):
+            raise HTTPException(401, f"the request does not carry the token of {TOKEN_FILE}")
+        return {"node": {}} if PLUGIN in body.template.plugin else {}
+
+    return app
+
+
+def read_token() -> str:
+    """The token as Argo's agent wrote it.
+
+    Raises:
+        UnavailableError: it did not.
+    """
+    try:
+        return TOKEN_FILE.read_text().strip()
+    except OSError as error:
+        raise UnavailableError(
+            f"no token at {TOKEN_FILE}: {error.strerror}; is this an agent pod?"
+        ) from error
+
+
+def serve_in_thread(app: FastAPI, port: int) -> uvicorn.Server:
+    """Serve in a daemon thread, on all of the pod's addresses; set ``should_exit`` to end.
+
+    Raises:
+        UnavailableError: the port is taken.
+    """
+    config = uvicorn.Config(app, host="0.0.0.0", port=port, log_config=None, access_log=False)  # noqa: S104
+    server = uvicorn.Server(config)
+
+    def run() -> None:
+        with contextlib.suppress(SystemExit):  # uvicorn's way to say that it can't listen
+            server.run()
+
+    thread = threading.Thread(target=run, name="plugin", daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise UnavailableError(f"can't listen on port {port}; choose another with --port")
+        thread.join(0.01)
+    return server
+
+
+@dataclass(frozen=True)
+class PluginOptions:
+    """An installation of the plugin.
+
+    Attributes:
+        image: with ``edl`` on its path.
+        namespace: the workflows'.
+        command: ``edl`` in the image.
+    """
+
+    image: str
+    namespace: str
+    command: tuple[str, ...] = ("edl",)
+
+
+def manifests(options: PluginOptions) -> Iterator[dict[str, Any]]:
+    """All that the plugin needs in a namespace: its ConfigMap, and an account with its token and its rights."""
+    metadata = {"name": ACCOUNT, "namespace": options.namespace}
+    rbac = "rbac.authorization.k8s.io"
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+    yield {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/service-account-token",
+        "metadata": {
+            **metadata,
+            "name": f"{ACCOUNT}.service-account-token",
+            "annotations": {"kubernetes.io/service-account.name": ACCOUNT},
+        },
+    }
+    yield {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": argo_agent_rules()}
+    yield {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": ACCOUNT},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": options.namespace}],
+    }
+    yield {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**metadata, "labels": {"workflows.argoproj.io/configmap-type": "ExecutorPlugin"}},
+        "data": {
+            "sidecar.automountServiceAccountToken": "true",
+            "sidecar.container": yaml.safe_dump(_container(options), sort_keys=False),
+        },
+    }
+
+
+def _container(options: PluginOptions) -> dict[str, Any]:
+    """The sidecar. Argo refuses one without a port, requests, limits or a security context."""
+    workflow = {"fieldRef": {"fieldPath": f"metadata.labels['{WORKFLOW_LABEL}']"}}
+    return {
+        "name": NAME,
+        "image": options.image,
+        "command": [*options.command, "argo", "plugin-server"],
+        "env": [{"name": WORKFLOW_VARIABLE, "valueFrom": workflow}],
+        "ports": [{"containerPort": PORT}],
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "128Mi"},
+            "limits": {"cpu": "1", "memory": "512Mi"},
+        },
+        "securityContext": {**CONTAINER_SECURITY, "runAsNonRoot": True},
+    }

@@ -1,0 +1,93 @@
+"""The agent in Argo's own agent pods: what its HTTP API answers, and what is installed."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from edl_workflows.argo.agent.run import Agent, AgentOptions
+from edl_workflows.argo.executor_plugin import PluginOptions, create_app, manifests, serve_in_thread
+from edl_workflows.cli import main
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.testing import free_port
+from tests.airflow.support import StandIn, elastic_job, eventually, jobs
+from tests.unit.argo.agent.support import Argo, body
+
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+def asked(plugin: Any) -> dict[str, Any]:
+    """A request as Argo's agent sends it."""
+    metadata = {"name": "w", "namespace": "ns", "uid": "u"}
+    return {"workflow": {"metadata": metadata}, "template": {"name": "t", "inputs": {}, "plugin": plugin}}
+
+
+@pytest.fixture
+def http() -> Iterator[httpx.Client]:
+    """Argo's agent."""
+    port = free_port()
+    server = serve_in_thread(create_app(lambda: "secret"), port)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        yield client
+    server.should_exit = True
+
+
+def test_our_tasks_are_taken_and_others_left(http: httpx.Client) -> None:
+    """No phase is answered: the result is written into the task set. The same request again is answered the same."""
+    for plugin, answer in (({"edl": {}}, {"node": {}}), ({"other": {}}, {}), ({"edl": 3}, {"node": {}})):
+        for _again in range(2):
+            reply = http.post("/api/v1/template.execute", json=asked(plugin), headers=TOKEN)
+            assert (reply.status_code, reply.json()) == (200, answer)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
+def test_a_request_without_the_token_is_refused(http: httpx.Client, headers: dict[str, str]) -> None:
+    """Whoever else is in the pod's network has no business here."""
+    assert http.post("/api/v1/template.execute", json=asked({"edl": {}}), headers=headers).status_code == 401
+
+
+def test_a_request_that_is_none_is_refused(http: httpx.Client) -> None:
+    """With an error that Argo shows, not with a 404, which would switch the plugin off."""
+    assert http.post("/api/v1/template.execute", json=[], headers=TOKEN).status_code == 422
+
+
+def test_a_taken_port_is_said(http: httpx.Client) -> None:
+    """The sidecar must not go on where Argo's agent can't ask it."""
+    with pytest.raises(UnavailableError, match="can't listen on port"):
+        serve_in_thread(create_app(lambda: "secret"), http.base_url.port or 0)
+
+
+def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A ConfigMap with what Argo demands of a sidecar, and an account by the name that Argo looks for."""
+    assert main(["argo", "executor-plugin", "--image", "edl:1", "-n", "ns"]) == 0
+    found = {one["kind"]: one for one in yaml.safe_load_all(capsys.readouterr().out)}
+    assert list(found.values()) == list(manifests(PluginOptions("edl:1", "ns")))
+    assert {one["metadata"]["namespace"] for one in found.values()} == {"ns"}
+    sidecar = yaml.safe_load(found["ConfigMap"]["data"]["sidecar.container"])
+    assert {"ports", "resources", "securityContext"} <= set(sidecar)
+    assert {"requests", "limits"} == set(sidecar["resources"])
+    assert found["Secret"]["metadata"]["name"] == "edl-executor-plugin.service-account-token"
+
+
+def test_a_pod_that_ends_with_its_workflow_cancels_first(
+    cluster: Cluster, argo: Argo, stand_in: StandIn
+) -> None:
+    """SIGTERM comes before the end of the workflow is seen: the agent goes on until it has cancelled."""
+    argo.start("w")
+    argo.add("w", "n1", body("submit", manifest=elastic_job()))
+    options = AgentOptions(namespace=cluster.namespace, workflow="w", drain_seconds=30)
+    stop = threading.Event()
+    thread = threading.Thread(target=Agent(cluster, options).run, args=(stop,), daemon=True)
+    thread.start()
+    eventually(lambda: "mnist" in jobs(cluster), "the job")
+    stop.set()
+    thread.join(0.5)
+    assert thread.is_alive()
+    argo.complete("w")
+    thread.join(20)
+    assert not thread.is_alive()
+    assert jobs(cluster) == {}

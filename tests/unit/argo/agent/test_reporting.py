@@ -1,0 +1,106 @@
+"""What guards a step that Argo has ended against a late result, and a job whose step is alive against a late cancellation."""
+
+import pytest
+
+from edl_workflows.argo.agent.orphans import Begun, Verdict, begun, judge
+from edl_workflows.argo.agent.reporting import report
+from edl_workflows.argo.agent.results import Result
+from edl_workflows.argo.agent.tasks import TaskKey, WorkflowKey
+from edl_workflows.argo.api import WORKFLOW_TASK_SETS
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import Scope
+from edl_workflows.stages.goals import ExistsGoal, Handle
+from edl_workflows.stages.identity import Identity
+from tests.airflow.support import elastic_job
+from tests.unit.argo.agent.support import Argo, body, running
+
+DONE = Result("Succeeded", "done")
+
+
+@pytest.fixture
+def key(cluster: Cluster, argo: Argo) -> TaskKey:
+    """A task of a workflow."""
+    uid = argo.start("w")
+    argo.add("w", "n1", body("collect", name="mnist"))
+    return TaskKey(WorkflowKey(cluster.namespace, "w", uid), "n1")
+
+
+def stale(cluster: Cluster) -> Informer:
+    """A watch that has seen the task sets as they are now, and sees nothing more."""
+    seen = Informer(ClusterSource.of(cluster), Scope(WORKFLOW_TASK_SETS, cluster.namespace))
+    seen.put(client.get(cluster, WORKFLOW_TASK_SETS, "w"))
+    return seen
+
+
+def test_a_result_is_written_past_changes_that_leave_the_task(
+    cluster: Cluster, argo: Argo, key: TaskKey
+) -> None:
+    """Another task came meanwhile: the write is refused, the task set read again, and the result written."""
+    seen = stale(cluster)
+    argo.add("w", "n2", body("collect", name="mnist"))
+    assert report(cluster, seen, key, DONE)
+    assert argo.result("w", "n1") == {"phase": "Succeeded", "message": "done"}
+
+
+@pytest.mark.parametrize("how", ["vanish", "complete", "delete"])
+def test_a_late_result_is_not_written(cluster: Cluster, argo: Argo, key: TaskKey, how: str) -> None:
+    """The task is gone, and the agent's watch has not seen it."""
+    seen = stale(cluster)
+    match how:
+        case "vanish":
+            argo.vanish("w", "n1")
+        case "complete":
+            argo.complete("w")
+        case "delete":
+            argo.delete("w")
+    assert not report(cluster, seen, key, DONE)
+    assert how == "delete" or argo.result("w", "n1") is None
+
+
+def test_an_answered_task_is_left_alone(cluster: Cluster, argo: Argo, key: TaskKey) -> None:
+    """Also by an agent that does not remember: the controller has not taken the answer yet."""
+    assert report(cluster, stale(cluster), key, DONE)
+    before = argo.task_set("w")["metadata"]["resourceVersion"]
+    argo.start("other")
+    argo.add("other", "n1", {"stage": "fly"})
+    with running(cluster):
+        while argo.result("other", "n1") is None:
+            pass
+    assert argo.task_set("w")["metadata"]["resourceVersion"] == before
+
+
+def test_a_step_is_judged_by_what_the_server_says_now(cluster: Cluster, argo: Argo, key: TaskKey) -> None:
+    """Alive while its task stands; left while it is in Error and its workflow goes on; else an orphan."""
+    handle = Handle(kind="ElasticJob", namespace=cluster.namespace, name="mnist", goal=ExistsGoal())
+    found = Begun(key, handle, "delete")
+    assert judge(cluster, found) is Verdict.ALIVE
+    argo.fail("w", "n1", "Error")
+    assert judge(cluster, found) is Verdict.LEFT
+    argo.end_node("w", "n1", "Failed")
+    assert judge(cluster, found) is Verdict.ORPHANED
+    argo.end_node("w", "n1", "Error")
+    argo.complete("w")
+    assert judge(cluster, found) is Verdict.ORPHANED
+    other = Begun(TaskKey(key.workflow._replace(uid="earlier"), "n1"), handle, "delete")
+    assert judge(cluster, other) is Verdict.ORPHANED
+
+
+def test_only_objects_of_steps_that_a_cancellation_ends_are_found(cluster: Cluster) -> None:
+    """By their marks: not those of other engines, of steps that keep them, or with marks that are none."""
+    owner = "argo/ns/w/uid/w[0].train"
+    marks = {
+        "ours": Identity(owner, "n1@t", on_cancel="suspend"),
+        "kept": Identity(owner, "n1@t", on_cancel="keep"),
+        "unmarked": Identity(owner, "n1@t"),
+        "broken": Identity("argo/ns", "n1@t", on_cancel="delete"),
+        "foreign": Identity("airflow/dag/run/task/-1", on_cancel="delete"),
+    }
+    for name, identity in marks.items():
+        manifest = elastic_job(name)
+        manifest["metadata"]["annotations"] = identity.annotations
+        client.create(cluster, manifest)
+    (found,) = begun(cluster, cluster.namespace, lambda _key: True)
+    assert (found.handle.name, found.action) == ("ours", "suspend")
+    assert found.key == TaskKey(WorkflowKey("ns", "w", "uid"), "n1")

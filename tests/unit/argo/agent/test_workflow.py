@@ -1,0 +1,107 @@
+"""What is read from Workflow objects: who a step is, and when the workflow's time is up."""
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from edl_workflows.argo.agent.results import MAX_MESSAGE, Result, of_error
+from edl_workflows.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey
+from edl_workflows.argo.agent.workflow import deadline_of, step_of, task_of_marks
+from edl_workflows.exceptions import ForbiddenError, JobFailedError
+
+KEY = TaskKey(WorkflowKey("ns", "w", "uid"), "w-1")
+TASK = OpenTask(KEY, {}, reported=False, version=5)
+
+
+def workflow(version: int = 9, /, **status: Any) -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": str(version)}, "spec": {}, "status": status}
+
+
+def node(name: str, phase: str = "Pending", started: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
+    return {"w-1": {"name": name, "phase": phase, "startedAt": started}}
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("w[0].train", "w[0].train"),
+        ("w[0].train(1)", "w[0].train"),
+        ("w(2)[0].train(1)", "w[0].train"),
+        ("w[0].train(0:a)", "w[0].train(0:a)"),
+        ("w[0].train(0:a)(3)", "w[0].train(0:a)"),
+    ],
+)
+def test_attempts_of_a_step_have_one_owner_and_items_of_a_loop_their_own(name: str, path: str) -> None:
+    """The numbers of retries, of the step or of what it stands in, are no part of who a step is."""
+    step = step_of(workflow(nodes=node(name)), TASK)
+    assert step is not None
+    identity = step.identity("suspend")
+    assert identity.owner == f"argo/ns/w/uid/{path}"
+    assert identity.attempt == "w-1@2026-01-01T00:00:00Z"
+    assert (identity.rerun, identity.on_cancel) == (True, "suspend")
+    assert task_of_marks(identity.owner, identity.attempt) == KEY
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Error", "Skipped", "Omitted"])
+def test_a_step_that_has_ended_is_not_waited_for(phase: str) -> None:
+    """Nor one that is not there yet."""
+    assert step_of(workflow(nodes=node("w.a", phase)), TASK) is None
+    assert step_of(workflow(nodes={}), TASK) is None
+    assert step_of(workflow(), TASK) is None
+
+
+def test_nodes_may_be_compressed() -> None:
+    """As the controller does with those of a large workflow, by gzip unless it is told otherwise."""
+    packed = base64.b64encode(gzip.compress(json.dumps(node("w.a(0)")).encode())).decode()
+    step = step_of(workflow(compressedNodes=packed), TASK)
+    assert step is not None
+    assert step.path == "w.a"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({"offloadNodeStatusVersion": "fnv:1"}, id="in a database"),
+        pytest.param({"compressedNodes": base64.b64encode(b"\x28\xb5\x2f\xfd..").decode()}, id="by zstd"),
+        pytest.param({"compressedNodes": "?"}, id="no base64"),
+        pytest.param({"compressedNodes": base64.b64encode(gzip.compress(b"[]")).decode()}, id="no map"),
+    ],
+)
+def test_where_nodes_cannot_be_read_the_node_id_names_the_step(status: dict[str, Any]) -> None:
+    """The workflow's own start tells attempts apart; and it must be newer than the task set with the task."""
+    started = {"startedAt": "2026-01-03T00:00:00Z"}
+    step = step_of(workflow(**status, **started), TASK)
+    assert step is not None
+    assert (step.path, step.started) == ("w-1", "2026-01-03T00:00:00Z")
+    assert step_of(workflow(4, **status, **started), TASK) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "deadline"),
+    [
+        ({"activeDeadlineSeconds": 60}, {}, 60.0),
+        ({"activeDeadlineSeconds": 60}, {"finishedAt": "1970-01-01T00:00:30Z"}, None),
+        ({}, {}, None),
+        ({}, {"storedWorkflowTemplateSpec": {"activeDeadlineSeconds": 5}}, 5.0),
+        ({"activeDeadlineSeconds": 0}, {}, 0.0),
+    ],
+)
+def test_deadline(spec: dict[str, Any], status: dict[str, Any], deadline: float | None) -> None:
+    """From the workflow's start; a template's value is what the controller stored."""
+    found = {"spec": spec, "status": {"startedAt": "1970-01-01T00:00:00Z", **status}}
+    assert deadline_of(found) == deadline
+    assert deadline_of({"spec": spec}) is None
+
+
+def test_what_is_to_blame_is_told_apart() -> None:
+    """Failed is the step's, Error the infrastructure's or ours: Argo's retry policies look at that."""
+    assert of_error(JobFailedError("j")).phase == "Failed"
+    assert of_error(ForbiddenError("f")).phase == "Error"
+    assert of_error(KeyError("k")).to_node() == {
+        "phase": "Error",
+        "message": "the agent failed, its log tells more: KeyError: 'k'",
+    }
+    assert len(Result("Failed", "x" * 10**6).to_node()["message"]) == MAX_MESSAGE
