@@ -1,0 +1,115 @@
+"""A TFJob in its other version, and as an ElasticJob. Pure; what can't be carried over is said, never dropped silently."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.jobs import api, names
+from edl_workflows.jobs.tf_job.model import Policies, TFJob
+from edl_workflows.jobs.tf_job.types import ReplicaType, container_of, replica_type
+
+V1, V1ALPHA2 = "kubeflow.org/v1", "kubeflow.org/v1alpha2"
+_ROLES = {
+    ReplicaType.CHIEF: "chief",
+    ReplicaType.MASTER: "chief",
+    ReplicaType.PS: "ps",
+    ReplicaType.WORKER: "worker",
+    ReplicaType.EVALUATOR: "evaluator",
+}
+AGENT = ("edl", "agent", "run", "--")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A manifest, and what it does not say any more.
+
+    Attributes:
+        manifest: of the new kind or version, without status and without what a server had filled in.
+        notes: what was lost or has to be done by hand, each with its field path.
+    """
+
+    manifest: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def to_v1(job: TFJob) -> Converted:
+    """The job as ``kubeflow.org/v1``: policies in ``runPolicy``, types in v1's spelling."""
+    spec = job.spec.to_dict()
+    for name in _policy_fields():
+        spec.pop(name, None)
+    run_policy = spec.pop("runPolicy", {}) | job.spec.policies.to_dict()
+    spec["tfReplicaSpecs"] = _by_type(spec)
+    return Converted(_manifest(V1, job, spec | ({"runPolicy": run_policy} if run_policy else {})))
+
+
+def to_v1alpha2(job: TFJob) -> Converted:
+    """The job as ``kubeflow.org/v1alpha2``: flat policies. What came later than that version has no place there."""
+    spec = job.spec.to_dict()
+    run_policy = spec.pop("runPolicy", {})
+    newer = {f"runPolicy.{name}": run_policy.get(name) for name in ("suspend", "managedBy")}
+    newer |= {name: spec.pop(name, None) for name in ("successPolicy", "enableDynamicWorker")}
+    notes = [f"spec.{path}: v1alpha2 has no such field" for path, value in newer.items() if value]
+    spec["tfReplicaSpecs"] = _by_type(spec)
+    return Converted(_manifest(V1ALPHA2, job, spec | job.spec.policies.to_dict()), tuple(notes))
+
+
+def to_elastic_job(job: TFJob) -> Converted:
+    """The job as an ElasticJob: replicas as roles, each container's command under the agent."""
+    notes: list[str] = []
+    roles = {}
+    policies = job.spec.policies
+    for kind, replica in job.spec.replicas.items():
+        template = copy.deepcopy(replica.template)
+        _under_agent(kind, container_of(template), notes)
+        roles[_ROLES[kind]] = {"replicas": replica.replicas, "template": template}
+        if policies.scheduling_policy is not None:
+            roles[_ROLES[kind]]["BatchScheduler"] = "volcano"
+    if ReplicaType.CHIEF not in job.spec.replicas and ReplicaType.MASTER not in job.spec.replicas:
+        notes.append("spec.replicaSpecs.worker: worker 0 is the chief, as in a TFJob without one")
+    notes += [f"spec.{path}: an ElasticJob has no such setting" for path in _without_a_place(job)]
+    strategy = "ParameterServerStrategy" if ReplicaType.PS in job.spec.replicas else "AllreduceStrategy"
+    spec: dict[str, Any] = {"distributionStrategy": strategy, "optimizeMode": "manual", "replicaSpecs": roles}
+    if job.spec.run_policy.suspend:
+        spec["suspend"] = True
+    notes.append(
+        "spec.replicaSpecs: the program gets its data and its cluster from the agent; see how-to/write-a-training-program"
+    )
+    return Converted(_manifest(names.API_VERSION, job, spec, api.ELASTIC_JOBS.kind), tuple(notes))
+
+
+def _under_agent(kind: ReplicaType, container: dict[str, Any], notes: list[str]) -> None:
+    command = list(container.get("command") or ())
+    if not command:
+        message = f"the image's own command is not known here; write `command: [{', '.join(AGENT)}, …]`"
+        notes.append(f"spec.replicaSpecs.{_ROLES[kind]}.template: {message}")
+        return
+    container["command"] = [*AGENT, *command]
+
+
+def _without_a_place(job: TFJob) -> list[str]:
+    policies = job.spec.policies
+    named = {
+        "runPolicy.cleanPodPolicy": policies.clean_pod_policy in ("All", "None"),
+        "runPolicy.ttlSecondsAfterFinished": policies.ttl_seconds_after_finished is not None,
+        "runPolicy.activeDeadlineSeconds": policies.active_deadline_seconds is not None,
+        "runPolicy.backoffLimit": policies.backoff_limit is not None,
+        "successPolicy": job.spec.success_policy != "",
+    }
+    return [path for path, lost in named.items() if lost]
+
+
+def _policy_fields() -> list[str]:
+    return [field.alias or name for name, field in Policies.model_fields.items()]
+
+
+def _by_type(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(replica_type(key)): value for key, value in spec["tfReplicaSpecs"].items()}
+
+
+def _manifest(
+    api_version: str, job: TFJob, spec: Mapping[str, Any], kind: str = api.TF_JOBS.kind
+) -> dict[str, Any]:
+    kept = ("name", "generateName", "namespace", "labels", "annotations")
+    metadata = {key: value for key, value in job.metadata.to_dict().items() if key in kept and value}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
