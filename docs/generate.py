@@ -34,6 +34,8 @@ from edl_workflows.jobs.elastic_job.model import Phase as JobPhase
 from edl_workflows.jobs.objects import Metadata
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.tf_job.model import Phase as TFJobPhase
+from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.operators.base import StageOperator, StageTask
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -138,7 +140,9 @@ def inner_models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def fields(model: type[BaseModel]) -> str:
     """The table of a model's fields."""
-    about = described(model.__doc__)
+    about: dict[str, str] = {}
+    for base in reversed(model.__mro__):  # a field is described where it is declared
+        about |= described(base.__doc__)
     rows = (
         (f"`{field.alias or name}`", type_name(field.annotation), default(field), about.get(name, ""))
         for name, field in model.model_fields.items()
@@ -348,6 +352,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "elasticjob.md": lambda: kind_page(ElasticJob, "ElasticJob", JobPhase),
     "errors.md": errors_page,
     "scaleplan.md": lambda: kind_page(ScalePlan, "ScalePlan", PlanPhase),
+    "tfjob.md": lambda: kind_page(TFJob, "TFJob", TFJobPhase),
 }
 
 
