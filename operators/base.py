@@ -176,7 +176,9 @@ class StageTask(BaseOperator):
 
         ti = context["ti"]
         index = -1 if ti.map_index is None else ti.map_index
-        owner = f"airflow/{ti.dag_id}/{ti.run_id}/{ti.task_id}/{index}"
+        installation = self.hook.installation
+        engine = f"airflow@{installation}" if installation else "airflow"
+        owner = f"{engine}/{ti.dag_id}/{ti.run_id}/{ti.task_id}/{index}"
         return Identity(owner=owner, attempt=str(ti.try_number))
 
 

@@ -39,7 +39,8 @@ class ElasticJobHook(KubernetesHook):
     """Reaches the cluster that a connection of type ``kubernetes`` names.
 
     Beside the provider's fields the connection's extra may hold ``edl_dashboard_url``: a template such as
-    ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task.
+    ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task; and ``edl_installation``: a name of this
+    Airflow, where several with DAGs of equal names work in one namespace.
 
     Args:
         settings: which connection.
@@ -107,6 +108,12 @@ class ElasticJobHook(KubernetesHook):
         """The cluster for a shared watch, connected anew whenever the watch has to."""
         self.load()
         return ClusterSource(self._key(), self.cluster)
+
+    @property
+    def installation(self) -> str:
+        """The name that this Airflow has among others in the cluster; "" unless the connection gives it one."""
+        self.load()
+        return str(self.conn_extras.get("edl_installation") or "")
 
     def link(self, kind: str, namespace: str, name: str) -> str:
         """Where a user sees the object: the connection's dashboard, else the command that shows it."""

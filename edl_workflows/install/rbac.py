@@ -71,7 +71,7 @@ def argo_agent_rules() -> list[Manifest]:
     """All that stages do, the steps to do it for, and the workflows whose deadline has passed."""
     return [
         *pipeline_rules(),
-        rule(_ARGO, "workflowtasksets", *_READ),
+        rule(_ARGO, "workflowtasksets", "list", "watch"),
         rule(_ARGO, "workflowtasksets/status", "patch"),
         rule(_ARGO, "workflows", "get", "patch"),
     ]

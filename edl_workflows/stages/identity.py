@@ -27,7 +27,8 @@ class Identity:
     """The task that runs a stage.
 
     Attributes:
-        owner: the task instance, as ``airflow/<dag>/<run>/<task>/<map index>``; equal for all its attempts.
+        owner: the task instance, as ``airflow/<dag>/<run>/<task>/<map index>``; equal for all its attempts. Where several
+            Airflow installations share a namespace, ``airflow@<installation>/…``.
         attempt: which attempt this is.
         known: name of the object that an earlier attempt made, if that is known; it wins over a name made anew.
         rerun: an earlier attempt came to its end and delivered its result, so that a finished object is history, to be

@@ -1,9 +1,15 @@
 """The linter against the real thing: Argo's own examples, and an API server that is asked to be strict."""
 
+import contextlib
+import json
+import os
 import re
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +17,7 @@ import yaml
 from edl_workflows.argo.lint import check_texts, crds, schema
 from edl_workflows.argo.lint.cel import RULES as CEL_RULES
 from edl_workflows.argo.lint.documents import DUPLICATE_KEY
+from edl_workflows.argo.lint.server_yaml import Loader
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.kube import transport
 from edl_workflows.kube.connect import Cluster
@@ -18,10 +25,16 @@ from tests.argo.lint.cases import Case
 from tests.argo.lint.rule_cases import CASES
 from tests.cluster.bed.build import ARGO_SOURCES
 
+Validate = Callable[[Sequence[str]], list[str]]
+
 STRUCTURAL = {rule.name for rule in (*schema.RULES, *CEL_RULES, DUPLICATE_KEY)} - {"quoted-number"}
 """What an API server checks. A resource template's manifest is a text to it."""
 BEYOND = {"depends-and-dependencies-mixed", "depends-and-continue-on", "missing-field-name"}
 """Cases of those rules that the definitions let pass and Argo's controller refuses."""
+
+
+ABOVE_SPEC = {"no-name", "object-name", "unreadable", "unknown-kind"}
+"""What the API server checks of any object."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,7 @@ def texts() -> list[tuple[str, str]]:
 def documents(source: str, text: str) -> Iterator[Example]:
     """The documents of a file that are Argo's."""
     for part in re.split(r"(?m)^---.*$", text):
-        value = yaml.safe_load(part)
+        value = yaml.load(part, Loader)
         if isinstance(value, dict) and value.get("kind") in schema.load().kinds:
             yield Example(source, part, value["kind"])
 
@@ -75,6 +88,80 @@ def refusal(cluster: Cluster, namespace: str, example: Example) -> str:
     except InvalidError as error:
         return str(error)
     return ""
+
+
+@pytest.fixture(scope="module")
+def validate(tmp_path_factory: pytest.TempPathFactory) -> Validate:
+    """Argo's own validation, built from the bed's copy of its module."""
+    argo = ARGO_SOURCES.parent
+    if not shutil.which("go") or not (argo / "go.mod").exists():
+        pytest.skip("Go and the test bed's sources of Argo are needed: build the test bed first")
+    folder = tmp_path_factory.mktemp("validator")
+    (folder / "go.mod").write_text((argo / "go.mod").read_text().replace("=> ./src", f"=> {ARGO_SOURCES}"))
+    shutil.copy(argo / "go.sum", folder)
+    shutil.copy(Path(__file__).parent / "validator" / "main.go", folder)
+    # As the bed builds Argo's controller, so that what both are made of is compiled once.
+    build = ["go", "build", "-mod=mod", "-trimpath", "-ldflags", "-s -w ", "-o", "validator", "."]
+    settings = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
+    subprocess.run(build, cwd=folder, env=os.environ | settings, check=True)
+
+    def run(texts: Sequence[str]) -> list[str]:
+        given = json.dumps(texts)
+        said = subprocess.run([folder / "validator"], input=given, capture_output=True, text=True, check=True)
+        return list(json.loads(said.stdout))
+
+    return run
+
+
+def corpus() -> Iterator[Example]:
+    """Some thousand documents: Argo's examples, its documentation's, and what its tests call good and bad."""
+    for folder, pattern, block in (
+        ("examples", "*.yaml", r"(.*)"),
+        ("test/e2e", "*.yaml", r"(.*)"),
+        ("docs", "*.md", r"```yaml\n(.*?)```"),
+        ("workflow", "*_test.go", r"`([^`]*)`"),
+    ):
+        for path in sorted((ARGO_SOURCES / folder).rglob(pattern)):
+            for number, text in enumerate(re.findall(block, path.read_text(), re.DOTALL)):
+                with contextlib.suppress(yaml.YAMLError):
+                    yield from documents(f"{path.relative_to(ARGO_SOURCES)}#{number}", text)
+
+
+@pytest.mark.timeout(600)
+def test_the_linter_agrees_with_argos_own_validation(validate: Validate) -> None:
+    """Beyond structure the linter blames nothing that Argo's validation lets pass, but for what Argo doesn't look at; and it
+    finds nearly all that Argo finds."""
+    examples = list(corpus())
+    wrong, silent, refused = {}, [], 0
+    for example, message in zip(examples, validate([one.text for one in examples]), strict=True):
+        if "not given" in message or "is not validated" in message:
+            continue
+        found = [one for one in check_texts([(example.source, example.text)]) if one.is_error]
+        names = {one.rule.name for one in found} - STRUCTURAL - ABOVE_SPEC
+        if not message and names:
+            wrong[example.source] = names
+        refused += bool(message)
+        if message and not found:
+            silent.append(f"{example.source}: {message}")
+
+    assert len(examples) > 900
+    # Hooks that hang, and a manifest's text: Argo sees them when it is too late.
+    assert set().union(*wrong.values()) <= {"step-exit-hook", "manifest-schema"}, wrong
+    assert len(wrong) <= 10, wrong
+    assert len(silent) < refused / 5, silent
+
+
+@pytest.mark.timeout(600)
+def test_argos_own_validation_takes_the_good_twins(validate: Validate) -> None:
+    """What the linter calls good is good."""
+    good = [one for case in CASES for one in documents(case.id, case.good)]
+    messages = dict(zip((one.source for one in good), validate([one.text for one in good]), strict=True))
+    refused = {
+        source: message for source, message in messages.items() if message and "not given" not in message
+    }
+
+    # Its labels and annotations are known only when a workflow runs; Argo's validation looks at those in the file.
+    assert refused.keys() <= {"unresolved-placeholder-nested"}, refused
 
 
 def test_no_example_of_argos_is_a_false_alarm(

@@ -300,7 +300,7 @@ def test_stages_by_reference(way: Waiting, here: Argo) -> None:
     assert node["phase"] in ("Running", "Pending")
     job.say("Suspended")
     until(lambda: not job.get()["spec"]["suspend"], 60, "resumed by the step")
-    job.say("Running", progress={"step": 4, "records": 1})
+    job.say("Running", progress={"step": 4, "records": 1}, replicaStatuses={"worker": {"ready": 1}})
     run.await_node("resume", "Succeeded")
     job.say("Running", progress={"step": 5, "records": 1})
     run.wait()
@@ -349,8 +349,10 @@ def _server(here: Argo, job: str) -> None:
     client.create(here.cluster, pod)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("minimum", "promoted"), [("0.9", "Succeeded"), ("0.95", "Skipped")])
+@pytest.mark.parametrize(
+    ("way", "minimum", "promoted"),
+    [("resource", "0.9", "Succeeded"), ("plugin", "0.9", "Succeeded"), ("plugin", "0.95", "Skipped")],
+)
 def test_retrain_promotes_what_passes_the_gate(
     way: Waiting, minimum: str, promoted: str, here: Argo, bed: Bed
 ) -> None:
@@ -375,8 +377,9 @@ def test_retrain_promotes_what_passes_the_gate(
         assert node["outputs"]["exitCode"] == "0"
 
 
-@pytest.mark.parametrize("kind", ["mutexes", "semaphores"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("kind", "way"), [("mutexes", "resource"), ("mutexes", "plugin"), ("semaphores", "plugin")]
+)
 def test_locks_hold_while_a_step_waits(kind: str, way: Waiting, here: Argo) -> None:
     """Two workflows of one lock: the second's job is made only when the first's has ended."""
     lock = f"{kind}-{way}"

@@ -3,9 +3,11 @@
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from edl_workflows.argo.api import WORKFLOWS
 from edl_workflows.exceptions import ForbiddenError, InvalidError, StageTimeoutError
 from edl_workflows.install import rbac
 from edl_workflows.install.manifests import installation
@@ -28,7 +30,7 @@ from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
-from tests.cluster.installed import Installed, apply, installed, job, make_namespace
+from tests.cluster.installed import Installed, apply, from_host, installed, job, make_namespace
 from tests.e2e.submitted import SubmittedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -38,7 +40,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 def here(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster) -> Iterator[Installed]:
     """One installation for all tests here."""
     failed = request.session.testsfailed
-    with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}") as running:
+    with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}", bed.image, from_host(bed)) as running:
         running.wait_ready()
         yield running
         if request.session.testsfailed > failed:
@@ -262,6 +264,34 @@ def test_a_pipelines_account_touches_jobs_and_plans_only(here: Installed, pipeli
         client.get(pipeline, resources.SECRETS, "any")
     with pytest.raises(ForbiddenError):
         client.patch_status(pipeline, resources.ELASTIC_JOBS, "any", {"phase": "Succeeded"})
+
+
+def test_argos_agent_serves_with_its_own_rights(here: Installed) -> None:
+    """A workflow's plugin step is answered by the installed agent; another whose deadline passes is ended by Argo, and the
+    job that it began is deleted."""
+    _workflow(here.cluster, "short", job(here.bed, "short", "pass"))
+    _workflow(here.cluster, "late", job(here.bed, "late"), activeDeadlineSeconds=20)
+
+    for name, phase in (("short", "Succeeded"), ("late", "Failed")):
+        until(lambda name=name, phase=phase: _phase(here.cluster, name) == phase, f"{name} is {phase}", 120)  # type: ignore[misc]
+    until(lambda: client.find(here.cluster, resources.ELASTIC_JOBS, "late") is None, "its job is deleted")
+
+
+def _workflow(cluster: Cluster, name: str, manifest: Object, **spec: Any) -> None:
+    """Run a workflow of one step that submits a job and waits for its end."""
+    step = {"stage": "submit", "onCancel": "delete", "request": {"manifest": manifest}}
+    templates = [{"name": "main", "timeout": "10m", "plugin": {"edl": step}}]
+    workflow = {
+        "apiVersion": WORKFLOWS.api_version,
+        "kind": WORKFLOWS.kind,
+        "metadata": {"name": name},
+        "spec": {"entrypoint": "main", "templates": templates, **spec},
+    }
+    client.create(cluster, workflow, resource=WORKFLOWS)
+
+
+def _phase(cluster: Cluster, workflow: str) -> str:
+    return str(client.get(cluster, WORKFLOWS, workflow).get("status", {}).get("phase", ""))
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,15 @@ from edl_workflows.argo.api import INSTANCE_LABEL, WORKFLOW_TASK_SETS
 from edl_workflows.controller.health import HealthServer
 from edl_workflows.controller.leader import Election, Elector, LeadershipLostError
 from edl_workflows.exceptions import EdlError, NotFoundError
+from edl_workflows.install.rbac import ARGO_AGENT
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import ALL_NAMESPACES, Scope
 
 log = structlog.get_logger(__name__)
 
-LEASE = "edl-argo-agent"
+LEASE = ARGO_AGENT
+"""The one that the agent's role allows."""
 COMPLAIN_EVERY = 20
 """A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
 

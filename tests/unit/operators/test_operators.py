@@ -1,9 +1,11 @@
 """Operators and sensors as DAG authors and Airflow's parser see them."""
 
 import inspect
+import json
 import subprocess
 import sys
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from edl_workflows.operators import elastic_job, scale_plan
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.job import read_manifest
 from edl_workflows.sensors import elastic_job as sensors
+from edl_workflows.stages.identity import Identity
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
 
@@ -147,3 +150,24 @@ def test_errors_are_of_both_trees(error: exceptions.EdlError, retried: bool) -> 
     assert str(told) == str(error)
     assert isinstance(told, AirflowFailException) is not retried
     assert isinstance(told, exceptions.EdlError)
+
+
+@pytest.mark.parametrize(
+    ("extra", "owner"),
+    [({}, "airflow/dag/run/task/-1"), ({"edl_installation": "team-a"}, "airflow@team-a/dag/run/task/-1")],
+)
+def test_a_task_is_known_by_its_run_and_its_installation(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], owner: str
+) -> None:
+    """Two Airflows with DAGs of equal names in one namespace keep apart where their connections give them names: other
+    owner, other names of what they make."""
+    text = json.dumps({"conn_type": "kubernetes", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
+    ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=None, try_number=2)
+    context: Any = {"ti": ti, "task_state_store": SimpleNamespace(get=lambda _key: None)}
+    operator = SubmitElasticJobOperator(task_id="task", manifest={})
+
+    identity = operator.identity(context)
+
+    assert (identity.owner, identity.attempt) == (owner, "2")
+    assert identity.name("job") == Identity(owner=owner).name("job")

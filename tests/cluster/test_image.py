@@ -1,0 +1,122 @@
+"""The image that `Containerfile` makes: what is in it, and that a controller, a master and an agent run from it."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_workflows.install import rbac
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube.connect import Cluster
+from tests.cluster import image as images
+from tests.cluster.bed.bed import Bed
+from tests.cluster.bed.components import PLAIN_RUNTIME
+from tests.cluster.image import Image
+from tests.cluster.installed import from_image, image_job, installed
+from tests.e2e.submitted import SubmittedJob
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETTINGS = {
+    "etc/apt/sources.list",
+    "etc/hostname",
+    "etc/hosts",
+    "etc/pip.conf",
+    "etc/resolv.conf",
+    "root/.config/pip/pip.conf",
+}
+"""What says where a machine stands; empty files are where a container's own are mounted."""
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    """Built, or found in the cache."""
+    return images.build()
+
+
+def layers(image: Image) -> Iterator[tarfile.TarFile]:
+    """The image's file system, lowest layer first."""
+    with tarfile.open(image.archive) as archive:
+        manifest = json.load(_member(archive, "manifest.json"))
+        for name in manifest[0]["Layers"]:
+            with tarfile.open(fileobj=_member(archive, name)) as layer:
+                yield layer
+
+
+def _member(archive: tarfile.TarFile, name: str) -> Any:
+    found = archive.extractfile(name)
+    assert found is not None, name
+    return found
+
+
+def test_it_runs_as_nobody_in_particular(image: Image) -> None:
+    """The user is a number other than root's, which `runAsNonRoot` can check, and there is no pip to install with."""
+    with tarfile.open(image.archive) as archive:
+        manifest = json.load(_member(archive, "manifest.json"))
+        config = json.load(_member(archive, manifest[0]["Config"]))["config"]
+
+    assert config["User"] == "65532:65532"
+    assert config["Entrypoint"] == ["edl"]
+    names = {name for layer in layers(image) for name in layer.getnames()}
+    assert "opt/edl/bin/edl" in names
+    assert not {name for name in names if re.match(r"opt/edl/bin/pip|wheels/|source/", name)}
+
+
+def test_nothing_of_this_machine_is_in_it(image: Image) -> None:
+    """No file of the image says what this machine is called or where it gets packages from."""
+    own = {socket.gethostname(), *_package_hosts()} - {"localhost", "vm"}
+    pattern = re.compile(b"|".join(re.escape(word.encode()) for word in own) or rb"(?!)")
+    settings, mentions = [], []
+    for layer in layers(image):
+        for member in layer:
+            content = layer.extractfile(member) if member.isfile() else None
+            data = content.read() if content is not None else b""
+            if data and member.name.removeprefix("./") in SETTINGS:
+                settings.append(member.name)
+            if pattern.search(data):
+                mentions.append(member.name)
+
+    assert settings == []
+    assert mentions == []
+
+
+def _package_hosts() -> set[str]:
+    """Hosts of this machine's own package indexes and mirrors; the public ones may be named anywhere."""
+    pip = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    apt = [path.read_text() for path in Path("/etc/apt").glob("**/*") if path.suffix in (".list", ".sources")]
+    hosts = re.findall(r"https?://(?:[^/@\s]*@)?([^/:\s']+)", "\n".join([pip.stdout, *apt]))
+    return {host for host in hosts if not host.endswith(("debian.org", "pypi.org"))}
+
+
+def test_controller_master_and_agent_run_from_it(bed: Bed, cluster: Cluster, image: Image) -> None:
+    """In containers with nothing but the image, both replicas of the controller become ready, and a job whose master and
+    worker are made of the image, too, succeeds. Nothing is overridden but where the image comes from."""
+    load(bed, image)
+    with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}", image.name, from_image) as here:
+        try:
+            here.wait_ready()
+            pipeline = here.account("pipeline", rbac.PIPELINE)
+            submitted = SubmittedJob.submit(pipeline, image_job(image.name, "ends"))
+            submitted.wait_phase(JobPhase.SUCCEEDED, seconds=120)
+        except BaseException:
+            print(here.explain())
+            raise
+
+
+def load(bed: Bed, image: Image) -> None:
+    """Import it into the node, and name the runtime that runs it."""
+    assert bed.folder is not None
+    ctr = ["ctr", "--address", str(bed.folder / "containerd.sock"), "--namespace", "k8s.io"]
+    bed.run_on_node(*ctr, "images", "import", str(image.archive))
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": PLAIN_RUNTIME}
+    bed.kubectl("apply", "-f", "-", stdin=json.dumps(runtime | {"metadata": {"name": PLAIN_RUNTIME}}))
