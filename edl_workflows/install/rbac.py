@@ -11,7 +11,6 @@ from typing import Any
 from edl_workflows.install.options import InstallOptions, Part
 from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.elastic_job import children
-from edl_workflows.jobs.elastic_job.model import PLURAL as ELASTIC_JOBS
 from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 
 Manifest = dict[str, Any]
@@ -33,11 +32,17 @@ def rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
     return found | {"resourceNames": [name]} if name else found
 
 
+def _jobs(*verbs: str) -> list[Manifest]:
+    """The same rights on the jobs of every kind."""
+    apis = (kind.source.api for kind in kinds.KINDS if kind.view is not None)
+    return [rule(api.group, api.plural, *verbs) for api in apis]
+
+
 def controller_rules() -> list[Manifest]:
     """In every namespace with jobs: its own work, what the masters get from it, and events."""
     own = [
         rule(source.api.group, "/".join(filter(None, (source.api.plural, subresource))), *verbs)
-        for source in kinds.sources()
+        for source in kinds.touched()
         for subresource, verbs in source.rights
     ]
     # get: an event that an earlier process told already is counted up.
@@ -48,7 +53,7 @@ def controller_rules() -> list[Manifest]:
 def pipeline_rules() -> list[Manifest]:
     """What stages do with jobs. The pods are listed to find which parameter server holds a rank."""
     return [
-        rule(names.GROUP, ELASTIC_JOBS, *_READ, "create", "patch", "delete"),
+        *_jobs(*_READ, "create", "patch", "delete"),
         rule(names.GROUP, SCALE_PLANS, *_READ, "create", "patch", "delete"),
         rule("", "pods", "list"),
     ]
@@ -56,13 +61,13 @@ def pipeline_rules() -> list[Manifest]:
 
 def viewer_rules() -> list[Manifest]:
     """To look at jobs and to wait for them."""
-    return [rule(names.GROUP, ELASTIC_JOBS, *_READ), rule(names.GROUP, SCALE_PLANS, *_READ)]
+    return [*_jobs(*_READ), rule(names.GROUP, SCALE_PLANS, *_READ)]
 
 
 def triggerer_rules() -> list[Manifest]:
     """To wait for jobs and plans, and to end or suspend them when their task is killed."""
     return [
-        rule(names.GROUP, ELASTIC_JOBS, *_READ, "patch", "delete"),
+        *_jobs(*_READ, "patch", "delete"),
         rule(names.GROUP, SCALE_PLANS, *_READ, "delete"),
     ]
 

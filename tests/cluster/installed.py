@@ -17,6 +17,7 @@ from edl_workflows.install.manifests import installation, render
 from edl_workflows.install.options import InstallOptions, Part, PullPolicy
 from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
 from edl_workflows.jobs import names
+from edl_workflows.jobs.api import TF_JOBS
 from edl_workflows.kube import client, logs, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
@@ -111,6 +112,20 @@ def job(
     spec = _pod(bed.image, command)
     spec["securityContext"]["runAsUser"] = USER
     return _job(name, spec, roles)
+
+
+def tf_job(bed: Bed, name: str, program: str, replicas: int = 1, **policies: Any) -> dict[str, Any]:
+    """A TFJob whose workers run a Python program, in pods that a restricted namespace admits."""
+    spec = _pod(bed.image, [bed.python, "-c", program])
+    spec["securityContext"]["runAsUser"] = USER
+    spec["containers"][0]["name"] = "tensorflow"
+    workers = {"replicas": replicas, "restartPolicy": "ExitCode", "template": {"spec": spec}}
+    return {
+        "apiVersion": TF_JOBS.api_version,
+        "kind": TF_JOBS.kind,
+        "metadata": {"name": name},
+        "spec": {"runPolicy": policies, "tfReplicaSpecs": {"Worker": workers}},
+    }
 
 
 def image_job(image: str, name: str) -> dict[str, Any]:

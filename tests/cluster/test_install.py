@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from edl_workflows.argo.api import WORKFLOWS
-from edl_workflows.exceptions import ForbiddenError, InvalidError, StageTimeoutError
+from edl_workflows.exceptions import ForbiddenError, InvalidError, NotFoundError, StageTimeoutError
 from edl_workflows.install import rbac
 from edl_workflows.install.manifests import installation
 from edl_workflows.install.options import InstallOptions, Part
 from edl_workflows.jobs import names
+from edl_workflows.jobs.api import POD_GROUPS, TF_JOBS
 from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobPhase
@@ -28,9 +29,10 @@ from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from edl_workflows.stages.wait import WAIT, WaitRequest
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
-from tests.cluster.installed import Installed, apply, from_host, installed, job, make_namespace
+from tests.cluster.installed import Installed, apply, from_host, installed, job, make_namespace, tf_job
 from tests.e2e.submitted import SubmittedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -215,6 +217,89 @@ def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -
         with pytest.raises(ForbiddenError):
             client.delete(viewer, resource, name)
     client.delete(pipeline, resources.ELASTIC_JOBS, begun.name)
+
+
+def test_a_tf_job_needs_no_more(here: Installed, pipeline: Cluster) -> None:
+    """The same accounts do the same with TFJobs: run, scaled, waited for, suspended, ended, and deleted when their time to
+    live is over."""
+    forever = "import time; time.sleep(1000)"
+    manifest = tf_job(here.bed, "tf-lives", forever, replicas=2, ttlSecondsAfterFinished=0)
+    begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity("tests/cluster/tf"))
+    triggerer, viewer = here.account("tf-triggerer", rbac.TRIGGERER), here.account("tf-viewer", rbac.VIEWER)
+    one = ScaleRequest(job=begun.name, kind="TFJob", replicas={"worker": ReplicaResourceSpec(replicas=1)})
+    driver.run_stage(pipeline, SCALE, one, Identity("tests/cluster/tf"), time.time() + 90)
+
+    _wait_in_vain(viewer, begun)
+    with pytest.raises(ForbiddenError):
+        client.delete(viewer, TF_JOBS, begun.name)
+    assert client.get(viewer, TF_JOBS, begun.name)["status"]["phase"] == "Running"
+    _wait_in_vain(triggerer, begun)
+    assert ownership.cancel(triggerer, begun, "suspend")
+    suspended = WaitRequest(name=begun.name, kind="TFJob", phases=(JobPhase.SUSPENDED,))
+    driver.run_stage(pipeline, WAIT, suspended, Identity("tests/cluster/tf"), time.time() + 90)
+    assert ownership.cancel(triggerer, begun)
+
+    done = SubmitRequest(manifest=tf_job(here.bed, "tf-ends", "pass", ttlSecondsAfterFinished=0))
+    SUBMIT.begin(pipeline, done, Identity("tests/cluster/tf-ends"))
+    until(lambda: client.find(pipeline, TF_JOBS, "tf-ends") is None, "its time to live is over")
+    gone = DeleteRequest(name="tf-lives", kind="TFJob")
+    driver.run_stage(pipeline, DELETE, gone, Identity("tests/cluster/tf"), time.time() + 90)
+
+
+def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, pipeline: Cluster) -> None:
+    """A scheduling policy makes a PodGroup; one that somebody else has made is not taken over."""
+    apply(bed, [POD_GROUP_DEFINITION])
+    until(lambda: _served(cluster), "PodGroups are served")
+    foreign = {
+        "apiVersion": POD_GROUPS.api_version,
+        "kind": POD_GROUPS.kind,
+        "metadata": {"name": "tf-taken", "namespace": here.jobs},
+    }
+    client.create(cluster, foreign)
+    for name in ("tf-gang", "tf-taken"):
+        manifest = tf_job(here.bed, name, "pass", replicas=2, schedulingPolicy={"queue": "q"})
+        SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity(f"tests/cluster/{name}"))
+
+    def reason() -> str:
+        return str((client.get(pipeline, TF_JOBS, "tf-taken").get("status") or {}).get("reason", ""))
+
+    until(lambda: reason() == "NameConflict", "the clash is told")
+    until(lambda: client.find(cluster, POD_GROUPS, "tf-gang", here.jobs) is not None, "the gang is made")
+    group = client.get(cluster, POD_GROUPS, "tf-gang", here.jobs)
+    assert group["spec"] == {"minMember": 2, "queue": "q"}
+    for name in ("tf-gang", "tf-taken"):
+        client.delete(pipeline, TF_JOBS, name)
+
+
+POD_GROUP_DEFINITION: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"{POD_GROUPS.plural}.{POD_GROUPS.group}"},
+    "spec": {
+        "group": POD_GROUPS.group,
+        "scope": "Namespaced",
+        "names": {"kind": POD_GROUPS.kind, "plural": POD_GROUPS.plural, "singular": "podgroup"},
+        "versions": [
+            {
+                "name": POD_GROUPS.version,
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+"""As much of Volcano as a controller sees."""
+
+
+def _served(cluster: Cluster) -> bool:
+    try:
+        client.list_objects(cluster, resources.Scope(POD_GROUPS, "default"))
+    except NotFoundError:
+        return False
+    return True
 
 
 def _wait_in_vain(cluster: Cluster, handle: Handle) -> None:

@@ -18,6 +18,7 @@ from edl_workflows.install.manifests import installation
 from edl_workflows.install.options import InstallOptions, Part
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import children
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
@@ -35,8 +36,10 @@ STARTED = dt.datetime.now(dt.UTC)
 MASTER = "a job's master"
 _REASON = re.compile(r'^RBAC: allowed by (?:Cluster)?RoleBinding "[^"]+" of (?:Cluster)?Role "([^"]+)" ')
 _MASTER_ROLE = names.master_account_name("")
-FINALIZE = (names.GROUP, "elasticjobs/finalizers", "update")
-"""No request uses it: admission asks for it. `test_a_child_may_block_only_for_who_may_finalize` is its proof."""
+FINALIZE = {
+    (kind.source.api.group, f"{kind.source.api.plural}/finalizers", "update") for kind in KINDS if kind.view
+}
+"""No request uses these: admission asks for them. `test_a_child_may_block_only_for_who_may_finalize` is their proof."""
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +103,7 @@ def test_every_right_was_used(used: dict[str, set[Right]], role: str) -> None:
     """No role has a right that nobody needed in the whole run."""
     needed = used[role] | used.get(LENT.get(role, ""), set())
     if role == names.CONTROLLER:
-        needed = needed | {FINALIZE}
+        needed = needed | FINALIZE
 
     assert sorted(rights(ROLES[role]()) - needed) == []
 
@@ -138,7 +141,18 @@ def test_a_child_may_block_only_for_who_may_finalize(
 
     with pytest.raises(ForbiddenError, match="blockOwnerDeletion"):
         client.create(maker, child)
-    apply(bed, [_role(namespace, [rbac.rule("", "configmaps", "create"), rbac.rule(*FINALIZE)])])
+    apply(
+        bed,
+        [
+            _role(
+                namespace,
+                [
+                    rbac.rule("", "configmaps", "create"),
+                    rbac.rule(names.GROUP, "elasticjobs/finalizers", "update"),
+                ],
+            )
+        ],
+    )
     until(lambda: _made(maker, child), "the right to finalize lets it be made")
 
 
