@@ -34,7 +34,7 @@ def run(
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")] = 4,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")] = 16,
     leader_elect: Annotated[
         bool, typer.Option(help=f"Wait for the Lease {names.CONTROLLER!r}, so that replicas take turns.")
     ] = True,

@@ -3,7 +3,7 @@
 The contract is `edl_workflows.jobs.actions.Actions`. A failure raises; whoever calls tries the whole decision again later.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -36,7 +36,7 @@ class Creations:
     Attributes:
         made: how many objects are there now that were not.
         clashes: objects, whoever owns them, that have a name which we wanted.
-        refused: what the server refused.
+        refused: what the server refused, and the decision did not know.
     """
 
     made: int = 0
@@ -60,8 +60,17 @@ class Applier:
         self._recorder = recorder
         self._guard = guard
 
-    def create(self, actions: Actions, group: Group) -> Creations:
-        """Create what the decision wants created; refusals are collected, other failures raise."""
+    def create(self, actions: Actions, group: Group, known: Collection[tuple[str, str]] = ()) -> Creations:
+        """Create what the decision wants created, up to what the decision could not know: a name that is taken, a refusal.
+
+        Args:
+            actions: the decision.
+            group: the job.
+            known: kind and name of what was refused before; the decision counts on that.
+
+        Raises:
+            EdlError: any failure but these.
+        """
         result = Creations()
         for manifest in actions.create:
             name, kind = manifest["metadata"]["name"], manifest["kind"]
@@ -72,10 +81,12 @@ class Applier:
                 log.info("created", kind=kind, name=name, namespace=group.namespace)
             except AlreadyExistsError:
                 result.clashes.append(self._read(manifest, group))
-            except InvalidError as error:
-                result.refused.append(Refusal(kind, name, invalid=True, message=str(error)))
-            except ForbiddenError as error:
-                result.refused.append(Refusal(kind, name, invalid=False, message=str(error)))
+                break
+            except (InvalidError, ForbiddenError) as error:
+                if (kind, name) not in known:
+                    invalid = isinstance(error, InvalidError)
+                    result.refused.append(Refusal(kind, name, invalid, str(error)))
+                    break
         return result
 
     def finish(self, manifest: Manifest, actions: Actions, group: Group, now: datetime) -> int:

@@ -34,13 +34,13 @@ class ManagerOptions:
 
     Attributes:
         namespace: the jobs' namespace, or `ALL_NAMESPACES`.
-        workers: jobs reconciled at a time.
+        workers: jobs reconciled at a time. They wait for the API server most of the time.
         settings: what an installation decides for every job.
         kinds: which kinds.
     """
 
     namespace: str = ALL_NAMESPACES
-    workers: int = 4
+    workers: int = 16
     settings: Settings = field(default_factory=Settings)
     kinds: tuple[Kind, ...] = KINDS
 

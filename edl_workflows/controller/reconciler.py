@@ -2,17 +2,18 @@
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import perf_counter
 
 import structlog
 
 from edl_workflows.controller.apply import Applier, Creations
+from edl_workflows.controller.holds import Holds
 from edl_workflows.controller.metrics import Metrics
 from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import ConflictError, EdlError, UnavailableError
-from edl_workflows.jobs.actions import Manifest, Observed, Settings
+from edl_workflows.jobs.actions import Actions, Manifest, Observed, Settings
 from edl_workflows.jobs.kinds import Kind
 from edl_workflows.kube.events import EventNote
 from edl_workflows.kube.resources import Object
@@ -55,6 +56,7 @@ class Reconciler:
         settings: see `Settings`.
         clock: the time, with a zone.
         metrics: counts decisions.
+        holds: statuses that wait.
     """
 
     world: World
@@ -63,6 +65,7 @@ class Reconciler:
     settings: Settings
     clock: Callable[[], datetime]
     metrics: Metrics = field(repr=False)
+    holds: Holds = field(default_factory=Holds, repr=False)
 
     def reconcile(self, group: Group) -> Outcome:
         """Decide and apply for each object of each kind in the group. Never raises for one object's failure."""
@@ -99,12 +102,22 @@ class Reconciler:
         total = Creations()
         for _ in range(MAX_DECISIONS):
             actions = kind.decide(manifest, self._observe(kind, group, now, total))
-            creations = self.applier.create(actions, group)
+            creations = self.applier.create(actions, group, {(r.kind, r.name) for r in total.refused})
             total.made += creations.made
             if not _news(total, creations):
                 break
+        actions = self._held_back(manifest, actions)
         changed = self.applier.finish(manifest, actions, group, now)
         return Outcome(changed=bool(total.made or changed), requeue_after=actions.requeue_after)
+
+    def _held_back(self, manifest: Manifest, actions: Actions) -> Actions:
+        """The decision without its status, while that may wait for later changes to go along with it."""
+        uid = str(manifest["metadata"].get("uid"))
+        left = self.holds.left(uid, actions.status_may_wait if actions.status else 0.0)
+        if not left:
+            return actions
+        times = [t for t in (left, actions.requeue_after) if t is not None]
+        return replace(actions, status=None, requeue_after=min(times))
 
     def _observe(self, kind: Kind, group: Group, now: datetime, known: Creations) -> Observed:
         objects: dict[str, list[Object]] = {

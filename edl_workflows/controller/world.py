@@ -128,7 +128,7 @@ class World:
                 if group is not None:
                     self._notify(group)
 
-        informer = Informer(cluster, scope, {"group": index})
+        informer = Informer(cluster, scope, {"group": index}, source.keep)
         informer.on_change(changed)
         informer.on_error(lambda error, failures: self._report(source, error, failures))
         return informer

@@ -117,8 +117,8 @@ class Actions:
     """What to do now, in this order: create, delete, patch, status, events.
 
     The loop applies them to the namespace of the reconciled object. A ``create`` refused with AlreadyExists: the loop
-    reads that object, adds it to `Observed.objects` and decides again at once (whether it tries the creates behind it
-    first is its own affair). Refused with 422 or 403: it adds a
+    reads that object, adds it to `Observed.objects` and decides again at once, without trying the creates behind it.
+    Refused with 422 or 403: it adds a
     `Refusal` and decides again at once, too; if then the same create is refused once more it goes on with the rest of
     that second decision. Any other failure: it stops and retries the whole reconcile later, with back-off.
     So a status is written only when all that stands before it is done.
@@ -127,6 +127,7 @@ class Actions:
         create: whole manifests, in order.
         status: JSON merge patch of the ``status`` subresource (the value of ``status``): only what differs from the
             observed object, only fields that the controller owns; None when nothing does.
+        status_may_wait: seconds for which the loop may hold the status back, so that later changes go along with it.
         events: only with a change; a second identical call has none.
         requeue_after: seconds until the next decision although nothing was seen to change.
     """
@@ -135,6 +136,7 @@ class Actions:
     delete: tuple[Deletion, ...] = ()
     patch: tuple[Patch, ...] = ()
     status: Mapping[str, Any] | None = None
+    status_may_wait: float = 0.0
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
 

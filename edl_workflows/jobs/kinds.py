@@ -10,8 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError, ManifestError
+<<<<<<< HEAD
 from edl_workflows.jobs import api, names
 from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, Scaling, Wanted, merge_patch
+=======
+from edl_workflows.jobs import api, kept, names
+from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, merge_patch
+>>>>>>> main
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.elastic_job import model as elastic_job
 from edl_workflows.jobs.elastic_job.crd import OPTIONS as ELASTIC_JOB_CRD
@@ -44,12 +49,14 @@ class Source:
             children of one resource type under labels of their own have a source each.
         rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is made from
             these (`edl_workflows.install.rbac`).
+        keep: what a cache keeps of an object; decisions see no more.
     """
 
     api: ApiResource
     job_of: Callable[[Manifest], str]
     selector: str = ""
     rights: tuple[tuple[str, tuple[str, ...]], ...] = (("", _WATCHED),)
+    keep: Callable[[Manifest], dict[str, Any]] = kept.whole
 
     def selects(self, manifest: Manifest) -> bool:
         """Whether the selector matches an object of this resource type."""
@@ -164,8 +171,10 @@ def _by_owner_job(manifest: Manifest) -> str:
     return owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
 
 
-def _owned(resource: ApiResource, *verbs: str) -> Source:
-    return Source(resource, _by_label, names.JOB_LABEL, (("", (*_MADE, *verbs)),))
+def _owned(
+    resource: ApiResource, *verbs: str, keep: Callable[[Manifest], dict[str, Any]] = kept.head
+) -> Source:
+    return Source(resource, _by_label, names.JOB_LABEL, (("", (*_MADE, *verbs)),), keep)
 
 
 def _by_tf_job_label(manifest: Manifest) -> str:
@@ -190,7 +199,7 @@ SCALE_PLANS = Source(
     _by_owner_job,
     rights=(("", (*_MADE, "patch", "delete")), ("status", ("patch",))),
 )
-PODS = _owned(api.PODS, "delete")
+PODS = _owned(api.PODS, "delete", keep=kept.pod)
 SERVICES = _owned(api.SERVICES, "delete")
 SECRETS = _owned(api.SECRETS)
 CONFIG_MAPS = _owned(api.CONFIG_MAPS)
@@ -221,7 +230,7 @@ KINDS: tuple[Kind, ...] = (
         source=SCALE_PLANS,
         model=scale_plan.ScalePlan,
         reconcile=reconcile_scale_plan,
-        observes=(ELASTIC_JOBS, PODS, SERVICES, SCALE_PLANS),
+        observes=(ELASTIC_JOBS, PODS, SCALE_PLANS),
         crd=SCALE_PLAN_CRD,
     ),
     Kind(

@@ -41,7 +41,7 @@ NODE_PORTS: dict[str, tuple[int, int]] = {
     WORKER_TYPE: (3333, 3334),
     EVALUATOR_TYPE: (3333, 3334),
 }
-"""Ports of a node's service. A process of cluster version v listens on ``ports[v % 2]``, so that a prepared successor
+"""Ports of a node. A process of cluster version v listens on ``ports[v % 2]``, so that a prepared successor
 can listen while its predecessor still trains. Upstream has the first of each pair."""
 
 ENV_MASTER_ADDR = "DLROVER_MASTER_ADDR"
@@ -71,7 +71,7 @@ A node's name then still has room for ids up to 12 digits."""
 
 
 def node_name(job: str, node_type: str, node_id: int) -> str:
-    """Name of a node's pod and of its service: ``<job>-edljob-<type>-<id>`` as upstream's scaler makes it."""
+    """Name of a node's pod: ``<job>-edljob-<type>-<id>`` as upstream's scaler makes it."""
     return f"{job}-edljob-{node_type}-{node_id}"
 
 
@@ -103,6 +103,11 @@ def master_name(job: str) -> str:
     return f"elasticjob-{job}-dlrover-master"
 
 
+def nodes_service_name(job: str) -> str:
+    """Name of the headless service below which the job's nodes have their names."""
+    return f"{job}-edljob"
+
+
 def token_secret_name(job: str) -> str:
     """Name of the Secret (key ``token``) that the job's pods and its master share."""
     return f"{job}-edljob-token"
@@ -114,9 +119,9 @@ def state_config_map_name(job: str) -> str:
 
 
 def node_address(job: str, namespace: str, node_type: str, node_id: int, version: int) -> str:
-    """Address at which the node's process of this cluster version listens, as ``name.namespace.svc:port``."""
+    """Address at which the node's process of this cluster version listens, as ``node.service.namespace.svc:port``."""
     port = NODE_PORTS[node_type][version % 2]
-    return f"{node_name(job, node_type, node_id)}.{namespace}.svc:{port}"
+    return f"{node_name(job, node_type, node_id)}.{nodes_service_name(job)}.{namespace}.svc:{port}"
 
 
 def master_address(job: str, namespace: str) -> str:

@@ -115,7 +115,7 @@ class World:
         job = kind.source.job_of(manifest)
         seen = {
             source.api.kind: [
-                copy.deepcopy(o)
+                source.keep(o)
                 for (k, _), o in self.objects.items()
                 if k == source.api.kind and source.job_of(o) == job
             ]

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from edl_workflows.jobs import kept
 from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
 from edl_workflows.kube.watch import EventType
 
@@ -17,6 +18,8 @@ MAX_REMOVED = 10_000
 
 IndexFunction = Callable[[Object], Iterable[str]]
 """The values under which an object is found."""
+KeepFunction = Callable[[Object], Object]
+"""What is kept of an object; its key, uid, resourceVersion and all that the indices read must be in it."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,13 @@ class ObjectCache:
 
     Args:
         indices: by name; an object is found under each value that the function gives.
+        keep: what is kept of each object; default: all but its ``managedFields``.
     """
 
-    def __init__(self, indices: Mapping[str, IndexFunction] | None = None) -> None:
+    def __init__(
+        self, indices: Mapping[str, IndexFunction] | None = None, keep: KeepFunction = kept.whole
+    ) -> None:
+        self._keep = keep
         self._lock = threading.RLock()
         self._functions = dict(indices or {})
         self._objects: dict[ObjectKey, Object] = {}
@@ -81,7 +88,7 @@ class ObjectCache:
             old = self._objects.get(key)
             if _uid(obj) in self._removed or (old is not None and not _newer(obj, old)):
                 return None
-            self._store(key, obj)
+            obj = self._store(key, obj)
             return Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
 
     def remove(self, obj: Object) -> Change | None:
@@ -124,13 +131,13 @@ class ObjectCache:
         if len(self._removed) > MAX_REMOVED:
             del self._removed[next(iter(self._removed))]
 
-    def _store(self, key: ObjectKey, obj: Object) -> None:
+    def _store(self, key: ObjectKey, obj: Object) -> Object:
         self._drop(key)
-        obj["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
-        self._objects[key] = obj
+        obj = self._objects[key] = self._keep(obj)
         for name, function in self._functions.items():
             for value in function(obj):
                 self._index[name][value].add(key)
+        return obj
 
     def _drop(self, key: ObjectKey) -> None:
         old = self._objects.pop(key, None)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from edl_workflows.exceptions import EdlError
+from edl_workflows.jobs import kept
 from edl_workflows.kube import client
-from edl_workflows.kube.cache import Change, IndexFunction, ObjectCache
+from edl_workflows.kube.cache import Change, IndexFunction, KeepFunction, ObjectCache
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.errors import ExpiredError
 from edl_workflows.kube.resources import Object, Scope
@@ -37,14 +38,18 @@ class Informer:
     Args:
         source: the API server; connected in the informer's thread.
         scope: what to watch.
-        indices: see `ObjectCache`.
+        indices, keep: see `ObjectCache`.
     """
 
     def __init__(
-        self, source: ClusterSource, scope: Scope, indices: Mapping[str, IndexFunction] | None = None
+        self,
+        source: ClusterSource,
+        scope: Scope,
+        indices: Mapping[str, IndexFunction] | None = None,
+        keep: KeepFunction = kept.whole,
     ) -> None:
         self.scope = scope
-        self.cache = ObjectCache(indices)
+        self.cache = ObjectCache(indices, keep)
         self.last_error: EdlError | None = None
         """Why the watch is down; None while it is up."""
         self._source = source

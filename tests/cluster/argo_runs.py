@@ -196,7 +196,7 @@ def install(cluster: Cluster, products: tuple[str, ...]) -> None:
         client.create(cluster, manifest)
     ways: tuple[Waiting, ...] = ("resource", "plugin")
     for way in ways:
-        for manifest in catalog.build(products, Options(way), cluster.namespace):
+        for manifest in catalog.build(products, Options(way), cluster.namespace) if products else ():
             create(cluster, WORKFLOW_TEMPLATES, named(manifest, way))
 
 

@@ -389,8 +389,9 @@ def test_locks_hold_while_a_step_waits(kind: str, way: Waiting, here: Argo) -> N
         held: dict[str, Any] = {"semaphores": [{"configMapKeyRef": {"name": lock, "key": "jobs"}}]}
     else:
         held = {"mutexes": [{"name": lock}]}
-    first, second = (_locked(here, way, f"{lock}-{number}", held) for number in (1, 2))
+    first = _locked(here, way, f"{lock}-1", held)
     job = here.job(first.name).appear()
+    second = _locked(here, way, f"{lock}-2", held)
     until(lambda: "Waiting" in str(second.get().get("status")), 30, "the second waits for the lock")
     assert here.job(second.name).found() is None
     job.say("Succeeded")

@@ -115,8 +115,8 @@ def test_controller_master_and_agent_run_from_it(bed: Bed, cluster: Cluster, ima
 
 def load(bed: Bed, image: Image) -> None:
     """Import it into the node, and name the runtime that runs it."""
-    assert bed.folder is not None
-    ctr = ["ctr", "--address", str(bed.folder / "containerd.sock"), "--namespace", "k8s.io"]
+    address = bed.daemon("containerd").folder / "containerd.sock"
+    ctr = ["ctr", "--address", str(address), "--namespace", "k8s.io"]
     bed.run_on_node(*ctr, "images", "import", str(image.archive))
     runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": PLAIN_RUNTIME}
     bed.kubectl("apply", "-f", "-", stdin=json.dumps(runtime | {"metadata": {"name": PLAIN_RUNTIME}}))

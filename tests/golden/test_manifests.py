@@ -84,12 +84,12 @@ def all_cases() -> dict[str, list[dict[str, Any]]]:
     small = NodeResource(cpu="500m", memory="1Gi", gpu="1")
     ps = pods.Node("ps", 3, 1, 2, small)
     return {
-        "master": [pods.master_pod(job, 0, 0, Settings()), pods.master_service(job)],
+        "master": [pods.master_pod(job, 0, 0, Settings()), pods.master_service(job), pods.nodes_service(job)],
         "master-own-template": [pods.master_pod(own, 2, 1, Settings(master_image="master:7"))],
         "master-installation-template": [pods.master_pod(own, 0, 0, Settings(master_template=INSTALLATION_TEMPLATE))],
-        "ps": [pods.node_service(job, "ps", 3), pods.node_pod(job, ps)],
+        "ps": [pods.node_pod(job, ps)],
         "workers": [pods.node_pod(job, pods.Node("worker", 5, 1, 4)), pods.node_pod(job, pods.Node("worker", 6, 2, 4))],
-        "chief-from-worker": [pods.node_pod(job, pods.Node("chief", 0, 0, 1)), pods.node_service(job, "chief", 0)],
+        "chief-from-worker": [pods.node_pod(job, pods.Node("chief", 0, 0, 1))],
         "children": [
             children.token_secret(job, "t" * 32),
             children.state_config_map(job),

@@ -57,6 +57,7 @@ class Loop:
         self._deadlines: dict[WorkflowKey, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
 
     @property
     def serving(self) -> int:
@@ -64,9 +65,8 @@ class Loop:
         return sum(entry.taken.stand is not Stand.REPORTED for entry in list(self._entries.values()))
 
     async def idle(self) -> None:
-        """Wait until no task is served and nothing is being cancelled."""
-        while self._background:
-            await asyncio.wait(self._background)
+        """Wait until no task is served, and nothing is to be cancelled."""
+        await self._idle.wait()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -116,6 +116,10 @@ class Loop:
         for key in [key for key in self._found if key not in present and key not in self._entries]:
             self._spawn(self._settle(key, self._found.pop(key)))
         self._tidy()
+        if self._background or self._left or self._found:
+            self._idle.clear()
+        else:
+            self._idle.set()
         return plan.look_again
 
     def _present(self) -> dict[TaskKey, OpenTask]:
@@ -141,7 +145,6 @@ class Loop:
                 self._leave(service.begun)
         else:
             del self._entries[service.key]
-        self._wake.set()
 
     async def _find(self) -> None:
         """What the marks tell of earlier agents' work."""
@@ -152,18 +155,21 @@ class Loop:
         )
         for begun in found:
             self._found.setdefault(begun.key, []).append(begun)
-        self._wake.set()
 
     async def _settle(self, key: TaskKey, found: list[Begun]) -> None:
         """Deal with what was begun for a step that is not to be seen here."""
         for begun in found:
             judge = partial(orphans.judge, self._around.cluster, begun)
             match await self._around.endlessly(judge, f"judge {begun.handle}"):
-                case Verdict.ALIVE:  # the watch lags behind
-                    self._found.setdefault(key, []).append(begun)
+                case Verdict.ALIVE:
+                    await asyncio.sleep(MAX_PAUSE)  # the watch lags behind
+                    task_sets = self._around.task_sets
+                    seen = task_sets.cache.get(key.workflow.task_set) is not None
+                    if seen or task_sets.last_error is not None:
+                        self._found.setdefault(key, []).append(begun)
+                    # Else it is no task set of ours, but of another instance id's agent.
                 case Verdict.LEFT:
                     self._leave(begun)
-                    self._wake.set()
                 case Verdict.ORPHANED:
                     await self._around.cancel(begun)
 
@@ -196,4 +202,8 @@ class Loop:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._background.discard(task)
+        self._wake.set()

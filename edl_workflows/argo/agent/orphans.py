@@ -11,12 +11,14 @@ from typing import get_args
 from edl_workflows.argo.agent.tasks import TaskKey, ended, open_tasks, workflow_of
 from edl_workflows.argo.agent.workflow import OWNER_PREFIX, phase_of, task_of_marks
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS, WORKFLOWS
+from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.jobs.manifests import terminating
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages import ownership
-from edl_workflows.stages.goals import ExistsGoal, Handle
+from edl_workflows.stages.goals import ExistsGoal, Handle, finished, observe
 from edl_workflows.stages.identity import ATTEMPT_ANNOTATION, ON_CANCEL_ANNOTATION, OWNER_ANNOTATION
 from edl_workflows.stages.ownership import CancelAction
 
@@ -51,7 +53,7 @@ class Verdict(Enum):
 
 
 def begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> list[Begun]:
-    """The objects of a namespace, or of all, that steps made and that a cancellation of their step would end.
+    """The objects of a namespace, or of all, that steps made, that go on, and that a cancellation of their step would end.
 
     Args:
         cluster: where.
@@ -61,7 +63,7 @@ def begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> li
     listed = (
         obj for kind in KINDS for obj in client.list_objects(cluster, Scope(kind.source.api, namespace)).items
     )
-    return [found for obj in listed for found in _read(obj) if of(found.key)]
+    return [found for obj in listed for found in _read(obj) if of(found.key) and _goes_on(obj)]
 
 
 def judge(cluster: Cluster, found: Begun) -> Verdict:
@@ -75,6 +77,16 @@ def judge(cluster: Cluster, found: Begun) -> Verdict:
     seen = client.find(cluster, WORKFLOWS, workflow.name, workflow.namespace)
     in_error = seen is not None and phase_of(seen, found.key.node) == "Error"
     return Verdict.LEFT if in_error else Verdict.ORPHANED
+
+
+def _goes_on(obj: Object) -> bool:
+    if terminating(obj):
+        return False
+    try:
+        seen = observe(obj["kind"], obj)
+    except EdlError:
+        return True  # of another version of this package: who cancels it will say so
+    return seen is not None and not finished(seen)
 
 
 def _read(obj: Object) -> Iterator[Begun]:

@@ -86,12 +86,8 @@ class Facts:
             if manifests.label(p, names.REPLICA_TYPE_LABEL) in types and not manifests.ended(p)
         ]
 
-    def services(self, *types: str) -> list[Manifest]:
-        """The job's services for these types of nodes."""
-        return [
-            s
-            for s in self.observed.of("Service")
-            if manifests.label(s, names.REPLICA_TYPE_LABEL) in types
-            and manifests.owned_by(s, self.job)
-            and not manifests.terminating(s)
-        ]
+    @property
+    def services(self) -> list[Manifest]:
+        """The job's services that are not being deleted."""
+        found = self.observed.of("Service")
+        return [s for s in found if manifests.owned_by(s, self.job) and not manifests.terminating(s)]

@@ -1,4 +1,4 @@
-"""Manifests of an ElasticJob's pods and their services: the master's, and one pod and one service a node.
+"""Manifests of an ElasticJob's pods and of the two services by which they reach each other: the master's and the nodes'.
 
 What users wrote in a template stays; what the master and the agents rely on is put over it. The command of a training
 container is the user's own: it starts ``edl agent run -- python train.py``, and nothing is wrapped around it here.
@@ -44,8 +44,7 @@ def role_spec(job: ElasticJob, role: str) -> ReplicaSpec | None:
 
 
 def node_labels(job: ElasticJob, node_type: str, node_id: int) -> dict[str, str]:
-    """Labels that name exactly this node's pod. Its service selects by them: by id, not by rank as upstream does, since
-    during a migration two pods have the same rank."""
+    """Labels that name exactly this node's pod: by id, not by rank, since during a migration two pods have the same rank."""
     return {
         names.JOB_LABEL: job.metadata.name,
         names.REPLICA_TYPE_LABEL: node_type,
@@ -64,6 +63,10 @@ def node_pod(job: ElasticJob, node: Node) -> dict[str, Any]:
         raise ValueError(f"ElasticJob {job.key}: spec.replicaSpecs has no {node.type!r}")
     labels = node_labels(job, node.type, node.id) | {names.RANK_INDEX_LABEL: str(node.rank)}
     pod = _pod(names.node_name(job.metadata.name, node.type, node.id), job, spec.template, labels)
+    pod["spec"] |= {
+        "hostname": pod["metadata"]["name"],
+        "subdomain": names.nodes_service_name(job.metadata.name),
+    }
     # Training code talks to its master alone; a template that wants the API's credentials says so.
     pod["spec"].setdefault("automountServiceAccountToken", False)
     main = pod["spec"]["containers"][0]
@@ -73,16 +76,20 @@ def node_pod(job: ElasticJob, node: Node) -> dict[str, Any]:
     return pod
 
 
-def node_service(job: ElasticJob, node_type: str, node_id: int) -> dict[str, Any]:
-    """The service that gives a node its address. Both ports of `names.NODE_PORTS`, reachable before the pod is Ready:
-    parameter servers and workers wait for each other."""
-    labels = node_labels(job, node_type, node_id)
-    service = child("v1", "Service", names.node_name(job.metadata.name, node_type, node_id), job, labels)
-    ports = [
-        {"name": f"version-{parity}", "port": port, "targetPort": port, "protocol": "TCP"}
-        for parity, port in enumerate(names.NODE_PORTS[node_type])
-    ]
-    service["spec"] = {"selector": labels, "ports": ports, "publishNotReadyAddresses": True}
+def nodes_service(job: ElasticJob) -> dict[str, Any]:
+    """The headless service below which each node has its name, `names.node_address`.
+
+    One a job, where upstream has one a node: endpoints and rules in every kube-proxy for each node are what a large job
+    would cost its cluster most. A node is known before it is Ready: parameter servers and workers wait for each other.
+    """
+    service = child("v1", "Service", names.nodes_service_name(job.metadata.name), job, {})
+    ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair})
+    service["spec"] = {
+        "clusterIP": "None",
+        "selector": {names.JOB_LABEL: job.metadata.name},
+        "ports": [{"name": f"node-{p}", "port": p, "targetPort": p, "protocol": "TCP"} for p in ports],
+        "publishNotReadyAddresses": True,
+    }
     return service
 
 
@@ -105,6 +112,13 @@ def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -
     if spec and spec.priority in ("high", "low"):
         pod["spec"]["priorityClassName"] = spec.priority
     return pod
+
+
+def master_account_named(job: ElasticJob, settings: Settings) -> str:
+    """The ServiceAccount that the job's or the installation's master template names; "" where the job gets one of its own."""
+    spec = role_spec(job, names.MASTER_TYPE)
+    template = _over(settings.master_template, spec.template if spec else {})
+    return str(template["spec"].get("serviceAccountName") or "")
 
 
 def master_service(job: ElasticJob) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
 from edl_workflows.jobs.elastic_job import children, pods
 from edl_workflows.jobs.elastic_job.facts import Facts
 from edl_workflows.jobs.elastic_job.model import ElasticJob, Phase, ReplicaSpec
-from edl_workflows.jobs.elastic_job.status import Outcome, events, spec_replicas, status_patch
+from edl_workflows.jobs.elastic_job.status import Outcome, events, patience, spec_replicas, status_patch
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 
 KEPT_PLANS = 10
@@ -60,8 +60,7 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
 
 def _finished(facts: Facts, outcome: Outcome) -> Actions:
     running = [p for p in facts.live(*_NODE_TYPES, names.MASTER_TYPE) if not manifests.terminating(p)]
-    services = facts.services(*_NODE_TYPES, names.MASTER_TYPE)
-    return _act(facts, outcome, delete=_delete(running + services))
+    return _act(facts, outcome, delete=_delete([*running, *facts.services]))
 
 
 def _verdict(facts: Facts) -> Outcome | None:
@@ -105,23 +104,22 @@ def _suspend(facts: Facts) -> Actions:
     others = facts.live(names.PS_TYPE, names.MASTER_TYPE)
     going = workers or others
     if not going:
-        services = facts.services(*_NODE_TYPES)
-        return _act(facts, Outcome(Phase.SUSPENDED, "JobSuspended"), delete=_delete(services))
+        return _act(facts, Outcome(Phase.SUSPENDED, "JobSuspended"))
     message = f"pods that have not ended yet: {len(workers) + len(others)}"
     outcome = Outcome(facts.job.status.phase or Phase.PENDING, "Suspending", message)
     return _act(facts, outcome, delete=_delete(p for p in going if not manifests.terminating(p)))
 
 
 def _needed(facts: Facts) -> list[Manifest]:
-    """What a master needs, in the order of making."""
+    """What a master needs, in the order of making. An account that its template names has its rights from elsewhere."""
     job = facts.job
+    own_account = (children.master_account, children.master_role, children.master_role_binding)
     return [
         children.token_secret(job, facts.observed.new_token),
         children.state_config_map(job),
-        children.master_account(job),
-        children.master_role(job),
-        children.master_role_binding(job),
+        *(make(job) for make in own_account if not pods.master_account_named(job, facts.observed.settings)),
         pods.master_service(job),
+        pods.nodes_service(job),
     ]
 
 
@@ -147,10 +145,15 @@ def _blocked(facts: Facts) -> Actions | None:
 
 def _run(facts: Facts) -> Actions:
     missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
-    # The master only once all it needs is there and ours: it must never start with a foreign token.
-    create = missing or _new_master(facts)
+    # The master only behind all it needs: it must never start with a foreign token. The loop stops at a create that is
+    # refused or finds its name taken.
+    refused = {(r.kind, r.name) for r in facts.observed.refused}
+    complete = not any((m["kind"], manifests.name_of(m)) in refused for m in missing)
+    create = (*missing, *(_new_master(facts) if complete else ()))
     delete = _delete(p for p in facts.masters[:-1] if manifests.ended(p) and manifests.disrupted(p))
-    actions = _act(facts, _phase(facts), create=create, delete=delete)
+    new = facts.job.status.phase in (None, Phase.CREATED)
+    outcome = _phase(facts) if complete or not new else Outcome(Phase.CREATED, "JobCreated")
+    actions = _act(facts, outcome, create=create, delete=delete)
     return actions if actions.requeue_after else replace(actions, requeue_after=_until_restart(facts) or None)
 
 
@@ -167,8 +170,6 @@ def _phase(facts: Facts) -> Outcome:
     message = _waiting(facts.masters[-1:])
     if before in (Phase.RUNNING, Phase.SCALING, Phase.RESTARTING):
         return Outcome(Phase.RESTARTING, "JobRestarting", message or _last_end(facts))
-    if facts.master is None and before in (None, Phase.CREATED):
-        return Outcome(Phase.CREATED, "JobCreated")
     return Outcome(Phase.PENDING, "JobPending", message)
 
 
@@ -241,10 +242,12 @@ def _act(
         outcome = Outcome(outcome.phase, "CreateRefused", message)
     seen = facts.job.status.spec_replicas if plan and (refused or earlier) else spec_replicas(facts)
     retry = GARBAGE_SECONDS if earlier else None
+    status = status_patch(facts, outcome, seen)
     return Actions(
         create=create,
         delete=(*delete, *_old_plans(facts)),
-        status=status_patch(facts, outcome, seen),
+        status=status,
+        status_may_wait=patience(facts.job.status, status),
         events=events(facts, outcome),
         requeue_after=RETRY_SECONDS if refused else retry,
     )

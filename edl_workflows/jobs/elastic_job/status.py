@@ -11,7 +11,7 @@ from typing import Any
 from edl_workflows.jobs import manifests, names
 from edl_workflows.jobs.actions import Event, Manifest, merge_patch
 from edl_workflows.jobs.elastic_job.facts import Facts
-from edl_workflows.jobs.elastic_job.model import Phase, ReplicaStatus
+from edl_workflows.jobs.elastic_job.model import ElasticJobStatus, Phase, ReplicaStatus
 from edl_workflows.jobs.objects import Condition, set_condition
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 
@@ -22,6 +22,13 @@ OWNED = (
 """Fields of the status that the controller writes; the others are the master's."""
 
 WARNINGS = frozenset({"NameConflict", "CreateRefused"})
+
+_START = (None, Phase.CREATED, Phase.PENDING)
+
+COUNTERS_SECONDS = 2.0
+"""How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
+STARTING_SECONDS = 30.0
+"""The same of pods that are there now but do not run: to be made or pending, it is the same to who waits for them."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,30 @@ def status_patch(facts: Facts, outcome: Outcome, seen: Mapping[str, int]) -> dic
     return merge_patch(old.stored(), {field: wanted[field] for field in OWNED if field in wanted})
 
 
+def patience(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> float:
+    """Seconds for which a status patch may be held back, so that one write tells what several changes come to.
+
+    Args:
+        old: the status as it is.
+        patch: as `status_patch` gives it.
+    """
+    if patch is None or patch.keys() != {"replicaStatuses"}:
+        return 0.0
+    changed = patch["replicaStatuses"]
+    if any(counts is None or role not in old.replica_statuses for role, counts in changed.items()):
+        return 0.0
+    fields = {field for counts in changed.values() for field in counts}
+    return STARTING_SECONDS if fields <= {"initial", "pending"} else COUNTERS_SECONDS
+
+
 def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
-    """One Event for each change of phase or reason."""
+    """One Event for each change of phase or reason, but for a start that goes as it should: its conditions tell it."""
     old = facts.job.status
     if (old.phase, old.reason) == (outcome.phase, outcome.reason):
         return ()
     bad = outcome.phase is Phase.FAILED or outcome.reason in WARNINGS
+    if not bad and old.phase in _START and outcome.phase in (*_START, Phase.RUNNING):
+        return ()
     message = outcome.message or f"the job is {outcome.phase}"
     return (Event("Warning" if bad else "Normal", outcome.reason, message),)
 
@@ -82,6 +107,9 @@ def _conditions(facts: Facts, outcome: Outcome) -> list[Condition]:
     """The phase's condition is True; those of other phases turn False where they exist. Created stays, and Running holds
     on while a job is scaled."""
     conditions = facts.job.status.conditions
+    if not conditions:
+        created = Condition(type=Phase.CREATED.value, status="True", reason="JobCreated")
+        conditions = set_condition((), created, facts.now)
     phase = outcome.phase
     true = {Phase.CREATED.value, phase.value} | ({Phase.RUNNING.value} if phase is Phase.SCALING else set())
     for condition in conditions:

@@ -24,7 +24,7 @@ from edl_workflows.jobs.actions import (
 )
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.elastic_job.pods import Node, node_pod, node_service
+from edl_workflows.jobs.elastic_job.pods import Node, node_pod
 from edl_workflows.jobs.objects import Condition, set_condition
 from edl_workflows.jobs.scale_plan.model import Phase, PodMeta, ScalePlan, Step
 from edl_workflows.jobs.scale_plan.order import age_key, of_earlier_job, plans_of
@@ -35,8 +35,6 @@ JOB_GRACE = timedelta(seconds=30)
 
 RETRY_SECONDS = 10.0
 """Until the next attempt at what the API server refused for now (a quota), or a job that does not validate."""
-
-_MADE = ("Service", "Pod")
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,8 @@ def _waits(plan: ScalePlan, job: ElasticJob, observed: Observed) -> bool:
 
 
 def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
-    present = {(m["kind"], manifests.name_of(m)): m for kind in _MADE for m in observed.of(kind)}
-    wanted = [manifest for meta in plan.spec.create_pods for manifest in _node(job, meta)]
+    present = {_key(pod): pod for pod in observed.of("Pod")}
+    wanted = [_pod(job, meta) for meta in plan.spec.create_pods]
     missing = [m for m in wanted if _key(m) not in present]
     foreign = [
         present[_key(m)]
@@ -156,27 +154,27 @@ def _refused(plan: ScalePlan, refused: Sequence[Refusal], again: Actions, now: d
     return replace(again, status=status, requeue_after=RETRY_SECONDS)
 
 
-def _node(job: ElasticJob, meta: PodMeta) -> list[dict[str, Any]]:
-    """The service first: where it is looked up when a container starts, it must be there."""
+def _pod(job: ElasticJob, meta: PodMeta) -> dict[str, Any]:
     role = meta.type or names.WORKER_TYPE  # validation requires a type
     counts = job.status.replica_statuses.get(role)
-    node = Node(role, meta.id, meta.rank_index, max(counts.desired if counts else 1, 1), meta.resource)
-    return [node_service(job, role, meta.id), node_pod(job, node)]
+    return node_pod(
+        job, Node(role, meta.id, meta.rank_index, max(counts.desired if counts else 1, 1), meta.resource)
+    )
 
 
 def _removals(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Iterator[Deletion]:
     listed = {meta.name for meta in plan.spec.remove_pods}
-    for kind in _MADE:
-        for found in observed.of(kind):
-            listed_here = manifests.name_of(found) in listed and manifests.owned_by(found, job)
-            if listed_here and not manifests.terminating(found):
-                yield manifests.deletion(found)
+    for pod in observed.of("Pod"):
+        listed_here = manifests.name_of(pod) in listed and manifests.owned_by(pod, job)
+        if listed_here and not manifests.terminating(pod):
+            yield manifests.deletion(pod)
 
 
 def _end(plan: ScalePlan, outcome: _Outcome, now: datetime) -> Actions:
+    # That a master's own plan went well is seen at its pods; an Event each would be news to nobody.
     succeeded = outcome.phase is Phase.SUCCEEDED
-    event = Event("Normal" if succeeded else "Warning", outcome.reason, outcome.message)
-    return Actions(status=_status(plan, outcome, now), events=(event,))
+    events = () if succeeded else (Event("Warning", outcome.reason, outcome.message),)
+    return Actions(status=_status(plan, outcome, now), events=events)
 
 
 def _status(plan: ScalePlan, outcome: _Outcome, now: datetime) -> dict[str, Any] | None:

@@ -56,7 +56,9 @@ def eventually(condition: Callable[[], Any], seconds: float = 10.0, what: str = 
 
 def cluster(version: int, ps: int = 0, restore: CheckpointRef | None = None, chief: int = 0) -> Cluster:
     """A cluster version with parameter servers 0..ps-1."""
-    members = [PsMember(rank=i, id=i, address=f"demo-edljob-ps-{i}.default.svc:2222") for i in range(ps)]
+    members = [
+        PsMember(rank=i, id=i, address=f"demo-edljob-ps-{i}.demo-edljob.default.svc:2222") for i in range(ps)
+    ]
     return Cluster(version=version, ps=members, restore=restore, chief_id=chief)
 
 

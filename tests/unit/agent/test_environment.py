@@ -65,8 +65,11 @@ def test_tf_config_of_a_worker_names_servers_and_itself() -> None:
     config = json.loads(tf_config(NodeEnvironment.read(ENV), cluster(2, ps=2)))
     assert config == {
         "cluster": {
-            "ps": {"0": "demo-edljob-ps-0.default.svc:2222", "1": "demo-edljob-ps-1.default.svc:2222"},
-            "worker": {"1": "demo-edljob-worker-3.default.svc:3333"},
+            "ps": {
+                "0": "demo-edljob-ps-0.demo-edljob.default.svc:2222",
+                "1": "demo-edljob-ps-1.demo-edljob.default.svc:2222",
+            },
+            "worker": {"1": "demo-edljob-worker-3.demo-edljob.default.svc:3333"},
         },
         "task": {"type": "worker", "index": 1},
     }
@@ -83,7 +86,7 @@ def test_tf_config_of_a_server_has_its_rank_in_the_version() -> None:
 def test_addresses_are_those_of_the_embedded_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses learned at run time are resolved where a cluster has no pod network."""
     table = tmp_path / "map.json"
-    table.write_text(json.dumps({"demo-edljob-ps-0.default.svc:2222": "127.0.0.1:4000"}))
+    table.write_text(json.dumps({"demo-edljob-ps-0.demo-edljob.default.svc:2222": "127.0.0.1:4000"}))
     monkeypatch.setenv("EDL_SERVICE_MAP", str(table))
     monkeypatch.setenv("EDL_PORT_3334", "4001")
     config = json.loads(tf_config(NodeEnvironment.read(ENV), cluster(1, ps=1)))

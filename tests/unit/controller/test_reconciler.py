@@ -281,6 +281,6 @@ def test_kinds_with_labels_of_their_own_see_their_own_children(cluster: Cluster)
         assert world.find("v1", "ConfigMap", group, "theirs") == theirs
         world.removed(theirs)
         assert world.of_group(other, group) == []
-        assert world.of_group(WATCHED_CONFIG_MAPS, group) == [ours]
+        assert world.of_group(WATCHED_CONFIG_MAPS, group) == [WATCHED_CONFIG_MAPS.keep(ours)]
     finally:
         world.stop()

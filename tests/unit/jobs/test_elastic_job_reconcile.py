@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.actions import Refusal
+from edl_workflows.jobs.elastic_job.model import ElasticJobStatus
+from edl_workflows.jobs.elastic_job.status import patience
 from edl_workflows.jobs.testing import World
 
 MASTER = "elasticjob-digits-dlrover-master-0"
@@ -39,10 +41,10 @@ def create_nodes(world: World, plan: Make, *names: str) -> None:
 
 
 def test_first_reconcile_makes_everything_a_master_needs(world: World, job: Make) -> None:
-    """A new job gets its token, state, rights, service and master, all owned by it, and is Created."""
+    """A new job gets its token, rights, services and behind them its master, all owned by it, in one decision."""
     world.add(job())
-    world.reconcile()
-    assert world.pods("dlrover-master") == []  # first what it needs
+    kinds = [manifest["kind"] for manifest in world.decide("ElasticJob", "digits").create]
+    assert kinds.index("Pod") == len(kinds) - 1
     world.reconcile()
 
     made = {key for key in world.objects if key[0] != "ElasticJob"}
@@ -53,11 +55,13 @@ def test_first_reconcile_makes_everything_a_master_needs(world: World, job: Make
         ("Role", "digits-edljob-master"),
         ("RoleBinding", "digits-edljob-master"),
         ("Service", "elasticjob-digits-dlrover-master"),
+        ("Service", "digits-edljob"),
         ("Pod", MASTER),
     }
     uid = world.objects["ElasticJob", "digits"]["metadata"]["uid"]
     assert all(world.objects[key]["metadata"]["ownerReferences"][0]["uid"] == uid for key in made)
-    assert status(world)["phase"] == "Created"
+    assert status(world)["phase"] == "Pending"
+    assert condition(world, "Created") == "True"
     assert status(world)["observedGeneration"] == 1
     assert status(world)["startTime"]
 
@@ -221,10 +225,6 @@ def test_suspend_stops_workers_before_the_others(running: World, plan: Make) -> 
     running.reap()
     running.settle()
     assert status(running)["phase"] == "Suspended"
-    assert ("ConfigMap", "digits-edljob-state") in running.objects
-    assert not [
-        name for kind, name in running.objects if kind == "Service" and "edljob" in name.split("digits")[1]
-    ]
 
 
 def test_resume_makes_a_master(running: World) -> None:
@@ -234,6 +234,7 @@ def test_resume_makes_a_master(running: World) -> None:
     running.reap()
     running.settle()
     assert status(running)["phase"] == "Suspended"
+    assert ("ConfigMap", "digits-edljob-state") in running.objects
 
     running.edit("ElasticJob", "digits", {"spec": {"suspend": False}})
     running.settle()
@@ -471,8 +472,67 @@ def test_masters_fields_are_never_written(running: World) -> None:
 
 
 def test_events_tell_each_change_once(running: World) -> None:
-    """One Event a change of phase or reason."""
-    running.set_pod(MASTER, "Succeeded", 0)
+    """One Event a change of phase or reason, but none for a start that goes as it should."""
+    assert running.events == []
+    running.set_pod(MASTER, "Failed", 2)
+    running.settle()
+    running.set_pod(SECOND, "Running")
+    running.settle()
+    running.set_pod(SECOND, "Succeeded", 0)
     running.settle()
 
-    assert [e.reason for e in running.events] == ["JobCreated", "JobPending", "JobRunning", "JobSucceeded"]
+    assert [e.reason for e in running.events] == ["JobRestarting", "JobRunning", "JobSucceeded"]
+
+
+def test_a_named_account_gets_no_rights_from_us(world: World, job: Make) -> None:
+    """Who names the master's ServiceAccount has given it its rights: no account, role or binding is made a job."""
+    manifest = job()
+    manifest["spec"]["replicaSpecs"]["dlrover-master"] = {
+        "template": {"spec": {"serviceAccountName": "masters"}}
+    }
+    world.add(manifest)
+    world.settle()
+
+    assert not [key for key in world.objects if key[0] in ("ServiceAccount", "Role", "RoleBinding")]
+    assert world.objects["Pod", MASTER]["spec"]["serviceAccountName"] == "masters"
+
+
+def test_master_is_not_made_without_what_it_needs(world: World, job: Make) -> None:
+    """A refused Secret keeps the master away until it is there; the job says so."""
+    world.refuse["digits-edljob-token"] = Refusal("Secret", "digits-edljob-token", False, "quota")
+    world.add(job())
+    world.reconcile()
+    assert world.pods("dlrover-master") == []
+    assert (status(world)["phase"], status(world)["reason"]) == ("Created", "CreateRefused")
+
+    world.refuse.clear()
+    world.settle()
+    assert world.pods("dlrover-master") == [MASTER]
+
+
+@pytest.mark.parametrize(
+    ("changed", "seconds"),
+    [
+        pytest.param({"initial": 0, "pending": 1}, 30.0, id="made but not running"),
+        pytest.param({"pending": 0, "active": 1, "ready": 1}, 2.0, id="running"),
+        pytest.param({"active": 0, "failed": 1}, 2.0, id="failed"),
+    ],
+)
+def test_counters_may_wait(changed: dict[str, int], seconds: float) -> None:
+    """A change of counters alone may be written together with the next ones, the sooner the more it tells."""
+    old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
+    assert patience(old, {"replicaStatuses": {"worker": changed}}) == seconds
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param(None, id="nothing"),
+        pytest.param({"phase": "Running", "replicaStatuses": {"worker": {"active": 1}}}, id="a phase"),
+        pytest.param({"replicaStatuses": {"ps": {"desired": 1}}}, id="a new role"),
+    ],
+)
+def test_news_do_not_wait(patch: dict[str, Any] | None) -> None:
+    """A phase, or a role that had no counters, is written at once."""
+    old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
+    assert patience(old, patch) == 0.0

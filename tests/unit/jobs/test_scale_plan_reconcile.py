@@ -22,14 +22,15 @@ def status(world: World, name: str) -> dict[str, Any]:
     return found
 
 
-def test_auto_plan_makes_a_pod_and_a_service_a_node(running: World, plan: Make) -> None:
+def test_auto_plan_makes_a_pod_a_node(running: World, plan: Make) -> None:
     """What createPods lists exists afterwards, with the plan's resources, and the plan records when."""
     running.add(plan("p", auto=True, createPods=[meta("ps-0", resource={"cpu": "2"}), meta("worker-0")]))
     running.settle()
 
     assert running.pods("ps") == ["digits-edljob-ps-0"]
     assert running.pods("worker") == ["digits-edljob-worker-0"]
-    assert ("Service", "digits-edljob-worker-0") in running.objects
+    worker = running.objects["Pod", "digits-edljob-worker-0"]["spec"]
+    assert (worker["hostname"], worker["subdomain"]) == ("digits-edljob-worker-0", "digits-edljob")
     resources = running.objects["Pod", "digits-edljob-ps-0"]["spec"]["containers"][0]["resources"]
     assert resources == {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}}
     assert status(running, "p")["phase"] == "Succeeded"
@@ -38,7 +39,7 @@ def test_auto_plan_makes_a_pod_and_a_service_a_node(running: World, plan: Make) 
     assert status(running, "p")["steps"][0]["finishTime"]
 
 
-def test_auto_plan_removes_pods_with_their_services(running: World, plan: Make) -> None:
+def test_auto_plan_removes_pods(running: World, plan: Make) -> None:
     """What removePods lists is gone; a name that is gone already is no failure."""
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))
     running.settle()
@@ -46,7 +47,6 @@ def test_auto_plan_removes_pods_with_their_services(running: World, plan: Make) 
     running.settle()
 
     assert running.pods("worker") == ["digits-edljob-worker-0"]
-    assert ("Service", "digits-edljob-worker-1") not in running.objects
     assert status(running, "p-2")["phase"] == "Succeeded"
 
 

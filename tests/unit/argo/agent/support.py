@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from edl_workflows.argo.agent.run import Agent, AgentOptions
-from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, VERSION, WORKFLOW_TASK_SETS, WORKFLOWS
+from edl_workflows.argo.api import (
+    COMPLETED_LABEL,
+    GROUP,
+    INSTANCE_LABEL,
+    VERSION,
+    WORKFLOW_TASK_SETS,
+    WORKFLOWS,
+)
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.kube import client
@@ -59,8 +66,8 @@ class Argo:
 
     cluster: Cluster
 
-    def start(self, name: str, **spec: Any) -> str:
-        """A running workflow with an empty task set; its uid."""
+    def start(self, name: str, instance: str = "", **spec: Any) -> str:
+        """A running workflow with an empty task set, of a controller with this instance id; its uid."""
         status = {"phase": "Running", "startedAt": STARTED, "nodes": {}}
         made = self._create(WORKFLOWS, name, spec=spec, status=status)
         owner = {
@@ -70,6 +77,9 @@ class Argo:
             "uid": made["metadata"]["uid"],
         }
         self._create(WORKFLOW_TASK_SETS, name, owner, spec={"tasks": {}})
+        if instance:
+            labels = {"metadata": {"labels": {INSTANCE_LABEL: instance}}}
+            client.patch(self.cluster, WORKFLOW_TASK_SETS, name, labels)
         return str(made["metadata"]["uid"])
 
     def add(self, workflow: str, node: str, step: Any, *, name: str = "", started: str = STARTED) -> None:

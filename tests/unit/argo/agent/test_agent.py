@@ -448,3 +448,22 @@ def requests(agent: Agent, verb: str = "") -> float:
         for one in samples
         if one.name == "edl_api_requests_total" and verb in ("", one.labels["verb"])
     )
+
+
+def test_jobs_of_another_instance_are_left_alone(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
+    """The agent of one Argo controller finds what the other one's agent began, alive: it neither serves nor ends it."""
+    argo.start("theirs", instance="blue")
+    argo.start("ours")
+    blue = AgentOptions(namespace=cluster.namespace, instance="blue")
+    with running(cluster, blue):
+        argo.add("theirs", "n1", body("submit", manifest=elastic_job("theirs")))
+        argo.add("ours", "n1", body("submit", manifest=elastic_job("ours")))
+        eventually(lambda: "theirs" in jobs(cluster), "their job")
+        with running(cluster) as agent:
+            eventually(lambda: "ours" in jobs(cluster), "our job")
+            eventually(lambda: requests(agent, "list") == 4, "both kinds and both watches are listed")
+            stand_in.end("ours")
+            answered(argo, "ours", "n1", "Succeeded")
+        stand_in.end("theirs")
+        answered(argo, "theirs", "n1", "Succeeded")
+    assert set(jobs(cluster)) == {"ours", "theirs"}

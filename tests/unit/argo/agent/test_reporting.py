@@ -10,7 +10,7 @@ from edl_workflows.argo.api import WORKFLOW_TASK_SETS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import Scope
+from edl_workflows.kube.resources import ELASTIC_JOBS, Scope
 from edl_workflows.stages.goals import ExistsGoal, Handle
 from edl_workflows.stages.identity import Identity
 from tests.airflow.support import elastic_job
@@ -88,7 +88,7 @@ def test_a_step_is_judged_by_what_the_server_says_now(cluster: Cluster, argo: Ar
 
 
 def test_only_objects_of_steps_that_a_cancellation_ends_are_found(cluster: Cluster) -> None:
-    """By their marks: not those of other engines, of steps that keep them, or with marks that are none."""
+    """By their marks: not those of other engines, of steps that keep them, with marks that are none, or that have ended."""
     owner = "argo/ns/w/uid/w[0].train"
     marks = {
         "ours": Identity(owner, "n1@t", on_cancel="suspend"),
@@ -101,6 +101,12 @@ def test_only_objects_of_steps_that_a_cancellation_ends_are_found(cluster: Clust
         manifest = elastic_job(name)
         manifest["metadata"]["annotations"] = identity.annotations
         client.create(cluster, manifest)
+    for name in ("ended", "other"):
+        manifest = elastic_job(name)
+        manifest["metadata"]["annotations"] = marks["ours"].annotations
+        client.create(cluster, manifest)
+    client.patch_status(cluster, ELASTIC_JOBS, "ended", {"phase": "Failed"})
+    client.delete(cluster, ELASTIC_JOBS, "other")
     (found,) = begun(cluster, cluster.namespace, lambda _key: True)
     assert (found.handle.name, found.action) == ("ours", "suspend")
     assert found.key == TaskKey(WorkflowKey("ns", "w", "uid"), "n1")

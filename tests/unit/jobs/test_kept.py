@@ -1,0 +1,73 @@
+"""What a controller's cache keeps of objects."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs import kept, manifests
+
+POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "7", "labels": {"x": "y"},
+        "annotations": {"long": "text"}, "managedFields": [{"manager": "kubelet"}],
+        "ownerReferences": [{"kind": "ElasticJob", "name": "j", "uid": "2", "controller": True}],
+    },
+    "spec": {"containers": [{"name": "main", "image": "train:1", "env": []}, {"name": "log"}], "volumes": []},
+    "status": {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "podIP": "10.0.0.1",
+        "conditions": [{"type": "Ready", "status": "False", "reason": "x", "message": "y"}],
+        "containerStatuses": [
+            {"name": "main", "image": "train:1", "state": {"terminated": {"exitCode": 3, "finishedAt": "t"}}}
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        manifests.ended,
+        manifests.ready,
+        manifests.exit_of_first_container,
+        manifests.disrupted,
+        manifests.why_pending,
+        manifests.owner_of,
+        manifests.deletion,
+        manifests.terminating,
+    ],
+)
+def test_decisions_read_the_same_of_what_is_kept(read: Any) -> None:
+    """Nothing that a decision asks about a pod is lost."""
+    assert read(kept.pod(POD)) == read(POD)
+
+
+def test_the_rest_goes() -> None:
+    """Neither a pod's template nor its addresses are kept, nor anybody's bookkeeping."""
+    pod = kept.pod(POD)
+    assert pod["spec"] == {"containers": [{"name": "main"}]}
+    assert "podIP" not in pod["status"]
+    assert pod["metadata"].keys().isdisjoint({"annotations", "managedFields"})
+
+
+def test_a_secret_is_not_kept() -> None:
+    """A controller that must know that a Secret is there does not hold what is in it."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": POD["metadata"],
+        "data": {"token": "c2VjcmV0"},
+    }
+    assert kept.head(secret).keys() == {"apiVersion", "kind", "metadata"}
+
+
+def test_whole_objects_lose_only_bookkeeping() -> None:
+    """A job is kept with all that its user wrote, and the original is not touched."""
+    assert kept.whole(POD) == {
+        **POD,
+        "metadata": {k: v for k, v in POD["metadata"].items() if k != "managedFields"},
+    }
+    assert "managedFields" in POD["metadata"]
