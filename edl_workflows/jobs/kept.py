@@ -30,13 +30,14 @@ def head(obj: Mapping[str, Any]) -> Object:
 
 
 def pod(obj: Mapping[str, Any]) -> Object:
-    """A pod's head, the name of its first container, and how it is doing."""
+    """A pod's head, the names of its containers, and how they are doing."""
     status = obj.get("status") or {}
-    containers = [{"name": c.get("name")} for c in ((obj.get("spec") or {}).get("containers") or ())[:1]]
+    containers = [{"name": c.get("name")} for c in (obj.get("spec") or {}).get("containers") or ()]
     kept = {key: status[key] for key in _POD_STATUS if key in status}
     if status.get("containerStatuses"):
         kept["containerStatuses"] = [
-            {"name": c.get("name"), "state": c.get("state") or {}} for c in status["containerStatuses"]
+            {"name": c.get("name"), "state": c.get("state") or {}, "restartCount": c.get("restartCount") or 0}
+            for c in status["containerStatuses"]
         ]
     return _shared({**_head(obj), "spec": {"containers": containers}, "status": kept})  # type: ignore[no-any-return]
 

@@ -10,13 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError, ManifestError
-<<<<<<< HEAD
-from edl_workflows.jobs import api, names
-from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, Scaling, Wanted, merge_patch
-=======
 from edl_workflows.jobs import api, kept, names
-from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, merge_patch
->>>>>>> main
+from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, Scaling, Wanted, merge_patch
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.elastic_job import model as elastic_job
 from edl_workflows.jobs.elastic_job.crd import OPTIONS as ELASTIC_JOB_CRD
@@ -182,9 +177,9 @@ def _by_tf_job_label(manifest: Manifest) -> str:
     return labels.get(tf_job_pods.JOB_LABEL, "")
 
 
-def _tf_job_owned(resource: ApiResource) -> Source:
+def _tf_job_owned(resource: ApiResource, keep: Callable[[Manifest], dict[str, Any]]) -> Source:
     selector = f"{tf_job_pods.OPERATOR_LABEL}={tf_job_pods.OPERATOR}"
-    return Source(resource, _by_tf_job_label, selector, (("", (*_MADE, "delete")),))
+    return Source(resource, _by_tf_job_label, selector, (("", (*_MADE, "delete")),), keep)
 
 
 ELASTIC_JOBS = Source(
@@ -237,7 +232,7 @@ KINDS: tuple[Kind, ...] = (
         source=TF_JOBS,
         model=tf_job.TFJob,
         reconcile=reconcile_tf_job,
-        observes=(_tf_job_owned(PODS.api), _tf_job_owned(SERVICES.api)),
+        observes=(_tf_job_owned(api.PODS, kept.pod), _tf_job_owned(api.SERVICES, kept.head)),
         crd=TF_JOB_CRD,
         view=view_tf_job,
         makes=(POD_GROUPS,),

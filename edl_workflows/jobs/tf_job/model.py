@@ -6,7 +6,7 @@ in either spelling means the same.
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -129,7 +129,10 @@ class TFJobSpec(Policies):
     """
 
     model_config = rules(
-        ("self.tfReplicaSpecs.size() > 0", "tfReplicaSpecs: at least one type of replicas is needed"),
+        (
+            " || ".join(f"has(self.tfReplicaSpecs.{key})" for key in get_args(ReplicaKey)),
+            "tfReplicaSpecs: at least one type of replicas is needed",
+        ),
         (
             "!(has(self.tfReplicaSpecs.Chief) && has(self.tfReplicaSpecs.Master))",
             "tfReplicaSpecs: Chief and Master are two names of one thing; keep one",

@@ -48,7 +48,7 @@ def test_decisions_read_the_same_of_what_is_kept(read: Any) -> None:
 def test_the_rest_goes() -> None:
     """Neither a pod's template nor its addresses are kept, nor anybody's bookkeeping."""
     pod = kept.pod(POD)
-    assert pod["spec"] == {"containers": [{"name": "main"}]}
+    assert pod["spec"] == {"containers": [{"name": "main"}, {"name": "log"}]}
     assert "podIP" not in pod["status"]
     assert pod["metadata"].keys().isdisjoint({"annotations", "managedFields"})
 
