@@ -11,7 +11,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller constraints clean
+.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,7 @@ test: $(READY)  ## All tests: unit, property, golden, conformance, Airflow, end 
 	@if lack=$$($(BED) missing); then $(MAKE) test-cluster; else echo "The tests on a real cluster were left out: $$lack"; fi
 
 test-cluster: $(READY)  ## Tests on a real Kubernetes with Argo, started for them unless it runs (root, Go)
+	$(BED) build
 	$(PYTEST) tests/cluster
 
 cluster-build: $(READY)  ## Build that cluster's programs; says what is missing
@@ -84,6 +85,9 @@ bench-apiserver: $(READY)  ## The embedded API server: creates a second, watch l
 
 bench-controller: $(READY)  ## The controller under 1,000 jobs of 4 pods
 	$(BIN)/python tests/benchmarks/bench_controller.py
+
+bench-cluster: $(READY)  ## On a real cluster: waiting steps, starts, 1,000 jobs beside training-operator (root, Go; 40 min)
+	$(BIN)/python -m tests.benchmarks.bench_cluster
 
 constraints: $(READY)  ## Resolve anew and write constraints.txt
 	$(BIN)/uv venv --quiet --clear $(VENV)-resolve

@@ -64,7 +64,7 @@ class Run:
         """The workflow now."""
         return client.get(self.cluster, WORKFLOWS, self.name)
 
-    def wait(self, phase: str = "Succeeded", seconds: float = 120) -> dict[str, Any]:
+    def wait(self, phase: str = "Succeeded", seconds: float = 180) -> dict[str, Any]:
         """Wait until it has ended, and see that it ended so."""
         found = until(self._ended, seconds, self.story)
         assert runs.phase_of(found) == phase, self.story()
@@ -87,7 +87,7 @@ class Run:
         found = [node for node in nodes.values() if node["displayName"] == name]
         return max(found, key=lambda node: node.get("startedAt") or "", default=None)
 
-    def await_node(self, name: str, phase: str, seconds: float = 60) -> dict[str, Any]:
+    def await_node(self, name: str, phase: str, seconds: float = 180) -> dict[str, Any]:
         """Wait until a node is in a phase."""
 
         def found() -> dict[str, Any] | None:
@@ -118,7 +118,7 @@ class DrivenJob:
         """The job now."""
         return client.get(self.cluster, resources.ELASTIC_JOBS, self.name)
 
-    def appear(self, seconds: float = 60) -> "DrivenJob":
+    def appear(self, seconds: float = 180) -> "DrivenJob":
         """Wait until a step has made it."""
         until(self.found, seconds, f"ElasticJob {self.name}")
         return self
@@ -142,7 +142,7 @@ class DrivenJob:
         ]
         return sorted(found, key=lambda one: str(one["metadata"]["creationTimestamp"]))
 
-    def await_plan(self, number: int = 0, seconds: float = 60) -> str:
+    def await_plan(self, number: int = 0, seconds: float = 180) -> str:
         """Wait for its plan number so-and-so; the plan's name."""
 
         def found() -> str | None:

@@ -147,8 +147,8 @@ def test_the_linter_agrees_with_argos_own_validation(validate: Validate) -> None
     assert len(examples) > 900
     # Hooks that hang, and a manifest's text: Argo sees them when it is too late.
     assert set().union(*wrong.values()) <= {"step-exit-hook", "manifest-schema"}, wrong
-    assert len(wrong) <= 10, wrong
-    assert len(silent) < refused / 5, silent
+    assert len(wrong) <= 2, wrong
+    assert len(silent) < 10 < refused / 10, silent
 
 
 @pytest.mark.timeout(600)

@@ -134,7 +134,7 @@ def test_stopping_the_workflow_ends_its_job(way: Waiting, policy: str, here: Arg
         run.await_node("submit(0)", "Running")
     run.stop()
     if policy == "suspend":
-        until(lambda: job.get()["spec"]["suspend"], 60, "the job is suspended")
+        until(lambda: job.get()["spec"]["suspend"], 180, "the job is suspended")
         job.say("Suspended")
     if way == "plugin":
         run.wait("Failed")
@@ -142,6 +142,38 @@ def test_stopping_the_workflow_ends_its_job(way: Waiting, policy: str, here: Arg
     run.await_node("cancel", "Succeeded")
 
     assert (job.found() is None) == (policy == "delete")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_clean_up_by_reference(way: Waiting, here: Argo) -> None:
+    """A workflow of others that refers to our stages and to our exit handler leaves no job behind when it is stopped."""
+    name = f"by-reference-{way}"
+    call = {
+        "name": "submit",
+        "templateRef": {"name": f"edl-stages-{way}", "template": "submit"},
+        "arguments": {"parameters": [{"name": "name", "value": name}, {"name": "spec", "value": SPEC}]},
+    }
+    values = {"name": name, "policy": "delete", "status": "{{workflow.status}}"}
+    handler = {
+        "templateRef": {"name": f"edl-clean-up-{way}", "template": "main"},
+        "arguments": {"parameters": [{"name": key, "value": value} for key, value in values.items()]},
+    }
+    main = {"name": "main", "dag": {"tasks": [call]}}
+    run = here.run(
+        name,
+        {
+            "entrypoint": "main",
+            "serviceAccountName": ACCOUNT,
+            "hooks": {"exit": handler},
+            "templates": [main],
+        },
+    )
+    job = here.job(name).appear()
+    job.say("Running")
+    run.stop()
+    run.await_node("cancel", "Succeeded")
+
+    assert job.found() is None
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -210,7 +242,7 @@ def test_a_retried_plugin_step_makes_a_new_job(here: Argo) -> None:
     job = here.job("retried").appear()
     failed = job.get()["metadata"]["uid"]
     job.say("Failed")
-    until(lambda: (found := job.found()) and found["metadata"]["uid"] != failed, 60, "a new job")
+    until(lambda: (found := job.found()) and found["metadata"]["uid"] != failed, 180, "a new job")
     job.say("Succeeded")
     run.wait()
 
@@ -294,12 +326,12 @@ def test_stages_by_reference(way: Waiting, here: Argo) -> None:
     job = _made(here, f"stages-{way}")
     client.patch_status(here.cluster, resources.ELASTIC_JOBS, job.name, {"phase": "Suspended"})
     run = here.run(f"stages-{way}", _stages(way, job.name))
-    until(lambda: job.get()["spec"]["suspend"], 60, "suspended by the step")
+    until(lambda: job.get()["spec"]["suspend"], 180, "suspended by the step")
     node = run.node("suspend")
     assert node is not None
     assert node["phase"] in ("Running", "Pending")
     job.say("Suspended")
-    until(lambda: not job.get()["spec"]["suspend"], 60, "resumed by the step")
+    until(lambda: not job.get()["spec"]["suspend"], 180, "resumed by the step")
     job.say("Running", progress={"step": 4, "records": 1}, replicaStatuses={"worker": {"ready": 1}})
     run.await_node("resume", "Succeeded")
     job.say("Running", progress={"step": 5, "records": 1})
@@ -392,7 +424,7 @@ def test_locks_hold_while_a_step_waits(kind: str, way: Waiting, here: Argo) -> N
     first = _locked(here, way, f"{lock}-1", held)
     job = here.job(first.name).appear()
     second = _locked(here, way, f"{lock}-2", held)
-    until(lambda: "Waiting" in str(second.get().get("status")), 30, "the second waits for the lock")
+    until(lambda: "Waiting" in str(second.get().get("status")), 180, "the second waits for the lock")
     assert here.job(second.name).found() is None
     job.say("Succeeded")
     first.wait()
@@ -481,7 +513,7 @@ def test_example_pipeline(
             work_dir=str(shared_folder),
             workers="1",
             ps="1",
-            epochs="40",
+            epochs="90",
             step_delay="0.05",
             warm_up_steps="20",
             min_accuracy="0.8",

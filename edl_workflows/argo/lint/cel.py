@@ -138,14 +138,21 @@ def _seen(expression: str, value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     known = set(_MEMBER.findall(expression))
+    begun = set(_BEGINNING.findall(expression)) - set(_MEMBER.findall(_BEGINNING.sub("", expression)))
     return {
-        name: {} if isinstance(child, Mapping | list) else child
+        name: {}
+        if isinstance(child, Mapping | list)
+        else child[:1]
+        if name in begun and isinstance(child, str)
+        else child
         for name, child in value.items()
         if name in known and child is not None
     }
 
 
 _MEMBER = re.compile(r"\b(?:self|t)\.(\w+)")
+# Looks at a text's first character only.
+_BEGINNING = re.compile(r"\b(?:self|t)\.(\w+)\.matches\('\^\[[^\]]*\]'\)")
 _DEEPER = re.compile(r"\b(?:self|t)(?:\.(?!(?:all|contains|matches)\()\w+){2,}|\[|\bsize\(")
 
 

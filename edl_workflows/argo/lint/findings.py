@@ -1,5 +1,8 @@
 """Rules by name, and what they found. Not here: how a rule is checked."""
 
+import difflib
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -8,12 +11,31 @@ Path = tuple[str | int, ...]
 """Where in a manifest: keys and list indices from its root."""
 
 
+MAX_CANDIDATES = 100
+"""Names, and characters of one, that are compared with a misspelt one: each takes some 50 µs."""
+
+
 def spell(path: Path) -> str:
     """A path as people write it: ``spec.templates[0].plugin``."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
     return text
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The remedy for a misspelt name; empty if none is near, or there are too many to compare with.
+
+    Args:
+        name: as it stands.
+        known: what it may be.
+        cutoff: how near it must be, from 0 to 1.
+    """
+    candidates = list(itertools.islice(known, MAX_CANDIDATES + 1))
+    if len(candidates) > MAX_CANDIDATES or len(name) > MAX_CANDIDATES:
+        return ""
+    close = difflib.get_close_matches(name, candidates, n=1, cutoff=cutoff)
+    return f"Did you mean {close[0]}?" if close else ""
 
 
 class Severity(StrEnum):

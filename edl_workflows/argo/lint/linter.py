@@ -1,7 +1,8 @@
 """The linter: documents in, findings out. Which rules there are stands in `edl_workflows.argo.lint.rules`."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from edl_workflows.argo.api import GROUP
@@ -12,6 +13,10 @@ from edl_workflows.argo.lint.workflow import Library, Spec, mapping, maps, text
 
 _EVENTS_KINDS = ("Sensor",)
 """Argo Events' kinds that carry workflows. Their own definitions check nothing, so only those workflows are looked at."""
+
+
+MAX_FINDINGS = 500
+"""Of a document. Nobody reads more, and a hostile one has as many as it likes."""
 
 
 def check(manifest: Mapping[str, Any], *, others: Sequence[Mapping[str, Any]] = ()) -> list[Finding]:
@@ -48,7 +53,7 @@ def check_texts(texts: Sequence[tuple[str, str]]) -> list[Finding]:
 
 def _check_document(document: Document, library: Library) -> list[Finding]:
     problem = _unlintable(document.manifest)
-    findings = [problem] if problem else [*document.findings, *_findings(document.manifest, library)]
+    findings = [problem] if problem else _bounded([document.findings, _findings(document.manifest, library)])
     placed = [
         dataclasses.replace(
             one, subject=document.subject, source=document.source, line=one.line or document.line(one.path)
@@ -56,6 +61,14 @@ def _check_document(document: Document, library: Library) -> list[Finding]:
         for one in findings
     ]
     return sorted(placed, key=lambda one: one.line)
+
+
+def _bounded(found: Iterable[Iterable[Finding]]) -> list[Finding]:
+    findings = list(itertools.islice(itertools.chain.from_iterable(found), MAX_FINDINGS + 1))
+    if len(findings) > MAX_FINDINGS:
+        message = f"there are more than {MAX_FINDINGS} findings in this document; the rest is left out"
+        findings[MAX_FINDINGS] = documents.UNREADABLE.at((), message, "Correct these first.")
+    return findings
 
 
 def _unlintable(manifest: Mapping[str, Any]) -> Finding | None:

@@ -3,7 +3,6 @@
 The file is made by `edl_workflows.argo.lint.crds` from Argo's full CustomResourceDefinitions.
 """
 
-import difflib
 import functools
 import json
 import re
@@ -13,7 +12,7 @@ from importlib import resources
 from typing import Any, Self
 
 from edl_workflows.argo.lint import cel
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, did_you_mean
 
 UNKNOWN_FIELD = Rule(
     "unknown-field",
@@ -212,9 +211,9 @@ def _unknown(path: Path, field: str, known: Any) -> Finding:
     for parent, name, now in _REPLACED:
         if field == name and parent in ("", *path[-2:-1]):
             return REMOVED_FIELD.at(path, f"{field} was removed in Argo 4.0", f"Write {now} instead.")
-    close = difflib.get_close_matches(field, [str(name) for name in known], n=1, cutoff=0.7)
-    remedy = f"Did you mean {close[0]}?" if close else ""
-    return UNKNOWN_FIELD.at(path, f"there is no field {field!r} here", remedy)
+    return UNKNOWN_FIELD.at(
+        path, f"there is no field {field!r} here", did_you_mean(field, sorted(known), 0.7)
+    )
 
 
 @dataclass(frozen=True)
@@ -233,6 +232,8 @@ class _Walk:
             yield WRONG_TYPE.at(path, problem)
             return
         yield from _bounds(value, schema, path)
+        if isinstance(value, list):
+            value = value[: schema.get("maxItems")]  # that there are too many has been told
         if isinstance(value, Mapping):
             yield from self.fields(value, schema, path)
         elif isinstance(value, list):

@@ -114,6 +114,17 @@ class Template:
         """Output ``parameters`` or ``artifacts``."""
         return maps(mapping(self.body.get("outputs")).get(kind))
 
+    def names(self, side: str, kind: str) -> frozenset[str]:
+        """The names of ``inputs`` or ``outputs``: ``parameters`` or ``artifacts``."""
+        key = (side, kind)
+        if key not in self._names:
+            self._names[key] = frozenset(names(mapping(self.body.get(side)).get(kind))) - {""}
+        return self._names[key]
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, str], frozenset[str]]:
+        return {}
+
     @cached_property
     def calls(self) -> "tuple[Call, ...]":
         """Its steps or tasks, in order."""
@@ -290,19 +301,50 @@ class Spec:
             return self.referenced.by_name.get(wanted)
         return UNKNOWN if self.referenced else self.by_name.get(wanted)
 
-    def reaches(self, template: Template, wanted: Callable[[Template], bool]) -> bool:
-        """Whether a template, or one that it calls in this document, is of a sort."""
-        waiting, seen = [template], {template.path}
-        while waiting:
-            one = waiting.pop()
-            if wanted(one):
-                return True
-            for call in one.calls:
+    @cached_property
+    def served_by_agent(self) -> frozenset[Path]:
+        """The templates here that are, or lead to, one that no pod serves."""
+        callers: dict[Path, list[Path]] = {}
+        found = {template.path for template in self.templates if template.type in AGENT_TYPES}
+        for template in self.templates:
+            for call in template.calls:
                 below = self.resolve(call)
-                if isinstance(below, Template) and below.path not in seen:
-                    seen.add(below.path)
-                    waiting.append(below)
-        return False
+                if isinstance(below, Template) and not call.body.get("templateRef"):
+                    callers.setdefault(below.path, []).append(template.path)
+                elif isinstance(below, Template) and below.type in AGENT_TYPES:
+                    found.add(template.path)
+        waiting = list(found)
+        while waiting:
+            above = set(callers.get(waiting.pop(), ())) - found
+            found |= above
+            waiting += above
+        return frozenset(found)
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names of the workflow's own parameters."""
+        return frozenset(names(mapping(self.body.get("arguments")).get("parameters")))
+
+    @cached_property
+    def output_names(self) -> frozenset[str]:
+        """The names of all templates' output parameters."""
+        return frozenset(
+            name for template in self.templates for name in template.names("outputs", "parameters")
+        )
+
+    @cached_property
+    def global_outputs(self) -> frozenset[str]:
+        """The names that templates give outputs of the whole workflow."""
+        return frozenset(
+            text(output.get("globalName"))
+            for template in self.templates
+            for _, output in (*template.outputs("parameters"), *template.outputs("artifacts"))
+        )
+
+    @cached_property
+    def calls_elsewhere(self) -> bool:
+        """Whether a step leads to a template of another object."""
+        return any(call.body.get("templateRef") for template in self.templates for call in template.calls)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """Rules about who calls which template, and with what: entrypoint, steps, tasks, hooks."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spell
+from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, did_you_mean, spell
 from edl_workflows.argo.lint.workflow import (
     AGENT_TYPES,
     UNKNOWN,
@@ -138,23 +137,20 @@ def _undefined(spec: Spec, call: Call) -> Finding:
         known, wanted = home.by_name, text(call.body.get("template"))
         direct = call.role in ("entrypoint", "exit")
         path, owner = call.path if direct else (*call.path, "template"), "there is"
-    close = difflib.get_close_matches(wanted, known, n=1)
-    remedy = f"Did you mean {close[0]}?" if close else ""
-    return UNDEFINED_TEMPLATE.at(path, f"{owner} no template {wanted!r}", remedy)
+    return UNDEFINED_TEMPLATE.at(path, f"{owner} no template {wanted!r}", did_you_mean(wanted, known))
 
 
 def _arguments(call: Call, template: Template, *, complete: bool) -> Iterator[Finding]:
     for kind in ("parameters", "artifacts"):
-        given = names(call.arguments.get(kind))
+        given = set(names(call.arguments.get(kind)))
         for _, entry in template.inputs(kind):
             name = text(entry.get("name"))
             if name and name not in given and _needed(entry, kind) and complete:
                 message = f"{template} needs the {kind[:-1]} {name!r}"
                 direct = call.role in ("entrypoint", "exit")
                 yield MISSING_ARGUMENT.at(call.path if direct else (*call.path, "arguments", kind), message)
-        known = names([entry for _, entry in template.inputs(kind)])
         if call.given is None:
-            yield from _misspelt(call, kind, known, template)
+            yield from _misspelt(call, kind, template)
 
 
 _PLACELESS = frozenset(
@@ -183,16 +179,15 @@ def _needed(entry: Mapping[str, Any], kind: str) -> bool:
     return entry.get("value") is None and entry.get("valueFrom") is None and entry.get("default") is None
 
 
-def _misspelt(call: Call, kind: str, known: list[str], template: Template) -> Iterator[Finding]:
-    given = names(call.arguments.get(kind))
-    left = [name for name in known if name not in given]
+def _misspelt(call: Call, kind: str, template: Template) -> Iterator[Finding]:
+    given = set(names(call.arguments.get(kind)))
+    known = template.names("inputs", kind)
+    left = sorted(known - given)
     for index, entry in maps(call.arguments.get(kind)):
         name = text(entry.get("name"))
-        close = difflib.get_close_matches(name, left, n=1, cutoff=0.75)
-        if name and name not in known and close:
+        if name and name not in known and (close := did_you_mean(name, left, 0.75)):
             path = (*call.path, "arguments", kind, index, "name")
-            message = f"{template} takes no {kind[:-1]} {name!r}"
-            yield MISSPELT_ARGUMENT.at(path, message, f"Did you mean {close[0]}?")
+            yield MISSPELT_ARGUMENT.at(path, f"{template} takes no {kind[:-1]} {name!r}", close)
 
 
 def _values(spec: Spec) -> Iterator[Finding]:
@@ -241,7 +236,8 @@ def _hooks(spec: Spec) -> Iterator[Finding]:
         target = spec.resolve(hook)
         if name != "exit" or not isinstance(target, Template):
             continue
-        if spec.reaches(target, lambda template: template.type in AGENT_TYPES):
+        own = not hook.body.get("templateRef")
+        if target.type in AGENT_TYPES or (own and target.path in spec.served_by_agent):
             yield STEP_EXIT_HOOK.at(hook.path, f"{spell(hook.path)} leads to {target}, which no pod serves")
 
 

@@ -8,7 +8,7 @@ from edl_workflows.argo.lint.workflow import has_tag
 MAX_LENGTH = 63
 """Characters of a value, and of a key: a label's."""
 
-_TAG = re.compile(r"\{\{.*?\}\}")
+_TAG = re.compile(r"\{\{(?:(?!\{\{).)*?\}\}")
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
@@ -52,16 +52,15 @@ def parse(condition: str) -> list[Requirement]:
 
 
 def _parts(condition: str) -> list[str]:
-    parts, depth = [""], 0
-    for character in condition:
+    parts, depth, begin = [], 0, 0
+    for index, character in enumerate(condition):
         depth += (character == "(") - (character == ")")
         if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
+            parts.append(condition[begin:index])
+            begin = index + 1
     if depth:
         raise ValueError("parentheses do not match")
-    return parts
+    return [*parts, condition[begin:]]
 
 
 def _requirement(part: str) -> Requirement:

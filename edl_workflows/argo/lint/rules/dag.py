@@ -1,11 +1,10 @@
 """Rules about the order of a dag's tasks: ``depends``, ``dependencies``, ``target``."""
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 
 from edl_workflows.argo.lint import cel
-from edl_workflows.argo.lint.findings import Finding, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity, did_you_mean
 from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, maps, tags, text
 
 UNKNOWN_TASK = Rule(
@@ -137,15 +136,10 @@ def _need(task: Call, need: tuple[str, str], tasks: Mapping[str, Call], field: s
         return
     path = (*task.path, field)
     if name not in tasks:
-        close = difflib.get_close_matches(name, tasks, n=1)
-        yield UNKNOWN_TASK.at(
-            path, f"there is no task {name!r}", f"Did you mean {close[0]}?" if close else ""
-        )
+        yield UNKNOWN_TASK.at(path, f"there is no task {name!r}", did_you_mean(name, tasks))
     elif result and result not in RESULTS:
-        close = difflib.get_close_matches(result, RESULTS, n=1)
-        yield UNKNOWN_RESULT.at(
-            path, f"tasks have no result {result!r}", f"Did you mean {name}.{close[0]}?" if close else ""
-        )
+        close = did_you_mean(result, RESULTS).replace("mean ", f"mean {name}.")
+        yield UNKNOWN_RESULT.at(path, f"tasks have no result {result!r}", close)
     elif result in ("AnySucceeded", "AllFailed") and not tasks[name].loops:
         yield NO_ITEMS.at(path, f"task {name!r} runs once, it has no {result}")
 
@@ -177,16 +171,17 @@ def _circle(dag: Template) -> list[str]:
     needs = {task.name: [name for name, _ in _needs(task)] for task in dag.calls}
     finished: set[str] = set()
     for start in needs:
-        way: list[str] = []
+        way: dict[str, None] = {}
         waiting: list[tuple[str, bool]] = [(start, False)]
         while waiting:
             name, left = waiting.pop()
             if left:
-                finished.add(way.pop())
+                finished.add(way.popitem()[0])
             elif name in way:
-                return [*way[way.index(name) :], name]
+                names = list(way)
+                return [*names[names.index(name) :], name]
             elif name in needs and name not in finished:
-                way.append(name)
+                way[name] = None
                 waiting += [(name, True), *((one, False) for one in needs[name])]
     return []
 
@@ -195,12 +190,12 @@ def _awaited(spec: Spec) -> Iterator[Finding]:
     for dag in _dags(spec):
         needs = {task.name: {name for name, _ in _needs(task)} for task in dag.calls}
         for task in dag.calls:
-            before = _ancestors(task.name, needs)
             used = {
                 match[1]: path
                 for tag, path in tags(dict(task.arguments), (*task.path, "arguments"))
                 if (match := re.match(r"\s*tasks\.([-a-zA-Z0-9]+)\.", tag))
             }
+            before = _ancestors(task.name, needs) if used else set()
             for name, path in used.items():
                 if name in needs and name not in before:
                     yield NOT_AWAITED.at(path, f"task {task.name!r} does not depend on {name!r}")

@@ -1,13 +1,12 @@
 """Rules about what stands above a spec: kind and name."""
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.lint import schema
-from edl_workflows.argo.lint.findings import Finding, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity, did_you_mean
 from edl_workflows.argo.lint.workflow import SPEC_PATHS, mapping, text
 
 UNKNOWN_KIND = Rule(
@@ -47,9 +46,8 @@ def check_head(manifest: Mapping[str, Any]) -> Iterator[Finding]:
         return
     known = schema.load().kinds
     if kind not in known:
-        close = difflib.get_close_matches(kind, known, n=1, cutoff=0.85)
-        if close:
-            yield UNKNOWN_KIND.at(("kind",), f"{GROUP} has no kind {kind!r}", f"Did you mean {close[0]}?")
+        if close := did_you_mean(kind, known, 0.85):
+            yield UNKNOWN_KIND.at(("kind",), f"{GROUP} has no kind {kind!r}", close)
         return
     if version != "v1alpha1":
         yield UNKNOWN_KIND.at(("apiVersion",), f"{kind} has no version {version!r}", "Write v1alpha1.")

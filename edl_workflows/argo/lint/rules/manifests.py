@@ -29,7 +29,7 @@ WRONG_MANIFEST = Rule(
 )
 RULES = (NO_YAML, WRONG_MANIFEST)
 
-_TAG = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_TAG = re.compile(r"\{\{(?:(?!\{\{).)*?\}\}", re.DOTALL)
 _MARK = "zzplaceholder{}zz"
 _MARKED = re.compile(r"zzplaceholder(\d+)zz")
 

@@ -1,0 +1,166 @@
+"""What placeholders may name where they stand. Not here: which rule it is when they name something else."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from edl_workflows.argo.lint.findings import did_you_mean
+from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, mapping, maps, names, text
+
+ROOTS = ("item.", "steps.", "inputs.", "outputs.", "pod.", "workflow.", "tasks.")
+"""What Argo's own placeholders begin with; others are a program's."""
+
+_WORKFLOW = (
+    "name", "namespace", "uid", "mainEntrypoint", "serviceAccountName", "status", "failures", "priority", "duration",
+    "creationTimestamp", "scheduledTime", "parameters", "labels", "annotations", "outputs",
+)  # fmt: skip
+_DOTTED_HYPHEN = re.compile(
+    r"\b(inputs\.parameters|workflow\.parameters|outputs\.parameters|steps|tasks)\.([a-zA-Z_]\w*(?:-\w+)+)"
+)
+_MEMBER = re.compile(
+    r"(?<![\w.])(inputs\.parameters|steps|tasks)(?:\.([a-zA-Z_]\w*)|\[\s*['\"]([^'\"]+)['\"]\s*\])"
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a placeholder means nothing.
+
+    Attributes:
+        message: what is not there.
+        remedy: what may have been meant; empty if that can't be said.
+    """
+
+    message: str
+    remedy: str = ""
+
+
+class HyphenUsed(Problem):
+    """A name with a hyphen stands in an expression as if the hyphen were no minus."""
+
+
+def _unknown(message: str, name: str, known: Iterable[str]) -> Problem:
+    return Problem(f"{message} {name!r}", did_you_mean(name, sorted(known)))
+
+
+class Scope:
+    """What placeholders in one template may name.
+
+    Attributes:
+        template: the template.
+    """
+
+    def __init__(self, spec: Spec, template: Template) -> None:
+        self._spec, self.template = spec, template
+        self._calls = {call.name: call for call in template.calls}
+
+    def problem(self, name: str, call: Call | None) -> Problem | None:
+        """Why a placeholder's text means nothing, in a call or elsewhere in the template; None if it may mean something."""
+        if not name.startswith(ROOTS):
+            return None
+        root, _, rest = name.partition(".")
+        match root:
+            case "inputs":
+                return self._input(rest, call)
+            case "steps" | "tasks":
+                return self._node(root, rest, call)
+            case "workflow":
+                return self._workflow(rest)
+            case "item":
+                return self._item(rest, call)
+            case "pod" if rest != "name":
+                return _unknown("a pod has no", rest, ["name"])
+        return None  # a template's own outputs, in metrics: known only when it has run
+
+    def _inputs(self, kind: str, call: Call | None) -> frozenset[str]:
+        own = self.template.names("inputs", kind)
+        inline = mapping(mapping(call.body.get("inline")).get("inputs")) if call else {}
+        return own | set(names(inline.get(kind))) if inline else own
+
+    def _input(self, rest: str, call: Call | None) -> Problem | None:
+        kind, _, name = rest.partition(".")
+        if kind not in ("parameters", "artifacts"):
+            return _unknown("inputs have no", kind, ["parameters", "artifacts"])
+        if kind == "artifacts":
+            name = name.removesuffix(".path")
+        known = self._inputs(kind, call)
+        return (
+            None
+            if not name or name in known
+            else _unknown(f"the template has no input {kind[:-1]}", name, known)
+        )
+
+    def _node(self, root: str, rest: str, call: Call | None) -> Problem | None:
+        if rest.startswith("name"):
+            return None
+        wanted = {"steps": "steps", "tasks": "dag"}[root]
+        if self.template.type != wanted:
+            return Problem(f"{self.template} is no {wanted} template")
+        name, _, field = rest.partition(".")
+        target = self._calls.get(name)
+        if target is None:
+            return _unknown(f"there is no {root[:-1]}", name, self._calls)
+        if call and target.group > call.group:
+            return Problem(f"step {name!r} comes later")
+        return self._output(target, field)
+
+    def _output(self, target: Call, field: str) -> Problem | None:
+        template = self._spec.resolve(target)
+        of, kind, name = (*field.split(".", 2), "", "")[:3]
+        if (
+            of != "outputs"
+            or not name
+            or kind not in ("parameters", "artifacts")
+            or not isinstance(template, Template)
+        ):
+            return None
+        known = template.names("outputs", kind)
+        return None if name in known else _unknown(f"{template} has no output {kind[:-1]}", name, known)
+
+    def _workflow(self, rest: str) -> Problem | None:
+        word, _, name = rest.partition(".")
+        if word not in _WORKFLOW:
+            return _unknown("a workflow has no", word, _WORKFLOW)
+        if self._spec.is_library or not name:
+            return None
+        if word == "outputs":
+            return self._global(*name.partition(".")[::2])
+        known = self._spec.parameters
+        if word != "parameters" or name == "json" or name in known:
+            return None
+        return _unknown("the workflow has no parameter", name, known)
+
+    def _global(self, kind: str, name: str) -> Problem | None:
+        known = self._spec.global_outputs
+        if name in known or self._spec.calls_elsewhere or any(map(has_tag, known)):
+            return None
+        return _unknown(f"no template has an output {kind[:-1]} with the globalName", name, known)
+
+    def _item(self, rest: str, call: Call | None) -> Problem | None:
+        if call is None or not call.loops:
+            return Problem("nothing is repeated here")
+        items = call.body.get("withItems")
+        if not isinstance(items, list) or any(isinstance(one, list) or has_tag(text(one)) for one in items):
+            return None
+        known = {key for _, item in maps(items) for key in item}
+        return None if rest in known else _unknown("the items have no", rest, known)
+
+    def problems_of_expression(self, expression: str, call: Call | None) -> Iterator[Problem]:
+        """Which names in an expression mean nothing, or something else than it seems."""
+        inputs = self._inputs("parameters", call)
+        for match in _DOTTED_HYPHEN.finditer(expression):
+            before, name = match[1], match[2]
+            if (
+                name in inputs
+                or name in self._calls
+                or name in self._spec.parameters | self._spec.output_names
+            ):
+                yield HyphenUsed(f"{match[0]} is read as a subtraction", f"Write {before}['{name}'].")
+        for match in _MEMBER.finditer(expression):
+            root, name = match[1], match[3] or match[2]
+            if match[2] and expression[match.end() : match.end() + 1] == "-":
+                continue  # told above, or a subtraction that is meant
+            if root == "inputs.parameters" and name not in inputs:
+                yield _unknown("the template has no input parameter", name, inputs)
+            elif root != "inputs.parameters" and self._calls and name not in self._calls:
+                yield _unknown(f"there is no {root[:-1]}", name, self._calls)

@@ -1,0 +1,123 @@
+"""On a real Kubernetes and a real Argo: what waiting costs, how long starts take, and the controller under 1,000 jobs.
+
+Three parts, each with what it is compared with in the same run: waiting Argo steps (a hand-written resource template, ours, the
+agent); a job in real pods to its first step; many jobs on KWOK's nodes by our controller and by Kubeflow's training-operator::
+
+    python -m tests.benchmarks.bench_cluster [--parts waiting starts load] [--jobs 100 1000] [--no-peer]
+
+The first two take the cluster of `make cluster-up`, or start one; the third starts a control plane of its own for each
+measurement. Root and Go are needed.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.cluster import load, peer, starts, waiting
+from tests.benchmarks.cluster.plane import Binaries
+from tests.cluster.bed import build, lifecycle
+from tests.cluster.bed.bed import Bed
+from tests.cluster.bed.components import default_site
+
+WAYS = {"stock": 5, "resource": 5, "plugin": 100}
+"""Way to wait → workflows at a time. A resource step has a pod with an executor, and the machine is small."""
+GOAL = "goal for 1,000 jobs: 12 requests, 120 s, memory no more than the peer's"
+
+
+@contextmanager
+def test_bed() -> Iterator[Bed]:
+    """The cluster that KUBECONFIG names, if it is a test bed; else one for this run."""
+    given = Path(os.environ.get("KUBECONFIG", ""))
+    if os.environ.get("EDL_TEST_CLUSTER") == "existing" and (given.parent / "bed.json").exists():
+        yield Bed.load(given)
+        return
+    site = default_site()
+    before = lifecycle.running(site.folder)
+    yield lifecycle.up(site)
+    if not before:
+        lifecycle.down(site)
+
+
+def wait_part(bed: Bed) -> list[dict[str, Any]]:
+    """Steps that wait, each way."""
+    found = []
+    for way, jobs in WAYS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            result = waiting.measure(bed, way, jobs, Path(folder))
+        median, longest = result.next_step
+        print(
+            f"waiting, {way}: {jobs} workflows; a job: {result.pods} pods, {result.requests} requests a minute; "
+            f"end to next step {median} s, at most {longest} s\n    {result.kinds}",
+            flush=True,
+        )
+        found.append(asdict(result))
+    return found
+
+
+def start_part(bed: Bed) -> dict[str, Any]:
+    """A job in real pods."""
+    result = asdict(starts.measure(bed))
+    for name, seconds in result.items():
+        print(f"starts, {name}: {seconds} s", flush=True)
+    return result
+
+
+def load_part(counts: list[int], with_peer: bool) -> list[dict[str, Any]]:
+    """Many jobs, ours with accounts of their own and with a shared one, and the peer's."""
+    binaries = Binaries(
+        plane=build.BIN / "kubelab",
+        kwok=build.BIN / "kwok",
+        stages=sorted(build.KWOK_STAGES.glob("*.yaml")),
+        peer=peer.built(),
+        peer_crds=peer.definitions(),
+    )
+    contenders = [load.ours(), load.ours(account="default"), *([load.peer(binaries)] if with_peer else [])]
+    found = []
+    for jobs in counts:
+        for contender in contenders:
+            result = load.measure(contender, jobs, binaries)
+            print(
+                f"load, {result.who}: {jobs} jobs of 4 pods all Running after {result.seconds} s, "
+                f"{result.requests} requests a job (and {result.masters_requests} of the masters' stand-in), "
+                f"{result.memory_mib} MiB, {result.cpu_seconds} s CPU\n    {result.kinds}",
+                flush=True,
+            )
+            found.append(asdict(result))
+    print(GOAL)
+    return found
+
+
+def main() -> int:
+    """Measure, print sentences and JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parts = ("waiting", "starts", "load")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
+    parser.add_argument("--jobs", nargs="+", type=int, default=[100, 1000], help="of the load, one run each")
+    parser.add_argument("--no-peer", action="store_true", help="leave training-operator out")
+    options = parser.parse_args()
+    # Everything that was started is ended also on SIGTERM.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    build.build()
+    results: dict[str, Any] = {}
+    with ExitStack() as stack:
+        bed = stack.enter_context(test_bed()) if {"waiting", "starts"} & set(options.parts) else None
+        if bed is not None and "waiting" in options.parts:
+            results["waiting"] = wait_part(bed)
+        if bed is not None and "starts" in options.parts:
+            results["starts"] = start_part(bed)
+    if "load" in options.parts:
+        results["load"] = load_part(options.jobs, not options.no_peer)
+    print(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
