@@ -37,6 +37,7 @@ _PROGRAMS = {
     "conntrack": "conntrack",
     "kubectl": "kubernetes-client",
     "nsenter": "util-linux",
+    "unshare": "util-linux",
     "sysctl": "procps",
 }
 """Program → its Debian package."""
@@ -46,15 +47,15 @@ def missing() -> str:
     """Why no bed can be built and started on this machine, in one line; "" where it can."""
     if os.geteuid() != 0:
         return "root is needed"
-    if subprocess.run(
-        ["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True
-    ).returncode:
-        return "the right to make namespaces (CAP_SYS_ADMIN) is needed"
     packages = {package for program, package in _PROGRAMS.items() if not shutil.which(program)}
     if not Path("/usr/lib/cni/ptp").exists():
         packages.add("containernetworking-plugins")
     if packages:
         return f"Debian packages are needed: apt-get install {' '.join(sorted(packages))}"
+    if subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True
+    ).returncode:
+        return "the right to make namespaces (CAP_SYS_ADMIN) is needed"
     if _go_version() < _GO:
         wanted = ".".join(str(part) for part in _GO)
         return f"Go {wanted} or newer is needed (Debian's is older): https://go.dev/dl/, with go on the PATH"
