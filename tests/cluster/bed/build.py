@@ -6,6 +6,7 @@ Each part is built anew when its sources or Go change. Two builds at once are sa
 import fcntl
 import functools
 import hashlib
+import inspect
 import os
 import re
 import shutil
@@ -91,9 +92,10 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def _key(name: str) -> str:
-    """What a part is built from: its sources, how this module builds it, and Go."""
-    digest = hashlib.sha256(".".join(map(str, _go_version())).encode())
-    for file in (*sorted((_SOURCES / name).iterdir()), Path(__file__)):
+    """What a part is built from: its sources, how it is built here, and Go."""
+    how = "".join(inspect.getsource(function) for function in (_PARTS[name], _compile, _go))
+    digest = hashlib.sha256(f"{_go_version()} {KUBERNETES} {how}".encode())
+    for file in sorted((_SOURCES / name).iterdir()):
         digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()
 
