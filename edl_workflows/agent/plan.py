@@ -38,7 +38,11 @@ def plan(directive: Directive, node: NodeRef, running: AbstractSet[int], ended: 
         for cluster in (directive.active, directive.next)
         if cluster is not None and _takes_part(node, cluster)
     }
-    start = [cluster for version, cluster in wanted.items() if version not in running | ended]
+    start = [
+        cluster
+        for version, cluster in wanted.items()
+        if version not in running | ended and not (directive.lost and cluster == directive.active)
+    ]
     in_the_way = {version for version in running - set(wanted) if any(_same_port(version, c) for c in start)}
     kept = set(wanted) | {version for version in running if _still_needed(version, directive)} - in_the_way
     end = running - kept

@@ -165,7 +165,7 @@ class Supervisor:
         wanted = [c.version for c in (directive.active, directive.next) if c is not None]
         if self._retiring.pop(version, None) is not None or version not in wanted:
             return None
-        if self._processes and directive.active is not None and version != directive.active.version:
+        if self._only_prepares(version, directive):
             self._put_off(process, code)
             return None
         log.info("the process of cluster version %d ended with code %d", version, code)
@@ -174,6 +174,11 @@ class Supervisor:
         log.info("waiting for the cluster version after %d", version)
         self._ended.add(version)
         return None
+
+    def _only_prepares(self, version: int, directive: Directive) -> bool:
+        """Whether it is the successor of a version that trains here, or that was lost before this node came."""
+        active = directive.active
+        return active is not None and version != active.version and (bool(self._processes) or directive.lost)
 
     def _may_wait(self, process: TrainingProcess, code: int) -> bool:
         """Report an end; whether the master wants the node to wait for the next cluster version."""
@@ -187,7 +192,7 @@ class Supervisor:
         return verdict is not None and verdict.wait
 
     def _put_off(self, process: TrainingProcess, code: int) -> None:
-        """A process that only prepares has died beside the one that trains: try again later, each time more so. The
+        """A process that only prepares has died: try again later, each time more so. The
         master, which hears of it, gives up when it has seen enough."""
         version = process.version
         crashes = self._crashes[version] = self._crashes.get(version, 0) + 1

@@ -130,6 +130,8 @@ class Directive(Message):
         revision: grows with every change.
         active: the cluster version that trains; None until the first is complete.
         next: the version to prepare.
+        lost: ``active`` has lost its model and will not train again: no process of it is started any more. Those that run
+            wait until a later version trains.
         drain: processes of ``active``: stop at the next step boundary, settle leases, report DRAINED, wait.
             False again with ``active`` unchanged means: go on.
         save: request id of a checkpoint that the chief shall take now (between steps); "" for none. While ``drain``
@@ -143,6 +145,7 @@ class Directive(Message):
     revision: int
     active: Cluster | None = None
     next: Cluster | None = None
+    lost: bool = False
     drain: bool = False
     save: str = ""
     trained: int = 0

@@ -40,6 +40,7 @@ KINDS = {
 }  # fmt: skip
 PRODUCTS = (
     "edl-stages",
+    "edl-clean-up",
     "elastic-train",
     "elastic-scale",
     "ps-checkpoint-migrate-restart",

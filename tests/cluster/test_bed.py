@@ -127,6 +127,19 @@ def test_fake_nodes_run_pods_for_load(bed: Bed, cluster: Cluster, namespace: str
     assert [node for node in bed.kubectl("get", "nodes", "-o", "name").split() if "kwok" in node] == []
 
 
+def test_what_a_machine_lacks_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Programs that are not there are named by their Debian packages, ready to be installed."""
+    with_all = build.missing()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = build.missing()
+
+    assert with_all == ""
+    assert without.startswith(
+        "Debian packages are needed: apt-get install conntrack containerd iproute2 iptables"
+    )
+    assert "\n" not in without
+
+
 @pytest.mark.timeout(600)
 def test_crashed_bed_is_cleared_away(tmp_path: Path) -> None:
     """Of a bed whose programs were killed midway nothing stays: no process, mount, interface, route or cgroup."""

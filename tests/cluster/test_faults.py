@@ -127,11 +127,11 @@ class TestWorkersAndControlPlane:
         disturbed.lose()
         begun = time.monotonic()
         controllers.kill(leader)
-        victim = job.pod(names.WORKER_TYPE, 1)
-        job.delete_pod(victim, grace=0)
+        victim = job.pod(names.WORKER_TYPE, 1)["metadata"]["name"]
+        job.kill(victim)
         controllers.await_leader(other_than=leader)
         print(f"leader killed to next leader: {time.monotonic() - begun:.1f} s")
-        job.await_running(names.WORKER_TYPE, 2, frozenset({victim["metadata"]["name"]}))
+        job.await_running(names.WORKER_TYPE, 2, frozenset({victim}))
         job.go_on()
 
     def test_nothing_is_lost_in_all_this(self, disturbed: Disturbed) -> None:

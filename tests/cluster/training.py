@@ -68,14 +68,14 @@ class PodJob(SubmittedJob):
         running = [pod for pod in self.pods(role) if _runs(pod)]
         return sorted(running, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))[index]
 
-    def delete_pod(self, pod: dict[str, Any], grace: int | None = None) -> None:
-        """As ``kubectl delete pod`` does; with a `grace` of 0 seconds its processes are killed."""
+    def delete_pod(self, pod: dict[str, Any]) -> None:
+        """As ``kubectl delete pod`` does."""
         metadata = pod["metadata"]
         client.delete(
             self.cluster,
             resources.PODS,
             metadata["name"],
-            options=client.DeleteOptions(uid=metadata["uid"], grace_seconds=grace),
+            options=client.DeleteOptions(uid=metadata["uid"]),
         )
 
     def await_running(self, role: str, count: int, gone: frozenset[str], seconds: float = 120) -> list[str]:

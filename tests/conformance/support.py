@@ -88,6 +88,8 @@ class Api:
         return self.http.request(method, path, content=content, headers=headers, params=query)
 
     def get(self, path: str, **query: Any) -> Object:
+        """Read; again where the server says that it will answer soon, as a real one does when a definition changed."""
+        eventually(lambda: self.raw("GET", path, **query).status_code != 429, f"{path} is served")
         return self.send("GET", path, **query)
 
     def post(self, path: str, body: Object, **query: Any) -> Object:

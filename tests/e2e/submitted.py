@@ -1,10 +1,14 @@
 """A submitted ElasticJob that trains and records its data, and what tests of any cluster do to it."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+import psutil
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import ElasticJob
@@ -158,6 +162,15 @@ class SubmittedJob:
         """Names of its running pods of a role."""
         return [pod["metadata"]["name"] for pod in self.pods(role) if pod["status"].get("phase") == "Running"]
 
+    def kill(self, pod: str) -> None:
+        """SIGKILL every process of a pod that runs on this machine, as the kernel's OOM killer or a lost machine would."""
+        mine = (self.cluster.namespace, pod)
+        found = [process for process in psutil.process_iter(["environ"]) if _pod_of(process) == mine]
+        assert found, f"no process of {pod}"
+        for process in found:
+            if process.is_running():
+                os.kill(process.pid, signal.SIGKILL)
+
     def log(self, pod: str) -> str:
         """What a pod printed."""
         return logs.read(self.cluster, pod)
@@ -175,3 +188,8 @@ class SubmittedJob:
                 return value
             time.sleep(0.1)
         raise AssertionError(f"not within {seconds} s: {what}; {self.get().status}")
+
+
+def _pod_of(process: psutil.Process) -> tuple[str, str]:
+    environment = process.info["environ"] or {}
+    return str(environment.get(names.ENV_NAMESPACE, "")), str(environment.get(names.ENV_POD_NAME, ""))

@@ -26,6 +26,7 @@ def say(state: JobState) -> Said:
         if versions.active
         else None,
         next=_cluster(state, change.number, change.target, None) if change and change.number else None,
+        lost=bool(versions.active and change and change.cause in (Cause.RECOVERY, Cause.ROLLBACK)),
         drain=bool(change and change.draining),
         save=state.checkpoints.request,
         trained=versions.trained,

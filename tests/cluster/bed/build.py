@@ -6,6 +6,7 @@ Each part is built anew when its sources or Go change. Two builds at once are sa
 import fcntl
 import functools
 import hashlib
+import inspect
 import os
 import re
 import shutil
@@ -37,6 +38,7 @@ _PROGRAMS = {
     "conntrack": "conntrack",
     "kubectl": "kubernetes-client",
     "nsenter": "util-linux",
+    "unshare": "util-linux",
     "sysctl": "procps",
 }
 """Program → its Debian package."""
@@ -46,15 +48,15 @@ def missing() -> str:
     """Why no bed can be built and started on this machine, in one line; "" where it can."""
     if os.geteuid() != 0:
         return "root is needed"
-    if subprocess.run(
-        ["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True
-    ).returncode:
-        return "the right to make namespaces (CAP_SYS_ADMIN) is needed"
     packages = {package for program, package in _PROGRAMS.items() if not shutil.which(program)}
     if not Path("/usr/lib/cni/ptp").exists():
         packages.add("containernetworking-plugins")
     if packages:
         return f"Debian packages are needed: apt-get install {' '.join(sorted(packages))}"
+    if subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True
+    ).returncode:
+        return "the right to make namespaces (CAP_SYS_ADMIN) is needed"
     if _go_version() < _GO:
         wanted = ".".join(str(part) for part in _GO)
         return f"Go {wanted} or newer is needed (Debian's is older): https://go.dev/dl/, with go on the PATH"
@@ -90,9 +92,10 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def _key(name: str) -> str:
-    """What a part is built from: its sources, how this module builds it, and Go."""
-    digest = hashlib.sha256(".".join(map(str, _go_version())).encode())
-    for file in (*sorted((_SOURCES / name).iterdir()), Path(__file__)):
+    """What a part is built from: its sources, how it is built here, and Go."""
+    how = "".join(inspect.getsource(function) for function in (_PARTS[name], _compile, _go))
+    digest = hashlib.sha256(f"{_go_version()} {KUBERNETES} {how}".encode())
+    for file in sorted((_SOURCES / name).iterdir()):
         digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()
 

@@ -33,6 +33,8 @@ ROWS = {
     "port is freed first": (said(active=V2, next=V3, trained=1), WORKER, {1, 2}, Plan(end=(1,))),
     "then taken": (said(active=V2, next=V3, trained=1), WORKER, {2}, Plan(start=(V3,))),
     "both missing": (said(active=V1, next=V2), WORKER, set(), Plan(start=(V1, V2))),
+    "lost one is not started": (said(active=V1, next=V2, lost=True), WORKER, set(), Plan(start=(V2,))),
+    "lost one stays where it runs": (said(active=V1, next=V2, lost=True), WORKER, {1}, Plan(start=(V2,))),
 }
 
 

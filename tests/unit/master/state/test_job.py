@@ -261,12 +261,14 @@ def test_a_lost_server_means_a_version_from_the_newest_checkpoint() -> None:
     before = views.records_done(job.state)
     job.kill(("ps", 0))
     job.observe()
+    assert views.say(job.state).directive.lost
     job.calm(1)
     job.calm(6)
     active = job.state.versions.active
     assert active is not None
     assert active.ps == (2, 1)
     assert active.restore == saved.ref
+    assert not views.say(job.state).directive.lost
     assert job.state.versions.settled
     job.calm(3)
     assert views.records_done(job.state) < before + 60
