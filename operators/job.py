@@ -48,10 +48,13 @@ class SubmitJobOperator(StageOperator):
         Raises:
             InvalidError: it is of another kind than the operator's.
         """
+        from edl_workflows.jobs.kinds import KINDS
+
         manifest = read_manifest(self.manifest)
-        if self.manifest_kind and manifest.get("kind") != self.manifest_kind:
+        others = {row.name for row in KINDS if row.view is not None and row.name != self.manifest_kind}
+        if self.manifest_kind and manifest.get("kind") in others:
             raise InvalidError(
-                f"kind: {type(self).__name__} takes a {self.manifest_kind}, this is a {manifest.get('kind')}; "
+                f"kind: {type(self).__name__} takes a job of kind {self.manifest_kind}, this is a {manifest['kind']}; "
                 "SubmitJobOperator takes any"
             )
         return {"manifest": manifest, "hint": f"{self.dag_id}-{self.task_id}"}

@@ -14,10 +14,14 @@ def test_print_gives_every_definition(capsys: pytest.CaptureFixture[str]) -> Non
     assert [p["metadata"]["name"] for p in printed] == [
         "elasticjobs.elastic.iml.github.io",
         "scaleplans.elastic.iml.github.io",
+        "tfjobs.kubeflow.org",
     ]
 
 
 def test_print_of_an_unknown_definition_names_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt name is wrong input, and the answer says what there is."""
     assert main(["crds", "print", "elasticjob"]) == 2
-    assert "there is no definition 'elasticjob'; there are elasticjobs, scaleplans" in capsys.readouterr().err
+    assert (
+        "there is no definition 'elasticjob'; there are elasticjobs, scaleplans, tfjobs"
+        in capsys.readouterr().err
+    )

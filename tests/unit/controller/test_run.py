@@ -10,6 +10,7 @@ from edl_workflows.controller.leader import Election
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
 from edl_workflows.jobs import names
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import (
@@ -132,7 +133,7 @@ def test_crds_that_come_later(tmp_path: Path) -> None:
         cluster = server.cluster()
         running = run_in_thread(cluster)
         assert not running.wait_ready(1)
-        assert {"not listed yet: elasticjobs", "not listed yet: scaleplans"} == set(
+        assert {f"not listed yet: {kind.source.api.plural}" for kind in KINDS} == set(
             running.controller.manager.waits_for()
         )
         for crd in crds():
