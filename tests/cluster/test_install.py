@@ -91,7 +91,7 @@ def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> Non
     """The leader's pod is killed while a job is suspended: the other replica carries on, a job that was submitted meanwhile
     runs, and events that the first leader told are counted up, not told twice."""
     first = SubmittedJob.submit(pipeline, job(here.bed, "before"))
-    first.wait_phase(JobPhase.RUNNING, seconds=90)
+    first.wait_step(1, 90)
     first.run(SUSPEND, SuspendRequest(name=first.name), 90)
     first.run(RESUME, ResumeRequest(name=first.name), 90)
     leader = here.leader()
@@ -122,21 +122,22 @@ def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline
     next attempt and withdrawn."""
     lives = SubmittedJob.submit(pipeline, job(here.bed, "lives", roles=("ps", "worker")))
     lives.wait_phase(JobPhase.RUNNING, seconds=90)
-    two = ScaleRequest(job=lives.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
-    lives.run(SCALE, two, 90)
-    assert len(lives.pods("worker")) == 2
+    three = ScaleRequest(job=lives.name, replicas={"worker": ReplicaResourceSpec(replicas=3)})
+    lives.run(SCALE, three, 90)
+    assert len(lives.pods("worker")) == 3
 
     # Stage migrate-ps looks for the server of a rank among the pods.
     with pytest.raises(InvalidError, match="no parameter server of this rank"):
         lives.run(MIGRATE_PS, MigratePsRequest(job=lives.name, migrate={7: NodeResource(cpu="1")}))
-    _edit_replicas(pipeline, lives.name, "worker", 3)
-    lives.until(lambda: len(lives.pods("worker")) == 3 or None, 90, "an edit of the spec is carried out")
+    lives.wait_step(1, 90)
+    _edit_replicas(pipeline, lives.name, "worker", 2)
+    lives.until(lambda: len(lives.pods("worker")) == 2 or None, 90, "an edit of the spec is carried out")
     lives.run(SUSPEND, SuspendRequest(name=lives.name), 90)
 
     # Nothing is carried out in a suspended job: the plan waits.
     owner = "tests/cluster/scale"
-    begun = SCALE.begin(pipeline, two, Identity(owner))
-    taken = SCALE.begin(pipeline, two, Identity(owner, attempt="2"))
+    begun = SCALE.begin(pipeline, three, Identity(owner))
+    taken = SCALE.begin(pipeline, three, Identity(owner, attempt="2"))
     assert (taken.uid, taken.attempt) == (begun.uid, "2")
     assert ownership.cancel(pipeline, taken)
     assert client.find(pipeline, resources.SCALE_PLANS, taken.name) is None
@@ -187,7 +188,7 @@ def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipelin
         SubmitRequest(manifest=job(here.bed, "killed")),
         Identity("tests/cluster/t"),
     )
-    SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.RUNNING, seconds=90)
+    SubmittedJob(pipeline, begun.name).wait_step(1, 90)
 
     _wait_in_vain(triggerer, begun)
     assert ownership.cancel(triggerer, begun, "suspend")
