@@ -514,12 +514,12 @@ def test_example_pipeline(
             work_dir=str(shared_folder),
             workers="1",
             ps="1",
-            epochs="90",
+            epochs="70",
             step_delay="0.05",
             warm_up_steps="20",
             min_accuracy="0.8",
         )
-        run.wait(seconds=300)
+        run.wait(seconds=480)
         print(f"example pipeline, {way}: {time.monotonic() - begun:.0f} s")
 
         found = run.outputs(run.name)
