@@ -66,8 +66,8 @@ def _wait_until_served(cluster: "Cluster", name: str) -> None:
 
     deadline = time.monotonic() + ESTABLISH_SECONDS
     while True:
-        conditions = client.get(cluster, CRDS, name).get("status", {}).get("conditions", [])
-        states = {c["type"]: c for c in conditions}
+        status = client.get(cluster, CRDS, name).get("status") or {}
+        states = {c["type"]: c for c in status.get("conditions") or ()}  # null in the first moment
         if states.get("Established", {}).get("status") == "True":
             return
         refused = states.get("NamesAccepted", {})

@@ -5,7 +5,8 @@ agent); a job in real pods to its first step; many jobs on KWOK's nodes by our c
 
     python -m tests.benchmarks.bench_cluster [--parts waiting starts load] [--jobs 100 1000] [--no-peer]
 
-The first two take the cluster of `make cluster-up`, or start one; the third starts a control plane of its own for each
+The first two start a cluster for themselves, or take the running test bed that KUBECONFIG names if EDL_TEST_CLUSTER=existing
+is set; the third starts a control plane of its own for each
 measurement. Root and Go are needed.
 """
 
@@ -25,7 +26,8 @@ from tests.benchmarks.cluster import load, peer, starts, waiting
 from tests.benchmarks.cluster.plane import Binaries
 from tests.cluster.bed import build, lifecycle
 from tests.cluster.bed.bed import Bed
-from tests.cluster.bed.components import default_site
+from tests.cluster.bed.components import Site
+from tests.cluster.bed.node import Network
 
 WAYS = {"stock": 5, "resource": 5, "plugin": 100}
 """Way to wait → workflows at a time. A resource step has a pod with an executor, and the machine is small."""
@@ -39,17 +41,18 @@ def test_bed() -> Iterator[Bed]:
     if os.environ.get("EDL_TEST_CLUSTER") == "existing" and (given.parent / "bed.json").exists():
         yield Bed.load(given)
         return
-    site = default_site()
-    before = lifecycle.running(site.folder)
-    yield lifecycle.up(site)
-    if not before:
+    site = Site(build.CACHE / "bench", build.BIN, Network(223))  # beside the one of `make cluster-up`
+    try:
+        yield lifecycle.up(site)
+    finally:
         lifecycle.down(site)
 
 
-def wait_part(bed: Bed) -> list[dict[str, Any]]:
+def wait_part(bed: Bed, ways: list[str]) -> list[dict[str, Any]]:
     """Steps that wait, each way."""
     found = []
-    for way, jobs in WAYS.items():
+    for way in ways:
+        jobs = WAYS[way]
         with tempfile.TemporaryDirectory() as folder:
             result = waiting.measure(bed, way, jobs, Path(folder))
         median, longest = result.next_step
@@ -101,6 +104,7 @@ def main() -> int:
     parts = ("waiting", "starts", "load")
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
     parser.add_argument("--jobs", nargs="+", type=int, default=[100, 1000], help="of the load, one run each")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="to wait")
     parser.add_argument("--no-peer", action="store_true", help="leave training-operator out")
     options = parser.parse_args()
     # Everything that was started is ended also on SIGTERM.
@@ -110,7 +114,7 @@ def main() -> int:
     with ExitStack() as stack:
         bed = stack.enter_context(test_bed()) if {"waiting", "starts"} & set(options.parts) else None
         if bed is not None and "waiting" in options.parts:
-            results["waiting"] = wait_part(bed)
+            results["waiting"] = wait_part(bed, options.ways)
         if bed is not None and "starts" in options.parts:
             results["starts"] = start_part(bed)
     if "load" in options.parts:

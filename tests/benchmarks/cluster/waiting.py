@@ -43,7 +43,8 @@ class Waiting:
         way: stock, resource or plugin.
         jobs: how many waited at the same time.
         pods: that waited with them, a job.
-        requests: a minute and job.
+        requests: a minute and job, but for leases.
+        leases: requests a minute of the agent's leader election, for all jobs together.
         kinds: the same by verb and resource.
         next_step: seconds from a job's terminal status to the next step's node; median and the longest.
     """
@@ -52,6 +53,7 @@ class Waiting:
     jobs: int
     pods: float
     requests: float
+    leases: float
     kinds: dict[str, float]
     next_step: tuple[float, float]
 
@@ -71,7 +73,8 @@ def measure(bed: Bed, way: str, jobs: int, folder: Path) -> Waiting:
         time.sleep(SETTLE)
         log = AuditLog(bed.audit_log)
         time.sleep(WINDOW)
-        calls = [call for call in log.news() if call.namespace == cluster.namespace]
+        here = [call for call in log.news() if call.namespace == cluster.namespace]
+        calls = [call for call in here if call.resource != "leases"]
         pods = len(_pods(cluster))
         times = [_ended_to_next(running, run, name) for name, run in list(workflows.items())[:SAMPLES]]
     share = jobs * WINDOW / 60
@@ -80,6 +83,7 @@ def measure(bed: Bed, way: str, jobs: int, folder: Path) -> Waiting:
         jobs=jobs,
         pods=round(pods / jobs, 2),
         requests=round(len(calls) / share, 2),
+        leases=round((len(here) - len(calls)) / (WINDOW / 60), 1),
         kinds=_shares(by_kind(calls), share),
         next_step=(round(statistics.median(times), 2), round(max(times), 2)),
     )
