@@ -18,7 +18,9 @@ COMMANDS = (
         "local", "edl_workflows.cli.local", "The embedded cluster of this machine.", group=True, extra="local"
     ),
     Command("submit", "edl_workflows.cli.jobs", "Create a job from its manifest."),
-    Command("convert", "edl_workflows.cli.convert", "A job's manifest in another version, or as another kind."),
+    Command(
+        "convert", "edl_workflows.cli.convert", "A job's manifest in another version, or as another kind."
+    ),
     Command("get", "edl_workflows.cli.jobs", "List jobs, or show one."),
     Command("describe", "edl_workflows.cli.jobs", "All about one job."),
     Command("wait", "edl_workflows.cli.jobs", "Wait for a job's phase, step or condition."),
