@@ -36,7 +36,8 @@ class AgentOptions:
     Attributes:
         namespace: whose workflows to serve, or `ALL_NAMESPACES`.
         workflow: the one workflow to serve; "" for all.
-        instance: serve the workflows of the Argo controller of this instance id; "" of the one without.
+        instance: serve the workflows of the Argo controller of this instance id; "" of the one without. The one workflow
+            is served whosever it is.
         cross_namespace: whether a step may name another namespace than its workflow's.
         calls: API calls at a time that may block.
         election: None to serve without asking; right only where no second agent can run.
@@ -62,12 +63,10 @@ class AgentOptions:
 
         Completed ones, too: a workflow that is retried by hand goes on with the task set that it had.
         """
-        return Scope(
-            WORKFLOW_TASK_SETS,
-            self.namespace,
-            label_selector=f"{INSTANCE_LABEL}={self.instance}" if self.instance else f"!{INSTANCE_LABEL}",
-            field_selector=f"metadata.name={self.workflow}" if self.workflow else "",
-        )
+        if self.workflow:
+            return Scope(WORKFLOW_TASK_SETS, self.namespace, field_selector=f"metadata.name={self.workflow}")
+        selector = f"{INSTANCE_LABEL}={self.instance}" if self.instance else f"!{INSTANCE_LABEL}"
+        return Scope(WORKFLOW_TASK_SETS, self.namespace, label_selector=selector)
 
 
 class Agent:

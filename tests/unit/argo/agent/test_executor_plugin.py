@@ -76,8 +76,11 @@ def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_pod_that_ends_with_its_workflow_cancels_first(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """SIGTERM comes before the end of the workflow is seen: the agent goes on until it has cancelled."""
-    argo.start("w")
+    """SIGTERM comes before the end of the workflow is seen: the agent goes on until it has cancelled.
+
+    The workflow is served whichever instance of Argo's controller it belongs to.
+    """
+    argo.start("w", instance="blue")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
     options = AgentOptions(namespace=cluster.namespace, workflow="w", drain_seconds=30)
     stop = threading.Event()
