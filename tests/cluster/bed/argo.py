@@ -9,6 +9,7 @@ from tests.cluster.bed import images
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import Site
 from tests.cluster.bed.process import Daemon
+from tests.cluster.bed.wait import until
 
 NAMESPACE = "argo"
 _CONFIG = "workflow-controller-configmap"
@@ -32,6 +33,10 @@ def install(bed: Bed, site: Site) -> None:
     definitions = sorted((site.bin / "crds").glob("argoproj.io_*.yaml"))
     files = [flag for path in definitions for flag in ("-f", str(path))]
     bed.kubectl("apply", "--server-side", *files)  # client-side, they are too large for the annotation
+    for path in definitions:
+        plural = path.stem.removeprefix("argoproj.io_")
+        served = ("get", "--raw", f"/apis/argoproj.io/v1alpha1/{plural}")
+        until(lambda served=served: bed.succeeds(*served), f"{plural} are served")  # type: ignore[misc]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     for manifest in (namespace, _configuration(agent_pods=False)):
         bed.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))

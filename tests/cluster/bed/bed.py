@@ -115,9 +115,10 @@ class Bed:
         Raises:
             BedError: it was not in `seconds`.
         """
-        until(lambda: self._answers("get", "--raw", "/readyz"), "the API server is ready", seconds)
+        until(lambda: self.succeeds("get", "--raw", "/readyz"), "the API server is ready", seconds)
 
-    def _answers(self, *arguments: str) -> bool:
+    def succeeds(self, *arguments: str) -> bool:
+        """Whether a kubectl command succeeds now."""
         return self._kubectl(*arguments).returncode == 0
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:

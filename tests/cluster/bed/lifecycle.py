@@ -28,6 +28,7 @@ def up(site: Site) -> Bed:
         if running(site.folder):
             return Bed.load(site.kubeconfig)
         _clear(site)
+        shutil.rmtree(site.folder / "log", ignore_errors=True)
         node = Node(site.folder, site.network, site.bin / "pause")
         try:
             components.write_files(site)
@@ -90,7 +91,7 @@ def _start_in_order(bed: Bed, site: Site) -> None:
     _daemons(bed, "etcd", "apiserver")
     bed.wait_ready()
     _daemons(bed, "kcm", "sched", "containerd")
-    until(lambda: _holds(lambda: bed.kubectl("get", "serviceaccount", "default")), "the controllers work")
+    until(lambda: bed.succeeds("get", "serviceaccount", "default"), "the controllers work")
     _import_images(bed, site)
     _daemons(bed, "kubelet", "proxy", "coredns")
     bed.kubectl("apply", "-f", "-", stdin=json.dumps(_name_server(site)))

@@ -84,7 +84,7 @@ class Daemon:
     def _executed(self, pid: int) -> int:
         """The program's own pid: what enters a pid namespace stays as the parent of what it runs."""
         children = Path(f"/proc/{pid}/task/{pid}/children")
-        while _command(pid):
+        while not _ended(pid):  # its command line is empty for a moment while it becomes another program
             try:
                 candidates = [pid, *map(int, children.read_text().split())]
             except (FileNotFoundError, ProcessLookupError):
