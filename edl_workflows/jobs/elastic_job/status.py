@@ -23,11 +23,14 @@ OWNED = (
 
 WARNINGS = frozenset({"NameConflict", "CreateRefused"})
 
+_STARTING = frozenset({"initial", "pending", "active", "ready"})
 _START = (None, Phase.CREATED, Phase.PENDING)
 
 COUNTERS_SECONDS = 2.0
 """How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
-STARTING_SECONDS = 30.0
+STARTING_SECONDS = 10.0
+"""The same while pods are still to come: the news is that all run."""
+PENDING_SECONDS = 30.0
 """The same of pods that are there now but do not run: to be made or pending, it is the same to who waits for them."""
 
 
@@ -88,7 +91,15 @@ def patience(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> float:
     if any(counts is None or role not in old.replica_statuses for role, counts in changed.items()):
         return 0.0
     fields = {field for counts in changed.values() for field in counts}
-    return STARTING_SECONDS if fields <= {"initial", "pending"} else COUNTERS_SECONDS
+    if fields <= {"initial", "pending"}:
+        return PENDING_SECONDS
+    starting = any(_missing(counts, changed.get(role, {})) for role, counts in old.replica_statuses.items())
+    return STARTING_SECONDS if starting and fields <= _STARTING else COUNTERS_SECONDS
+
+
+def _missing(counts: ReplicaStatus, changed: Mapping[str, int]) -> bool:
+    """Whether a role lacks pods after a change of its counters."""
+    return bool(changed.get("initial", counts.initial) or changed.get("pending", counts.pending))
 
 
 def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:

@@ -515,7 +515,8 @@ def test_master_is_not_made_without_what_it_needs(world: World, job: Make) -> No
     [
         pytest.param({"initial": 0, "pending": 1}, 30.0, id="made but not running"),
         pytest.param({"pending": 0, "active": 1, "ready": 1}, 2.0, id="running"),
-        pytest.param({"active": 0, "failed": 1}, 2.0, id="failed"),
+        pytest.param({"pending": 1, "active": 1, "ready": 1}, 10.0, id="some running"),
+        pytest.param({"pending": 1, "active": 0, "failed": 1}, 2.0, id="failed"),
     ],
 )
 def test_counters_may_wait(changed: dict[str, int], seconds: float) -> None:
