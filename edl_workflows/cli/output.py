@@ -30,12 +30,19 @@ def emit(output: OutputFormat, data: Any, table: Table) -> None:
         case OutputFormat.JSON:
             typer.echo(json.dumps(data, indent=2, default=str))
         case OutputFormat.YAML:
-            import yaml
-
-            plain = json.loads(json.dumps(data, default=str))
-            typer.echo(yaml.safe_dump(plain, sort_keys=False), nl=False)
+            typer.echo(_yaml(json.loads(json.dumps(data, default=str))), nl=False)
         case OutputFormat.TABLE:
             _print_table(table)
+
+
+def _yaml(data: Any) -> str:
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        """Texts as PyYAML writes them: Hera, once imported, writes them otherwise for the whole process."""
+
+    Plain.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
+    return yaml.dump(data, Dumper=Plain, sort_keys=False)
 
 
 def _print_table(table: Table) -> None:

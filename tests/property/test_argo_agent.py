@@ -322,7 +322,9 @@ EVENTS = st.one_of(
 def test_any_interleaving(events: list[tuple[Any, ...]]) -> None:
     """Every live step is answered, with one job's result; no vanished one is; no vanished one's job goes on."""
     shim = SimpleNamespace(
-        find=lambda api, *where: api.find(*where), patch=lambda api, *what: api.patch(*what)
+        find=lambda api, *where: api.find(*where),
+        find_listed=lambda api, *where: api.find(*where),
+        patch=lambda api, *what: api.patch(*what),
     )
     with mock.patch.object(reporting, "client", shim), mock.patch.object(orphans, "client", shim):
         world = World()
