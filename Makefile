@@ -34,7 +34,7 @@ test: $(READY)  ## All tests: unit, property, golden, conformance, Airflow, end 
 
 test-cluster: $(READY)  ## Tests on a real Kubernetes with Argo, started for them unless it runs (root, Go)
 	$(BED) build
-	$(PYTEST) tests/cluster
+	$(PYTEST) tests/cluster $(CLUSTER_TESTS)
 
 cluster-build: $(READY)  ## Build that cluster's programs; says what is missing
 	$(BED) build

@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.e2e,
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(900),
 ]
 

@@ -493,6 +493,7 @@ REST = {"resource": "0.3", "plugin": "0.15"}
 """Seconds after each step of training. A resource step takes a pod, and its outputs a request each."""
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("way", WAYS)
 def test_example_pipeline(
