@@ -129,7 +129,8 @@ def _finished(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart] | 
     ttl = facts.job.spec.policies.ttl_seconds_after_finished
     ended = facts.job.status.completion_time or facts.now
     left = None if ttl is None else (ended + timedelta(seconds=ttl) - facts.now).total_seconds()
-    if left is not None and left <= 0:
+    # Not before the status says how it ended: somebody may wait for that.
+    if left is not None and left <= 0 and facts.job.status.phase is outcome.phase:
         metadata = facts.job.metadata
         deletions = [Deletion(facts.job.api_version, KIND, metadata.name, metadata.uid)]
     known = facts.job.status.restarts if restarts is None else restarts
