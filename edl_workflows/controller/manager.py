@@ -15,7 +15,8 @@ from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Settings
-from edl_workflows.jobs.kinds import KINDS, Kind, Source
+from edl_workflows.jobs.kind import Kind, Source
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.events import Recorder
 from edl_workflows.kube.resources import ALL_NAMESPACES

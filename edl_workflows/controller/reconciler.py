@@ -14,7 +14,7 @@ from edl_workflows.controller.metrics import Metrics
 from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import ConflictError, EdlError, UnavailableError
 from edl_workflows.jobs.actions import Actions, Manifest, Observed, Settings
-from edl_workflows.jobs.kinds import Kind
+from edl_workflows.jobs.kind import Kind
 from edl_workflows.kube.events import EventNote
 from edl_workflows.kube.resources import Object
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from edl_workflows.exceptions import EdlError
-from edl_workflows.jobs.kinds import Source
+from edl_workflows.jobs.kind import Source
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer

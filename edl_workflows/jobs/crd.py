@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from edl_workflows.jobs import schema
-from edl_workflows.jobs.kinds import KINDS, Kind
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.kinds import KINDS
 
 HEADER = "# Generated from the models by `python -m edl_workflows.jobs.crd --write`; `make lint` checks it.\n"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.actions import Actions, Deletion, Event, Manifest, Observed, Patch, Refusal, Settings
+from edl_workflows.jobs.kind import Kind
 
 Key = tuple[str, str]
 """(kind, name); the world has one namespace."""
@@ -110,7 +111,7 @@ class World:
         """Let time pass."""
         self.now += timedelta(seconds=seconds)
 
-    def observe(self, kind: kinds.Kind, manifest: Manifest) -> Observed:
+    def observe(self, kind: Kind, manifest: Manifest) -> Observed:
         """What the loop's caches show for an object."""
         job = kind.source.job_of(manifest)
         seen = {

@@ -1,8 +1,11 @@
 """JobView: what a stage, a sensor, the CLI or Argo sees of a job of any kind."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from edl_workflows.jobs.status import Job, KindPhase
 
 
 class JobPhase(StrEnum):
@@ -85,3 +88,36 @@ class JobView:
     def current(self) -> bool:
         """Whether the status speaks of the newest spec."""
         return self.observed_generation >= self.generation
+
+
+def view_of(job: Job, phases: Mapping[KindPhase, JobPhase]) -> JobView:
+    """What a job's status says, in the words of all kinds.
+
+    Args:
+        job: of any kind.
+        phases: the kind's own phases that have no namesake among `JobPhase`. A job that no controller has seen is Pending.
+    """
+    status, metadata = job.status, job.metadata
+    phase = JobPhase.PENDING
+    if status.phase is not None:
+        phase = phases[status.phase] if status.phase in phases else JobPhase(status.phase.condition)
+    return JobView(
+        kind=job.kind,
+        name=metadata.name,
+        namespace=metadata.namespace or "default",
+        uid=metadata.uid,
+        generation=metadata.generation,
+        observed_generation=status.observed_generation,
+        phase=phase,
+        reason=status.reason,
+        message=status.message,
+        replicas={
+            role: Replicas(counts.desired, counts.ready, counts.succeeded, counts.failed)
+            for role, counts in status.replica_statuses.items()
+        },
+        started=status.start_time,
+        finished=status.completion_time,
+        conditions={condition.type: condition.status for condition in status.conditions},
+        labels=metadata.labels,
+        annotations=metadata.annotations,
+    )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from edl_workflows.exceptions import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.manifests import terminating
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobView
@@ -184,7 +185,7 @@ def _cancellable(found: Object, handle: Handle) -> bool:
     return seen is not None and seen.status.phase in (None, PlanPhase.PENDING)
 
 
-def _cancel_unchanged(cluster: Cluster, found: Object, row: kinds.Kind, action: CancelAction) -> None:
+def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: CancelAction) -> None:
     metadata, resource = found["metadata"], row.source.api
     if action == "delete":
         options = DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])

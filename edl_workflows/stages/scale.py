@@ -14,6 +14,7 @@ from edl_workflows.jobs import kinds
 from edl_workflows.jobs.actions import Wanted
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube import client
@@ -55,7 +56,7 @@ def begin(cluster: Cluster, request: ScaleRequest, identity: Identity) -> Handle
 def by_spec(
     cluster: Cluster,
     request: plans.PlanRequest,
-    row: kinds.Kind,
+    row: Kind,
     replicas: Mapping[str, ReplicaResourceSpec],
 ) -> Handle:
     """Edit the spec of a job whose kind is scaled so, and wait until all its nodes run.

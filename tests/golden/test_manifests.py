@@ -11,6 +11,7 @@ from edl_workflows.jobs import crd, kinds
 from edl_workflows.jobs.actions import Settings
 from edl_workflows.jobs.elastic_job import children, pods
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.scale_plan.model import NodeResource
 
 FILES = Path(__file__).parent
@@ -113,7 +114,7 @@ def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.name)
-def test_definitions_are_what_the_models_give(kind: kinds.Kind) -> None:
+def test_definitions_are_what_the_models_give(kind: Kind) -> None:
     """The shipped CRDs are generated: `python -m edl_workflows.jobs.crd --write` after a change of a model."""
     shipped = FILES.parents[1] / "edl_workflows" / "jobs" / "crds" / f"{kind.source.api.plural}.yaml"
 

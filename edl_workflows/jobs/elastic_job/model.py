@@ -10,16 +10,15 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import validation
 from edl_workflows.jobs.objects import (
     FINAL_PHASES,
-    Condition,
     Count,
     Model,
     PodTemplate,
     Quantity,
-    Resource,
     Status,
     reject,
     rules,
 )
+from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 
 KIND = "ElasticJob"
 PLURAL = "elasticjobs"
@@ -44,7 +43,7 @@ class OptimizeMode(StrEnum):
     CLUSTER = "cluster"
 
 
-class Phase(StrEnum):
+class Phase(KindPhase):
     """Phases of an ElasticJob. Succeeded and Failed are final."""
 
     CREATED = "Created"
@@ -55,11 +54,6 @@ class Phase(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-
-    @property
-    def final(self) -> bool:
-        """Whether the phase never changes again."""
-        return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
 class ReplicaSpec(Model):
@@ -182,24 +176,17 @@ class ElasticJobSpec(Model):
         return self
 
 
-class ReplicaStatus(Status):
+class ReplicaStatus(ReplicaCounts):
     """Counters of one role (upstream's names).
 
     Attributes:
-        initial: planned, no pod yet.  pending, active, succeeded, failed: by the pod's phase.
         desired: how many the job wants now: as the spec said when the job was new, then as each succeeded manual plan said.
-        ready: active nodes whose pods are Ready.
-        label_selector: selects the role's pods; the scale subresource needs it.
+        initial: planned, no pod yet.
+        pending: pods that do not run yet.
     """
 
-    desired: int = 0
     initial: int = 0
     pending: int = 0
-    active: int = 0
-    ready: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    label_selector: str = ""
 
 
 class CheckpointStatus(Status):
@@ -250,7 +237,7 @@ class HistoryPoint(Status):
     nodes: dict[str, int] = Field(default_factory=dict)
 
 
-class ElasticJobStatus(Status):
+class ElasticJobStatus(JobStatus):
     """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
     ``checkpoint``, ``history``, ``warnings`` and ``failure``: one writer a field.
 
@@ -264,13 +251,7 @@ class ElasticJobStatus(Status):
     """
 
     phase: Phase | None = None
-    reason: str = ""
-    message: str = ""
-    observed_generation: int = 0
-    conditions: list[Condition] = Field(default_factory=list)
     replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict)
-    start_time: datetime | None = None
-    completion_time: datetime | None = None
     checkpoint: CheckpointStatus | None = None
     progress: ProgressStatus | None = None
     history: list[HistoryPoint] = Field(default_factory=list)
@@ -281,7 +262,7 @@ class ElasticJobStatus(Status):
     spec_replicas: dict[str, int] = Field(default_factory=dict)
 
 
-class ElasticJob(Resource):
+class ElasticJob(Job):
     """A training job whose workers and parameter servers may change while it runs."""
 
     model_config = rules(
@@ -299,11 +280,6 @@ class ElasticJob(Resource):
     kind: Literal["ElasticJob"] = "ElasticJob"
     spec: ElasticJobSpec
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)
-
-    @property
-    def finished(self) -> bool:
-        """Whether its phase is final."""
-        return self.status.phase is not None and self.status.phase.final
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -9,22 +9,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs import manifests, names, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
 from edl_workflows.jobs.elastic_job import children, pods
 from edl_workflows.jobs.elastic_job.facts import Facts
 from edl_workflows.jobs.elastic_job.model import ElasticJob, Phase, ReplicaSpec
-from edl_workflows.jobs.elastic_job.status import Outcome, events, patience, spec_replicas, status_patch
+from edl_workflows.jobs.elastic_job.status import events, patience, spec_replicas, status_patch
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
+from edl_workflows.jobs.status import Outcome
 
 KEPT_PLANS = 10
 """Finished plans of a job that stay for users to read, of each scale type; older ones are deleted."""
-
-RETRY_SECONDS = 30.0
-"""Until the next look at what only a user can change: a foreign object in the way, a refused pod."""
-
-GARBAGE_SECONDS = 2.0
-"""Until the next look at objects of an earlier job of the same name, which the garbage collector deletes."""
 
 MAX_BACKOFF = timedelta(seconds=300)
 
@@ -128,19 +123,13 @@ def _find(facts: Facts, wanted: Manifest) -> Manifest | None:
 
 
 def _blocked(facts: Facts) -> Actions | None:
-    found = [_find(facts, wanted) for wanted in (*_needed(facts), *_new_master(facts))]
-    foreign = [m for m in found if m is not None and not manifests.owned_by(m, facts.job)]
-    if not foreign:
+    names_of_ours = [(m["kind"], manifests.name_of(m)) for m in (*_needed(facts), *_new_master(facts))]
+    obstacle = obstacles.in_the_way(facts.job, facts.observed, names_of_ours)
+    if obstacle is None:
         return None
-    outcome = _phase(facts)
-    phase = outcome.phase if facts.master_runs else Phase.PENDING
-    if earlier := next((m for m in foreign if manifests.of_earlier(m, facts.job)), None):
-        message = (
-            f"{earlier['kind']} {manifests.name_of(earlier)} of an earlier job of this name is being deleted"
-        )
-        return replace(_act(facts, Outcome(phase, "EarlierJob", message)), requeue_after=GARBAGE_SECONDS)
-    conflict = Outcome(phase, "NameConflict", manifests.conflict(foreign[0], facts.job))
-    return replace(_act(facts, conflict), requeue_after=RETRY_SECONDS)
+    phase = _phase(facts).phase if facts.master_runs else Phase.PENDING
+    outcome = Outcome(phase, obstacle.reason, obstacle.message)
+    return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
 
 
 def _run(facts: Facts) -> Actions:
@@ -166,8 +155,8 @@ def _phase(facts: Facts) -> Outcome:
             return Outcome(
                 Phase.SCALING, "JobScaling", f"ScalePlan {plan.metadata.name}: {plan.status.phase}"
             )
-        return Outcome(Phase.RUNNING, "JobRunning", _waiting(facts.nodes))
-    message = _waiting(facts.masters[-1:])
+        return Outcome(Phase.RUNNING, "JobRunning", obstacles.waiting(facts.nodes))
+    message = obstacles.waiting(facts.masters[-1:])
     if before in (Phase.RUNNING, Phase.SCALING, Phase.RESTARTING):
         return Outcome(Phase.RESTARTING, "JobRestarting", message or _last_end(facts))
     return Outcome(Phase.PENDING, "JobPending", message)
@@ -181,12 +170,6 @@ def _last_end(facts: Facts) -> str:
             limit = f"restarts: at most {_restart_limit(facts)}"
             return f"{manifests.name_of(master)} ended with exit code {ended['exitCode']} ({limit}){_last_line(ended)}"
     return "the master's pod is gone and is being replaced"
-
-
-def _waiting(of: Iterable[Manifest]) -> str:
-    pending = [p for p in of if manifests.pod_phase(p) == "Pending" and not manifests.terminating(p)]
-    reasons = [(manifests.name_of(p), manifests.why_pending(p)) for p in pending]
-    return next((f"{name}: {why}" for name, why in reasons if why), "")[:1024]
 
 
 def _new_master(facts: Facts) -> tuple[Manifest, ...]:
@@ -235,13 +218,11 @@ def _act(
     plan = _spec_plan(facts, outcome)
     earlier = any(_find(facts, manifest) for manifest in plan)  # the garbage collector is at it
     create = (*create, *(() if earlier else plan))
-    wanted = {(m["kind"], manifests.name_of(m)) for m in create}
-    refused = [r for r in facts.observed.refused if (r.kind, r.name) in wanted]
-    if refused:
-        message = f"the API server refused {refused[0].kind} {refused[0].name}: {refused[0].message}"
-        outcome = Outcome(outcome.phase, "CreateRefused", message)
-    seen = facts.job.status.spec_replicas if plan and (refused or earlier) else spec_replicas(facts)
-    retry = GARBAGE_SECONDS if earlier else None
+    obstacle = obstacles.refused(facts.observed, create)
+    if obstacle is not None:
+        outcome = Outcome(outcome.phase, obstacle.reason, obstacle.message)
+    seen = facts.job.status.spec_replicas if plan and (obstacle or earlier) else spec_replicas(facts)
+    retry = obstacles.GARBAGE_SECONDS if earlier else None
     status = status_patch(facts, outcome, seen)
     return Actions(
         create=create,
@@ -249,7 +230,7 @@ def _act(
         status=status,
         status_may_wait=patience(facts.job.status, status),
         events=events(facts, outcome),
-        requeue_after=RETRY_SECONDS if refused else retry,
+        requeue_after=obstacle.seconds if obstacle else retry,
     )
 
 

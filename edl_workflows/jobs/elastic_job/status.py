@@ -5,15 +5,15 @@ replaced masters survives the controller.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs import manifests, names, obstacles
 from edl_workflows.jobs.actions import Event, Manifest, merge_patch
 from edl_workflows.jobs.elastic_job.facts import Facts
 from edl_workflows.jobs.elastic_job.model import ElasticJobStatus, Phase, ReplicaStatus
-from edl_workflows.jobs.objects import Condition, set_condition
+from edl_workflows.jobs.objects import Condition
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
 
 OWNED = (
     "phase", "reason", "message", "observedGeneration", "conditions", "replicaStatuses", "startTime",
@@ -21,7 +21,7 @@ OWNED = (
 )  # fmt: skip
 """Fields of the status that the controller writes; the others are the master's."""
 
-WARNINGS = frozenset({"NameConflict", "CreateRefused"})
+CREATED = Condition(type="Created", status="True", reason="JobCreated")
 
 _STARTING = frozenset({"initial", "pending", "active", "ready"})
 _START = (None, Phase.CREATED, Phase.PENDING)
@@ -32,15 +32,6 @@ STARTING_SECONDS = 10.0
 """The same while pods are still to come: the news is that all run."""
 PENDING_SECONDS = 30.0
 """The same of pods that are there now but do not run: to be made or pending, it is the same to who waits for them."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The phase and why."""
-
-    phase: Phase
-    reason: str
-    message: str = ""
 
 
 def spec_replicas(facts: Facts) -> dict[str, int]:
@@ -65,7 +56,7 @@ def status_patch(facts: Facts, outcome: Outcome, seen: Mapping[str, int]) -> dic
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": _conditions(facts, outcome),
+            "conditions": conditions(old, outcome, CREATED, facts.now, _beside(outcome)),
             "replica_statuses": replica_statuses(facts, outcome.phase),
             "start_time": old.start_time or facts.now,
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
@@ -105,33 +96,18 @@ def _missing(counts: ReplicaStatus, changed: Mapping[str, int]) -> bool:
 def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
     """One Event for each change of phase or reason, but for a start that goes as it should: its conditions tell it."""
     old = facts.job.status
-    if (old.phase, old.reason) == (outcome.phase, outcome.reason):
-        return ()
-    bad = outcome.phase is Phase.FAILED or outcome.reason in WARNINGS
+    bad = outcome.phase is Phase.FAILED or outcome.reason in obstacles.REASONS
     if not bad and old.phase in _START and outcome.phase in (*_START, Phase.RUNNING):
         return ()
-    message = outcome.message or f"the job is {outcome.phase}"
-    return (Event("Warning" if bad else "Normal", outcome.reason, message),)
+    return event(old, outcome, obstacles.REASONS, f"the job is {outcome.phase}")
 
 
-def _conditions(facts: Facts, outcome: Outcome) -> list[Condition]:
-    """The phase's condition is True; those of other phases turn False where they exist. Created stays, and Running holds
-    on while a job is scaled."""
-    conditions = facts.job.status.conditions
-    if not conditions:
-        created = Condition(type=Phase.CREATED.value, status="True", reason="JobCreated")
-        conditions = set_condition((), created, facts.now)
-    phase = outcome.phase
-    true = {Phase.CREATED.value, phase.value} | ({Phase.RUNNING.value} if phase is Phase.SCALING else set())
-    for condition in conditions:
-        if condition.type in set(Phase) - true and condition.status == "True":
-            end = Condition(type=condition.type, status="False", reason=outcome.reason)
-            conditions = set_condition(conditions, end, facts.now)
-    new = Condition(type=phase.value, status="True", reason=outcome.reason, message=outcome.message)
-    return set_condition(conditions, new, facts.now)
+def _beside(outcome: Outcome) -> tuple[str, ...]:
+    """Running holds on while a job is scaled."""
+    return (Phase.RUNNING.condition,) if outcome.phase is Phase.SCALING else ()
 
 
-def replica_statuses(facts: Facts, phase: Phase) -> dict[str, ReplicaStatus]:
+def replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]:
     """Counters of each role of the spec, and of each role that has pods."""
     pods: dict[str, list[Manifest]] = {role: [] for role in facts.job.spec.replica_specs}
     pods.setdefault(names.MASTER_TYPE, [])
@@ -152,7 +128,7 @@ def _desired(facts: Facts) -> Mapping[str, int]:
     return wanted
 
 
-def _count(facts: Facts, role: str, desired: int, pods: list[Manifest], phase: Phase) -> ReplicaStatus:
+def _count(facts: Facts, role: str, desired: int, pods: list[Manifest], phase: KindPhase) -> ReplicaStatus:
     """A running or pending pod that is being deleted is counted nowhere: it is on its way out."""
     phases = [manifests.pod_phase(p) for p in pods if manifests.ended(p) or not manifests.terminating(p)]
     pending, active = phases.count("Pending"), phases.count("Running")

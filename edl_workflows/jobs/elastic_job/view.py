@@ -1,48 +1,23 @@
 """ElasticJob as pipelines see it."""
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import KIND, ElasticJob, ElasticJobStatus, Phase
-from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress, Replicas
+from dataclasses import replace
 
-_PHASES = {
-    None: JobPhase.PENDING,
-    Phase.CREATED: JobPhase.PENDING,
-    Phase.PENDING: JobPhase.PENDING,
-    Phase.RUNNING: JobPhase.RUNNING,
-    Phase.SCALING: JobPhase.SCALING,
-    Phase.RESTARTING: JobPhase.RESTARTING,
-    Phase.SUSPENDED: JobPhase.SUSPENDED,
-    Phase.SUCCEEDED: JobPhase.SUCCEEDED,
-    Phase.FAILED: JobPhase.FAILED,
-}
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobStatus, Phase
+from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress, view_of
 
 
 def view(job: ElasticJob) -> JobView:
-    """Map a job to its `JobView`. Created, and a job that no controller has seen, are Pending."""
+    """Map a job to its `JobView`, with what its master says of training."""
     status = job.status
-    return JobView(
-        kind=KIND,
-        name=job.metadata.name,
-        namespace=job.metadata.namespace or "default",
-        uid=job.metadata.uid,
-        generation=job.metadata.generation,
-        observed_generation=status.observed_generation,
-        phase=_PHASES[status.phase],
-        reason=status.reason,
-        message=status.message,
-        replicas={
-            role: Replicas(counts.desired, counts.ready, counts.succeeded, counts.failed)
-            for role, counts in status.replica_statuses.items()
-            if role != names.MASTER_TYPE  # it serves training, it does not train
-        },
+    general = view_of(job, {Phase.CREATED: JobPhase.PENDING})
+    training = general.replicas.keys() - {names.MASTER_TYPE}  # the master serves training, it does not train
+    return replace(
+        general,
+        replicas={role: counts for role, counts in general.replicas.items() if role in training},
         progress=_progress(status),
         checkpoint=Checkpoint(status.checkpoint.uri, status.checkpoint.step) if status.checkpoint else None,
         warnings=tuple(status.warnings),
-        started=status.start_time,
-        finished=status.completion_time,
-        conditions={condition.type: condition.status for condition in status.conditions},
-        labels=job.metadata.labels,
-        annotations=job.metadata.annotations,
     )
 
 

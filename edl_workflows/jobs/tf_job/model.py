@@ -5,7 +5,6 @@ in either spelling means the same.
 """
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -14,22 +13,21 @@ from edl_workflows.exceptions import Problem
 from edl_workflows.jobs import api
 from edl_workflows.jobs.objects import (
     FINAL_PHASES,
-    Condition,
     Model,
     PodTemplate,
     Quantity,
-    Resource,
     Status,
     reject,
     rules,
 )
+from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 from edl_workflows.jobs.tf_job import validation
 from edl_workflows.jobs.tf_job.types import ReplicaKey, ReplicaType, RestartPolicy, replica_type
 
 KIND = api.TF_JOBS.kind
 
 
-class Phase(StrEnum):
+class Phase(KindPhase):
     """The newest condition as one word. Succeeded and Failed are final."""
 
     CREATED = "Created"
@@ -38,11 +36,6 @@ class Phase(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-
-    @property
-    def final(self) -> bool:
-        """Whether the phase never changes again."""
-        return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
 class ReplicaSpec(Model):
@@ -179,22 +172,14 @@ class TFJobSpec(Policies):
         )
 
 
-class ReplicaStatus(Status):
+class ReplicaStatus(ReplicaCounts):
     """Counters of one type.
 
     Attributes:
-        active: running pods.
         completed: indices that have succeeded; they stay so when their pods are gone.
-        label_selector: selects the type's pods; the scale subresource needs it.
     """
 
-    desired: int = 0
-    active: int = 0
-    ready: int = 0
-    succeeded: int = 0
-    failed: int = 0
     completed: list[int] = Field(default_factory=list)
-    label_selector: str = ""
 
 
 class Restart(Status):
@@ -211,7 +196,7 @@ class Restart(Status):
     exit_code: int | None = None
 
 
-class TFJobStatus(Status):
+class TFJobStatus(JobStatus):
     """What is.
 
     Attributes:
@@ -220,18 +205,12 @@ class TFJobStatus(Status):
     """
 
     phase: Phase | None = None
-    reason: str = ""
-    message: str = ""
-    observed_generation: int = 0
-    conditions: list[Condition] = Field(default_factory=list)
     replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict)
-    start_time: datetime | None = None
-    completion_time: datetime | None = None
     last_reconcile_time: datetime | None = None
     restarts: dict[str, Restart] = Field(default_factory=dict)
 
 
-class TFJob(Resource):
+class TFJob(Job):
     """A TensorFlow job: parameter servers, workers, a chief, an evaluator, each told of the others by TF_CONFIG."""
 
     model_config = rules(

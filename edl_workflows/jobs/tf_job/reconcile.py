@@ -4,18 +4,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from edl_workflows.jobs import manifests
+from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.jobs.status import Outcome
 from edl_workflows.jobs.tf_job import cluster, pods
 from edl_workflows.jobs.tf_job.facts import Facts, Place
 from edl_workflows.jobs.tf_job.model import KIND, Phase, Restart, TFJob
-from edl_workflows.jobs.tf_job.status import Outcome, events, status_patch
+from edl_workflows.jobs.tf_job.status import events, status_patch
 from edl_workflows.jobs.tf_job.types import ReplicaType
 
-RETRY_SECONDS = 30.0
-"""Until the next look at what only a user can change: a foreign object in the way, a refused pod."""
-GARBAGE_SECONDS = 2.0
-"""Until the next look at objects of an earlier job of the same name, which the garbage collector deletes."""
 ELSEWHERE = "kueue.x-k8s.io/multikueue"
 """``managedBy`` of jobs that another cluster's controller runs."""
 FORCED = frozenset({"DeadlineExceeded", "BackoffLimitExceeded"})
@@ -179,23 +176,14 @@ def _wave(going: Iterable[Manifest]) -> list[Deletion]:
 
 def _blocked(facts: Facts) -> Actions | None:
     """Objects that have a name of ours and are not the job's."""
-    found = [facts.observed.find(kind, place.name) for place in facts.places for kind in ("Pod", "Service")]
+    names = [(kind, place.name) for place in facts.places for kind in ("Pod", "Service")]
     group = pods.pod_group(facts.job)
-    found.append(facts.observed.find(group["kind"], manifests.name_of(group)) if group else None)
-    foreign = [obj for obj in found if obj is not None and not manifests.owned_by(obj, facts.job)]
-    if not foreign:
+    names += [(group["kind"], manifests.name_of(group))] if group else []
+    obstacle = obstacles.in_the_way(facts.job, facts.observed, names)
+    if obstacle is None:
         return None
-    phase = _phase(facts).phase
-    restarts = facts.job.status.restarts
-    if earlier := next((obj for obj in foreign if manifests.of_earlier(obj, facts.job)), None):
-        message = (
-            f"{earlier['kind']} {manifests.name_of(earlier)} of an earlier job of this name is being deleted"
-        )
-        return replace(
-            _act(facts, Outcome(phase, "EarlierJob", message), restarts), requeue_after=GARBAGE_SECONDS
-        )
-    conflict = Outcome(phase, "NameConflict", manifests.conflict(foreign[0], facts.job))
-    return replace(_act(facts, conflict, restarts), requeue_after=RETRY_SECONDS)
+    outcome = Outcome(_phase(facts).phase, obstacle.reason, obstacle.message)
+    return replace(_act(facts, outcome, facts.job.status.restarts), requeue_after=obstacle.seconds)
 
 
 def _run(facts: Facts, restarts: Mapping[str, Restart]) -> Actions:
@@ -243,25 +231,27 @@ def _phase(facts: Facts) -> Outcome:
         code = f"exit code {place.restart.exit_code}" if place.recorded else _how(place)
         return _restarting(facts, f"{place.name} is being replaced ({code})")
     if any(place.active for place in facts.deciding):
-        return Outcome(Phase.RUNNING, "TFJobRunning", _waiting(facts) or f"TFJob {facts.job.key} is running.")
+        return Outcome(
+            Phase.RUNNING,
+            "TFJobRunning",
+            obstacles.waiting(facts.live) or f"TFJob {facts.job.key} is running.",
+        )
     if before in (Phase.RUNNING, Phase.RESTARTING):
-        return _restarting(facts, _waiting(facts) or "no replica that decides about the job runs")
+        return _restarting(
+            facts, obstacles.waiting(facts.live) or "no replica that decides about the job runs"
+        )
     reason = (
         "TFJobResumed"
         if before is Phase.SUSPENDED or facts.job.status.reason == "TFJobResumed"
         else "TFJobCreated"
     )
-    return Outcome(Phase.CREATED, reason, _waiting(facts) or f"TFJob {facts.job.key} is created.")
+    return Outcome(
+        Phase.CREATED, reason, obstacles.waiting(facts.live) or f"TFJob {facts.job.key} is created."
+    )
 
 
 def _restarting(facts: Facts, why: str) -> Outcome:
     return Outcome(Phase.RESTARTING, "TFJobRestarting", f"TFJob {facts.job.key} is restarting: {why}.")
-
-
-def _waiting(facts: Facts) -> str:
-    pending = [p for p in facts.live if manifests.pod_phase(p) == "Pending" and not manifests.terminating(p)]
-    reasons = [(manifests.name_of(p), manifests.why_pending(p)) for p in pending]
-    return next((f"{name}: {why}" for name, why in reasons if why), "")[:1024]
 
 
 def _act(
@@ -273,15 +263,13 @@ def _act(
 ) -> Actions:
     """Everything at once. Refused creations are told in the status, and tried again."""
     create = tuple(create)
-    wanted = {(m["kind"], manifests.name_of(m)) for m in create}
-    refused = [r for r in facts.observed.refused if (r.kind, r.name) in wanted]
-    if refused:
-        message = f"the API server refused {refused[0].kind} {refused[0].name}: {refused[0].message}"
-        outcome = Outcome(outcome.phase, "CreateRefused", message)
+    obstacle = obstacles.refused(facts.observed, create)
+    if obstacle is not None:
+        outcome = Outcome(outcome.phase, obstacle.reason, obstacle.message)
     return Actions(
         create=create,
         delete=tuple(delete),
         status=status_patch(facts, outcome, restarts),
         events=events(facts, outcome),
-        requeue_after=RETRY_SECONDS if refused else None,
+        requeue_after=obstacle.seconds if obstacle else None,
     )

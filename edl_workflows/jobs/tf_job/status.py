@@ -5,27 +5,18 @@ and is not removed; every end has its ``completionTime``.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from edl_workflows.jobs import manifests
+from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Event, merge_patch
-from edl_workflows.jobs.objects import Condition, set_condition
+from edl_workflows.jobs.objects import Condition
+from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
 from edl_workflows.jobs.tf_job import pods
 from edl_workflows.jobs.tf_job.facts import Facts, Place
 from edl_workflows.jobs.tf_job.model import Phase, ReplicaStatus, Restart
 from edl_workflows.jobs.tf_job.types import ReplicaType
 
-WARNINGS = frozenset({"NameConflict", "CreateRefused", "TFJobRestarting"})
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The phase and why."""
-
-    phase: Phase
-    reason: str
-    message: str = ""
+WARNINGS = obstacles.REASONS | {"TFJobRestarting"}
 
 
 def status_patch(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart]) -> dict[str, Any] | None:
@@ -39,7 +30,7 @@ def status_patch(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart]
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": _conditions(facts, outcome),
+            "conditions": conditions(old, outcome, _created(facts), facts.now),
             "replica_statuses": _replica_statuses(facts, outcome.phase),
             "start_time": None if outcome.phase is Phase.SUSPENDED else start,
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
@@ -55,40 +46,22 @@ def status_patch(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart]
 
 def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
     """One Event for each change of phase or reason."""
-    old = facts.job.status
-    if (old.phase, old.reason) == (outcome.phase, outcome.reason):
-        return ()
-    bad = outcome.phase is Phase.FAILED or outcome.reason in WARNINGS
-    message = outcome.message or f"TFJob {facts.job.key} is {outcome.phase.lower()}."
-    return (Event("Warning" if bad else "Normal", outcome.reason, message),)
+    return event(facts.job.status, outcome, WARNINGS, f"TFJob {facts.job.key} is {outcome.phase.lower()}.")
 
 
-def _conditions(facts: Facts, outcome: Outcome) -> list[Condition]:
-    """The phase's condition is True; those of other phases turn False where they exist. Created stays."""
-    conditions: Sequence[Condition] = facts.job.status.conditions
-    if all(c.type != Phase.CREATED for c in conditions):
-        created = Condition(
-            type="Created", status="True", reason="TFJobCreated", message=f"TFJob {facts.job.key} is created."
-        )
-        conditions = set_condition(conditions, created, facts.now)
-    if outcome.phase is Phase.CREATED:
-        return list(conditions)
-    for condition in conditions:
-        if condition.type not in (Phase.CREATED, outcome.phase) and condition.status == "True":
-            end = Condition(type=condition.type, status="False", reason=outcome.reason)
-            conditions = set_condition(conditions, end, facts.now)
-    new = Condition(type=str(outcome.phase), status="True", reason=outcome.reason, message=outcome.message)
-    return set_condition(conditions, new, facts.now)
+def _created(facts: Facts) -> Condition:
+    message = f"TFJob {facts.job.key} is created."
+    return Condition(type="Created", status="True", reason="TFJobCreated", message=message)
 
 
-def _replica_statuses(facts: Facts, phase: Phase) -> dict[str, ReplicaStatus]:
+def _replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]:
     kinds = facts.job.spec.replicas
     return {
         str(kind): _count(facts, kind, [p for p in facts.places if p.kind is kind], phase) for kind in kinds
     }
 
 
-def _count(facts: Facts, kind: ReplicaType, places: Sequence[Place], phase: Phase) -> ReplicaStatus:
+def _count(facts: Facts, kind: ReplicaType, places: Sequence[Place], phase: KindPhase) -> ReplicaStatus:
     ready = [p for p in places if p.active and p.pod is not None and manifests.ready(p.pod)]
     completed = [place.index for place in places if place.completed]
     failed = sum(place.failed for place in places)

@@ -13,8 +13,9 @@ from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Actions, Deletion, Event, Observed, Patch
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.kinds import CONFIG_MAPS as WATCHED_CONFIG_MAPS
-from edl_workflows.jobs.kinds import Source, kind_of
+from edl_workflows.jobs.elastic_job.sources import CONFIG_MAPS as WATCHED_CONFIG_MAPS
+from edl_workflows.jobs.kind import Source
+from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS

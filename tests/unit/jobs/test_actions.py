@@ -9,6 +9,7 @@ from hypothesis import given
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.actions import Observed, merge_patch
+from edl_workflows.jobs.elastic_job.sources import SCALE_PLANS
 from edl_workflows.jobs.manifests import disrupted, why_pending
 
 scalars = st.integers() | st.text(max_size=3) | st.booleans() | st.lists(st.integers(), max_size=2)
@@ -71,7 +72,7 @@ def test_plan_belongs_to_its_job(spec: dict[str, Any], labels: dict[str, str] | 
     """The loop groups plans as the model reads them, valid or not."""
     manifest = {"metadata": {"name": "p", "labels": labels}, "spec": spec}
 
-    assert kinds.SCALE_PLANS.job_of(manifest) == job
+    assert SCALE_PLANS.job_of(manifest) == job
 
 
 @pytest.mark.parametrize(

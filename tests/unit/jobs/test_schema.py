@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs import crd, kinds
+from edl_workflows.jobs.kind import Kind
 
 Schema = dict[str, Any]
 Make = Callable[..., dict[str, Any]]
@@ -24,7 +25,7 @@ FORBIDDEN = {
 }
 
 
-def schema_of(kind: kinds.Kind) -> Schema:
+def schema_of(kind: Kind) -> Schema:
     found: Schema = crd.definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return found
 
@@ -53,7 +54,7 @@ each_kind = pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.n
 
 
 @each_kind
-def test_schema_is_structural(kind: kinds.Kind) -> None:
+def test_schema_is_structural(kind: Kind) -> None:
     """Every node has a type, and nothing that the API server refuses."""
     for path, node in walk(schema_of(kind)):
         assert not FORBIDDEN & set(node), path
@@ -65,7 +66,7 @@ def test_schema_is_structural(kind: kinds.Kind) -> None:
 
 
 @each_kind
-def test_status_is_never_defaulted(kind: kinds.Kind) -> None:
+def test_status_is_never_defaulted(kind: Kind) -> None:
     """What is says its writer alone."""
     status = schema_of(kind)["properties"]["status"]
 
@@ -73,7 +74,7 @@ def test_status_is_never_defaulted(kind: kinds.Kind) -> None:
 
 
 @each_kind
-def test_every_field_of_the_model_is_in_the_schema(kind: kinds.Kind) -> None:
+def test_every_field_of_the_model_is_in_the_schema(kind: Kind) -> None:
     """A field that the schema lacks would be pruned."""
     for part in ("spec", "status"):
         model = kind.model.model_fields[part].annotation
@@ -82,7 +83,7 @@ def test_every_field_of_the_model_is_in_the_schema(kind: kinds.Kind) -> None:
 
 
 @each_kind
-def test_fields_are_described(kind: kinds.Kind) -> None:
+def test_fields_are_described(kind: Kind) -> None:
     """`kubectl explain` tells what a docstring tells."""
     spec = schema_of(kind)["properties"]["spec"]["properties"]
     silent = [name for name, node in spec.items() if not node.get("description")]
@@ -102,7 +103,7 @@ def test_scale_subresource_reaches_the_workers() -> None:
 
 
 @each_kind
-def test_columns_show_fields_that_exist(kind: kinds.Kind) -> None:
+def test_columns_show_fields_that_exist(kind: Kind) -> None:
     """A column with a misspelt path would be empty for ever."""
     version = crd.definition(kind)["spec"]["versions"][0]
     paths = {column["jsonPath"] for column in version["additionalPrinterColumns"]} - {

@@ -1,0 +1,39 @@
+"""What decisions about an ElasticJob and its ScalePlans look at."""
+
+from collections.abc import Callable
+from typing import Any
+
+from edl_workflows.jobs import api, kept, names
+from edl_workflows.jobs.actions import Manifest
+from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.kind import MADE, Source, by_label, jobs
+
+_by_job_label = by_label(names.JOB_LABEL)
+
+
+def _by_owner_job(manifest: Manifest) -> str:
+    # As ScalePlan.job, but for manifests that may not validate.
+    labels = manifest["metadata"].get("labels") or {}
+    owner = (manifest.get("spec") or {}).get("ownerJob") or ""
+    return owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
+
+
+def _owned(
+    resource: ApiResource, *verbs: str, keep: Callable[[Manifest], dict[str, Any]] = kept.head
+) -> Source:
+    return Source(resource, _by_job_label, names.JOB_LABEL, (("", (*MADE, *verbs)),), keep)
+
+
+ELASTIC_JOBS = jobs(api.ELASTIC_JOBS)
+SCALE_PLANS = Source(
+    api.SCALE_PLANS,
+    _by_owner_job,
+    rights=(("", (*MADE, "patch", "delete")), ("status", ("patch",))),
+)
+PODS = _owned(api.PODS, "delete", keep=kept.pod)
+SERVICES = _owned(api.SERVICES, "delete")
+SECRETS = _owned(api.SECRETS)
+CONFIG_MAPS = _owned(api.CONFIG_MAPS)
+SERVICE_ACCOUNTS = _owned(api.SERVICE_ACCOUNTS)
+ROLES = _owned(api.ROLES)
+ROLE_BINDINGS = _owned(api.ROLE_BINDINGS)

@@ -1,0 +1,168 @@
+"""What the package knows of a kind: a row of the registry (`edl_workflows.jobs.kinds`), and the resource types that rows watch.
+
+The controller starts a LIST+WATCH for every row and every `Source`, groups what it sees by (namespace, job name) and calls
+`Kind.decide` for each object of a group in which something changed. Stages and the CLI take `Kind.view` from here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs import kept, names
+from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, Scaling, Wanted, merge_patch
+from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.objects import Condition, Resource, set_condition
+from edl_workflows.jobs.schema import CrdOptions
+from edl_workflows.jobs.view import JobView
+
+WATCHED = ("list", "watch")
+"""Verbs on what is only looked at."""
+MADE = (*WATCHED, "create")
+"""Verbs on what is made, too."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A resource type to watch.
+
+    Attributes:
+        job_of: name of the job (in the same namespace) that an object belongs to; "" for none.
+        selector: label selector of the LIST and the WATCH: "" for all, or one ``key`` or ``key=value``. Kinds that make
+            children of one resource type under labels of their own have a source each.
+        rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is made from
+            these (`edl_workflows.install.rbac`).
+        keep: what a cache keeps of an object; decisions see no more.
+    """
+
+    api: ApiResource
+    job_of: Callable[[Manifest], str]
+    selector: str = ""
+    rights: tuple[tuple[str, tuple[str, ...]], ...] = (("", WATCHED),)
+    keep: Callable[[Manifest], dict[str, Any]] = kept.whole
+
+    def selects(self, manifest: Manifest) -> bool:
+        """Whether the selector matches an object of this resource type."""
+        key, _, value = self.selector.partition("=")
+        labels = manifest["metadata"].get("labels") or {}
+        return not key or (key in labels and value in ("", labels[key]))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind that this package reconciles.
+
+    Attributes:
+        source: the kind's own objects.
+        observes: what else its `reconcile` sees; a change there makes the job's objects of this kind be decided anew.
+        reconcile: the pure state machine, called through `decide`.
+        crd: what its CustomResourceDefinition has beside the schema.
+        view: how pipelines see an object; None for a kind that is no job.
+        makes: what its `reconcile` creates and nobody watches, since its definition need not be installed.
+        labels: of a job's pods: the job's name, the role, the index.
+        suspend: path of the switch below ``spec``.
+        failed: its phase of a job that failed, in its own spelling.
+        scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one that is scaled
+            by ScalePlans.
+    """
+
+    source: Source
+    model: type[Resource]
+    reconcile: Callable[[Any, Observed], Actions]
+    observes: tuple[Source, ...]
+    crd: CrdOptions
+    view: Callable[[Any], JobView] | None = None
+    makes: tuple[Source, ...] = ()
+    labels: tuple[str, str, str] = (names.JOB_LABEL, names.REPLICA_TYPE_LABEL, names.REPLICA_INDEX_LABEL)
+    suspend: tuple[str, ...] = ("suspend",)
+    failed: str = "Failed"
+    scale: Callable[[Any, Mapping[str, Wanted]], Scaling] | None = None
+
+    @property
+    def name(self) -> str:
+        """The ``kind`` of its manifests."""
+        return self.source.api.kind
+
+    def pods_of(self, job: str) -> str:
+        """Label selector of a job's pods."""
+        return f"{self.labels[0]}={job}"
+
+    def node_of(self, pod: Manifest) -> str:
+        """What people call a job's pod: its role and index, as ``worker-0``."""
+        labels = pod["metadata"].get("labels") or {}
+        return f"{labels.get(self.labels[1], '')}-{labels.get(self.labels[2], '')}"
+
+    def suspended(self, manifest: Manifest) -> bool:
+        """Whether a job's spec says that it shall have no pods."""
+        value: Any = manifest["spec"]
+        for key in self.suspend:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return bool(value)
+
+    def suspension(self, *, suspend: bool) -> dict[str, Any]:
+        """The merge patch of ``spec`` that says so, or that it shall run."""
+        value: Any = suspend
+        for key in reversed(self.suspend):
+            value = {key: value}
+        found: dict[str, Any] = value
+        return found
+
+    def decide(self, manifest: Manifest, observed: Observed) -> Actions:
+        """What to do about this object now. Never raises for what a user wrote.
+
+        An object that is being deleted is left to the garbage collector. A manifest that does not validate (the API
+        server's schema is older or missing) gets reason InvalidSpec: a new object is Failed, one that already has a phase
+        keeps it until its spec is corrected.
+        """
+        if manifest["metadata"].get("deletionTimestamp"):
+            return Actions()
+        try:
+            resource = self.model.parse(manifest)
+        except ManifestError as error:
+            return self._rejected(manifest, error, observed.now)
+        return self.reconcile(resource, observed)
+
+    def _rejected(self, manifest: Manifest, error: ManifestError, now: datetime) -> Actions:
+        status = manifest.get("status") or {}
+        message = "; ".join(str(problem) for problem in error.problems)[:4096]
+        wanted = {
+            "phase": status.get("phase") or self.failed,
+            "reason": "InvalidSpec",
+            "message": message,
+            "observedGeneration": manifest["metadata"].get("generation", 0),
+        }
+        if "phase" not in status:
+            failed = Condition(type="Failed", status="True", reason="InvalidSpec", message=message)
+            wanted["conditions"] = [c.to_dict() for c in set_condition((), failed, now)]
+        patch = merge_patch(status, wanted)
+        return Actions(status=patch, events=(Event("Warning", "InvalidSpec", message),) if patch else ())
+
+
+def by_name(manifest: Manifest) -> str:
+    """The job of a job: itself."""
+    name: str = manifest["metadata"]["name"]
+    return name
+
+
+def by_label(key: str) -> Callable[[Manifest], str]:
+    """Reads the job's name from a label."""
+
+    def job_of(manifest: Manifest) -> str:
+        labels: Mapping[str, str] = manifest["metadata"].get("labels") or {}
+        return labels.get(key, "")
+
+    return job_of
+
+
+def jobs(api: ApiResource, *verbs: str) -> Source:
+    """The source of a job kind's own objects.
+
+    Args:
+        api: the kind.
+        verbs: what the controller does with them beside watching, as ``delete``.
+    """
+    # finalizers: children block their owner's deletion, which OwnerReferencesPermissionEnforcement lets only those say
+    # who may finalize it.
+    rights = (("", (*WATCHED, *verbs)), ("status", ("patch",)), ("finalizers", ("update",)))
+    return Source(api, by_name, rights=rights)

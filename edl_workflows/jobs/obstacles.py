@@ -1,0 +1,67 @@
+"""What keeps a job from its children, the same for every kind: names that are taken, creates that are refused, pods that
+can't be placed. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.actions import Manifest, Observed
+from edl_workflows.jobs.objects import Resource
+
+RETRY_SECONDS = 30.0
+"""Until the next look at what only a user can change: a foreign object in the way, a refused pod."""
+GARBAGE_SECONDS = 2.0
+"""Until the next look at objects of an earlier job of the same name, which the garbage collector deletes."""
+REASONS = frozenset({"NameConflict", "CreateRefused"})
+"""Those of an `Obstacle` that a user must do something about."""
+
+_MAX_MESSAGE = 1024
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a job can't have a child now.
+
+    Attributes:
+        seconds: until it is worth another look.
+    """
+
+    reason: str
+    message: str
+    seconds: float
+
+
+def in_the_way(owner: Resource, observed: Observed, wanted: Iterable[tuple[str, str]]) -> Obstacle | None:
+    """The first object that has a name of the job's and is not the job's.
+
+    Args:
+        owner: the job.
+        observed: its world.
+        wanted: (kind, name) of each of its children.
+    """
+    found = (observed.find(kind, name) for kind, name in wanted)
+    foreign = [one for one in found if one is not None and not manifests.owned_by(one, owner)]
+    if not foreign:
+        return None
+    if earlier := next((one for one in foreign if manifests.of_earlier(one, owner)), None):
+        what = f"{earlier['kind']} {manifests.name_of(earlier)}"
+        message = f"{what} of an earlier job of this name is being deleted"
+        return Obstacle("EarlierJob", message, GARBAGE_SECONDS)
+    return Obstacle("NameConflict", manifests.conflict(foreign[0], owner), RETRY_SECONDS)
+
+
+def refused(observed: Observed, create: Iterable[Manifest]) -> Obstacle | None:
+    """The first of these creates that the API server refused in the previous round."""
+    wanted = {(manifest["kind"], manifests.name_of(manifest)) for manifest in create}
+    for refusal in observed.refused:
+        if (refusal.kind, refusal.name) in wanted:
+            message = f"the API server refused {refusal.kind} {refusal.name}: {refusal.message}"
+            return Obstacle("CreateRefused", message, RETRY_SECONDS)
+    return None
+
+
+def waiting(pods: Iterable[Manifest]) -> str:
+    """Why the first of these pods that can't be placed or started can't; "" if none says so."""
+    pending = [p for p in pods if manifests.pod_phase(p) == "Pending" and not manifests.terminating(p)]
+    reasons = [(manifests.name_of(pod), manifests.why_pending(pod)) for pod in pending]
+    return next((f"{name}: {why}" for name, why in reasons if why), "")[:_MAX_MESSAGE]

@@ -1,0 +1,127 @@
+"""What the statuses of all job kinds have in common: the outcome of a decision, its conditions, counters and Events. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from edl_workflows.jobs.actions import Event
+from edl_workflows.jobs.objects import Condition, Resource, Status, set_condition
+
+CREATED = "Created"
+"""The condition that every job has from its first decision on."""
+
+
+class KindPhase(StrEnum):
+    """Base of each kind's phases, spelt as that kind's users know them."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the phase never changes again."""
+        return self.capitalize() in ("Succeeded", "Failed")
+
+    @property
+    def condition(self) -> str:
+        """The type of the condition that is True in this phase."""
+        return self.capitalize()
+
+
+class ReplicaCounts(Status):
+    """Counters of one role.
+
+    Attributes:
+        active: running pods.
+        ready: those of them that are Ready.
+        label_selector: selects the role's pods; the scale subresource needs it.
+    """
+
+    desired: int = 0
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    label_selector: str = ""
+
+
+class JobStatus(Status):
+    """What every job says of itself.
+
+    Attributes:
+        reason, message: why the phase is what it is.
+        replica_statuses: counters by role.
+    """
+
+    phase: KindPhase | None = None
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+    conditions: list[Condition] = Field(default_factory=list)
+    replica_statuses: Mapping[str, ReplicaCounts] = Field(default_factory=dict)
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+
+
+class Job(Resource):
+    """Base of the job kinds."""
+
+    status: JobStatus = Field(default_factory=JobStatus)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its phase is final."""
+        return self.status.phase is not None and self.status.phase.final
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The phase and why."""
+
+    phase: KindPhase
+    reason: str
+    message: str = ""
+
+
+def conditions(
+    status: JobStatus, outcome: Outcome, created: Condition, now: datetime, beside: Collection[str] = ()
+) -> list[Condition]:
+    """The conditions after `outcome`: the phase's is True, those of other phases turn False where they exist.
+
+    Args:
+        status: the status as it is.
+        outcome: what was decided.
+        created: what is said of every job, from its first decision on.
+        now: the time.
+        beside: types that stay True beside the phase's.
+    """
+    found: Sequence[Condition] = status.conditions
+    if all(condition.type != CREATED for condition in found):
+        found = set_condition(found, created, now)
+    phases = {phase.condition for phase in type(outcome.phase)}
+    for condition in found:
+        over = condition.type in phases - {CREATED, outcome.phase.condition, *beside}
+        if over and condition.status == "True":
+            end = Condition(type=condition.type, status="False", reason=outcome.reason)
+            found = set_condition(found, end, now)
+    if outcome.phase.condition == CREATED:
+        return list(found)
+    new = Condition(
+        type=outcome.phase.condition, status="True", reason=outcome.reason, message=outcome.message
+    )
+    return set_condition(found, new, now)
+
+
+def event(status: JobStatus, outcome: Outcome, warnings: Collection[str], message: str) -> tuple[Event, ...]:
+    """One Event for each change of phase or reason.
+
+    Args:
+        status: the status as it is.
+        outcome: what was decided.
+        warnings: reasons that are Warnings, beside every failure.
+        message: what to say where the outcome has no message.
+    """
+    if (status.phase, status.reason) == (outcome.phase, outcome.reason):
+        return ()
+    bad = outcome.phase.condition == "Failed" or outcome.reason in warnings
+    return (Event("Warning" if bad else "Normal", outcome.reason, outcome.message or message),)
