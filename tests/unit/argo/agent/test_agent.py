@@ -427,16 +427,22 @@ def test_waiting_steps_cost_no_request(cluster: Cluster, argo: Argo, stand_in: S
         argo.start(name)
         argo.add(name, "n1", body("wait", name="nobody"))
     argo.start("seen")
+
+    def add_at_once(node: str) -> None:
+        """The node stands there before its task, so that the agent looks for it once only."""
+        argo.add_node("seen", node, f"seen.{node}")
+        argo.add_task("seen", node, {"plugin": {"edl": {"stage": "fly"}}})
+
     with running(cluster) as agent:
         serving = agent.metrics.registry.get_sample_value
         eventually(lambda: serving("edl_argo_agent_serving") == len(workflows), "all are served")
-        argo.add("seen", "n1", {"stage": "fly"})
+        add_at_once("n1")
         # A request is counted when its answer is back, which the server's state may show a moment before.
         eventually(lambda: requests(agent, "get") == len(workflows) + 2, "all are begun")
         eventually(lambda: requests(agent, "patch") == 1, "the first answer is counted")
         before = requests(agent)
         client.create(cluster, elastic_job("somebody"))
-        argo.add("seen", "n2", {"stage": "fly"})
+        add_at_once("n2")
         eventually(lambda: requests(agent, "patch") == 2, "the second answer is counted")
         assert requests(agent) - before == 3, "two looks and one answer of the new step"
         assert requests(agent, "watch") == 2

@@ -24,6 +24,13 @@ def server(port: int, **fields: object) -> Object:
     }
 
 
+def ready_server(pods: Pods, name: str, port: int, **labels: str) -> Object:
+    """A pod that serves HTTP on its port, once it listens: a process runs well before that."""
+    probe = {"httpGet": {"port": "http"}, "periodSeconds": 1}
+    pods.create(name, server(port, readinessProbe=probe), labels=labels)
+    return pods.until(name, lambda pod: condition(pod, "Ready").get("status") == "True")
+
+
 def service(pods: Pods, name: str, ports: list[Object], **selector: str) -> None:
     """Make a Service."""
     manifest = {
@@ -38,12 +45,7 @@ def service(pods: Pods, name: str, ports: list[Object], **selector: str) -> None
 def test_a_service_name_leads_to_its_pod(pods: Pods) -> None:
     """Short, long and URL forms of a Service's address, in variables and arguments, reach the pod behind it."""
     service(pods, "web", [{"port": 80, "targetPort": 8080}], app="web")
-    pods.create(
-        "web-0",
-        server(8080, readinessProbe={"httpGet": {"port": "http"}, "periodSeconds": 1}),
-        labels={"app": "web"},
-    )
-    pods.until("web-0", lambda pod: condition(pod, "Ready").get("status") == "True")
+    ready_server(pods, "web-0", 8080, app="web")
     address = f"web.{pods.cluster.namespace}.svc"
     env = [{"name": "ALL", "value": f"web:80,{address}:80,http://{address}.cluster.local:80/x"}]
     check = "for a in $(echo $ALL | tr , ' ') $0; do curl -s -o /dev/null -w '%{http_code} ' $a; done"
@@ -72,8 +74,7 @@ def test_an_address_may_be_mentioned_before_its_service(pods: Pods) -> None:
 
 def test_an_address_learned_at_run_time_resolves(pods: Pods) -> None:
     """`resolve` follows the map: a Service that is made after the start is found, and a pod's IP is, too."""
-    pods.create("ps-1", server(2222), labels={"ps": "1"})
-    ip = pods.phase("ps-1", "Running")["status"]["podIP"]
+    ip = ready_server(pods, "ps-1", 2222, ps="1")["status"]["podIP"]
     program = (
         "import sys, time, urllib.request; from edl_workflows.protocol.addresses import resolve\n"
         f"for a in ('late.{pods.cluster.namespace}.svc' + ':80', '127.' + '{ip[4:]}' + ':' + str(2222)):\n"
