@@ -7,8 +7,12 @@ import typer
 from edl_workflows.cli.options import (
     Context,
     Kubeconfig,
+    LeaderElect,
+    LeaderElectNamespace,
     LogFormat,
     Logs,
+    MetricsHost,
+    MetricsPort,
     Namespace,
     Verbose,
     configure_logs,
@@ -42,16 +46,10 @@ def agent(
         ),
     ] = False,
     calls: Annotated[int, typer.Option(min=1, max=256, help="API calls at a time that may block.")] = 16,
-    leader_elect: Annotated[
-        bool, typer.Option(help="Wait for the Lease 'edl-argo-agent', so that replicas take turns.")
-    ] = True,
-    leader_elect_namespace: Annotated[
-        str | None, typer.Option(help="Namespace of the Lease; default the context's.", show_default=False)
-    ] = None,
-    metrics_host: Annotated[
-        str, typer.Option(help="Address of /healthz, /readyz and /metrics; in a pod 0.0.0.0, for its probes.")
-    ] = "127.0.0.1",
-    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Their port; 0 for none.")] = 8082,
+    leader_elect: LeaderElect = True,
+    leader_elect_namespace: LeaderElectNamespace = None,
+    metrics_host: MetricsHost = "127.0.0.1",
+    metrics_port: MetricsPort = 8082,
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:
@@ -61,9 +59,9 @@ def agent(
     whoever restarts it gets a fresh candidate.
     """
     from edl_workflows.argo.agent.run import LEASE, Agent, AgentOptions
-    from edl_workflows.controller.leader import Election
-    from edl_workflows.controller.run import stop_on_signals
     from edl_workflows.kube.resources import ALL_NAMESPACES
+    from edl_workflows.process.leader import Election
+    from edl_workflows.process.signals import stop_on_signals
 
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
@@ -110,7 +108,7 @@ def plugin_server(
     """The sidecar that `edl argo executor-plugin` describes: serves the steps of one workflow until SIGTERM."""
     from edl_workflows.argo.agent.run import Agent, AgentOptions
     from edl_workflows.argo.executor_plugin import create_app, read_token, serve_in_thread
-    from edl_workflows.controller.run import stop_on_signals
+    from edl_workflows.process.signals import stop_on_signals
 
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)

@@ -9,8 +9,12 @@ import typer
 from edl_workflows.cli.options import (
     Context,
     Kubeconfig,
+    LeaderElect,
+    LeaderElectNamespace,
     LogFormat,
     Logs,
+    MetricsHost,
+    MetricsPort,
     Namespace,
     Verbose,
     configure_logs,
@@ -35,18 +39,10 @@ def run(
         bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")] = 16,
-    leader_elect: Annotated[
-        bool, typer.Option(help=f"Wait for the Lease {names.CONTROLLER!r}, so that replicas take turns.")
-    ] = True,
-    leader_elect_namespace: Annotated[
-        str | None, typer.Option(help="Namespace of the Lease; default the context's.", show_default=False)
-    ] = None,
-    metrics_host: Annotated[
-        str, typer.Option(help="Address of /healthz, /readyz and /metrics; in a pod 0.0.0.0, for its probes.")
-    ] = "127.0.0.1",
-    metrics_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Their port; 0 for none.")
-    ] = names.CONTROLLER_PORT,
+    leader_elect: LeaderElect = True,
+    leader_elect_namespace: LeaderElectNamespace = None,
+    metrics_host: MetricsHost = "127.0.0.1",
+    metrics_port: MetricsPort = names.CONTROLLER_PORT,
     master_image: Annotated[
         str | None,
         typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
@@ -62,15 +58,16 @@ def run(
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:
-    """Reconcile ElasticJobs and ScalePlans until SIGTERM.
+    """Reconcile the jobs of all kinds until SIGTERM.
 
     Ends with code 1 when it loses its leadership: whoever restarts it gets a fresh candidate.
     """
-    from edl_workflows.controller import run as controller
-    from edl_workflows.controller.leader import Election
     from edl_workflows.controller.manager import ManagerOptions
+    from edl_workflows.controller.run import Controller, RunOptions
     from edl_workflows.jobs.actions import Settings
     from edl_workflows.kube.resources import ALL_NAMESPACES
+    from edl_workflows.process.leader import Election
+    from edl_workflows.process.signals import stop_on_signals
 
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
@@ -78,13 +75,13 @@ def run(
     if master_image:
         settings = replace(settings, master_image=master_image)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
-    options = controller.RunOptions(
+    options = RunOptions(
         manager=ManagerOptions(namespace=where, workers=workers, settings=settings),
         election=Election(leader_elect_namespace or cluster.namespace) if leader_elect else None,
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    controller.Controller(cluster, options).run(controller.stop_on_signals())
+    Controller(cluster, options).run(stop_on_signals())
 
 
 def _template(path: Path) -> dict[str, Any]:

@@ -72,6 +72,28 @@ Logs = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
+LeaderElect = Annotated[
+    bool,
+    typer.Option(
+        "--leader-elect/--no-leader-elect", help="Wait for the process's Lease, so that replicas take turns."
+    ),
+]
+LeaderElectNamespace = Annotated[
+    str | None,
+    typer.Option(
+        "--leader-elect-namespace",
+        help="Namespace of the Lease; default the context's.",
+        show_default=False,
+    ),
+]
+MetricsHost = Annotated[
+    str,
+    typer.Option(
+        "--metrics-host", help="Address of /healthz, /readyz and /metrics; in a pod 0.0.0.0, for its probes."
+    ),
+]
+MetricsPort = Annotated[int, typer.Option("--metrics-port", min=0, max=65535, help="Their port; 0 for none.")]
+
 
 def connect(
     kubeconfig: Path | None, context: str | None, namespace: str | None, *, log_retries: bool = False

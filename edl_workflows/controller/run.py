@@ -1,36 +1,28 @@
 """The controller as a process, and in a thread of another one (`edl local up`)."""
 
-import signal
 import threading
 from dataclasses import dataclass, field
 
 import structlog
 
-from edl_workflows.controller.health import HealthServer
-from edl_workflows.controller.leader import Election, Elector, LeadershipLostError
 from edl_workflows.controller.manager import Manager, ManagerOptions
 from edl_workflows.controller.metrics import Metrics
 from edl_workflows.exceptions import EdlError
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.process.run import Process, ProcessOptions
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(ProcessOptions):
     """How to run a controller.
 
     Attributes:
         manager: the loop's.
-        election: None to lead without asking; right only where no second controller can run.
-        metrics_host: address of the health and metrics endpoints.
-        metrics_port: their port; None for no endpoints.
     """
 
     manager: ManagerOptions = field(default_factory=ManagerOptions)
-    election: Election | None = None
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = None
 
 
 class Controller:
@@ -44,12 +36,8 @@ class Controller:
     def __init__(self, cluster: Cluster, options: RunOptions) -> None:
         self._options = options
         self.metrics = Metrics()
-        self._elector = (
-            Elector(cluster.observed_by(self.metrics.requested), options.election)
-            if options.election is not None
-            else None
-        )
-        self.manager = Manager(cluster, options.manager, self.metrics, self._guard)
+        self._process = Process(cluster, options, self.metrics)
+        self.manager = Manager(cluster, options.manager, self.metrics, self._process.guard)
 
     def run(self, stop: threading.Event) -> None:
         """Lead and reconcile until `stop` is set.
@@ -58,49 +46,16 @@ class Controller:
             LeadershipLostError: another process leads now; this one must end.
             UnavailableError: the endpoints' port is taken.
         """
-        options = self._options
-        health = None
-        if options.metrics_port is not None:
-            health = HealthServer(
-                options.metrics_host,
-                options.metrics_port,
-                self.manager.problems,
-                self._waits_for,
-                self.metrics.registry,
-            )
-            log.info("health and metrics", host=options.metrics_host, port=health.port)
-        try:
-            self._lead(stop)
-        finally:
-            if health is not None:
-                health.close()
+        self._process.run(stop, self._reconcile, alive=self.manager.problems, ready=self.manager.waits_for)
 
-    def _lead(self, stop: threading.Event) -> None:
-        if self._elector is not None and not self._elector.acquire(stop):
-            return
-        self.metrics.led(True)
+    def _reconcile(self, stop: threading.Event) -> None:
         self.manager.start()
         log.info("controller started", namespace=self._options.manager.namespace or "(all)")
         try:
-            if self._elector is not None:
-                self._elector.keep(stop)
-            else:
-                stop.wait()
+            self._process.keep(stop)
         finally:
-            self.metrics.led(False)
             self.manager.stop()
-            if self._elector is not None:
-                self._elector.release()
             log.info("controller stopped")
-
-    def _guard(self) -> None:
-        if self._elector is not None and not self._elector.leading:
-            raise LeadershipLostError("no leader any more: nothing is written")
-
-    def _waits_for(self) -> list[str]:
-        """A candidate that does not lead is ready to take over."""
-        leads = self._elector is None or self._elector.leading
-        return self.manager.waits_for() if leads else []
 
 
 @dataclass
@@ -136,19 +91,6 @@ class RunningController:
         except EdlError as error:
             self.error = error
             log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says it all
-
-
-def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
-    stop = threading.Event()
-
-    def handle(number: int, _frame: object) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    return stop
 
 
 def run_in_thread(cluster: Cluster, options: RunOptions | None = None) -> RunningController:

@@ -1,18 +1,17 @@
-"""The agent's Prometheus metrics. A repeated API request counts each time, so failures stand beside successes."""
+"""The agent's Prometheus metrics."""
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client import Counter, Gauge
 
-from edl_workflows.kube.connect import RequestRecord
+from edl_workflows.process.metrics import ProcessMetrics
 
 
-class Metrics:
+class Metrics(ProcessMetrics):
     """Counters of one agent, in a registry of its own."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
+        super().__init__("edl_argo_agent_leading", "serves steps")
         self._results = Counter(
             "edl_argo_agent_results",
             "Steps answered, by stage and phase (Succeeded, Failed, Error).",
@@ -30,17 +29,8 @@ class Metrics:
             "Workflows that Argo's controller was told of since their deadline had passed.",
             registry=self.registry,
         )
-        self._requests = Counter(
-            "edl_api_requests",
-            "Requests to the Kubernetes API by verb, resource and status code (0: no answer).",
-            ["verb", "resource", "code"],
-            registry=self.registry,
-        )
         self._serving = Gauge(
             "edl_argo_agent_serving", "Steps that are being served.", registry=self.registry
-        )
-        self._leading = Gauge(
-            "edl_argo_agent_leading", "1 while this process serves steps, else 0.", registry=self.registry
         )
 
     def answered(self, stage: str, phase: str) -> None:
@@ -55,14 +45,6 @@ class Metrics:
         """Count a workflow whose deadline had passed."""
         self._pokes.inc()
 
-    def requested(self, record: RequestRecord) -> None:
-        """Count a request; a `Cluster`'s observer."""
-        self._requests.labels(record.verb, record.plural, str(record.code)).inc()
-
     def observe_serving(self, count: Callable[[], float]) -> None:
         """Read how many steps are being served from `count` at each scrape."""
         self._serving.set_function(count)
-
-    def led(self, leading: bool) -> None:
-        """Note whether this process serves."""
-        self._leading.set(1.0 if leading else 0.0)

@@ -13,13 +13,12 @@ from edl_workflows.argo.agent.surroundings import Surroundings
 from edl_workflows.argo.agent.tasks import OPEN_INDEX, index_open
 from edl_workflows.argo.agent.threads import Threads
 from edl_workflows.argo.api import INSTANCE_LABEL, WORKFLOW_TASK_SETS
-from edl_workflows.controller.health import HealthServer
-from edl_workflows.controller.leader import Election, Elector, LeadershipLostError
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.install.rbac import ARGO_AGENT
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import ALL_NAMESPACES, Scope
+from edl_workflows.process.run import Process, ProcessOptions
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +29,7 @@ COMPLAIN_EVERY = 20
 
 
 @dataclass(frozen=True)
-class AgentOptions:
+class AgentOptions(ProcessOptions):
     """How to run an agent.
 
     Attributes:
@@ -40,9 +39,6 @@ class AgentOptions:
             is served whosever it is.
         cross_namespace: whether a step may name another namespace than its workflow's.
         calls: API calls at a time that may block.
-        election: None to serve without asking; right only where no second agent can run.
-        metrics_host: address of the health and metrics endpoints.
-        metrics_port: their port; None for no endpoints.
         drain_seconds: how long to go on after being told to stop while steps are served: for a pod that ends with its
             workflow, and has yet to cancel what that began.
     """
@@ -52,9 +48,6 @@ class AgentOptions:
     instance: str = ""
     cross_namespace: bool = False
     calls: int = 16
-    election: Election | None = None
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = None
     drain_seconds: float = 0.0
 
     @property
@@ -81,7 +74,7 @@ class Agent:
         self.metrics = Metrics()
         self._options = options
         self._cluster = cluster.observed_by(self.metrics.requested)
-        self._elector = Elector(self._cluster, options.election) if options.election else None
+        self._process = Process(cluster, options, self.metrics)
         self._task_sets = Informer(ClusterSource.of(self._cluster), options.scope, {OPEN_INDEX: index_open})
         self._task_sets.on_error(_complain)
 
@@ -92,33 +85,13 @@ class Agent:
             LeadershipLostError: another process leads now; this one must end.
             UnavailableError: the endpoints' port is taken.
         """
-        options, health = self._options, None
-        if options.metrics_port is not None:
-            health = HealthServer(
-                options.metrics_host,
-                options.metrics_port,
-                list,
-                self._waits_for,
-                self.metrics.registry,
-            )
-            log.info("health and metrics", host=options.metrics_host, port=health.port)
-        try:
-            self._lead(stop)
-        finally:
-            if health is not None:
-                health.close()
+        self._process.run(stop, self._work, alive=list, ready=self._waits_for)
 
-    def _lead(self, stop: threading.Event) -> None:
-        if self._elector is not None and not self._elector.acquire(stop):
-            return
-        self.metrics.led(True)
+    def _work(self, stop: threading.Event) -> None:
         log.info("agent started", namespace=self._options.namespace or "(all)")
         try:
             asyncio.run(self._serve(stop))
         finally:
-            self.metrics.led(False)
-            if self._elector is not None:
-                self._elector.release()
             log.info("agent stopped")
 
     async def _serve(self, stop: threading.Event) -> None:
@@ -128,7 +101,7 @@ class Agent:
             task_sets=self._task_sets,
             threads=Threads(options.calls),
             metrics=self.metrics,
-            guard=self._guard,
+            guard=self._process.guard,
             everywhere=options.namespace == ALL_NAMESPACES,
             cross_namespace=options.cross_namespace,
         )
@@ -136,7 +109,7 @@ class Agent:
         self.metrics.observe_serving(lambda: loop.serving)
         serving = asyncio.create_task(loop.run())
         # A slot of its own: the end must not wait for a turn behind calls that hang.
-        ending = asyncio.create_task(Threads(1).call(lambda: self._keep(stop)))
+        ending = asyncio.create_task(Threads(1).call(lambda: self._process.keep(stop)))
         await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(options.drain_seconds):
@@ -148,20 +121,8 @@ class Agent:
         else:
             serving.result()
 
-    def _keep(self, stop: threading.Event) -> None:
-        if self._elector is not None:
-            self._elector.keep(stop)
-        else:
-            stop.wait()
-
-    def _guard(self) -> None:
-        if self._elector is not None and not self._elector.leading:
-            raise LeadershipLostError("no leader any more: nothing is written")
-
     def _waits_for(self) -> list[str]:
-        """A candidate that does not lead is ready to take over."""
-        leads = self._elector is None or self._elector.leading
-        return [] if self._task_sets.synced or not leads else [f"not listed yet: {self._task_sets.scope}"]
+        return [] if self._task_sets.synced else [f"not listed yet: {self._task_sets.scope}"]
 
 
 def _complain(error: EdlError, failures: int) -> None:

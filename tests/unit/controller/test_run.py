@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.controller.leader import Election
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
 from edl_workflows.jobs import names
@@ -23,6 +22,7 @@ from edl_workflows.kube.resources import (
     SERVICES,
     Scope,
 )
+from edl_workflows.process.leader import Election
 from edl_workflows.testing import ApiServerProcess
 from tests.unit.controller.support import auto_plan, crds, elastic_job, names_of, status_of
 from tests.unit.kube.support import eventually

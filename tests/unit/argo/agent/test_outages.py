@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from edl_workflows.argo.agent.run import Agent, AgentOptions
-from edl_workflows.controller.leader import Election
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.process.leader import Election
 from edl_workflows.testing import api_server
 from tests.airflow.support import StandIn, elastic_job, eventually, jobs
 from tests.unit.argo.agent.support import ARGO_CRDS, Argo, body, running

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from edl_workflows.controller.leader import Election, Elector, LeadershipLostError
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import LEASES
+from edl_workflows.process.leader import Election, Elector, LeadershipLostError
 from tests.unit.kube.support import Answer, ScriptedApi
 
 

@@ -104,7 +104,7 @@ class Elector:
             if not self.attempt() and not self.leading:
                 raise LeadershipLostError(
                     f"leadership lost: lease {self._election.namespace}/{self._election.name} could not be "
-                    f"renewed within {self._election.renew_seconds:g} s; start the controller again"
+                    f"renewed within {self._election.renew_seconds:g} s; start this process again"
                 )
 
     def attempt(self) -> bool:

@@ -5,10 +5,10 @@ import urllib.request
 
 import pytest
 
-from edl_workflows.controller.health import HealthServer
-from edl_workflows.controller.metrics import Metrics
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.kube.connect import RequestRecord
+from edl_workflows.process.health import HealthServer
+from edl_workflows.process.metrics import ProcessMetrics
 
 
 def fetch(port: int, path: str) -> tuple[int, str]:
@@ -23,9 +23,9 @@ def fetch(port: int, path: str) -> tuple[int, str]:
 def test_endpoints() -> None:
     """Health, readiness with what is waited for, and metrics are served; nothing else is."""
     waits: list[str] = ["not listed yet: pods"]
-    metrics = Metrics()
+    metrics = ProcessMetrics("leads", "leads")
+    metrics.led(True)
     metrics.requested(RequestRecord("list", "pods", 200, 0.01))
-    metrics.decided("ElasticJob", "success", 0.001)
     server = HealthServer("127.0.0.1", 0, list, lambda: waits, metrics.registry)
     try:
         assert fetch(server.port, "/healthz") == (200, "ok\n")
@@ -39,14 +39,15 @@ def test_endpoints() -> None:
 
     assert code == 200
     assert 'edl_api_requests_total{code="200",resource="pods",verb="list"} 1.0' in text
-    assert 'edl_controller_reconcile_total{kind="ElasticJob",result="success"} 1.0' in text
+    assert 'edl_api_request_seconds_count{verb="list"} 1.0' in text
+    assert "leads 1.0" in text
 
 
 def test_port_taken() -> None:
     """A port that is in use is an error that names it and the option."""
-    server = HealthServer("127.0.0.1", 0, list, list, Metrics().registry)
+    server = HealthServer("127.0.0.1", 0, list, list, ProcessMetrics("leads", "leads").registry)
     try:
         with pytest.raises(UnavailableError, match=f"{server.port}.*--metrics-port"):
-            HealthServer("127.0.0.1", server.port, list, list, Metrics().registry)
+            HealthServer("127.0.0.1", server.port, list, list, ProcessMetrics("leads", "leads").registry)
     finally:
         server.close()

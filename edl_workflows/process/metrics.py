@@ -1,0 +1,45 @@
+"""The Prometheus metrics that every process has. A repeated API request counts each time, so failures stand beside successes."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from edl_workflows.kube.connect import RequestRecord
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Buckets of histograms of seconds."""
+
+
+class ProcessMetrics:
+    """Counters of one process, in a registry of its own.
+
+    Args:
+        leading: name of the gauge that tells whether this process leads.
+        what: what a leader may do, for that gauge's description.
+    """
+
+    def __init__(self, leading: str, what: str) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._requests = Counter(
+            "edl_api_requests",
+            "Requests to the Kubernetes API by verb, resource and status code (0: no answer).",
+            ["verb", "resource", "code"],
+            registry=self.registry,
+        )
+        self._request_seconds = Histogram(
+            "edl_api_request_seconds",
+            "Time until the Kubernetes API answered; watches are not counted.",
+            ["verb"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._leading = Gauge(leading, f"1 while this process {what}, else 0.", registry=self.registry)
+
+    def requested(self, record: RequestRecord) -> None:
+        """Count a request; a `Cluster`'s observer."""
+        self._requests.labels(record.verb, record.plural, str(record.code)).inc()
+        if record.verb != "watch":
+            self._request_seconds.labels(record.verb).observe(record.seconds)
+
+    def led(self, leading: bool) -> None:
+        """Note whether this process leads."""
+        self._leading.set(1.0 if leading else 0.0)
