@@ -4,6 +4,7 @@ The cache may be *written through*: who created, patched or deleted an object pu
 next look at the cache does not miss its own write. Versions tell the newer one, so a late event does not undo it.
 """
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -60,8 +61,9 @@ class ObjectCache:
         self._index: dict[str, defaultdict[str, set[ObjectKey]]] = {
             name: defaultdict(set) for name in self._functions
         }
-        # Uids of the newest that went. An answer to a write, or a late event, can come after the end of its object.
-        self._removed: dict[str, None] = {}
+        # By uid, for the newest that went: up to which version nothing of them counts any more. An answer to a write, or a
+        # late event, can come after the end of its object.
+        self._removed: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -86,22 +88,25 @@ class ObjectCache:
         with self._lock:
             key = key_of(obj)
             old = self._objects.get(key)
-            if _uid(obj) in self._removed or (old is not None and not _newer(obj, old)):
+            over = version_of(obj) <= self._removed.get(_uid(obj), -1)
+            if over or (old is not None and not _newer(obj, old)):
                 return None
             obj = self._store(key, obj)
             return Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
 
-    def remove(self, obj: Object) -> Change | None:
-        """Take an object out, for good: what is still to come of it is ignored.
+    def remove(self, obj: Object, version: float = math.inf) -> Change | None:
+        """Take an object out: what is still to come of it is ignored.
 
         Args:
             obj: its last state.
+            version: up to which. An object that only left the scope, as a label selector draws it, can come back with a
+                later one; by default it is gone for good.
 
         Returns:
             None if it was not there, or another of the same name is.
         """
         with self._lock:
-            self._bury(_uid(obj))
+            self._bury(_uid(obj), version)
             key = key_of(obj)
             old = self._objects.get(key)
             if old is None or _uid(old) != _uid(obj):
@@ -122,12 +127,12 @@ class ObjectCache:
                 for key, obj in self._objects.items()
                 if (key not in listed or _uid(listed[key]) != _uid(obj)) and version_of(obj) <= taken
             ]
-            changes = [self.remove(obj) for obj in gone]
+            changes = [self.remove(obj, max(taken, version_of(obj))) for obj in gone]
             changes += [self.put(obj) for obj in listed.values()]
             return [change for change in changes if change is not None]
 
-    def _bury(self, uid: str) -> None:
-        self._removed[uid] = None
+    def _bury(self, uid: str, version: float) -> None:
+        self._removed[uid] = max(version, self._removed.get(uid, -1))
         if len(self._removed) > MAX_REMOVED:
             del self._removed[next(iter(self._removed))]
 

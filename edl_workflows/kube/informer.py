@@ -18,7 +18,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.cache import Change, IndexFunction, KeepFunction, ObjectCache
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.errors import ExpiredError
-from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.kube.resources import Object, Scope, version_of
 from edl_workflows.kube.watch import EventType, WatchEvent, WatchStream
 
 log = structlog.get_logger(__name__)
@@ -168,7 +168,7 @@ class Informer:
         if event.type is EventType.BOOKMARK:
             return
         if event.type is EventType.DELETED:
-            change = self.cache.remove(event.object)
+            change = self.cache.remove(event.object, version_of(event.object))
         else:
             change = self.cache.put(event.object)
         if change is not None:

@@ -4,10 +4,11 @@ Both feed the same pure `goals.outcome`. Deadlines are Unix times, since a wait 
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
-from edl_workflows.exceptions import EdlError, StageTimeoutError
+from edl_workflows.exceptions import EdlError, StageTimeoutError, UnavailableError
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope, version_of
@@ -19,6 +20,8 @@ from edl_workflows.stages.requests import R, Stage
 
 LAST_LOOK = CallPolicy(attempts=1, read_seconds=5.0)
 """At a passed deadline: once, and not for long."""
+RETRY_SECONDS = 5.0
+"""Between looks at a server that does not answer."""
 
 Notify = Callable[[str], None]
 """Told what the object is doing, each time that this changes."""
@@ -115,7 +118,7 @@ def wait(
             try:
                 state = states.next(left)
                 if pursuit.must_confirm(state):
-                    state = pursuit.confirm(source)
+                    state = _confirm(pursuit, source, deadline)
             except TimeoutError:
                 return pursuit.overdue(source, states.last_error)
             except EdlError as error:
@@ -123,6 +126,32 @@ def wait(
             result = pursuit.take(state)
             if result is not None:
                 return result
+
+
+def _confirm(pursuit: Pursuit, source: ClusterSource, deadline: float | None) -> Object | None:
+    """Look until the server answers: waiting outlives an outage here as it does while it watches.
+
+    Raises:
+        TimeoutError: the deadline has passed.
+        EdlError: the server refuses to tell.
+    """
+    while True:
+        try:
+            return pursuit.confirm(source)
+        except UnavailableError:
+            left = math.inf if deadline is None else deadline - time.time()
+            if left <= 0:
+                raise TimeoutError from None
+            time.sleep(min(RETRY_SECONDS, left))
+
+
+async def _confirm_in_loop(pursuit: Pursuit, source: ClusterSource) -> Object | None:
+    """As `_confirm`; the caller's time-out ends it."""
+    while True:
+        try:
+            return await asyncio.to_thread(pursuit.confirm, source)
+        except UnavailableError:
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 async def await_outcome(
@@ -150,7 +179,7 @@ async def await_outcome(
                 async for state in states:
                     now = state
                     if pursuit.must_confirm(state):
-                        now = await asyncio.to_thread(pursuit.confirm, source)
+                        now = await _confirm_in_loop(pursuit, source)
                     result = pursuit.take(now)
                     if result is not None:
                         return result

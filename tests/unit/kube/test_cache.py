@@ -152,3 +152,24 @@ def test_an_answer_after_the_end_raises_nobody() -> None:
     assert cache.put(obj(2)) is None
     assert cache.put(obj(3)) is None
     assert cache.items() == []
+
+
+def test_who_leaves_a_selector_may_come_back() -> None:
+    """An object that lost the label that a watch selects by, and got it again, is there; what was late stays ignored."""
+    cache = ObjectCache()
+    cache.put(obj(1))
+    cache.remove(obj(3), 3)
+
+    assert cache.put(obj(2)) is None
+    assert cache.put(obj(4)) is not None
+    assert obj(4) == cache.get(KEY)
+
+
+def test_who_was_missing_in_a_list_may_come_back() -> None:
+    """As in a watch: the list's version is up to which the object is known to be gone."""
+    cache = ObjectCache()
+    cache.put(obj(1))
+    cache.replace([], "7")
+
+    assert cache.put(obj(6)) is None
+    assert cache.put(obj(8)) is not None

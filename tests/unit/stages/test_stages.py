@@ -15,6 +15,7 @@ from edl_workflows.exceptions import (
     NotFoundError,
     PlanFailedError,
     StageTimeoutError,
+    UnavailableError,
 )
 from edl_workflows.jobs.scale_plan.model import Phase
 from edl_workflows.kube import client
@@ -120,6 +121,32 @@ def test_a_job_deleted_by_somebody_else_fails_the_stage(cluster: Cluster) -> Non
 
     assert isinstance(result, Failed)
     assert isinstance(result.error, JobDisappearedError)
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_an_outage_does_not_end_a_wait(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, in_loop: bool
+) -> None:
+    """Neither while it watches nor while it makes sure that a job is gone."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    outage, find = iter(range(3)), client.find
+
+    def look(*args: Any) -> Any:
+        if next(outage, None) is not None:
+            raise UnavailableError("the server does not answer")
+        return find(*args)
+
+    monkeypatch.setattr(client, "find", look)
+    monkeypatch.setattr(driver, "RETRY_SECONDS", 0.01)
+    source, deadline = ClusterSource.of(cluster), time.time() + 30
+    if in_loop:
+        result: Any = asyncio.run(driver.await_outcome(source, handle, deadline))
+    else:
+        result = driver.wait(source, handle, deadline)
+
+    assert isinstance(result.error, JobDisappearedError)
+    assert next(outage, None) is None
 
 
 def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster, stand_in: StandIn) -> None:
