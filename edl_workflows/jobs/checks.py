@@ -9,36 +9,38 @@ from typing import Any
 from edl_workflows.exceptions import Problem
 from edl_workflows.jobs.objects import DNS_LABEL, Metadata, parse_quantity
 
-_GENERATED_SUFFIX = 5  # characters that the API server appends to generateName
+GENERATED_SUFFIX = 5
+"""Characters that the API server appends to generateName."""
 
 MAX_LEVELS = 64
 """Of maps and lists in a pod template."""
 
 
-def job_name(metadata: Metadata, limit: int) -> list[Problem]:
+def job_name(metadata: Metadata, limit: int, prefix: str = "") -> list[Problem]:
     """A job's name becomes part of its services' names and a label's value.
 
     Args:
         metadata: the job's.
         limit: characters that the services' names leave for it.
+        prefix: what stands before it in those names. With one it may begin with a digit.
     """
     if metadata.name:
-        return _name_fits("metadata.name", metadata.name, limit)
+        return _name_fits("metadata.name", metadata.name, limit, prefix)
     if metadata.generate_name:
-        shorter = limit - _GENERATED_SUFFIX
-        return _name_fits("metadata.generateName", metadata.generate_name, shorter, whole=False)
+        shorter = limit - GENERATED_SUFFIX
+        return _name_fits("metadata.generateName", metadata.generate_name, shorter, prefix, whole=False)
     return [Problem("metadata.name", "required field is missing (or metadata.generateName)")]
 
 
-def _name_fits(path: str, value: str, limit: int, *, whole: bool = True) -> list[Problem]:
+def _name_fits(path: str, value: str, limit: int, prefix: str, *, whole: bool = True) -> list[Problem]:
     problems = []
     if len(value) > limit:
         reason = "the names of the job's services add to it, and hold 63"
         problems.append(Problem(path, f"has {len(value)} characters, at most {limit} are possible: {reason}"))
-    if not DNS_LABEL.match(value if whole else value + "x"):
-        problems.append(
-            Problem(path, f"{value!r} must be lower-case letters, digits and '-', beginning with a letter")
-        )
+    if not DNS_LABEL.match(prefix + (value if whole else value + "x")) or value.startswith("-"):
+        first = "a letter or digit" if prefix else "a letter"
+        message = f"{value!r} must be lower-case letters, digits and '-', beginning with {first}"
+        problems.append(Problem(path, message))
     return problems
 
 

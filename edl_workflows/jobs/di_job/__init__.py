@@ -1,0 +1,1 @@
+"""DIJob, the job kind of OpenDILab's DI-orchestrator: typed, validated and reconciled."""

@@ -1,0 +1,151 @@
+"""Other replicas of a DIJob: which of its tasks is elastic, within what bounds, and the edit of its spec. Pure.
+
+Whoever wants another size goes through here: ``edl scale`` and the stage (`scale`), the DI server, the allocator.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.jobs.actions import Scaling, Wanted
+from edl_workflows.jobs.di_job.model import MAX_REPLICAS, DIJob, DIJobSpec, Task, TaskType
+
+
+def elastic_task(spec: DIJobSpec, name: str | None = None) -> Task:
+    """The task that is meant when somebody asks for other replicas.
+
+    Args:
+        spec: the job's.
+        name: of the task; None: the only one, else the collector.
+
+    Raises:
+        ManifestError: there is no such task, or several and no collector.
+    """
+    found = _default_elastic(spec) if name is None else spec.task(name)
+    if found is not None:
+        return found
+    has = ", ".join(task.title for task in spec.tasks)
+    if name is not None:
+        raise ManifestError(
+            "change of a DIJob", [Problem("task", f"the job has no task {name!r}; it has {has}")]
+        )
+    message = f"the job has several tasks and no collector: say which of {has}"
+    raise ManifestError("change of a DIJob", [Problem("task", message)])
+
+
+def bounds(job: DIJob) -> tuple[int, int]:
+    """How many replicas, of all tasks together, the job may have: at least and at most.
+
+    The others than its elastic task keep theirs; a job of several tasks without a collector keeps all.
+    """
+    task = _default_elastic(job.spec)
+    total = sum(each.replicas for each in job.spec.tasks)
+    if task is None:
+        return total, total
+    others = total - task.replicas
+    low, high = task_bounds(task)
+    return others + low, min(others + high, MAX_REPLICAS)
+
+
+def task_bounds(task: Task) -> tuple[int, int]:
+    """How many replicas a task may have: at least and at most."""
+    return task.min_replicas or 1, task.max_replicas or MAX_REPLICAS
+
+
+def ranked(spec: DIJobSpec) -> list[Task]:
+    """The tasks in the order of ranks: the spec's, but the elastic one last, so that a change of it moves nobody's rank."""
+    last = _default_elastic(spec)
+    return [task for task in spec.tasks if task is not last] + ([last] if last is not None else [])
+
+
+def sizes(job: DIJob) -> list[tuple[Task, int]]:
+    """The tasks in the order of ranks, each with its replicas.
+
+    Those of a preemptible job's elastic task are what its allocation leaves to it; without an allocation nobody has any.
+    An allocation that the job's bounds forbid counts as none.
+    """
+    order = ranked(job.spec)
+    if not job.spec.preemptible:
+        return [(task, task.replicas) for task in order]
+    low, high = bounds(job)
+    total = len(job.status.allocation)
+    if not low <= total <= high:
+        return [(task, 0) for task in order]
+    fixed = sum(task.replicas for task in order[:-1])
+    return [*((task, task.replicas) for task in order[:-1]), (order[-1], total - fixed)]
+
+
+def resized(job: DIJob, task: str, replicas: int) -> dict[str, Any]:
+    """The merge patch of ``spec`` that gives a task so many replicas. Lists are patched whole: send it with the job's
+    ``resourceVersion``.
+
+    Raises:
+        ManifestError: there is no such task, or its bounds forbid it.
+    """
+    return {"tasks": _patched(job, {elastic_task(job.spec, task).title: Wanted(replicas)})}
+
+
+def scale(job: DIJob, wanted: Mapping[str, Wanted]) -> Scaling:
+    """These replicas or sizes by task; other tasks stay as they are.
+
+    Raises:
+        ManifestError: the job has no such task, or its bounds forbid it; or it is preemptible, so that its allocator
+            decides about its replicas.
+    """
+    problems = [
+        Problem(
+            f"replicas.{name}",
+            "the job is preemptible: its allocator decides; change minReplicas or maxReplicas",
+        )
+        for name, change in wanted.items()
+        if job.spec.preemptible and change.replicas is not None
+    ]
+    if problems:
+        raise ManifestError(f"change of DIJob {job.key}", problems)
+    tasks = _patched(job, wanted)
+    nodes = [count for _, count in sizes(job)] if job.spec.preemptible else [t["replicas"] for t in tasks]
+    return Scaling({"tasks": tasks}, sum(nodes))
+
+
+def _default_elastic(spec: DIJobSpec) -> Task | None:
+    if len(spec.tasks) == 1:
+        return spec.tasks[0]
+    return next((task for task in spec.tasks if task.type is TaskType.COLLECTOR), None)
+
+
+def _patched(job: DIJob, wanted: Mapping[str, Wanted]) -> list[dict[str, Any]]:
+    """All tasks as they are to stand in the spec."""
+    problems = list(_problems(job.spec.tasks, wanted))
+    if problems:
+        raise ManifestError(f"change of DIJob {job.key}", problems)
+    return [_changed(task, wanted.get(task.title, Wanted())) for task in job.spec.tasks]
+
+
+def _problems(tasks: Sequence[Task], wanted: Mapping[str, Wanted]) -> list[Problem]:
+    by_title = {task.title: task for task in tasks}
+    problems = []
+    for name, change in wanted.items():
+        path = f"replicas.{name}"
+        if name not in by_title:
+            problems.append(Problem(path, f"the job has no such task; it has {', '.join(sorted(by_title))}"))
+            continue
+        low, high = task_bounds(by_title[name])
+        if change.replicas is not None and not low <= change.replicas <= high:
+            message = f"{change.replicas} is outside of the task's bounds: at least {low}, at most {high}"
+            problems.append(Problem(path, message))
+    return problems
+
+
+def _changed(task: Task, wanted: Wanted) -> dict[str, Any]:
+    made = copy.deepcopy(task).to_dict()
+    made["template"] = copy.deepcopy(task.template)
+    if wanted.replicas is not None:
+        made["replicas"] = wanted.replicas
+    if wanted.resources:
+        changed = task.model_copy(update={"template": made["template"]}).container
+        own = changed.get("resources") or {}
+        changed["resources"] = own | {
+            part: (own.get(part) or {}) | dict(wanted.resources) for part in ("requests", "limits")
+        }
+    return made

@@ -1,0 +1,195 @@
+"""DIJob's spec and status, ``diengine.opendilab.org/v2alpha1``.
+
+Beyond upstream's fields: ``suspend``, and a task's ``minReplicas`` and ``maxReplicas``.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edl_workflows.jobs import api
+from edl_workflows.jobs.di_job import validation
+from edl_workflows.jobs.objects import FINAL_PHASES, Model, PodTemplate, reject, rules
+from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
+
+KIND = api.DI_JOBS.kind
+MAX_REPLICAS = validation.MAX_REPLICAS
+MAIN_CONTAINER = "di-container"
+"""The container that a task is about; in a template without one of this name it is the first."""
+
+
+class Phase(KindPhase):
+    """Where a job is. Succeeded and Failed are final."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RESTARTING = "Restarting"
+    RESCHEDULING = "Rescheduling"
+    RUNNING = "Running"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class TaskType(StrEnum):
+    """What a task does in reinforcement learning. A job has at most one task of each but ``none``."""
+
+    LEARNER = "learner"
+    COLLECTOR = "collector"
+    EVALUATOR = "evaluator"
+    NONE = "none"
+
+
+class Task(Model):
+    """One task: pods of one template.
+
+    Attributes:
+        replicas: how many pods. Of a preemptible job's elastic task (the only one, else the collector): how many until its
+            allocation says otherwise.
+        type: what it does.
+        name: default: the type. A task of type none needs one.
+        template: the pods'. Its container di-container, else its first, is the task.
+        min_replicas: at least so many, when others than the user change replicas; default 1.
+        max_replicas: at most so many; default 10,000.
+    """
+
+    model_config = rules(
+        ("self.type != 'none' || (has(self.name) && self.name != '')", "name: a task of type none needs one"),
+        (
+            "!has(self.minReplicas) || self.minReplicas <= self.replicas",
+            "replicas: must be at least minReplicas",
+        ),
+        (
+            "!has(self.maxReplicas) || self.maxReplicas >= self.replicas",
+            "replicas: must be at most maxReplicas",
+        ),
+    )
+    replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
+    type: TaskType
+    name: str = Field(default="", max_length=validation.MAX_TASK_NAME)
+    template: PodTemplate = Field(default_factory=dict)
+    min_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+    max_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+
+    @property
+    def title(self) -> str:
+        """Its name, given or by default."""
+        return self.name or str(self.type)
+
+    @property
+    def container(self) -> dict[str, Any]:
+        """The container that the task is about."""
+        containers: list[dict[str, Any]] = self.template["spec"]["containers"]
+        return next((c for c in containers if c.get("name") == MAIN_CONTAINER), containers[0])
+
+
+_TITLE = "(has({0}.name) && {0}.name != '' ? {0}.name : {0}.type)"
+"""CEL: a task's `Task.title`."""
+
+
+class DIJobSpec(Model):
+    """What the user asks for.
+
+    Attributes:
+        priority: high goes before normal when a preemptible job is placed.
+        clean_pod_policy: what becomes of the pods when the job ends: Running deletes those that still run, All deletes
+            every pod, None leaves all.
+        preemptible: status.allocation says how many replicas there are and on which nodes, and may change while the job runs.
+        backoff_limit: how many restarts after failures the job survives; null: any number.
+        volumes: added to every pod's.
+        tasks: what there is to run.
+        suspend: no pods while true.
+    """
+
+    model_config = rules(
+        (
+            "['learner', 'collector', 'evaluator'].all(kind, self.tasks.filter(t, t.type == kind).size() <= 1)",
+            "tasks: at most one task of each of the types learner, collector and evaluator",
+        ),
+        (
+            f"self.tasks.all(a, self.tasks.exists_one(b, {_TITLE.format('a')} == {_TITLE.format('b')}))",
+            "tasks: names must differ; a task without one is named after its type",
+        ),
+    )
+    priority: Literal["normal", "high"] = "normal"
+    clean_pod_policy: Literal["Running", "All", "None"] = "Running"
+    preemptible: bool = False
+    backoff_limit: int | None = Field(default=3, ge=0)
+    volumes: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
+    tasks: list[Task] = Field(min_length=1, max_length=validation.MAX_TASKS)
+    suspend: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        reject([*validation.tasks(self), *validation.volumes(self.volumes)])
+        return self
+
+    def task(self, title: str) -> Task | None:
+        """The task of this name."""
+        return next((task for task in self.tasks if task.title == title), None)
+
+
+class TaskCounts(ReplicaCounts):
+    """Counters of one task.
+
+    Attributes:
+        completed: indices that have succeeded; they stay so when their pods are gone.
+    """
+
+    completed: list[int] = Field(default_factory=list)
+
+
+class DIJobStatus(JobStatus):
+    """What is. The controller writes it, but for two fields.
+
+    Attributes:
+        replicas: how many pods the job is to have; of a preemptible job the length of its allocation.
+        ready_replicas: how many of them are ready.
+        restarts: how often pods were replaced after failures.
+        reschedules: how often pods came, went or moved for another reason: other replicas, another allocation, lost pods.
+        generation: grows whenever all pods are made anew, of a changed allocation or after a suspension; what carries an
+            earlier one is stale.
+        task_status: task → phase of pods → how many; absent once the job has ended.
+        allocation: a node's name for each replica, in the order of ranks; the allocator writes it.
+        profilings: what the job's programs report of their training; the DI server writes it.
+        completion_timestamp: when the job ended; completionTime in upstream's spelling.
+    """
+
+    phase: Phase | None = None
+    replica_statuses: dict[str, TaskCounts] = Field(default_factory=dict)
+    replicas: int = 0
+    ready_replicas: int = 0
+    restarts: int = 0
+    reschedules: int = 0
+    generation: int = 0
+    task_status: dict[str, dict[str, int]] | None = None
+    allocation: list[str] = Field(default_factory=list)
+    profilings: dict[str, Any] = Field(default_factory=dict)
+    completion_timestamp: datetime | None = None
+
+
+class DIJob(Job):
+    """A reinforcement learning job of DI-engine: learner, collectors, evaluator, each told of the others."""
+
+    model_config = rules(
+        (
+            f"size(self.metadata.name) <= {validation.MAX_NAME}",
+            f"metadata.name: at most {validation.MAX_NAME} characters: the names of the job's pods add to it",
+        ),
+        (
+            "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name: must be lower-case letters, digits and '-'",
+        ),
+        FINAL_PHASES,
+    )
+    api_version: Literal["diengine.opendilab.org/v2alpha1"] = "diengine.opendilab.org/v2alpha1"
+    kind: Literal["DIJob"] = "DIJob"
+    spec: DIJobSpec
+    status: DIJobStatus = Field(default_factory=DIJobStatus)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        reject([*validation.name(self.metadata), *validation.pod_names(self.metadata, self.spec)])
+        return self
