@@ -12,7 +12,7 @@ from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import InvalidError
 
 if TYPE_CHECKING:
-    from edl_workflows.jobs.tf_job.conversion import Converted
+    from edl_workflows.jobs.conversion import Converted
     from edl_workflows.jobs.tf_job.model import TFJob
 
 app = typer.Typer(no_args_is_help=True)

@@ -56,6 +56,32 @@ def child(
     return owned(api_version, kind, name, owner, {names.JOB_LABEL: owner.metadata.name, **labels})
 
 
+def merge_env(
+    template: Iterable[Mapping[str, Any]], over: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A container's variables: those of `over` first, then the template's others. A ``$(VAR)`` sees only what stands before
+    it, so a user's variable may refer to any of ours."""
+    merged = {variable["name"]: dict(variable) for variable in over}
+    own = [dict(variable) for variable in template if variable["name"] not in merged]
+    return [*merged.values(), *own]
+
+
+def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod template put over another: fields of `above` win, labels and annotations of both stay, and the first containers
+    become one."""
+    metadata = dict(below.get("metadata") or {})
+    for key, values in (above.get("metadata") or {}).items():
+        metadata[key] = {**(metadata.get(key) or {}), **values} if isinstance(values, Mapping) else values
+    lower, upper = below.get("spec") or {}, above.get("spec") or {}
+    spec = {**lower, **upper}
+    if containers := (upper.get("containers") or lower.get("containers")):
+        first, *others = containers
+        inherited: Mapping[str, Any] = next(iter(lower.get("containers") or ()), {})
+        env = merge_env(inherited.get("env") or (), first.get("env") or ())
+        spec["containers"] = [{**inherited, **first} | ({"env": env} if env else {}), *others]
+    return {"metadata": metadata, "spec": spec}
+
+
 def name_of(manifest: Manifest) -> str:
     """``metadata.name``."""
     return str(manifest["metadata"]["name"])

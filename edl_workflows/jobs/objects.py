@@ -66,10 +66,15 @@ def rules(*pairs: tuple[str, str]) -> ConfigDict:
 NO_PHASE = "!has(oldSelf.status) || !has(oldSelf.status.phase)"
 """CEL: nobody had looked at the object yet."""
 _SAME_PHASE = "has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase"
-FINAL_PHASES = (
-    f"{NO_PHASE} || !(oldSelf.status.phase in ['Succeeded', 'Failed']) || {_SAME_PHASE}",
-    "phases Succeeded and Failed are final",
-)
+
+
+def final_phases(succeeded: str, failed: str) -> tuple[str, str]:
+    """CEL: a job that has ended has ended. The two phases in the kind's spelling."""
+    rule = f"{NO_PHASE} || !(oldSelf.status.phase in ['{succeeded}', '{failed}']) || {_SAME_PHASE}"
+    return rule, f"phases {succeeded} and {failed} are final"
+
+
+FINAL_PHASES = final_phases("Succeeded", "Failed")
 
 DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 """Names of services (RFC 1035), which the names of jobs become part of."""

@@ -5,14 +5,14 @@ container is the user's own: it starts ``edl agent run -- python train.py``, and
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Settings
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ReplicaSpec
-from edl_workflows.jobs.manifests import child
+from edl_workflows.jobs.manifests import child, merge_env, over
 from edl_workflows.jobs.scale_plan.model import NodeResource
 
 _GPU = "nvidia.com/gpu"
@@ -101,7 +101,7 @@ def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -
     """
     spec = role_spec(job, names.MASTER_TYPE)
     labels = node_labels(job, names.MASTER_TYPE, index) | {names.RELAUNCH_COUNT_LABEL: str(restarts)}
-    template = _over(settings.master_template, spec.template if spec else {})
+    template = over(settings.master_template, spec.template if spec else {})
     pod = _pod(names.master_pod_name(job.metadata.name, index), job, template, labels)
     pod["spec"].setdefault("serviceAccountName", names.master_account_name(job.metadata.name))
     containers = pod["spec"].setdefault("containers", [])
@@ -117,7 +117,7 @@ def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -
 def master_account_named(job: ElasticJob, settings: Settings) -> str:
     """The ServiceAccount that the job's or the installation's master template names; "" where the job gets one of its own."""
     spec = role_spec(job, names.MASTER_TYPE)
-    template = _over(settings.master_template, spec.template if spec else {})
+    template = over(settings.master_template, spec.template if spec else {})
     return str(template["spec"].get("serviceAccountName") or "")
 
 
@@ -135,16 +135,6 @@ def master_service(job: ElasticJob) -> dict[str, Any]:
     return service
 
 
-def merge_env(
-    template: Iterable[Mapping[str, Any]], over: Iterable[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """A container's variables: those of `over` first, then the template's others. A ``$(VAR)`` sees only what stands before
-    it, so a user's variable may refer to any of ours."""
-    merged = {variable["name"]: dict(variable) for variable in over}
-    own = [dict(variable) for variable in template if variable["name"] not in merged]
-    return [*merged.values(), *own]
-
-
 def _pod(
     name: str, job: ElasticJob, template: Mapping[str, Any], labels: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -156,22 +146,6 @@ def _pod(
         pod["metadata"]["annotations"] = metadata["annotations"]
     pod["spec"] = (template.get("spec") or {}) | {"restartPolicy": "Never"}
     return pod
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod template put over another: fields of `above` win, labels and annotations of both stay, and the first containers
-    become one."""
-    metadata = dict(below.get("metadata") or {})
-    for key, values in (above.get("metadata") or {}).items():
-        metadata[key] = {**(metadata.get(key) or {}), **values} if isinstance(values, Mapping) else values
-    lower, upper = below.get("spec") or {}, above.get("spec") or {}
-    spec = {**lower, **upper}
-    if containers := (upper.get("containers") or lower.get("containers")):
-        first, *others = containers
-        inherited: Mapping[str, Any] = next(iter(lower.get("containers") or ()), {})
-        env = merge_env(inherited.get("env") or (), first.get("env") or ())
-        spec["containers"] = [{**inherited, **first} | ({"env": env} if env else {}), *others]
-    return {"metadata": metadata, "spec": spec}
 
 
 def _user_env(job: ElasticJob) -> list[dict[str, Any]]:

@@ -2,10 +2,10 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from edl_workflows.jobs import api, names
+from edl_workflows.jobs.conversion import AGENT, Converted, manifest
 from edl_workflows.jobs.tf_job.model import Policies, TFJob
 from edl_workflows.jobs.tf_job.types import ReplicaType, container_of, replica_type
 
@@ -17,20 +17,6 @@ _ROLES = {
     ReplicaType.WORKER: "worker",
     ReplicaType.EVALUATOR: "evaluator",
 }
-AGENT = ("edl", "agent", "run", "--")
-
-
-@dataclass(frozen=True)
-class Converted:
-    """A manifest, and what it does not say any more.
-
-    Attributes:
-        manifest: of the new kind or version, without status and without what a server had filled in.
-        notes: what was lost or has to be done by hand, each with its field path.
-    """
-
-    manifest: dict[str, Any]
-    notes: tuple[str, ...] = ()
 
 
 def to_v1(job: TFJob) -> Converted:
@@ -40,7 +26,9 @@ def to_v1(job: TFJob) -> Converted:
         spec.pop(name, None)
     run_policy = spec.pop("runPolicy", {}) | job.spec.policies.to_dict()
     spec["tfReplicaSpecs"] = _by_type(spec)
-    return Converted(_manifest(V1, job, spec | ({"runPolicy": run_policy} if run_policy else {})))
+    return Converted(
+        manifest(V1, api.TF_JOBS.kind, job, spec | ({"runPolicy": run_policy} if run_policy else {}))
+    )
 
 
 def to_v1alpha2(job: TFJob) -> Converted:
@@ -51,7 +39,9 @@ def to_v1alpha2(job: TFJob) -> Converted:
     newer |= {name: spec.pop(name, None) for name in ("successPolicy", "enableDynamicWorker")}
     notes = [f"spec.{path}: v1alpha2 has no such field" for path, value in newer.items() if value]
     spec["tfReplicaSpecs"] = _by_type(spec)
-    return Converted(_manifest(V1ALPHA2, job, spec | job.spec.policies.to_dict()), tuple(notes))
+    return Converted(
+        manifest(V1ALPHA2, api.TF_JOBS.kind, job, spec | job.spec.policies.to_dict()), tuple(notes)
+    )
 
 
 def to_elastic_job(job: TFJob) -> Converted:
@@ -75,7 +65,7 @@ def to_elastic_job(job: TFJob) -> Converted:
     notes.append(
         "spec.replicaSpecs: the program gets its data and its cluster from the agent; see how-to/write-a-training-program"
     )
-    return Converted(_manifest(names.API_VERSION, job, spec, api.ELASTIC_JOBS.kind), tuple(notes))
+    return Converted(manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(notes))
 
 
 def _under_agent(kind: ReplicaType, container: dict[str, Any], notes: list[str]) -> None:
@@ -105,11 +95,3 @@ def _policy_fields() -> list[str]:
 
 def _by_type(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {str(replica_type(key)): value for key, value in spec["tfReplicaSpecs"].items()}
-
-
-def _manifest(
-    api_version: str, job: TFJob, spec: Mapping[str, Any], kind: str = api.TF_JOBS.kind
-) -> dict[str, Any]:
-    kept = ("name", "generateName", "namespace", "labels", "annotations")
-    metadata = {key: value for key, value in job.metadata.to_dict().items() if key in kept and value}
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": dict(spec)}

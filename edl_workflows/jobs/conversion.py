@@ -1,0 +1,31 @@
+"""A job's manifest as another version or kind: what all conversions share. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.jobs.objects import Resource
+
+AGENT = ("edl", "agent", "run", "--")
+"""What a training container of an ElasticJob runs its program under."""
+
+_CARRIED = ("name", "generateName", "namespace", "labels", "annotations")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A manifest, and what it does not say any more.
+
+    Attributes:
+        manifest: of the new kind or version, without status and without what a server had filled in.
+        notes: what was lost or has to be done by hand, each with its field path.
+    """
+
+    manifest: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def manifest(api_version: str, kind: str, job: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's manifest with another head and spec: its name and what a user writes in metadata stay."""
+    metadata = {key: value for key, value in job.metadata.to_dict().items() if key in _CARRIED and value}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
