@@ -59,6 +59,9 @@ def run(
     pending_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that a critical node may be pending; 0 for ever.")
     ] = 900.0,
+    prepare_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds after which a server that does not get ready has failed.")
+    ] = 900.0,
     verdict_wait: Annotated[
         float,
         typer.Option(min=0, help="Seconds for which a worker's failure may turn out to be a lost server's."),
@@ -72,7 +75,7 @@ def run(
     $EDL_JOB_TOKEN; standalone without it, one is made and kept in the state folder's file "token".
     """
     configure_logs(log_format, verbose=verbose)
-    timeouts = Timeouts(heartbeat_timeout, pending_timeout, verdict_wait)
+    timeouts = Timeouts(heartbeat_timeout, pending_timeout, verdict_wait, prepare_timeout)
     try:
         if standalone:
             code = _standalone(job or "job", namespace or "default", nodes, state_dir, port, timeouts)

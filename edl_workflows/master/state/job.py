@@ -151,6 +151,7 @@ class JobState:
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
         self.pending_since: dict[str, float] = {}  # counted anew by each master and after a suspension
+        self.prepared_since: tuple[int, float] = (0, 0.0)  # number of the next version, since when it has it
         self.exits_since: dict[str, float] = {}
         self.plans_seen: tuple[PlanSeen, ...] | None = None
         self.recorded_serial = 0
@@ -179,6 +180,8 @@ class JobState:
         """So long nobody listened to the nodes, or by so much the clock was set: that is no silence of theirs."""
         self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
         self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
+        number, since = self.prepared_since
+        self.prepared_since = (number, since + seconds)
 
     @property
     def chief(self) -> Node | None:

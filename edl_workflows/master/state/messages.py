@@ -176,12 +176,7 @@ def checkpoint_begin(state: JobState, message: CheckpointBegin) -> checkpoints.T
         ConflictError: the node's version is not the active one.
     """
     find(state, message.node)
-    active = state.versions.active
-    if active is None or message.version != active.number:
-        raise ConflictError(
-            f"version {message.version} is not the active one ({active.number if active else 'none'}): "
-            "its checkpoint would belong to no data position"
-        )
+    _require_active(state, message.version, "its checkpoint would belong to no data position")
     state.checkpoints, ticket = checkpoints.begin(state.checkpoints, message, state.shards.position())
     return ticket
 
@@ -206,14 +201,16 @@ def checkpoint_damaged(state: JobState, message: CheckpointDamage) -> None:
         ConflictError: the node's version is not the active one.
     """
     find(state, message.node)
-    active = state.versions.active
-    if active is None or message.version != active.number:
-        raise ConflictError(
-            f"version {message.version} is not the active one ({active.number if active else 'none'}): "
-            "nobody starts from its checkpoint any more"
-        )
-    blocks = message.instead is None and state.versions.trained < active.number
+    _require_active(state, message.version, "nobody starts from its checkpoint any more")
+    blocks = message.instead is None and state.versions.trained < message.version
     state.checkpoints = checkpoints.condemn(state.checkpoints, message, blocks=blocks)
+
+
+def _require_active(state: JobState, version: int, else_: str) -> None:
+    active = state.versions.active
+    if active is None or version != active.number:
+        number = active.number if active else "none"
+        raise ConflictError(f"version {version} is not the active one ({number}): {else_}")
 
 
 def end(

@@ -57,6 +57,8 @@ class ExitReason(StrEnum):
     UNKNOWN = "UnknownError"
     NO_HEARTBEAT = "NoHeartBeat"
     PENDING_TIMEOUT = "PendingTimeout"
+    PREPARE_TIMEOUT = "PrepareTimeout"
+    """Ours: its agent lives, but its process does not get ready."""
 
 
 @dataclass(frozen=True)

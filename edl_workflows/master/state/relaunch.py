@@ -69,6 +69,7 @@ RULES: dict[ExitReason, Rule] = {
     ExitReason.UNKNOWN: Rule(),
     ExitReason.NO_HEARTBEAT: Rule(),
     ExitReason.PENDING_TIMEOUT: Rule(),
+    ExitReason.PREPARE_TIMEOUT: Rule(),
 }
 
 

@@ -49,12 +49,14 @@ class Timeouts:
         heartbeat: a node silent for so long has failed.
         pending: the job fails when a node that it can't do without is pending for so long; 0: never.
         verdict: for so long, the failure of a worker may turn out to be the shadow of a lost parameter server.
+        prepare: a parameter server whose process is not ready for so long has failed; 0: never.
         release: a released node has so long to end by itself before its pod is removed.
     """
 
     heartbeat: float = 600.0
     pending: float = 900.0
     verdict: float = 10.0
+    prepare: float = 900.0
     release: float = 30.0
 
 

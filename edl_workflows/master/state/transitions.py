@@ -10,6 +10,7 @@ from edl_workflows.master.state import outcome, plan_steps, pod_plans, settings,
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.messages import end
 from edl_workflows.master.state.nodes import ExitReason, NodeStatus, PodState
+from edl_workflows.master.state.ps_manager import Cause
 from edl_workflows.protocol.datasets import LeaseState
 
 
@@ -22,6 +23,7 @@ def settle(state: JobState, now: float) -> None:
         not state.settings.suspend
     ):  # suspended nodes are taken away on purpose: nothing is replaced or given up
         _find_silent(state, now)
+        _find_unprepared(state, now)
         plan_steps.step(state, now)
         _settle_elastic(state, now)
         version_steps.step(state, now)
@@ -33,6 +35,7 @@ def settle(state: JobState, now: float) -> None:
             state.pod_plans = pod_plans.ask(state.pod_plans, state.nodes, grace, now)
     else:
         state.pending_since = {}
+        state.prepared_since = (0, 0.0)
     _forget_ended(state)
     if state.outcome is not None:
         plan_steps.finish(state, now)
@@ -63,6 +66,22 @@ def _find_silent(state: JobState, now: float) -> None:
                     message=f"pending for {limit} s",
                 )
     state.pending_since = waiting
+
+
+def _find_unprepared(state: JobState, now: float) -> None:
+    """Servers of the next version whose agents live, but whose processes hang. A plan gives such a version up by itself;
+    without one nothing else would end the wait."""
+    change = state.versions.change
+    number = change.number if change is not None and change.cause is not Cause.PLAN else 0
+    if number != state.prepared_since[0]:
+        state.prepared_since = (number, now)
+    waited, limit = now - state.prepared_since[1], state.settings.timeouts.prepare
+    if change is None or not number or not 0 < limit < waited:
+        return
+    for node in state.nodes.live(names.PS_TYPE):
+        if node.id in change.target and str(node) not in change.ready:
+            why = f"its process was not ready for version {number} after {waited:.0f} s"
+            end(state, node, NodeStatus.FAILED, ExitReason.PREPARE_TIMEOUT, message=why)
 
 
 def _settle_elastic(state: JobState, now: float) -> None:

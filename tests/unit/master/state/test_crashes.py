@@ -16,7 +16,8 @@ BUDGET = 3
 
 def job() -> SimulatedJob:
     """Two servers and two workers that train."""
-    settings = JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=Timeouts(verdict=0.0))
+    timeouts = Timeouts(verdict=0.0, heartbeat=1e6, prepare=900.0)
+    settings = JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=timeouts)
     found = SimulatedJob(settings, 10_000)
     found.calm(5)
     assert found.state.versions.settled
@@ -49,12 +50,18 @@ def failure(job: SimulatedJob) -> str:
 def prepare_recovery(job: SimulatedJob) -> None:
     """A server is lost, and the next version has its number."""
     job.kill(("ps", 0))
-    for _ in range(10):
+    until_prepared(job)
+
+
+def until_prepared(job: SimulatedJob) -> None:
+    """All goes well until a version has its number, and none of its processes is ready."""
+    for _ in range(20):
         for _ in job.everything():
             change = job.state.versions.change
-            if change is not None and change.number == 2 and not change.ready:
+            if job.state.outcome is not None or (change is not None and change.number and not change.ready):
+                job.settle()  # a master looks every second
                 return
-    raise AssertionError("no recovery was prepared")
+    raise AssertionError("no version was prepared")
 
 
 @pytest.mark.parametrize(("code", "fatal"), [(1, True), (139, False), (137, False)])
@@ -129,3 +136,31 @@ def test_crashes_of_another_version_or_incarnation_do_not_count() -> None:
     chief = it.state.chief
     assert chief is not None
     assert chief.id == 0
+
+
+def test_a_server_that_hangs_while_it_prepares_is_replaced() -> None:
+    """Its agent lives and says nothing: after the time-out another node takes its rank, and training goes on."""
+    it = job()
+    prepare_recovery(it)
+    it.now += 899
+    it.settle()
+    assert {(node.id, node.relaunches) for node in it.state.nodes.live("ps")} == {(1, 0), (2, 0)}
+    it.now += 2
+    it.settle()
+    it.calm(20)
+
+    assert it.state.versions.settled
+    assert {(node.id, node.relaunches) for node in it.state.nodes.live("ps")} == {(3, 1), (4, 1)}
+
+
+def test_servers_that_always_hang_end_the_job() -> None:
+    """Each replacement uses the budget; then the job fails, and says why."""
+    it = job()
+    prepare_recovery(it)
+    for _ in range(BUDGET + 1):
+        assert not failure(it)
+        until_prepared(it)
+        it.now += 901
+        it.settle()
+
+    assert "ended with PrepareTimeout: its process was not ready for version" in failure(it)
