@@ -80,6 +80,9 @@ PARAMETERS = (
     Parameter(name="work-dir", value="/srv/edl-workflows", description="for checkpoints; all nodes share it"),
 )
 
+WARM = {"phases": "Running", "step": "{{workflow.parameters.warm-up-steps}}", "timeout": "10m"}
+"""What is waited for before the job is changed."""
+
 PUBLISH = """\
 import json, sys
 metrics, least = json.loads(sys.argv[1]), float(sys.argv[2])
@@ -103,15 +106,7 @@ def python(name: str, *arguments: str, inputs: tuple[str, ...]) -> Container:
 
 def pipeline(waiting: Waiting) -> WorkflowTemplate:
     """The workflow, with steps that wait in this way."""
-    work = models.HostPathVolumeSource(path="{{workflow.parameters.work-dir}}", type="DirectoryOrCreate")
-    with WorkflowTemplate(
-        name="example-elastic-training",
-        entrypoint="main",
-        service_account_name=workflows.ACCOUNT,
-        arguments=list(PARAMETERS),
-        volumes=[models.Volume(name="work", host_path=work)],
-        hooks=workflows.on_exit(),
-    ) as workflow:
+    with without_steps() as workflow:
         groups.clean_up(waiting)
         # [START howto_argo_stages]
         submit = builders.submit(waiting, wait=False)
@@ -119,56 +114,57 @@ def pipeline(waiting: Waiting) -> WorkflowTemplate:
         scale = builders.scale(waiting)
         migration = groups.checkpoint_migrate_restart(waiting, "more-parameter-servers")
         # [END howto_argo_stages]
-        evaluate = python(
-            "evaluate",
-            "{{workflow.parameters.training-dir}}/evaluate_digits.py",
-            "--checkpoint-dir",
-            CHECKPOINTS,
-            inputs=("checkpoint-uri",),
-        )
-        publish = python(
-            "publish",
-            "-c",
-            PUBLISH,
-            "{{inputs.parameters.metrics}}",
-            "{{workflow.parameters.min-accuracy}}",
-            inputs=("metrics",),
-        )
-        published = models.ValueFrom(parameter="{{tasks.publish.outputs.result}}")
-        with DAG(
-            name="main",
-            outputs=[*groups.outputs_of("trained"), Parameter(name="metrics", value_from=published)],
-        ):
+        evaluate, publish = evaluate_and_publish()
+        with DAG(name="main", outputs=outputs()):
             submitted: Any = submit(arguments={"name": workflows.JOB_NAME, "spec": SPEC})
             job = output(submitted, "name")
-            # [START howto_argo_wait]
-            running: Any = wait(
-                name="running",
-                arguments={
-                    "name": job,
-                    "phases": "Running",
-                    "step": "{{workflow.parameters.warm-up-steps}}",
-                    "timeout": "10m",
-                },
-            )
-            # [END howto_argo_wait]
+            running: Any = wait(name="running", arguments={"name": job, **WARM})
             # [START howto_argo_scale]
             scaled: Any = scale(
                 name="scale-workers",
                 arguments={"job": job, "replicas": "{worker: {replicas: 3}}", "timeout": "5m"},
             )
             # [END howto_argo_scale]
-            # [START howto_argo_migrate]
             migrated: Any = migration(
                 name="more-parameter-servers",
                 arguments={"job": job, "replicas": "3", "migrate": "{0: {cpu: 100m}}"},
             )
-            # [END howto_argo_migrate]
             trained: Any = wait(name="trained", arguments={"name": job, "timeout": "1h"})
             evaluated: Any = evaluate(arguments={"checkpoint-uri": output(trained, "checkpoint-uri")})
             metrics = {"metrics": "{{tasks.evaluate.outputs.result}}"}
             submitted >> running >> scaled >> migrated >> trained >> evaluated >> publish(arguments=metrics)
     return workflow
+
+
+def without_steps() -> WorkflowTemplate:
+    """What the workflow is before it has steps: its parameters, its rights, its volume, its end."""
+    work = models.HostPathVolumeSource(path="{{workflow.parameters.work-dir}}", type="DirectoryOrCreate")
+    return WorkflowTemplate(
+        name="example-elastic-training",
+        entrypoint="main",
+        service_account_name=workflows.ACCOUNT,
+        arguments=list(PARAMETERS),
+        volumes=[models.Volume(name="work", host_path=work)],
+        hooks=workflows.on_exit(),
+    )
+
+
+def evaluate_and_publish() -> tuple[Container, Container]:
+    """The steps after the training: the newest checkpoint on held-out data, and the gate."""
+    program = "{{workflow.parameters.training-dir}}/evaluate_digits.py"
+    least = "{{workflow.parameters.min-accuracy}}"
+    evaluate = (program, "--checkpoint-dir", CHECKPOINTS)
+    publish = ("-c", PUBLISH, "{{inputs.parameters.metrics}}", least)
+    return (
+        python("evaluate", *evaluate, inputs=("checkpoint-uri",)),
+        python("publish", *publish, inputs=("metrics",)),
+    )
+
+
+def outputs() -> list[Parameter]:
+    """What the workflow ends with: the job's, and the metrics of the model."""
+    published = models.ValueFrom(parameter="{{tasks.publish.outputs.result}}")
+    return [*groups.outputs_of("trained"), Parameter(name="metrics", value_from=published)]
 
 
 if __name__ == "__main__":
