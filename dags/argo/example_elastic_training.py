@@ -80,8 +80,7 @@ PARAMETERS = (
     Parameter(name="work-dir", value="/srv/edl-workflows", description="for checkpoints; all nodes share it"),
 )
 
-WARM = {"phases": "Running", "step": "{{workflow.parameters.warm-up-steps}}", "timeout": "10m"}
-"""What is waited for before the job is changed."""
+WARM_UP = "{{workflow.parameters.warm-up-steps}}"
 
 PUBLISH = """\
 import json, sys
@@ -118,7 +117,10 @@ def pipeline(waiting: Waiting) -> WorkflowTemplate:
         with DAG(name="main", outputs=outputs()):
             submitted: Any = submit(arguments={"name": workflows.JOB_NAME, "spec": SPEC})
             job = output(submitted, "name")
-            running: Any = wait(name="running", arguments={"name": job, **WARM})
+            running: Any = wait(
+                name="running",
+                arguments={"name": job, "phases": "Running", "step": WARM_UP, "timeout": "10m"},
+            )
             # [START howto_argo_scale]
             scaled: Any = scale(
                 name="scale-workers",
