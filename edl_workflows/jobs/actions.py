@@ -24,6 +24,11 @@ class Settings:
         master_cpu, master_memory: requests and limits of the master's container; upstream gives it 1 core and 2Gi.
         master_template: a PodTemplateSpec that is put over these and below each job's ``dlrover-master`` template: pull
             secrets, a security context, placement.
+        di_server_url: where the programs of DIJobs find the DI server (upstream's ``--di-server-url``).
+        di_service_domain: what stands behind the namespace in the names of DIJobs' pods (``--service-domain-name``).
+        di_job_resources: what a replica of a preemptible DIJob asks for where its template doesn't say
+            (``DI_JOB_DEFAULT_RESOURCES``).
+        di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
     """
 
     master_image: str = "edl-workflows:latest"
@@ -31,6 +36,10 @@ class Settings:
     master_cpu: str = "1"
     master_memory: str = "2Gi"
     master_template: Mapping[str, Any] = field(default_factory=dict)
+    di_server_url: str = "http://di-server.di-system.svc.cluster.local:8081"
+    di_service_domain: str = "svc.cluster.local"
+    di_job_resources: Mapping[str, str] = field(default_factory=lambda: {"cpu": "1", "memory": "2Gi"})
+    di_priority_classes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

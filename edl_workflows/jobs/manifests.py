@@ -167,13 +167,16 @@ def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:
     return {}
 
 
-def disrupted(pod: Manifest) -> bool:
-    """Whether a failed pod ended for a cause outside of it: evicted, preempted, its machine lost."""
+def marked_disrupted(pod: Manifest) -> bool:
+    """Whether a failed pod says that it ended for a cause outside of it: evicted, preempted, its machine lost."""
     if (pod.get("status") or {}).get("reason") in _DISRUPTIONS:
         return True
-    if any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in _conditions(pod)):
-        return True
-    return "exitCode" not in exit_of_first_container(pod)
+    return any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in _conditions(pod))
+
+
+def disrupted(pod: Manifest) -> bool:
+    """As `marked_disrupted`, or it ended without any exit code."""
+    return marked_disrupted(pod) or "exitCode" not in exit_of_first_container(pod)
 
 
 def why_pending(pod: Manifest) -> str:

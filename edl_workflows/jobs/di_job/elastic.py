@@ -10,6 +10,7 @@ from typing import Any
 from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs.actions import Scaling, Wanted
 from edl_workflows.jobs.di_job.model import MAX_REPLICAS, DIJob, DIJobSpec, Task, TaskType
+from edl_workflows.jobs.objects import parse_quantity
 
 
 def elastic_task(spec: DIJobSpec, name: str | None = None) -> Task:
@@ -62,18 +63,16 @@ def ranked(spec: DIJobSpec) -> list[Task]:
 def sizes(job: DIJob) -> list[tuple[Task, int]]:
     """The tasks in the order of ranks, each with its replicas.
 
-    Those of a preemptible job's elastic task are what its allocation leaves to it; without an allocation nobody has any.
-    An allocation that the job's bounds forbid counts as none.
+    Those of a preemptible job's elastic task are what its allocation leaves to it. More than the job's bounds allow are
+    not used; with too few for one replica of each task nobody has any.
     """
     order = ranked(job.spec)
     if not job.spec.preemptible:
         return [(task, task.replicas) for task in order]
-    low, high = bounds(job)
-    total = len(job.status.allocation)
-    if not low <= total <= high:
-        return [(task, 0) for task in order]
-    fixed = sum(task.replicas for task in order[:-1])
-    return [*((task, task.replicas) for task in order[:-1]), (order[-1], total - fixed)]
+    fixed = [(task, task.replicas) for task in order[:-1]]
+    rest = min(len(job.status.allocation), bounds(job)[1]) - sum(count for _, count in fixed)
+    least = 1 if _default_elastic(job.spec) else order[-1].replicas
+    return [*fixed, (order[-1], rest)] if rest >= least else [(task, 0) for task in order]
 
 
 def resized(job: DIJob, task: str, replicas: int) -> dict[str, Any]:
@@ -106,6 +105,30 @@ def scale(job: DIJob, wanted: Mapping[str, Wanted]) -> Scaling:
     tasks = _patched(job, wanted)
     nodes = [count for _, count in sizes(job)] if job.spec.preemptible else [t["replicas"] for t in tasks]
     return Scaling({"tasks": tasks}, sum(nodes))
+
+
+def requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:
+    """What a replica of a preemptible job asks its node for, by resource, of all containers together.
+
+    Args:
+        task: the replica's.
+        defaults: what the task's main container asks for where it does not say (`Settings.di_job_resources`).
+    """
+    total: dict[str, float] = {}
+    for container in task.template["spec"]["containers"]:
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        if container is task.container:
+            asked |= unsaid(resources, defaults)
+        for name, amount in asked.items():
+            total[name] = total.get(name, 0.0) + parse_quantity(str(amount))
+    return total
+
+
+def unsaid(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The defaults for what a container's resources don't name. Its limit is its request where it has no other."""
+    said = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
+    return {name: amount for name, amount in defaults.items() if name not in said}
 
 
 def _default_elastic(spec: DIJobSpec) -> Task | None:

@@ -3,6 +3,7 @@
 Beyond upstream's fields: ``suspend``, and a task's ``minReplicas`` and ``maxReplicas``.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
@@ -40,6 +41,12 @@ class TaskType(StrEnum):
     COLLECTOR = "collector"
     EVALUATOR = "evaluator"
     NONE = "none"
+
+
+def main_container(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The container of a PodSpec that a task is about."""
+    containers: list[dict[str, Any]] = spec["containers"]
+    return next((c for c in containers if c.get("name") == MAIN_CONTAINER), containers[0])
 
 
 class Task(Model):
@@ -81,8 +88,7 @@ class Task(Model):
     @property
     def container(self) -> dict[str, Any]:
         """The container that the task is about."""
-        containers: list[dict[str, Any]] = self.template["spec"]["containers"]
-        return next((c for c in containers if c.get("name") == MAIN_CONTAINER), containers[0])
+        return main_container(self.template["spec"])
 
 
 _TITLE = "(has({0}.name) && {0}.name != '' ? {0}.name : {0}.type)"

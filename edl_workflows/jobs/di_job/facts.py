@@ -1,0 +1,235 @@
+"""What is observed of one DIJob, sorted once: a place for each replica, and what stands beside the places. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.actions import Manifest, Observed
+from edl_workflows.jobs.di_job import pods
+from edl_workflows.jobs.di_job.model import DIJob, Phase, TaskCounts
+from edl_workflows.jobs.di_job.pods import Replica
+
+TOLD_TO_END = 143
+"""Exit code of a program that was told to end: 128 + SIGTERM."""
+PAUSE = timedelta(seconds=10)
+"""A pod that was lost is replaced no sooner after its creation; the second failed one no sooner after its end."""
+LONGEST_PAUSE = timedelta(seconds=300)
+STEADY = timedelta(minutes=10)
+"""A pod that lived so long is replaced at once, whatever failed before it (kubelet's rule for restarts)."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One replica and its pod.
+
+    Attributes:
+        pod: its pod, if there is one.
+        completed: it has succeeded, now or earlier.
+        known_completed: the status says so already.
+    """
+
+    replica: Replica
+    pod: Manifest | None
+    completed: bool
+    known_completed: bool
+
+    @property
+    def live(self) -> bool:
+        """Whether its pod is to go on: not ended, not being deleted, not lost."""
+        pod = self.pod
+        return (
+            pod is not None
+            and manifests.pod_phase(pod) in ("Pending", "Running")
+            and not manifests.terminating(pod)
+        )
+
+    @property
+    def over(self) -> bool:
+        """Whether its pod has ended, or was lost, before the replica had succeeded. One that is being deleted is neither."""
+        pod = self.pod
+        return pod is not None and not self.completed and not self.live and not manifests.terminating(pod)
+
+    @property
+    def failed(self) -> bool:
+        """Whether its pod ended badly by its own fault."""
+        return self.pod is not None and self.over and not _lost(self.pod)
+
+    @property
+    def lost(self) -> bool:
+        """Whether its pod ended for another cause: told to end, evicted, never admitted, its machine lost."""
+        return self.over and not self.failed
+
+    @property
+    def ready(self) -> bool:
+        """Whether its pod is ready."""
+        return self.live and self.pod is not None and manifests.ready(self.pod)
+
+    @property
+    def moved(self) -> bool:
+        """Whether its pod was made for another rank, node or template."""
+        return (
+            self.pod is not None
+            and not self.completed
+            and not manifests.terminating(self.pod)
+            and manifests.label(self.pod, pods.PLACE_LABEL) != self.replica.place
+        )
+
+    def how(self) -> str:
+        """How its pod ended."""
+        codes = bad_exits(self.pod) if self.pod is not None else []
+        if codes:
+            return f"exit code {codes[-1]}"
+        return f"{((self.pod or {}).get('status') or {}).get('reason') or 'lost'}, without an exit code"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A job and its world.
+
+    Attributes:
+        places: one for each replica that the job is to have, in the order of ranks.
+        surplus: pods of the job beyond its replicas.
+        service: the job's.
+    """
+
+    job: DIJob
+    observed: Observed
+    places: Sequence[Place]
+    surplus: Sequence[Manifest]
+    service: Manifest | None
+
+    @classmethod
+    def of(cls, job: DIJob, observed: Observed) -> "Facts":
+        """Sort what was observed."""
+        own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
+        places = [_place(job, replica, own) for replica in pods.replicas(job)]
+        wanted = {place.replica.name for place in places}
+        surplus = [pod for name, pod in own.items() if name not in wanted]
+        service = observed.find("Service", pods.service_name(job))
+        return cls(
+            job,
+            observed,
+            places,
+            surplus,
+            service if service and manifests.owned_by(service, job) else None,
+        )
+
+    @property
+    def now(self) -> datetime:
+        """The time of the decision."""
+        return self.observed.now
+
+    @property
+    def phase(self) -> Phase | None:
+        """As the status has it."""
+        return self.job.status.phase
+
+    @property
+    def pods(self) -> list[Manifest]:
+        """All pods of the job."""
+        return [*(place.pod for place in self.places if place.pod is not None), *self.surplus]
+
+    @property
+    def live(self) -> list[Manifest]:
+        """Pods whose containers have not ended, those being deleted included."""
+        return [pod for pod in self.pods if not manifests.ended(pod)]
+
+    @property
+    def stale(self) -> list[Manifest]:
+        """Pods of unfinished replicas, and surplus ones, that are of an earlier generation."""
+        own = [p.pod for p in self.places if p.pod is not None and not p.completed]
+        generation = str(self.job.status.generation)
+        return [
+            pod for pod in (*own, *self.surplus) if manifests.label(pod, pods.GENERATION_LABEL) != generation
+        ]
+
+    @property
+    def new_failures(self) -> list[Place]:
+        """Failed pods that no restart was counted for.
+
+        A restart covers all pods that fail until every replica has a pod again, as of learner and collectors that need each
+        other; but not the pods that were made for it.
+        """
+        failed = [place for place in self.places if place.failed]
+        if self.phase is not Phase.RESTARTING:
+            return failed
+        count = str(self.job.status.restarts)
+        return [p for p in failed if p.pod and manifests.label(p.pod, pods.RESTARTS_LABEL) == count]
+
+    @property
+    def reallocated(self) -> bool:
+        """Whether pods of the present generation of a preemptible job stand where its allocation doesn't want them."""
+        if not self.job.spec.preemptible:
+            return False
+        stale = self.stale
+        moved = [place.pod for place in self.places if place.moved]
+        surplus = [pod for pod in self.surplus if not manifests.ended(pod) and not manifests.terminating(pod)]
+        return any(pod not in stale for pod in (*moved, *surplus))
+
+    @property
+    def deviates(self) -> bool:
+        """Whether a pod is to come or to go, for whatever reason."""
+        return bool(self.surplus or self.stale) or any(
+            not place.completed and (not place.live or place.moved) for place in self.places
+        )
+
+    def pause(self, place: Place) -> float:
+        """Seconds until a pod that has ended is replaced.
+
+        After the first failure none; after later ones 10, 20, 40 … 300 s from its end. A pod that was lost before it was
+        10 s old: when it would have been.
+        """
+        pod = place.pod
+        if pod is None:
+            return 0.0
+        created = manifests.parse_time(pod["metadata"].get("creationTimestamp")) or self.now
+        end = _finished_at(pod) or created
+        restarts = self.job.status.restarts
+        if place.lost:
+            left = created + PAUSE - self.now
+        elif restarts <= 1 or end - created >= STEADY:
+            return 0.0
+        else:
+            left = end + min(PAUSE * 2 ** min(restarts - 2, 5), LONGEST_PAUSE) - self.now
+        return max(0.0, left.total_seconds())
+
+
+def _lost(pod: Manifest) -> bool:
+    """Whether a pod that has ended was not at fault."""
+    reason = str((pod.get("status") or {}).get("reason") or "")
+    if reason == "DeadlineExceeded":  # of the pod's own activeDeadlineSeconds
+        return False
+    # Kubelet spells it OutOfcpu; upstream looks for Outof, and so never finds it.
+    if reason.lower().startswith("outof") or manifests.marked_disrupted(pod):
+        return True
+    return manifests.pod_phase(pod) == "Unknown" or set(bad_exits(pod)) <= {TOLD_TO_END}
+
+
+def bad_exits(pod: Manifest) -> list[int]:
+    """Exit codes other than 0 of its containers, those that prepare it included."""
+    codes = [ended.get("exitCode") for ended in _ends(pod)]
+    return [int(code) for code in codes if code]
+
+
+def _ends(pod: Manifest) -> list[Mapping[str, Any]]:
+    status = pod.get("status") or {}
+    containers = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    return [(container.get("state") or {}).get("terminated") or {} for container in containers]
+
+
+def _finished_at(pod: Manifest) -> datetime | None:
+    times = [manifests.parse_time(ended.get("finishedAt")) for ended in _ends(pod)]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _place(job: DIJob, replica: Replica, own: Mapping[str, Manifest]) -> Place:
+    pod = own.get(replica.name)
+    before = job.status.replica_statuses.get(replica.task.title, TaskCounts()).completed
+    known = replica.index in before
+    succeeded = pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.terminating(pod)
+    return Place(replica, pod, known or succeeded, known)

@@ -1,0 +1,42 @@
+"""DIJob's row of the registry."""
+
+from typing import Any
+
+from edl_workflows.jobs import api, kept
+from edl_workflows.jobs.actions import Manifest
+from edl_workflows.jobs.di_job import elastic, pods
+from edl_workflows.jobs.di_job.crd import OPTIONS
+from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.jobs.di_job.reconcile import reconcile
+from edl_workflows.jobs.di_job.view import view
+from edl_workflows.jobs.kind import MADE, Kind, Source, by_label, jobs
+
+_by_job_label = by_label(pods.JOB_LABEL)
+_SELECTOR = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
+_RIGHTS = (("", (*MADE, "delete")),)
+
+
+def _pod(obj: Manifest) -> dict[str, Any]:
+    """As `kept.pod`, with the containers that prepare it: where one of them fails, no other has an exit code."""
+    found = kept.pod(obj)
+    statuses = (obj.get("status") or {}).get("initContainerStatuses") or ()
+    if statuses:
+        found["status"]["initContainerStatuses"] = [
+            {"name": c.get("name"), "state": c.get("state") or {}} for c in statuses
+        ]
+    return found
+
+
+DI_JOB = Kind(
+    source=jobs(api.DI_JOBS),
+    model=DIJob,
+    reconcile=reconcile,
+    observes=(
+        Source(api.PODS, _by_job_label, _SELECTOR, _RIGHTS, _pod),
+        Source(api.SERVICES, _by_job_label, _SELECTOR, _RIGHTS, kept.head),
+    ),
+    crd=OPTIONS,
+    view=view,
+    labels=(pods.JOB_LABEL, pods.TASK_LABEL, pods.INDEX_LABEL),
+    scale=elastic.scale,
+)

@@ -1,0 +1,204 @@
+"""A DIJob's replicas, the manifests of their pods, and of the service that names them."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.jobs import manifests, names
+from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.di_job import elastic
+from edl_workflows.jobs.di_job.model import DIJob, Task, main_container
+
+_PREFIX = "diengine"
+JOB_LABEL = f"{_PREFIX}/job"
+OPERATOR_LABEL = f"{_PREFIX}/operator"
+OPERATOR = "di-operator"
+POD_LABEL = f"{_PREFIX}/pod"
+TASK_TYPE_LABEL = f"{_PREFIX}/task-type"
+TASK_LABEL = f"{_PREFIX}/task-name"
+INDEX_LABEL = f"{_PREFIX}/task-rank"
+"""An annotation upstream; here a label and an annotation."""
+GENERATION_LABEL = f"{_PREFIX}/generation"
+"""The job's ``status.generation`` when the pod was made."""
+RESTARTS_LABEL = f"{_PREFIX}/restarts"
+"""The job's ``status.restarts`` when the pod was made."""
+PLACE_LABEL = f"{names.GROUP}/place"
+"""`Replica.place` of the replica that the pod was made for."""
+
+PORT = 22270
+PORT_NAME = "di-port"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+LONGEST_VALUE = 128 * 1024 - 64
+"""Characters of an environment variable that Linux hands to a program, name included."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One replica of a job.
+
+    Attributes:
+        index: in its task, from 0.
+        rank: in the job, from 0.
+        node: where it is to run, of a preemptible job; else "".
+        name: its pod's, and its host's.
+        place: hash of what its pod must be made anew for: another rank, node or template, and of a preemptible job other
+            replicas.
+    """
+
+    task: Task
+    index: int
+    rank: int
+    node: str
+    name: str
+    place: str
+
+
+def replicas(job: DIJob) -> Iterator[Replica]:
+    """All replicas that the job is to have now, in the order of ranks."""
+    sizes = elastic.sizes(job)
+    total = sum(count for _, count in sizes)
+    rank = 0
+    for task, count in sizes:
+        made_of = _digest([task.template, job.spec.volumes, total if job.spec.preemptible else 0])
+        for index in range(count):
+            node = job.status.allocation[rank] if job.spec.preemptible else ""
+            name = f"{job.metadata.name}-{task.title}-{index}"
+            yield Replica(task, index, rank, node, name, _digest([made_of, rank, node]))
+            rank += 1
+
+
+def service_name(job: DIJob) -> str:
+    """Name of the service below which the pods have their names, as upstream's."""
+    return f"di-{job.metadata.name}"
+
+
+def job_labels(job: DIJob) -> dict[str, str]:
+    """What all pods of a job carry, and its service selects."""
+    return {JOB_LABEL: job.metadata.name, OPERATOR_LABEL: OPERATOR}
+
+
+def selector(job: DIJob, task: Task) -> str:
+    """Selects the pods of a task."""
+    return f"{JOB_LABEL}={job.metadata.name},{TASK_LABEL}={task.title}"
+
+
+def service(job: DIJob) -> dict[str, Any]:
+    """The headless service that gives the pods their names, before they are Ready too: they wait for each other."""
+    made = manifests.owned("v1", "Service", service_name(job), job, job_labels(job))
+    made["spec"] = {
+        "clusterIP": "None",
+        "selector": job_labels(job),
+        "ports": [{"name": PORT_NAME, "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+        "publishNotReadyAddresses": True,
+    }
+    return made
+
+
+class Maker:
+    """Makes the pods of a job.
+
+    Args:
+        job: the job.
+        settings: the installation's.
+    """
+
+    def __init__(self, job: DIJob, settings: Settings) -> None:
+        self._job = job
+        self._settings = settings
+        self._replicas = list(replicas(job))
+        self._nodes = self._node_lists()
+
+    def pod(self, replica: Replica) -> dict[str, Any]:
+        """A replica's pod: its task's template, with its place in the job put over it."""
+        job, task = self._job, replica.task
+        template = copy.deepcopy(task.template)
+        metadata = template.get("metadata") or {}
+        made = manifests.owned("v1", "Pod", replica.name, job, self._labels(replica))
+        made["metadata"]["labels"] = (metadata.get("labels") or {}) | made["metadata"]["labels"]
+        made["metadata"]["annotations"] = (metadata.get("annotations") or {}) | self._annotations(replica)
+        made["spec"] = spec = template["spec"]
+        spec |= {
+            "restartPolicy": "Never",
+            "hostname": replica.name,
+            "subdomain": service_name(job),
+        }
+        if volumes := [*(spec.get("volumes") or ()), *copy.deepcopy(job.spec.volumes)]:
+            spec["volumes"] = volumes
+        if priority := self._settings.di_priority_classes.get(job.spec.priority):
+            spec.setdefault("priorityClassName", priority)
+        self._connect(replica, spec)
+        if replica.node:
+            self._place(replica, spec)
+        return made
+
+    def _labels(self, replica: Replica) -> dict[str, str]:
+        status = self._job.status
+        return job_labels(self._job) | {
+            POD_LABEL: replica.name,
+            TASK_TYPE_LABEL: str(replica.task.type),
+            TASK_LABEL: replica.task.title,
+            INDEX_LABEL: str(replica.index),
+            GENERATION_LABEL: str(status.generation),
+            RESTARTS_LABEL: str(status.restarts),
+            PLACE_LABEL: replica.place,
+        }
+
+    def _annotations(self, replica: Replica) -> dict[str, str]:
+        return {
+            f"{_PREFIX}/replicas": str(len(self._replicas)),
+            f"{_PREFIX}/rank": str(replica.rank),
+            f"{_PREFIX}/task-rank": str(replica.index),
+            f"{_PREFIX}/node": replica.node,
+        }
+
+    def _connect(self, replica: Replica, spec: dict[str, Any]) -> None:
+        """The port on which others find it, and who and where the others are, in every container."""
+        main = main_container(spec)
+        ports = list(main.get("ports") or ())
+        if all(port.get("name") != PORT_NAME and port.get("containerPort") != PORT for port in ports):
+            main["ports"] = [*ports, {"name": PORT_NAME, "containerPort": PORT}]
+        ours = self._variables(replica)
+        for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+            own = [variable for variable in container.get("env") or () if variable["name"] not in ours]
+            container["env"] = [{"name": name, "value": value} for name, value in ours.items()] + own
+
+    def _variables(self, replica: Replica) -> dict[str, str]:
+        job = self._job
+        return {
+            "DI_JOB_ID": f"{job.metadata.namespace or 'default'}.{job.metadata.name}",
+            "DI_JOB_GENERATION": str(job.status.generation),
+            "DI_SERVER_URL": self._settings.di_server_url,
+            "DI_RANK": str(replica.rank),
+            "DI_TASK_RANK": str(replica.index),
+            **self._nodes,
+        }
+
+    def _node_lists(self) -> dict[str, str]:
+        """``DI_NODES`` and ``DI_<TASK>_NODES``: names of hosts, without ports, in the order of ranks."""
+        hosts: dict[str, list[str]] = {"DI_NODES": []}
+        zone = f"{service_name(self._job)}.{self._job.metadata.namespace or 'default'}.{self._settings.di_service_domain}"
+        for replica in self._replicas:
+            task = replica.task.title.upper().replace("-", "_")
+            for variable in ("DI_NODES", f"DI_{task}_NODES"):
+                hosts.setdefault(variable, []).append(f"{replica.name}.{zone}")
+        lists = {variable: ",".join(found) for variable, found in hosts.items()}
+        # A program could not be started with a longer one; the DI server tells of the others.
+        return {name: value for name, value in lists.items() if len(name) + len(value) < LONGEST_VALUE}
+
+    def _place(self, replica: Replica, spec: dict[str, Any]) -> None:
+        """On the node that the allocation names, and of the size that it was counted with.
+
+        By the scheduler, which keeps taints and resources; ``nodeName``, as upstream sets it, goes round it.
+        """
+        spec["nodeSelector"] = (spec.get("nodeSelector") or {}) | {HOSTNAME_LABEL: replica.node}
+        main = main_container(spec)
+        resources = main.get("resources") or {}
+        if missing := elastic.unsaid(resources, self._settings.di_job_resources):
+            main["resources"] = resources | {"requests": (resources.get("requests") or {}) | missing}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]

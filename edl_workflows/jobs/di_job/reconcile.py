@@ -1,0 +1,207 @@
+"""The pure state machine of a DIJob: its pods and service, restarts, reschedules, the job's end, suspend, what stays.
+
+What is replaced is written down first: a decision that counts a restart or a reschedule deletes nothing, so that each counts
+once whoever dies in between.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from edl_workflows.jobs import manifests, obstacles
+from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.jobs.di_job import pods
+from edl_workflows.jobs.di_job.facts import Facts, Place
+from edl_workflows.jobs.di_job.model import DIJob, Phase
+from edl_workflows.jobs.di_job.status import Count, events, patience, status_patch
+from edl_workflows.jobs.status import Outcome
+
+NOTHING = Count()
+_NAMED = 5
+"""Replicas that a message names."""
+
+
+def reconcile(job: DIJob, observed: Observed) -> Actions:
+    """What to do about a job now."""
+    facts = Facts.of(job, observed)
+    status = job.status
+    # 1. Final phases are final; what is left over is cleaned up.
+    if status.phase is not None and status.phase.final:
+        return _finished(facts, Outcome(status.phase, status.reason, status.message))
+    # 2. The job's end: all replicas have succeeded, or one failed too often.
+    if verdict := _verdict(facts):
+        return _finished(facts, verdict)
+    # 3. Suspended: no pods.
+    if job.spec.suspend:
+        return _suspend(facts)
+    # 4. Foreign objects where ours should be.
+    if blocked := _blocked(facts):
+        return blocked
+    # 5. What is about to be replaced is counted first.
+    if (counted := _counted(facts)) is not None:
+        return counted
+    # 6. What is not wanted goes, what is missing is made.
+    return _run(facts)
+
+
+def _verdict(facts: Facts) -> Outcome | None:
+    """How the job has ended; None while it has not."""
+    key = facts.job.key
+    if facts.places and all(place.completed for place in facts.places):
+        return Outcome(Phase.SUCCEEDED, "JobSucceeded", f"DIJob {key} has succeeded: all its replicas have.")
+    failed, limit = facts.new_failures, facts.job.spec.backoff_limit
+    if failed and limit is not None and facts.job.status.restarts >= limit:
+        message = (
+            f"{_said(failed)} failed, and the backoffLimit of {limit} restarts is used up; see their logs"
+        )
+        return Outcome(Phase.FAILED, "JobFailed", message)
+    return None
+
+
+def _said(places: list[Place]) -> str:
+    named = ", ".join(f"{place.replica.name} ({place.how()})" for place in places[:_NAMED])
+    more = len(places) - _NAMED
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _finished(facts: Facts, outcome: Outcome) -> Actions:
+    """The service goes, and pods by the clean-up policy."""
+    policy = facts.job.spec.clean_pod_policy
+    going = {"All": facts.pods, "Running": facts.live, "None": []}[policy]
+    service = [] if facts.service is None else [facts.service]
+    return _act(facts, outcome, delete=_deletions([*going, *service]))
+
+
+def _suspend(facts: Facts) -> Actions:
+    if not facts.pods:
+        service = [] if facts.service is None else [facts.service]
+        done = Outcome(Phase.SUSPENDED, "JobSuspended", f"DIJob {facts.job.key} is suspended.")
+        # Whoever still believes to belong to the job is of an earlier generation from now on.
+        count = Count(generation=int(facts.phase is not Phase.SUSPENDED))
+        return _act(facts, done, count, delete=_deletions(service))
+    # A replica that has just succeeded stays until the status says so.
+    fresh = [p.pod for p in facts.places if p.completed and not p.known_completed]
+    message = f"pods that have not ended yet: {len(facts.live)}"
+    outcome = Outcome(facts.phase or Phase.PENDING, "Suspending", message)
+    return _act(facts, outcome, delete=_deletions(pod for pod in facts.pods if pod not in fresh))
+
+
+def _blocked(facts: Facts) -> Actions | None:
+    """Objects that have a name of ours and are not the job's."""
+    wanted = [("Pod", place.replica.name) for place in facts.places]
+    wanted.append(("Service", pods.service_name(facts.job)))
+    obstacle = obstacles.in_the_way(facts.job, facts.observed, wanted)
+    if obstacle is None:
+        return None
+    outcome = Outcome(_going_on(facts), obstacle.reason, obstacle.message)
+    return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
+
+
+def _going_on(facts: Facts) -> Phase:
+    """The phase of a job that can't go on just now. A suspended one that is resumed is a new one."""
+    return Phase.PENDING if facts.phase in (None, Phase.SUSPENDED) else facts.phase
+
+
+def _counted(facts: Facts) -> Actions | None:
+    """A restart, a reschedule or a new generation that begins now; None if none does."""
+    if failed := facts.new_failures:
+        return _act(
+            facts, Outcome(Phase.RESTARTING, "JobRestarting", f"{_said(failed)} failed"), Count(restarts=1)
+        )
+    if facts.reallocated:
+        count = Count(reschedules=1, generation=1)
+        return _act(facts, Outcome(Phase.RESCHEDULING, "JobRescheduling", "the allocation changed"), count)
+    if facts.phase in (Phase.STARTING, Phase.RUNNING) and facts.deviates:
+        outcome = Outcome(Phase.RESCHEDULING, "JobRescheduling", _why(facts))
+        return _act(facts, outcome, Count(reschedules=1))
+    return None
+
+
+def _why(facts: Facts) -> str:
+    """What differs from what the job wants, for a reschedule's message."""
+    lost = [place for place in facts.places if place.lost]
+    if lost:
+        return f"{_said(lost)} ended for a cause outside of the program"
+    if gone := [p.replica.name for p in facts.places if not p.completed and not p.live]:
+        return f"pods that are missing: {', '.join(gone[:_NAMED])}"
+    if moved := [p.replica.name for p in facts.places if p.moved]:
+        return f"pods that are to have another rank or template: {', '.join(moved[:_NAMED])}"
+    return f"pods that are not wanted any more: {len(facts.surplus) + len(facts.stale)}"
+
+
+def _run(facts: Facts) -> Actions:
+    stale = facts.stale
+    over = [place for place in facts.places if place.over]
+    pauses = [(place, facts.pause(place)) for place in over]
+    due = [place.pod for place, seconds in pauses if not seconds and place.pod is not None]
+    moved = [place.pod for place in facts.places if place.moved and place.pod is not None]
+    going = {manifests.name_of(pod): pod for pod in (*stale, *facts.surplus, *moved, *due)}
+    # Nobody of a new generation before all of the earlier ones are gone.
+    create = [] if stale else _missing(facts)
+    made = {manifests.name_of(manifest) for manifest in create if manifest["kind"] == "Pod"}
+    waiting = going or [p for p in facts.places if not (p.completed or p.live or p.replica.name in made)]
+    outcome = _still(facts) if waiting else _settled(facts, starting=bool(made))
+    actions = _act(facts, outcome, create=create, delete=_deletions(going.values()))
+    later = min((seconds for _, seconds in pauses if seconds), default=None)
+    return actions if actions.requeue_after else replace(actions, requeue_after=later)
+
+
+def _missing(facts: Facts) -> list[Manifest]:
+    """The service first: programs look for each other as soon as they run. A replica that has succeeded is done."""
+    made: list[Manifest] = []
+    if facts.service is None and facts.places:
+        made.append(pods.service(facts.job))
+    missing = [place for place in facts.places if place.pod is None and not place.completed]
+    if missing:
+        maker = pods.Maker(facts.job, facts.observed.settings)
+        made += [maker.pod(place.replica) for place in missing]
+    return made
+
+
+def _still(facts: Facts) -> Outcome:
+    """Pods are still to go before others can be made."""
+    phase, status = _going_on(facts), facts.job.status
+    reason = f"Job{phase}"
+    same = (status.phase, status.reason) == (phase, reason)
+    return Outcome(phase, reason, status.message if same else "pods are still to go before others are made")
+
+
+def _settled(facts: Facts, *, starting: bool) -> Outcome:
+    """Every replica has a pod, or has succeeded."""
+    key = facts.job.key
+    if not facts.places:
+        message = "the job is preemptible and has no allocation of nodes yet (status.allocation)"
+        return Outcome(Phase.PENDING, "Unallocated", message)
+    ready = not starting and all(place.ready or place.completed for place in facts.places)
+    hint = obstacles.waiting(facts.live)
+    if ready or (facts.phase is Phase.RUNNING and not starting):
+        return Outcome(Phase.RUNNING, "JobRunning", hint or f"DIJob {key} is running.")
+    return Outcome(
+        Phase.STARTING, "JobStarting", hint or f"DIJob {key} has its pods, and waits until they run."
+    )
+
+
+def _deletions(going: Iterable[Manifest]) -> list[Deletion]:
+    return [manifests.deletion(obj) for obj in going if not manifests.terminating(obj)]
+
+
+def _act(
+    facts: Facts,
+    outcome: Outcome,
+    count: Count = NOTHING,
+    create: Iterable[Manifest] = (),
+    delete: Iterable[Deletion] = (),
+) -> Actions:
+    """Everything at once. Refused creations are told in the status, and tried again."""
+    create = tuple(create)
+    obstacle = obstacles.refused(facts.observed, create)
+    if obstacle is not None:
+        outcome = Outcome(_going_on(facts), obstacle.reason, obstacle.message)
+    patch = status_patch(facts, outcome, count)
+    return Actions(
+        create=create,
+        delete=tuple(delete),
+        status=patch,
+        status_may_wait=patience(facts.job.status, patch),
+        events=events(facts, outcome),
+        requeue_after=obstacle.seconds if obstacle else None,
+    )

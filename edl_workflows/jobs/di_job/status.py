@@ -1,0 +1,115 @@
+"""What a DIJob's status says: phase, conditions, counters in both spellings. Pure.
+
+One condition is True at a time, that of the phase; upstream's reasons, ``Job<Phase>``, where nothing more is to be said.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.jobs import manifests, obstacles
+from edl_workflows.jobs.actions import Event, Manifest, merge_patch
+from edl_workflows.jobs.di_job import pods
+from edl_workflows.jobs.di_job.facts import Facts, Place
+from edl_workflows.jobs.di_job.model import DIJobStatus, Phase, Task, TaskCounts
+from edl_workflows.jobs.objects import Condition
+from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
+
+FOREIGN = ("allocation", "profilings")
+"""Fields of the status that others write: the allocator and the DI server."""
+WARNINGS = obstacles.REASONS | {"JobRestarting", "JobRescheduling"}
+
+CREATED = Condition(type="Created", status="True", reason="JobCreated")
+
+COUNTERS = frozenset({"replicaStatuses", "taskStatus", "readyReplicas"})
+COUNTERS_SECONDS = 2.0
+"""How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
+STARTING_SECONDS = 10.0
+"""The same while the job starts: the news is that all run."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a decision adds to the status' counters."""
+
+    restarts: int = 0
+    reschedules: int = 0
+    generation: int = 0
+
+
+def status_patch(facts: Facts, outcome: Outcome, count: Count) -> dict[str, Any] | None:
+    """The merge patch that makes the status say `outcome`; None if it does already."""
+    old, phase = facts.job.status, outcome.phase
+    start = old.start_time if old.phase is not Phase.SUSPENDED or phase is Phase.SUSPENDED else None
+    ended = (old.completion_timestamp or facts.now) if phase.final else None
+    new = old.model_copy(
+        update={
+            "phase": phase,
+            "reason": outcome.reason,
+            "message": outcome.message,
+            "observed_generation": facts.job.metadata.generation,
+            "conditions": conditions(old, outcome, CREATED, facts.now),
+            "replica_statuses": _by_task(facts, phase),
+            "replicas": old.replicas if phase.final else len(facts.places),
+            "ready_replicas": 0 if phase.final else sum(place.ready for place in facts.places),
+            "restarts": old.restarts + count.restarts,
+            "reschedules": old.reschedules + count.reschedules,
+            "generation": old.generation + count.generation,
+            "task_status": None if phase.final else _phases(facts),
+            "start_time": start or facts.now,
+            "completion_time": ended,
+            "completion_timestamp": ended,
+        }
+    )
+    wanted = {"taskStatus": None} | new.to_dict()
+    return merge_patch(old.stored(), {name: value for name, value in wanted.items() if name not in FOREIGN})
+
+
+def patience(old: DIJobStatus, patch: Mapping[str, Any] | None) -> float:
+    """Seconds for which a status patch may be held back, so that one write tells what several changes come to."""
+    if patch is None or not patch.keys() <= COUNTERS:
+        return 0.0
+    return STARTING_SECONDS if old.phase in (Phase.PENDING, Phase.STARTING) else COUNTERS_SECONDS
+
+
+def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
+    """One Event for each change of phase or reason."""
+    return event(facts.job.status, outcome, WARNINGS, f"DIJob {facts.job.key} is {outcome.phase.lower()}.")
+
+
+def _by_task(facts: Facts, phase: KindPhase) -> dict[str, TaskCounts]:
+    return {
+        task.title: _count(facts, task, [p for p in facts.places if p.replica.task is task], phase)
+        for task in facts.job.spec.tasks
+    }
+
+
+def _count(facts: Facts, task: Task, places: Sequence[Place], phase: KindPhase) -> TaskCounts:
+    before = facts.job.status.replica_statuses.get(task.title, TaskCounts())
+    active = [p for p in places if p.live and p.pod is not None and manifests.pod_phase(p.pod) == "Running"]
+    # A job that is to have no replicas now has not forgotten which of them had succeeded.
+    completed = [p.replica.index for p in places if p.completed] if facts.places else before.completed
+    failed = sum(place.failed for place in places)
+    return TaskCounts(
+        desired=len(places),
+        active=0 if phase.final else len(active),
+        ready=0 if phase.final else sum(place.ready for place in places),
+        succeeded=len(completed),
+        # Pods that were cleaned up have failed none the less.
+        failed=max(failed, before.failed) if phase.final else failed,
+        completed=completed,
+        label_selector=pods.selector(facts.job, task),
+    )
+
+
+def _phases(facts: Facts) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {task.title: {} for task in facts.job.spec.tasks}
+    for pod in facts.pods:
+        _tell(found, pod)
+    return found
+
+
+def _tell(found: dict[str, dict[str, int]], pod: Manifest) -> None:
+    counts = found.setdefault(manifests.label(pod, pods.TASK_LABEL), {})
+    phase = manifests.pod_phase(pod)
+    counts[phase] = counts.get(phase, 0) + 1
