@@ -11,9 +11,10 @@ import yaml
 from hera.workflows import Workflow
 
 from edl_workflows.argo.builders import StageTemplate
-from edl_workflows.argo.lint import check, server_yaml
+from edl_workflows.argo.lint import check
 from edl_workflows.argo.lint.findings import spell
 from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.stages import server_yaml
 
 
 def to_manifest(workflow: Workflow) -> dict[str, Any]:

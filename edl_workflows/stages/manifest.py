@@ -1,5 +1,9 @@
-"""A manifest from the text that a person wrote: YAML or JSON, one object, bounded. Not here: what its fields mean."""
+"""A manifest from the text that a person wrote: YAML or JSON, one object, bounded. Not here: what its fields mean.
 
+It is read as kubectl reads it, so that the same file means the same job here and there.
+"""
+
+import math
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError
@@ -44,10 +48,14 @@ def values(text: str, where: str) -> dict[str, Any] | list[Any]:
 def _documents(text: str, where: str) -> list[Any]:
     import yaml
 
+    from edl_workflows.stages.server_yaml import MAX_DEPTH, Loader, too_deep
+
     if len(text) > MAX_CHARACTERS:
         raise InvalidError(f"{where}: the text is larger than {MAX_CHARACTERS >> 20} MiB")
     try:
-        return list(yaml.safe_load_all(text))
+        if line := too_deep(text):
+            raise InvalidError(f"{where}: line {line} is nested deeper than {MAX_DEPTH} levels")
+        return list(yaml.load_all(text, Loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidError(f"{where}: this is no YAML: {' '.join(str(error).split())}") from error
 
@@ -66,7 +74,9 @@ def _check(manifest: dict[str, Any] | list[Any], where: str) -> None:
             waiting += [(f"{path}.{key}".lstrip("."), one) for key, one in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{path}[{index}]", one) for index, one in enumerate(value)]
-        elif not isinstance(value, str | int | float | None):
+        elif not isinstance(value, str | int | float | None) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
             kind = type(value).__name__
             raise InvalidError(
                 f"{where}: {path}: YAML reads {str(value)!r} as a {kind}; put it between quotes"

@@ -17,10 +17,10 @@ import yaml
 from edl_workflows.argo.lint import check_texts, crds, schema
 from edl_workflows.argo.lint.cel import RULES as CEL_RULES
 from edl_workflows.argo.lint.documents import DUPLICATE_KEY
-from edl_workflows.argo.lint.server_yaml import Loader
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.kube import transport
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.server_yaml import Loader
 from tests.argo.lint.cases import Case
 from tests.argo.lint.rule_cases import CASES
 from tests.cluster.bed.build import ARGO_SOURCES

@@ -7,15 +7,12 @@ from typing import Any
 import yaml
 
 from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spell
-from edl_workflows.argo.lint.server_yaml import Loader
+from edl_workflows.stages.server_yaml import MAX_DEPTH, Loader, too_deep
 
 MAX_CHARACTERS = 16 * 2**20
 """Of a file. An API server takes objects of up to 3 MiB; a file may hold several."""
 MAX_VALUES = 200_000
 """Values of a manifest once its YAML aliases are written out: a few nested ones make billions."""
-MAX_DEPTH = 100
-"""Maps and lists within each other. Workflows come to about 20."""
-
 UNREADABLE = Rule(
     "unreadable",
     Severity.ERROR,
@@ -88,7 +85,7 @@ def read(text: str, source: str) -> Iterator[Document | Finding]:
         yield _unreadable(source, f"the file is larger than {MAX_CHARACTERS >> 20} MiB")
         return
     try:
-        if line := _too_deep(text):
+        if line := too_deep(text):
             yield _unreadable(source, f"a document is nested deeper than {MAX_DEPTH} levels", line)
             return
         loader = Loader(text)
@@ -101,16 +98,6 @@ def read(text: str, source: str) -> Iterator[Document | Finding]:
         mark = getattr(error, "problem_mark", None)
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
         yield _unreadable(source, f"this is no YAML: {problem}", mark.line + 1 if mark else 0)
-
-
-def _too_deep(text: str) -> int:
-    """The line at which values are nested too deeply; 0 if they aren't. Composing such a text would overrun C's stack."""
-    depth = 0
-    for event in yaml.parse(text, Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            return event.start_mark.line + 1 if event.start_mark else 1
-    return 0
 
 
 def _unreadable(source: str, message: str, line: int = 0) -> Finding:
@@ -219,7 +206,7 @@ def styled(text: str) -> Any:
         ValueError: no YAML, or more than this linter reads.
     """
     try:
-        if line := _too_deep(text):
+        if line := too_deep(text):
             raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels in line {line} of it")
         nodes = list(yaml.compose_all(text, Loader))
     except (yaml.YAMLError, RecursionError) as error:

@@ -10,6 +10,7 @@ from edl_workflows.argo.lint import documents, rules, schema
 from edl_workflows.argo.lint.documents import Document
 from edl_workflows.argo.lint.findings import Finding, Path
 from edl_workflows.argo.lint.workflow import Library, Spec, mapping, maps, text
+from edl_workflows.stages import server_yaml
 
 _EVENTS_KINDS = ("Sensor",)
 """Argo Events' kinds that carry workflows. Their own definitions check nothing, so only those workflows are looked at."""
@@ -78,7 +79,7 @@ def _unlintable(manifest: Mapping[str, Any]) -> Finding | None:
     while waiting:
         value, path = waiting.pop()
         seen += 1
-        if len(path) > documents.MAX_DEPTH or seen > documents.MAX_VALUES:
+        if len(path) > server_yaml.MAX_DEPTH or seen > documents.MAX_VALUES:
             return documents.UNREADABLE.at((), "the manifest has too many values, or contains itself")
         if isinstance(value, Mapping):
             waiting += [(child, (*path, key)) for key, child in value.items()]

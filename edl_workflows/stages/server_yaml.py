@@ -1,4 +1,5 @@
-"""YAML as a Kubernetes API server reads it, which is not quite as PyYAML does. Each difference was seen on a real server.
+"""YAML as a Kubernetes API server and kubectl read it, which is not quite as PyYAML does. Each difference was seen on a
+real server.
 
 Dates and 12:30 are texts, 1e3 and 0o17 are numbers, y is true.
 """
@@ -7,6 +8,9 @@ import re
 from typing import Any
 
 import yaml
+
+MAX_DEPTH = 100
+"""Maps and lists within each other. Workflows come to about 20."""
 
 _INT, _FLOAT, _BOOL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "merge"))
 _SCALARS = (
@@ -29,7 +33,8 @@ _SCALARS = (
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader. Its composing of nodes overruns the stack on texts nested some ten thousand levels deep."""
+    """A safe loader. Its composing of nodes overruns C's stack on texts nested some ten thousand levels deep: ask
+    `too_deep` first."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way of saying it
         first: [
@@ -40,6 +45,16 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}  # noqa: RUF012
+
+
+def too_deep(text: str) -> int:
+    """The line at which values are nested deeper than `MAX_DEPTH`; 0 if they aren't."""
+    depth = 0
+    for event in yaml.parse(text, Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return event.start_mark.line + 1 if event.start_mark else 1
+    return 0
 
 
 def quote_for_server(dumper: type[yaml.SafeDumper]) -> None:
