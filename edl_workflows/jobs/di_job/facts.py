@@ -91,7 +91,7 @@ class Facts:
     Attributes:
         places: one for each replica that the job is to have, in the order of ranks.
         surplus: pods of the job beyond its replicas.
-        service: the job's.
+        service, secret: the job's.
     """
 
     job: DIJob
@@ -99,6 +99,7 @@ class Facts:
     places: Sequence[Place]
     surplus: Sequence[Manifest]
     service: Manifest | None
+    secret: Manifest | None
 
     @classmethod
     def of(cls, job: DIJob, observed: Observed) -> "Facts":
@@ -107,14 +108,9 @@ class Facts:
         places = [_place(job, replica, own) for replica in pods.replicas(job)]
         wanted = {place.replica.name for place in places}
         surplus = [pod for name, pod in own.items() if name not in wanted]
-        service = observed.find("Service", pods.service_name(job))
-        return cls(
-            job,
-            observed,
-            places,
-            surplus,
-            service if service and manifests.owned_by(service, job) else None,
-        )
+        service = _owned(job, observed.find("Service", pods.service_name(job)))
+        secret = _owned(job, observed.find("Secret", pods.token_secret_name(job)))
+        return cls(job, observed, places, surplus, service, secret)
 
     @property
     def now(self) -> datetime:
@@ -194,6 +190,10 @@ class Facts:
         else:
             left = end + min(PAUSE * 2 ** min(restarts - 2, 5), LONGEST_PAUSE) - self.now
         return max(0.0, left.total_seconds())
+
+
+def _owned(job: DIJob, manifest: Manifest | None) -> Manifest | None:
+    return manifest if manifest is not None and manifests.owned_by(manifest, job) else None
 
 
 def _lost(pod: Manifest) -> bool:

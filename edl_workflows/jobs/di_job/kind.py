@@ -34,6 +34,7 @@ DI_JOB = Kind(
     observes=(
         Source(api.PODS, _by_job_label, _SELECTOR, _RIGHTS, _pod),
         Source(api.SERVICES, _by_job_label, _SELECTOR, _RIGHTS, kept.head),
+        Source(api.SECRETS, _by_job_label, _SELECTOR, (("", MADE),), kept.head),
     ),
     crd=OPTIONS,
     view=view,

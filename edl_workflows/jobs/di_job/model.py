@@ -157,6 +157,7 @@ class DIJobStatus(JobStatus):
         reschedules: how often pods came, went or moved for another reason: other replicas, another allocation, lost pods.
         generation: grows whenever all pods are made anew, of a changed allocation or after a suspension; what carries an
             earlier one is stale.
+        token_digest: what the DI server knows of the token of the job's programs (SHA-224).
         task_status: task → phase of pods → how many; absent once the job has ended.
         allocation: a node's name for each replica, in the order of ranks; the allocator writes it.
         profilings: what the job's programs report of their training; the DI server writes it.
@@ -170,6 +171,7 @@ class DIJobStatus(JobStatus):
     restarts: int = 0
     reschedules: int = 0
     generation: int = 0
+    token_digest: str = ""
     task_status: dict[str, dict[str, int]] | None = None
     allocation: list[str] = Field(default_factory=list)
     profilings: dict[str, Any] = Field(default_factory=dict)

@@ -1,5 +1,6 @@
 """A DIJob's replicas, the manifests of their pods, and of the service that names them."""
 
+import base64
 import copy
 import hashlib
 import json
@@ -27,6 +28,12 @@ RESTARTS_LABEL = f"{_PREFIX}/restarts"
 """The job's ``status.restarts`` when the pod was made."""
 PLACE_LABEL = f"{names.GROUP}/place"
 """`Replica.place` of the replica that the pod was made for."""
+
+RANK = f"{_PREFIX}/rank"
+"""Annotation of a pod: its replica's `Replica.rank`."""
+TOKEN_DIGEST_LABEL = f"{_PREFIX}/token-digest"
+"""Of the token's Secret: `token_digest` of what is in it. The controller keeps no Secret's data."""
+TOKEN_VARIABLE = "DI_TOKEN"  # noqa: S105 - the variable's name, not a secret
 
 PORT = 22270
 PORT_NAME = "di-port"
@@ -97,6 +104,26 @@ def service(job: DIJob) -> dict[str, Any]:
     return made
 
 
+def token_secret_name(job: DIJob) -> str:
+    """Name of the Secret (key ``token``) with which the job's programs show the DI server whose they are."""
+    return f"{job.metadata.name}-di-token"
+
+
+def token_secret(job: DIJob, token: str) -> dict[str, Any]:
+    """The job's token."""
+    labels = job_labels(job) | {TOKEN_DIGEST_LABEL: token_digest(token)}
+    return manifests.owned("v1", "Secret", token_secret_name(job), job, labels) | {
+        "type": "Opaque",
+        "immutable": True,  # running pods hold the old value for ever
+        "data": {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()},
+    }
+
+
+def token_digest(token: str) -> str:
+    """What may be known of a token: it can be compared with it, but not used for it. It has a label value's length."""
+    return hashlib.sha224(token.encode()).hexdigest()
+
+
 class Maker:
     """Makes the pods of a job.
 
@@ -149,7 +176,7 @@ class Maker:
     def _annotations(self, replica: Replica) -> dict[str, str]:
         return {
             f"{_PREFIX}/replicas": str(len(self._replicas)),
-            f"{_PREFIX}/rank": str(replica.rank),
+            RANK: str(replica.rank),
             f"{_PREFIX}/task-rank": str(replica.index),
             f"{_PREFIX}/node": replica.node,
         }
@@ -162,8 +189,13 @@ class Maker:
             main["ports"] = [*ports, {"name": PORT_NAME, "containerPort": PORT}]
         ours = self._variables(replica)
         for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-            own = [variable for variable in container.get("env") or () if variable["name"] not in ours]
-            container["env"] = [{"name": name, "value": value} for name, value in ours.items()] + own
+            own = [
+                variable
+                for variable in container.get("env") or ()
+                if variable["name"] not in (*ours, TOKEN_VARIABLE)
+            ]
+            values: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in ours.items()]
+            container["env"] = [*values, self._token(), *own]
 
     def _variables(self, replica: Replica) -> dict[str, str]:
         job = self._job
@@ -175,6 +207,10 @@ class Maker:
             "DI_TASK_RANK": str(replica.index),
             **self._nodes,
         }
+
+    def _token(self) -> dict[str, Any]:
+        key = {"name": token_secret_name(self._job), "key": names.TOKEN_KEY}
+        return {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": key}}
 
     def _node_lists(self) -> dict[str, str]:
         """``DI_NODES`` and ``DI_<TASK>_NODES``: names of hosts, without ports, in the order of ranks."""

@@ -88,6 +88,7 @@ def _suspend(facts: Facts) -> Actions:
 def _blocked(facts: Facts) -> Actions | None:
     """Objects that have a name of ours and are not the job's."""
     wanted = [("Pod", place.replica.name) for place in facts.places]
+    wanted.append(("Secret", pods.token_secret_name(facts.job)))
     wanted.append(("Service", pods.service_name(facts.job)))
     obstacle = obstacles.in_the_way(facts.job, facts.observed, wanted)
     if obstacle is None:
@@ -146,8 +147,11 @@ def _run(facts: Facts) -> Actions:
 
 
 def _missing(facts: Facts) -> list[Manifest]:
-    """The service first: programs look for each other as soon as they run. A replica that has succeeded is done."""
+    """Token and service first: pods don't start without the one, and their programs look for each other as soon as they
+    run. A replica that has succeeded is done."""
     made: list[Manifest] = []
+    if facts.secret is None and facts.places:
+        made.append(pods.token_secret(facts.job, facts.observed.new_token))
     if facts.service is None and facts.places:
         made.append(pods.service(facts.job))
     missing = [place for place in facts.places if place.pod is None and not place.completed]
@@ -196,7 +200,8 @@ def _act(
     obstacle = obstacles.refused(facts.observed, create)
     if obstacle is not None:
         outcome = Outcome(_going_on(facts), obstacle.reason, obstacle.message)
-    patch = status_patch(facts, outcome, count)
+    secrets = [manifest for manifest in create if manifest["kind"] == "Secret" and obstacle is None]
+    patch = status_patch(facts, outcome, count, next(iter(secrets), facts.secret))
     return Actions(
         create=create,
         delete=tuple(delete),

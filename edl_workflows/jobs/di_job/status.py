@@ -37,8 +37,17 @@ class Count:
     generation: int = 0
 
 
-def status_patch(facts: Facts, outcome: Outcome, count: Count) -> dict[str, Any] | None:
-    """The merge patch that makes the status say `outcome`; None if it does already."""
+def status_patch(
+    facts: Facts, outcome: Outcome, count: Count, secret: Manifest | None
+) -> dict[str, Any] | None:
+    """The merge patch that makes the status say `outcome`; None if it does already.
+
+    Args:
+        facts: what is observed.
+        outcome: what was decided.
+        count: what is added to counters.
+        secret: the one with the job's token, as it is or will be.
+    """
     old, phase = facts.job.status, outcome.phase
     start = old.start_time if old.phase is not Phase.SUSPENDED or phase is Phase.SUSPENDED else None
     ended = (old.completion_timestamp or facts.now) if phase.final else None
@@ -55,6 +64,7 @@ def status_patch(facts: Facts, outcome: Outcome, count: Count) -> dict[str, Any]
             "restarts": old.restarts + count.restarts,
             "reschedules": old.reschedules + count.reschedules,
             "generation": old.generation + count.generation,
+            "token_digest": manifests.label(secret, pods.TOKEN_DIGEST_LABEL) if secret else old.token_digest,
             "task_status": None if phase.final else _phases(facts),
             "start_time": start or facts.now,
             "completion_time": ended,
