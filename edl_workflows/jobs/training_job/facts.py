@@ -1,0 +1,208 @@
+"""What is observed of one TrainingJob, sorted once: a place for each pod, and what stands beside the places. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.actions import Manifest, Observed
+from edl_workflows.jobs.training_job import members, pods
+from edl_workflows.jobs.training_job.model import Failure, Phase, ReplicaStatus, TrainingJob
+from edl_workflows.jobs.training_job.types import Role
+
+FIRST_BACKOFF_SECONDS = 10
+MAX_BACKOFF = timedelta(seconds=300)
+STARTING = (None, Phase.CREATING, Phase.SUSPENDED)
+"""Phases of a job that has yet to run."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One pod that the job is to have.
+
+    Attributes:
+        pod: the one that is there, if there is one.
+        completed: its program has ended with 0, now or earlier.
+        failures: of its pods, those that are remembered, oldest first.
+    """
+
+    role: Role
+    index: int
+    name: str
+    pod: Manifest | None
+    completed: bool
+    failures: Sequence[Failure]
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs and is to go on."""
+        pod = self.pod
+        running = pod is not None and manifests.pod_phase(pod) == "Running" and not manifests.terminating(pod)
+        return running and not self.end
+
+    @property
+    def ready(self) -> bool:
+        """Whether others can rely on it."""
+        return self.active and self.pod is not None and manifests.ready(self.pod)
+
+    @property
+    def up(self) -> bool:
+        """Whether it is as it shall be: a server is ready, a trainer runs, or it has done its part."""
+        return self.completed or (self.ready if self.role.serves else self.active)
+
+    @property
+    def failed(self) -> bool:
+        """Whether its pod ended badly. One that somebody is deleting is replaced in any case."""
+        return self.pod is not None and _ended(self.pod, self.role) is False
+
+    @property
+    def end(self) -> Mapping[str, Any]:
+        """``state.terminated`` of its container; empty if it did not end, or was lost without a trace."""
+        return {} if self.pod is None else _end(self.pod, self.role)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of its container; None if it has none, as of a pod that was lost with its node."""
+        code = self.end.get("exitCode")
+        return code if isinstance(code, int) else None
+
+    @property
+    def uid(self) -> str:
+        """Of its present pod."""
+        return "" if self.pod is None else str(self.pod["metadata"].get("uid", ""))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the failure of its present pod is counted."""
+        return self.pod is not None and any(failure.uid == self.uid for failure in self.failures)
+
+    def wait(self, now: datetime) -> float:
+        """Seconds until a failed pod is replaced: none after the first failure, then 10, 20, 40 and so on."""
+        if len(self.failures) <= 1:
+            return 0.0
+        doubled = timedelta(seconds=FIRST_BACKOFF_SECONDS * 2 ** min(len(self.failures) - 2, 5))
+        return max(0.0, (self.failures[-1].time + min(doubled, MAX_BACKOFF) - now).total_seconds())
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A job and its world.
+
+    Attributes:
+        places: one for each pod that the job is to have, in the order in which they are started.
+        surplus: pods of the job beyond these.
+        services: its services, by name.
+    """
+
+    job: TrainingJob
+    observed: Observed
+    places: Sequence[Place]
+    surplus: Sequence[Manifest]
+    services: Mapping[str, Manifest]
+
+    @classmethod
+    def of(cls, job: TrainingJob, observed: Observed) -> "Facts":
+        """Sort what was observed."""
+        own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
+        places = [_place(job, role, index, own) for role, index in members.places(job)]
+        wanted = {place.name for place in places}
+        surplus = [pod for name, pod in own.items() if name not in wanted]
+        services = {manifests.name_of(s): s for s in observed.of("Service") if manifests.owned_by(s, job)}
+        return cls(job, observed, places, surplus, services)
+
+    @property
+    def now(self) -> datetime:
+        """The time of the decision."""
+        return self.observed.now
+
+    @property
+    def pods(self) -> list[Manifest]:
+        """All pods of the job."""
+        return [*(place.pod for place in self.places if place.pod is not None), *self.surplus]
+
+    @property
+    def live(self) -> list[Manifest]:
+        """Pods whose containers have not ended, those being deleted included."""
+        return [pod for pod in self.pods if not manifests.ended(pod)]
+
+    @property
+    def starting(self) -> bool:
+        """Whether the job has yet to run, for the first time or after it was suspended."""
+        return self.job.status.phase in STARTING
+
+    @property
+    def trainers(self) -> list[Place]:
+        """The trainers' places."""
+        return self.of_role(Role.TRAINER)
+
+    def of_role(self, role: Role) -> list[Place]:
+        """The places of a role."""
+        return [place for place in self.places if place.role is role]
+
+    @property
+    def stale(self) -> list[Manifest]:
+        """Pods of unfinished pservers and trainers that were told of an earlier cluster. The master needs to know none."""
+        wanted = members.cluster_id(self.job)
+        told = [p for p in self.places if p.role is not Role.MASTER and not p.completed]
+        own = [place.pod for place in told if place.pod is not None]
+        return [pod for pod in own if manifests.label(pod, pods.CLUSTER_LABEL) != wanted]
+
+    @property
+    def winding_down(self) -> bool:
+        """Whether a trainer of a fault-tolerant job has succeeded: all data is trained, the others only end."""
+        return self.job.spec.fault_tolerant and any(place.completed for place in self.trainers)
+
+    def role_up(self, role: Role) -> bool:
+        """Whether a role is far enough for those behind it.
+
+        Servers: all are ready. Trainers: all run, or of a fault-tolerant job the first.
+        """
+        found = [place.up for place in self.of_role(role)]
+        any_will_do = role is Role.TRAINER and self.job.spec.fault_tolerant
+        return any(found) if any_will_do else all(found)
+
+    @property
+    def waiting_role(self) -> Role | None:
+        """The first role that is not far enough; None if all are."""
+        return next((role for role in self.job.spec.counts if not self.role_up(role)), None)
+
+    def known_complete(self, place: Place) -> bool:
+        """Whether the status says already that a pod has succeeded."""
+        return place.index in self.job.status.replica_statuses.get(place.role, ReplicaStatus()).completed
+
+
+def _place(job: TrainingJob, role: Role, index: int, own: Mapping[str, Manifest]) -> Place:
+    name = members.name(job, role, index)
+    pod = own.get(name)
+    before = job.status.replica_statuses.get(role, ReplicaStatus()).completed
+    return Place(
+        role=role,
+        index=index,
+        name=name,
+        pod=pod,
+        completed=index in before or (pod is not None and _ended(pod, role) is True),
+        failures=[f for f in job.status.failures if (f.role, f.index) == (role, index)],
+    )
+
+
+def _end(pod: Manifest, role: Role) -> Mapping[str, Any]:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    own: Mapping[str, Any] = next((s for s in statuses if s.get("name") == str(role)), {})
+    found: Mapping[str, Any] = (own.get("state") or {}).get("terminated") or {}
+    return found
+
+
+def _ended(pod: Manifest, role: Role) -> bool | None:
+    """Whether a pod ended well; None if it has not ended, or is being deleted.
+
+    The role's container decides: what runs beside it, as etcd, may run on. A program that ends with 0 because it was told
+    to, with its pod, has not done its part.
+    """
+    phase = manifests.pod_phase(pod)
+    if manifests.terminating(pod):
+        return None
+    code = _end(pod, role).get("exitCode")
+    if code is not None:
+        return bool(code == 0)
+    return phase == "Succeeded" if manifests.ended(pod) else None

@@ -1,0 +1,53 @@
+"""Other replicas of a TrainingJob, or replicas of another size: an edit of its spec, which the controller carries out."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.jobs.actions import Scaling, Wanted
+from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.jobs.training_job.types import Role
+
+
+def scale(job: TrainingJob, wanted: Mapping[str, Wanted]) -> Scaling:
+    """These replicas by role; other roles stay as they are. The size is that of pods made from now on.
+
+    Raises:
+        ManifestError: the job has no such role, or its bounds do not allow the number.
+    """
+    counts = job.spec.counts
+    if problems := [problem for role, change in wanted.items() for problem in _problems(job, role, change)]:
+        raise ManifestError(f"change of TrainingJob {job.key}", problems)
+    changes = {Role(role): change for role, change in wanted.items()}
+    patch = {str(role): _change(job, role, change) for role, change in changes.items()}
+    counts |= {role: change.replicas for role, change in changes.items() if change.replicas is not None}
+    return Scaling(patch, sum(counts.values()))
+
+
+def _problems(job: TrainingJob, role: str, change: Wanted) -> Iterator[Problem]:
+    has = {str(one) for one in job.spec.counts}
+    path = f"replicas.{role}"
+    if role not in has:
+        yield Problem(path, f"the job has no such role; it has {', '.join(sorted(has))}")
+    elif role == Role.MASTER and change.replicas not in (None, 1):
+        yield Problem(path, f"a job has one master (got {change.replicas})")
+    elif role == Role.PSERVER and change.replicas is not None and change.replicas < 1:
+        yield Problem(path, f"at least one pserver is needed (got {change.replicas})")
+    elif role == Role.TRAINER and change.replicas is not None:
+        low, high = job.spec.trainer.bounds
+        if not low <= change.replicas <= high:
+            message = f"must be from {low} (min-instance) to {high} (max-instance), got {change.replicas}"
+            yield Problem(path, message)
+
+
+def _change(job: TrainingJob, role: Role, wanted: Wanted) -> dict[str, Any]:
+    patch: dict[str, Any] = {}
+    if wanted.replicas is not None and role is Role.TRAINER:
+        patch["parallelism"] = wanted.replicas
+    if wanted.replicas is not None and role is Role.PSERVER and job.spec.pserver is not None:
+        patch["min-instance"] = wanted.replicas
+        if job.spec.pserver.max_instance is not None:
+            patch["max-instance"] = max(wanted.replicas, job.spec.pserver.max_instance)
+    if wanted.resources:
+        patch["resources"] = {part: dict(wanted.resources) for part in ("requests", "limits")}
+    return patch

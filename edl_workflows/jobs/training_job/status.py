@@ -1,0 +1,132 @@
+"""What a TrainingJob's status says: conditions, counters, records of scaling and of failures. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edl_workflows.jobs import obstacles
+from edl_workflows.jobs.actions import Event, merge_patch
+from edl_workflows.jobs.objects import Condition
+from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
+from edl_workflows.jobs.training_job import failures, pods
+from edl_workflows.jobs.training_job.facts import Facts, Place
+from edl_workflows.jobs.training_job.model import Phase, ReplicaStatus, ScaleRecord, TrainingJobStatus
+from edl_workflows.jobs.training_job.types import Role
+
+MAX_RECORDS = 10
+COUNTERS_SECONDS = 2.0
+"""How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
+_PATIENT = {"replicaStatuses", "message", "conditions"}
+
+
+def status_patch(facts: Facts, outcome: Outcome) -> dict[str, Any] | None:
+    """The merge patch that makes the status say `outcome`; None if it does already."""
+    old = facts.job.status
+    resumed = old.phase is Phase.SUSPENDED and outcome.phase is not Phase.SUSPENDED
+    start = facts.now if old.start_time is None or resumed else old.start_time
+    new = old.model_copy(
+        update={
+            "phase": outcome.phase,
+            "reason": outcome.reason,
+            "message": outcome.message,
+            "observed_generation": facts.job.metadata.generation,
+            "conditions": conditions(old, outcome, _created(facts), facts.now, _beside(outcome)),
+            "replica_statuses": _replica_statuses(facts, outcome.phase),
+            "start_time": None if outcome.phase is Phase.SUSPENDED else start,
+            "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
+            "parallelism": old.parallelism if outcome.phase.final else facts.job.spec.trainer.wanted,
+            "scale_records": _scale_records(facts, outcome),
+            "failures": old.failures
+            if outcome.phase is old.phase and outcome.phase.final
+            else failures.remembered(facts),
+        }
+    )
+    return merge_patch(old.stored(), new.to_dict())
+
+
+def patience(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
+    """Seconds for which a status patch may be held back, so that one write tells what several changes come to."""
+    if patch is None or old.phase is None or not patch.keys() <= _PATIENT:
+        return 0.0
+    counted = (patch.get("replicaStatuses") or {}).values()
+    return 0.0 if any("completed" in (counts or {}) for counts in counted) else COUNTERS_SECONDS
+
+
+def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
+    """One Event for each change of phase or reason."""
+    default = f"TrainingJob {facts.job.key} is {outcome.phase}."
+    return event(facts.job.status, outcome, obstacles.REASONS, default)
+
+
+def scaled(facts: Facts) -> bool:
+    """Whether other trainers are wanted than the status says. Nobody scales what only winds down."""
+    before = facts.job.status.parallelism
+    return before not in (0, facts.job.spec.trainer.wanted) and not facts.winding_down
+
+
+def _created(facts: Facts) -> Condition:
+    message = f"TrainingJob {facts.job.key} is created."
+    return Condition(type="Created", status="True", reason="JobCreated", message=message)
+
+
+def _beside(outcome: Outcome) -> tuple[str, ...]:
+    """A job that is scaled runs on."""
+    return (Phase.RUNNING.condition,) if outcome.phase is Phase.SCALING else ()
+
+
+def _scale_records(facts: Facts, outcome: Outcome) -> list[ScaleRecord]:
+    found = list(facts.job.status.scale_records)
+    pending = bool(found) and found[-1].status == "Unknown"
+    if scaled(facts) and outcome.phase is Phase.SCALING:
+        if pending:
+            found[-1] = _closed(found[-1], "False", "the number of trainers was changed again")
+        before, wanted = facts.job.status.parallelism, facts.job.spec.trainer.wanted
+        found.append(
+            ScaleRecord(
+                scale_timestamp=facts.now,
+                additional=wanted - before,
+                reason=f"from {before} to {wanted} trainers",
+            )
+        )
+    elif pending and outcome.phase is Phase.RUNNING:
+        found[-1] = _closed(found[-1], "True", "")
+    elif pending and outcome.phase in (Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED):
+        found[-1] = _closed(found[-1], "False", f"the job is {outcome.phase}")
+    return found[-MAX_RECORDS:]
+
+
+def _closed(record: ScaleRecord, status: str, why: str) -> ScaleRecord:
+    return record.model_copy(
+        update={"status": status, "reason": "; ".join(filter(None, (record.reason, why)))}
+    )
+
+
+def _replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]:
+    return {str(role): _count(facts, role, facts.of_role(role), phase) for role in facts.job.spec.counts}
+
+
+def _count(facts: Facts, role: Role, places: Sequence[Place], phase: KindPhase) -> ReplicaStatus:
+    completed = [place.index for place in places if place.completed]
+    failed = sum(place.failed and not place.completed for place in places)
+    before = facts.job.status.replica_statuses.get(role, ReplicaStatus())
+    if phase.final:  # pods that were cleaned up have failed none the less
+        failed = max(failed, before.failed)
+    counts = ReplicaStatus(
+        desired=len(places),
+        active=0 if phase.final else sum(place.active for place in places),
+        ready=0 if phase.final else sum(place.ready for place in places),
+        succeeded=len(completed),
+        failed=failed,
+        completed=completed,
+        label_selector=pods.selector(facts.job, role),
+    )
+    return counts.model_copy(update={"state": _state(places, counts, phase)})
+
+
+def _state(places: Sequence[Place], counts: ReplicaStatus, phase: KindPhase) -> str:
+    if counts.failed:
+        return "failed"
+    if counts.succeeded == len(places):
+        return "succeeded"
+    if phase.final or all(place.pod is None for place in places):
+        return ""
+    return "running" if all(place.up for place in places) else "starting"
