@@ -8,15 +8,10 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 """Buckets of histograms of seconds."""
 
 
-class ProcessMetrics:
-    """Counters of one process, in a registry of its own.
+class ApiMetrics:
+    """What a process asks of the Kubernetes API, in a registry of its own."""
 
-    Args:
-        leading: name of the gauge that tells whether this process leads.
-        what: what a leader may do, for that gauge's description.
-    """
-
-    def __init__(self, leading: str, what: str) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
@@ -32,13 +27,25 @@ class ProcessMetrics:
             buckets=SECONDS,
             registry=self.registry,
         )
-        self._leading = Gauge(leading, f"1 while this process {what}, else 0.", registry=self.registry)
 
     def requested(self, record: RequestRecord) -> None:
         """Count a request; a `Cluster`'s observer."""
         self._requests.labels(record.verb, record.plural, str(record.code)).inc()
         if record.verb != "watch":
             self._request_seconds.labels(record.verb).observe(record.seconds)
+
+
+class ProcessMetrics(ApiMetrics):
+    """Counters of a process that takes turns with others.
+
+    Args:
+        leading: name of the gauge that tells whether this process leads.
+        what: what a leader may do, for that gauge's description.
+    """
+
+    def __init__(self, leading: str, what: str) -> None:
+        super().__init__()
+        self._leading = Gauge(leading, f"1 while this process {what}, else 0.", registry=self.registry)
 
     def led(self, leading: bool) -> None:
         """Note whether this process leads."""

@@ -1,0 +1,175 @@
+"""The routes: parse, call the service, wrap the answer. `guard` stands before them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from edl_workflows import __version__
+from edl_workflows.di_server import answers
+from edl_workflows.di_server.guard import CALLER, OPEN_PATH, Admission, Count, Guard
+from edl_workflows.di_server.ids import JobId
+from edl_workflows.di_server.messages import Envelope, ProfilingsRequest, ReplicasRequest, profilings_of
+from edl_workflows.di_server.service import Service
+from edl_workflows.exceptions import EdlError, InvalidError
+from edl_workflows.protocol.message import problems
+
+log = structlog.get_logger(__name__)
+
+MAX_WAIT = 60.0
+"""Seconds of a long poll."""
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The id is malformed, or of another generation of the job."},
+    401: {"description": "The token is missing or not the job's."},
+    404: {"description": "There is no such job."},
+    405: {"description": "The path has no such method."},
+    408: {"description": "The body did not arrive in time."},
+    413: {"description": "The body is too large."},
+    422: {"description": "The body or a parameter is wrong; the message names it."},
+    429: {"description": "Too many requests: try again after Retry-After seconds."},
+    500: {"description": "A defect of the server."},
+    503: {"description": "The Kubernetes API can't be reached: try again after Retry-After seconds."},
+}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: about | {"model": Envelope[None]} for status, about in _REFUSALS.items()
+}
+CONFLICT: dict[int | str, dict[str, Any]] = {
+    409: {
+        "description": "The job is over, sized by its allocator, or changed by others meanwhile.",
+        "model": Envelope[None],
+    }
+}
+INCOMPLETE: dict[int | str, dict[str, Any]] = {
+    408: {"description": "Not all replicas had an address in time.", "model": Envelope[None]}
+}
+
+_BEARER = HTTPBearer(
+    auto_error=False, description="The job's token, as its pods have it in DI_TOKEN, or the administrator's."
+)
+
+
+def _caller(
+    request: Request,
+    job_id: Annotated[  # noqa: ARG001 - for the OpenAPI document; the guard has parsed it
+        str, Path(description="namespace.name or namespace.name.generation", examples=["default.walk.0"])
+    ],
+) -> JobId:
+    found: JobId = request.scope[CALLER]
+    return found
+
+
+Caller = Annotated[JobId, Depends(_caller)]
+Seconds = Annotated[
+    float,
+    Query(ge=0, le=MAX_WAIT, description="How long to wait until all replicas have an address; 0: not."),
+]
+
+
+def create_app(service: Service, admission: Admission, count: Count) -> FastAPI:
+    """The API.
+
+    Args:
+        service: what it calls.
+        admission: who is let in.
+        count: told of each request.
+    """
+    app = FastAPI(
+        title="edl-workflows DI server",
+        version=__version__,
+        openapi_url=OPEN_PATH,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.add_exception_handler(EdlError, _edl_error)
+    app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _defect)
+    router = _routes(service)
+    app.include_router(router, prefix="/v2alpha1/job/{job_id}")
+    app.include_router(router, prefix="/v2alpha1/{job_id}", tags=["without /job/"])
+    app.add_middleware(Guard, admission=admission, has_token=service.has_token, count=count)
+    return app
+
+
+def _routes(service: Service) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS)
+
+    @router.get("/replicas", response_model=Envelope[list[str]], responses=INCOMPLETE)
+    async def get_replicas(caller: Caller, timeout: Seconds = 0.0) -> Response:  # noqa: ASYNC109 - upstream's kind of name
+        """Addresses (host:port) of the job's replicas by global rank; "" of one that has none."""
+        if timeout:
+            found = await service.all_addresses(caller, timeout)
+            if found.missing:
+                message = f"{found.missing} of {len(found.by_rank)} replicas have no address after {timeout:g} s; ask again"
+                return answers.failure(408, message)
+        else:
+            found = service.addresses(caller)
+        return answers.success("successfully get replicas", list(found.by_rank))
+
+    @router.post(
+        "/replicas", response_model=Envelope[None], responses=CONFLICT, openapi_extra=_taking(ReplicasRequest)
+    )
+    async def add_replicas(request: Request, caller: Caller) -> Response:
+        """Add replicas to a task."""
+        asked = _parse(ReplicasRequest, await request.body())
+        await run_in_threadpool(service.resize, caller, asked.task, asked.replicas)
+        return answers.success("successfully add replicas")
+
+    @router.delete(
+        "/replicas", response_model=Envelope[None], responses=CONFLICT, openapi_extra=_taking(ReplicasRequest)
+    )
+    async def delete_replicas(request: Request, caller: Caller) -> Response:
+        """Take replicas away from a task: those of the highest ranks go."""
+        asked = _parse(ReplicasRequest, await request.body())
+        await run_in_threadpool(service.resize, caller, asked.task, -asked.replicas)
+        return answers.success("successfully delete replicas")
+
+    @router.post("/profilings", response_model=Envelope[None], openapi_extra=_taking(ProfilingsRequest))
+    async def report_profilings(request: Request, caller: Caller) -> Response:
+        """Merge what a program reports of its training into the job's status.profilings."""
+        patch = profilings_of(await request.body())
+        await run_in_threadpool(service.report, caller, patch)
+        return answers.success("successfully report profilings")
+
+    return router
+
+
+def _taking(model: type[BaseModel]) -> dict[str, Any]:
+    """A request body for the OpenAPI document. Bodies are read whatever their Content-Type, as upstream does."""
+    content: Mapping[str, Any] = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _parse(model: type[ReplicasRequest], body: bytes) -> ReplicasRequest:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise InvalidError("; ".join(problems(error))) from error
+
+
+async def _edl_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, EdlError)
+    return answers.of_error(error)
+
+
+async def _invalid_parameter(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return answers.failure(422, "; ".join(problems(error)))
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return answers.failure(error.status_code, str(error.detail), error.headers)
+
+
+async def _defect(_request: Request, error: Exception) -> Response:
+    log.error("defect in an answer", exc_info=error)
+    return answers.failure(500, f"internal error: {type(error).__name__}; see the server's log")

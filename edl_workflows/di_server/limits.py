@@ -1,0 +1,49 @@
+"""How often somebody may ask: token buckets. No I/O here but the clock that is handed in."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A limit.
+
+    Attributes:
+        per_second: calls, on average.
+        burst: calls at once.
+    """
+
+    per_second: float
+    burst: float
+
+
+class Buckets:
+    """One bucket a key, full at first.
+
+    Args:
+        rate: of each.
+        clock: monotonic seconds.
+        memory: buckets kept; the one that was not used for longest goes first, and is full when it comes back.
+    """
+
+    def __init__(self, rate: Rate, clock: Callable[[], float], memory: int = 10_000) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._memory = memory
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> float:
+        """Count a call.
+
+        Returns:
+            0.0 if it is within the limit; else the seconds until the next one will be, and the call does not count.
+        """
+        now = self._clock()
+        tokens, then = self._buckets.pop(key, (self._rate.burst, now))
+        tokens = min(self._rate.burst, tokens + (now - then) * self._rate.per_second)
+        allowed = tokens >= 1.0
+        self._buckets[key] = (tokens - allowed, now)
+        if len(self._buckets) > self._memory:
+            self._buckets.popitem(last=False)
+        return 0.0 if allowed else (1.0 - tokens) / self._rate.per_second

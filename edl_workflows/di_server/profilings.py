@@ -1,0 +1,57 @@
+"""What a job's status may keep of what its programs report. Pure."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from edl_workflows.exceptions import InvalidError
+
+MAX_BYTES = 64 * 1024
+"""Of a job's profilings as JSON. They stand in the job, which every change sends to all who watch it."""
+MAX_LEVELS = 16
+"""Of maps and lists."""
+_LARGEST = 2**63
+"""Beyond it an API server keeps no whole number."""
+
+
+def merged(current: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """What the profilings are after a JSON merge patch (RFC 7386).
+
+    Raises:
+        InvalidError: they would be larger or deeper than a status may keep.
+    """
+    _check_values(patch)
+    found = _merge(current, patch)
+    size = len(json.dumps(found, separators=(",", ":")))
+    if size > MAX_BYTES:
+        raise InvalidError(
+            f"profilings would have {size} bytes, at most {MAX_BYTES} are kept: report less, or remove fields by null"
+        )
+    return found
+
+
+def _merge(current: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(current) if isinstance(current, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = _merge(found.get(key), value) if isinstance(value, Mapping) else value
+    return found
+
+
+def _check_values(patch: Mapping[str, Any]) -> None:
+    level: list[Any] = [patch]
+    for _ in range(MAX_LEVELS):
+        if any(isinstance(one, int) and not -_LARGEST <= one < _LARGEST for one in level):
+            raise InvalidError(
+                "profilings: whole numbers must be below 2^63; report it as a decimal fraction"
+            )
+        level = [
+            below
+            for one in level
+            for below in (one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ())
+        ]
+        if not level:
+            return
+    raise InvalidError(f"profilings are nested deeper than {MAX_LEVELS} levels: flatten them")

@@ -1,0 +1,136 @@
+"""Where a job's replicas are, and its spec with more or fewer of them. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.exceptions import ConflictError
+from edl_workflows.jobs.di_job import elastic, pods
+from edl_workflows.jobs.di_job.model import MAIN_CONTAINER, DIJob
+
+Pod = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the replicas of a job are.
+
+    Attributes:
+        by_rank: ``host:port`` of each that the job is to have, by global rank; "" of one without an address.
+        missing: how many have none although they are still to run.
+    """
+
+    by_rank: tuple[str, ...]
+    missing: int
+
+
+def addresses(job: DIJob, found: Iterable[Pod]) -> Addresses:
+    """Where the replicas are.
+
+    Args:
+        job: the job.
+        found: its pods, as `kept` leaves them.
+    """
+    known = {_rank(pod): _address(pod) for pod in found if _current(pod, job)}
+    by_rank: list[str] = []
+    missing = 0
+    for task, count in elastic.sizes(job):
+        counts = job.status.replica_statuses.get(task.title)
+        completed = set(counts.completed) if counts else set()
+        for index in range(count):
+            address = "" if index in completed else known.get(len(by_rank), "")
+            missing += not address and index not in completed
+            by_rank.append(address)
+    return Addresses(tuple(by_rank), 0 if job.finished else missing)
+
+
+def resized(job: DIJob, name: str | None, delta: int) -> dict[str, Any]:
+    """The merge patch of a job's spec that adds so many replicas to a task, or takes them away.
+
+    Args:
+        job: as it is.
+        name: the task; None: the only one, else the collector.
+        delta: how many; negative: fewer.
+
+    Raises:
+        ConflictError: the job is over, or its allocator decides about its replicas.
+        ManifestError: it has no such task, or its bounds forbid it; they are named.
+    """
+    if job.finished:
+        raise ConflictError(f"DIJob {job.key} is {job.status.phase}; it does not change any more")
+    task = elastic.elastic_task(job.spec, name)
+    if job.spec.preemptible and task is elastic.ranked(job.spec)[-1] and task.max_replicas is not None:
+        low, high = elastic.task_bounds(task)
+        raise ConflictError(
+            f"DIJob {job.key} is preemptible, and its allocator gives task {task.title!r} between minReplicas {low} and "
+            f"maxReplicas {high} as there is room; change these"
+        )
+    spec = elastic.resized(job, task.title, task.replicas + delta)
+    changed = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    DIJob.parse(changed | {"spec": changed["spec"] | spec})
+    return spec
+
+
+def kept(pod: Pod) -> dict[str, Any]:
+    """What a cache keeps of a pod: who it is, and where it listens."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    head = {
+        key: metadata[key]
+        for key in (
+            "name",
+            "namespace",
+            "uid",
+            "resourceVersion",
+            "labels",
+            "annotations",
+            "deletionTimestamp",
+        )
+        if key in metadata
+    }
+    return {
+        "apiVersion": pod.get("apiVersion"),
+        "kind": pod.get("kind"),
+        "metadata": head,
+        "port": _port(spec),
+        "ip": status.get("podIP") or "",
+        "phase": status.get("phase") or "Pending",
+    }
+
+
+def job_of(pod: Pod) -> str:
+    """The job that a pod belongs to, by its label."""
+    return str((pod["metadata"].get("labels") or {}).get(pods.JOB_LABEL, ""))
+
+
+def _port(spec: Mapping[str, Any]) -> int:
+    """The port on which the replica listens: di-port of the container di-container, else of any, else upstream's."""
+    containers = sorted(spec.get("containers") or (), key=lambda c: c.get("name") != MAIN_CONTAINER)
+    named = [
+        port["containerPort"]
+        for container in containers
+        for port in container.get("ports") or ()
+        if port.get("name") == pods.PORT_NAME
+    ]
+    return int(named[0]) if named else pods.PORT
+
+
+def _current(pod: Pod, job: DIJob) -> bool:
+    """Whether a pod is one that the job has now."""
+    labels = pod["metadata"].get("labels") or {}
+    return (
+        "deletionTimestamp" not in pod["metadata"]
+        and labels.get(pods.GENERATION_LABEL) == str(job.status.generation)
+        and pod["phase"] in ("Pending", "Running")
+    )
+
+
+def _rank(pod: Pod) -> int:
+    text = (pod["metadata"].get("annotations") or {}).get(pods.RANK, "")
+    return int(text) if text.isdecimal() else -1
+
+
+def _address(pod: Pod) -> str:
+    ip = pod["ip"]
+    if not ip:
+        return ""
+    return f"[{ip}]:{pod['port']}" if ":" in ip else f"{ip}:{pod['port']}"

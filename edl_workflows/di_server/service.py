@@ -1,0 +1,131 @@
+"""What each call of the API does: read a job from the cache, change its spec, keep its profilings."""
+
+import hmac
+from typing import Any
+
+import structlog
+
+from edl_workflows.di_server import profilings, replicas
+from edl_workflows.di_server.ids import JobId
+from edl_workflows.di_server.replicas import Addresses
+from edl_workflows.di_server.watching import Watches
+from edl_workflows.exceptions import ConflictError, NotFoundError
+from edl_workflows.jobs import api
+from edl_workflows.jobs.di_job import pods
+from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import CallPolicy, Cluster
+from edl_workflows.kube.resources import Object
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS = 5
+"""Edits of a job tried in a row, while others change it."""
+
+
+class Service:
+    """The API's verbs. Methods that write block.
+
+    Args:
+        cluster: where the jobs are.
+        watches: what is known of them.
+    """
+
+    def __init__(self, cluster: Cluster, watches: Watches) -> None:
+        self._cluster = cluster
+        # An edit that adds replicas must not be sent twice: whether a call without an answer was carried out is not known.
+        self._once = cluster.with_policy(CallPolicy(attempts=1))
+        self._watches = watches
+
+    def has_token(self, job_id: JobId, token: str) -> bool:
+        """Whether it is the job's token."""
+        try:
+            manifest = self._watches.job(job_id.key)
+        except NotFoundError:
+            return False
+        digest = str((manifest.get("status") or {}).get("tokenDigest") or "")
+        return hmac.compare_digest(pods.token_digest(token), digest)
+
+    def find(self, job_id: JobId) -> DIJob:
+        """The job, as it was last seen.
+
+        Raises:
+            NotFoundError: there is none.
+            JobIdError: the caller belongs to an earlier generation.
+        """
+        return _checked(self._watches.job(job_id.key), job_id)
+
+    def addresses(self, job_id: JobId) -> Addresses:
+        """Where its replicas are.
+
+        Raises:
+            EdlError: as `find`.
+        """
+        return replicas.addresses(self.find(job_id), self._watches.pods(job_id.key))
+
+    async def all_addresses(self, job_id: JobId, seconds: float) -> Addresses:
+        """Where its replicas are, once all that are to run have an address; or as it stands after so many seconds.
+
+        Raises:
+            EdlError: as `find`; also if it comes to that while we wait.
+        """
+
+        def look() -> Addresses | None:
+            found = self.addresses(job_id)
+            return None if found.missing else found
+
+        return await self._watches.until(job_id.key, look, seconds) or self.addresses(job_id)
+
+    def resize(self, job_id: JobId, task: str | None, delta: int) -> DIJob:
+        """Add replicas to a task, or take them away.
+
+        Returns:
+            The job with its new spec.
+
+        Raises:
+            ConflictError: it is over, its allocator decides, or others changed it each time.
+            ManifestError: there is no such task, or its bounds forbid it.
+            EdlError: as `find`.
+        """
+        manifest = self._watches.job(job_id.key)
+        uid = manifest["metadata"]["uid"]
+        for _ in range(ATTEMPTS):
+            job = _checked(manifest, job_id)
+            spec = replicas.resized(job, task, delta)
+            try:
+                answer = self._patch(manifest, spec)
+            except ConflictError:
+                manifest = client.get(self._cluster, api.DI_JOBS, job_id.name, job_id.namespace)
+                if manifest["metadata"]["uid"] != uid:
+                    raise NotFoundError(f"DIJob {job_id.key} was replaced by another one") from None
+                continue
+            self._watches.wrote(answer)
+            log.info("replicas changed", job=str(job_id.key), task=task, delta=delta)
+            return DIJob.parse(answer)
+        raise ConflictError(f"DIJob {job_id.key} was changed by others {ATTEMPTS} times in a row; try again")
+
+    def report(self, job_id: JobId, patch: dict[str, Any]) -> None:
+        """Merge what a program reports into the job's profilings.
+
+        Raises:
+            InvalidError: it is too much, or of a form that can't be kept.
+            EdlError: as `find`.
+        """
+        job = self.find(job_id)
+        if profilings.merged(job.status.profilings, patch) == job.status.profilings:
+            return
+        answer = client.patch_status(
+            self._cluster, api.DI_JOBS, job_id.name, {"profilings": patch}, job_id.namespace, job.metadata.uid
+        )
+        self._watches.wrote(answer)
+
+    def _patch(self, manifest: Object, spec: dict[str, Any]) -> Object:
+        metadata = manifest["metadata"]
+        body = {"metadata": {key: metadata[key] for key in ("uid", "resourceVersion")}, "spec": spec}
+        return client.patch(self._once, api.DI_JOBS, metadata["name"], body, metadata["namespace"])
+
+
+def _checked(manifest: Object, job_id: JobId) -> DIJob:
+    job = DIJob.parse(manifest)
+    job_id.check(job)
+    return job

@@ -1,0 +1,145 @@
+"""The jobs and their pods, by one LIST+WATCH each, and who waits for a change of them."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from edl_workflows.di_server import replicas
+from edl_workflows.exceptions import EdlError, NotFoundError, UnavailableError
+from edl_workflows.jobs import api
+from edl_workflows.jobs.di_job import pods
+from edl_workflows.kube.cache import Change
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import Object, ObjectKey, Scope
+
+log = structlog.get_logger(__name__)
+
+COMPLAIN_EVERY = 20
+"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+
+Found = TypeVar("Found")
+
+
+class Watches:
+    """What is known of the jobs.
+
+    Args:
+        cluster: the API server.
+        namespace: one, or `ALL_NAMESPACES`.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        source = ClusterSource.of(cluster)
+        selector = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
+        self._jobs = Informer(source, Scope(api.DI_JOBS, namespace))
+        self._pods = Informer(
+            source, Scope(api.PODS, namespace, label_selector=selector), {"job": _by_job}, replicas.kept
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: defaultdict[ObjectKey, set[asyncio.Event]] = defaultdict(set)
+        self._jobs.on_change(lambda change: self._tell(change.key))
+        self._pods.on_change(self._tell_job)
+        for informer in (self._jobs, self._pods):
+            informer.on_error(_complain)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._jobs.start()
+        self._pods.start()
+
+    def stop(self) -> None:
+        """End both watches."""
+        for informer in (self._jobs, self._pods):
+            informer.stop()
+
+    def waits_for(self) -> list[str]:
+        """What must be there before questions are answered; empty when ready."""
+        return [f"not listed yet: {i.scope}" for i in (self._jobs, self._pods) if not i.synced]
+
+    def job(self, key: ObjectKey) -> Object:
+        """A job as it was last seen.
+
+        Raises:
+            NotFoundError: there is none.
+            UnavailableError: nothing was listed yet.
+        """
+        self._check_ready()
+        found = self._jobs.cache.get(key)
+        if found is None:
+            raise NotFoundError(f"no DIJob {key}; check the id")
+        return found
+
+    def pods(self, key: ObjectKey) -> list[Object]:
+        """A job's pods, as `replicas.kept` leaves them.
+
+        Raises:
+            UnavailableError: nothing was listed yet.
+        """
+        self._check_ready()
+        return self._pods.cache.by_index("job", str(key))
+
+    def wrote(self, job: Object) -> None:
+        """Take in what the server answered to our own write."""
+        self._jobs.put(job)
+        self._tell(ObjectKey(job["metadata"]["namespace"], job["metadata"]["name"]))
+
+    async def until(self, key: ObjectKey, look: Callable[[], Found | None], seconds: float) -> Found | None:
+        """Wait until `look` finds something.
+
+        Args:
+            key: the job whose changes, and whose pods' changes, are looked at.
+            look: called at first and after changes.
+            seconds: how long.
+
+        Returns:
+            What it found; None if it did not in time.
+        """
+        self._loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        self._waiting[key].add(changed)
+        try:
+            async with asyncio.timeout(seconds):
+                while (found := look()) is None:
+                    await changed.wait()
+                    changed.clear()
+                return found
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting[key].discard(changed)
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+    def _check_ready(self) -> None:
+        if waits := self.waits_for():
+            raise UnavailableError(f"the server has just started ({', '.join(waits)}); try again")
+
+    def _tell_job(self, change: Change) -> None:
+        self._tell(ObjectKey(change.key.namespace, replicas.job_of(change.object)))
+
+    def _tell(self, key: ObjectKey) -> None:
+        """From any thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake, key)
+
+    def _wake(self, key: ObjectKey) -> None:
+        for event in self._waiting.get(key, ()):
+            event.set()
+
+
+def _by_job(pod: Object) -> list[str]:
+    return [str(ObjectKey(pod["metadata"].get("namespace") or "", replicas.job_of(pod)))]
+
+
+def _complain(error: EdlError, failures: int) -> None:
+    if failures % COMPLAIN_EVERY != 1:
+        return
+    if isinstance(error, NotFoundError):
+        log.error("the API server has no DIJobs: install the CRDs with `edl crds install`; trying again")
+    else:
+        log.warning("watch failed; trying again", error=str(error))
