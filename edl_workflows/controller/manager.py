@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from edl_workflows.controller.allocator import Allocator, AllocatorOptions, Surroundings
 from edl_workflows.controller.apply import Applier
 from edl_workflows.controller.metrics import Metrics
 from edl_workflows.controller.queue import WorkQueue
@@ -15,6 +16,7 @@ from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.kind import Kind, Source
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube.connect import Cluster
@@ -38,12 +40,14 @@ class ManagerOptions:
         workers: jobs reconciled at a time. They wait for the API server most of the time.
         settings: what an installation decides for every job.
         kinds: which kinds.
+        allocator: how preemptible DIJobs are sized and placed, where DIJob is one of the kinds.
     """
 
     namespace: str = ALL_NAMESPACES
     workers: int = 16
     settings: Settings = field(default_factory=Settings)
     kinds: tuple[Kind, ...] = KINDS
+    allocator: AllocatorOptions = field(default_factory=AllocatorOptions)
 
 
 class Manager:
@@ -70,6 +74,10 @@ class Manager:
         self._reconciler = Reconciler(
             self.world, applier, options.kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
         )
+        around = Surroundings(
+            observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
+        )
+        self._allocator = Allocator(around, options.allocator) if DI_JOB in options.kinds else None
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"worker {index}", daemon=True)
@@ -81,11 +89,15 @@ class Manager:
         self.world.start()
         for thread in self._threads:
             thread.start()
+        if self._allocator is not None:
+            self._allocator.start()
 
     def stop(self) -> None:
         """Finish the decisions in hand and end."""
         self._stopped.set()
         self._queue.close()
+        if self._allocator is not None:
+            self._allocator.stop(STOP_SECONDS)
         for thread in self._threads:
             thread.join(STOP_SECONDS / len(self._threads))
         self.world.stop()
@@ -98,7 +110,8 @@ class Manager:
         """What only a new process cures."""
         if self._stopped.is_set():
             return []
-        return [f"{thread.name} ended" for thread in self._threads if thread.ident and not thread.is_alive()]
+        dead = [f"{thread.name} ended" for thread in self._threads if thread.ident and not thread.is_alive()]
+        return dead + (self._allocator.problems() if self._allocator is not None else [])
 
     @property
     def idle(self) -> bool:

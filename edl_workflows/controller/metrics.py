@@ -32,6 +32,19 @@ class Metrics(ProcessMetrics):
             "edl_controller_retries", "Jobs put back with a back-off.", registry=self.registry
         )
 
+        self._allocation_seconds = Histogram(
+            "edl_controller_allocation_seconds",
+            "Time of one decision about the preemptible jobs' replicas and nodes, by policy.",
+            ["policy"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._unallocated = Gauge(
+            "edl_controller_unallocated_jobs",
+            "Preemptible jobs that wait for room, at the last decision.",
+            registry=self.registry,
+        )
+
     def decided(self, kind: str, result: str, seconds: float) -> None:
         """Count a decision about an object of `kind` that took `seconds`."""
         self._decisions.labels(kind, result).inc()
@@ -44,3 +57,11 @@ class Metrics(ProcessMetrics):
     def observe_queue(self, depth: Callable[[], float]) -> None:
         """Read the queue's depth from `depth` at each scrape."""
         self._depth.set_function(depth)
+
+    def allocated(self, policy: str, seconds: float) -> None:
+        """Count a policy's decision that took `seconds`."""
+        self._allocation_seconds.labels(policy).observe(seconds)
+
+    def unallocated(self, jobs: int) -> None:
+        """Note how many jobs wait for room."""
+        self._unallocated.set(jobs)

@@ -95,6 +95,14 @@ class World:
         """The objects of a source that belong to the group, by name."""
         return self._informers[source].cache.by_index("group", str(group))
 
+    def items(self, source: Source) -> list[Object]:
+        """All objects of a source."""
+        return self._informers[source].cache.items()
+
+    def listen(self, source: Source, listener: Callable[[Change], None]) -> None:
+        """Call `listener` with each change of a source's objects but our own, from its informer's thread."""
+        self._informers[source].on_change(listener)
+
     def wrote(self, obj: Object) -> None:
         """Take in what the server answered to a create or a patch."""
         for source in self._sources_of(obj):

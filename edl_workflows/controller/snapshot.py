@@ -1,0 +1,242 @@
+"""What an allocation policy is told, read from nodes, pods and preemptible DIJobs. Pure.
+
+A node that is not ready takes no new replicas, and counts as gone after five minutes, when Kubernetes gives its pods up, too.
+Of placement rules node selectors and taints are regarded; the scheduler, which places the pods in the end, knows all of them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.di_job import elastic, pods
+from edl_workflows.jobs.di_job.model import DIJob, Task
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo, Resources
+
+PATIENCE = timedelta(seconds=300)
+"""For a node that is not ready: as ``tolerationSeconds`` of pods by default."""
+PODS = "pods"
+_HEAD = ("name", "namespace", "uid", "resourceVersion", "labels")
+_PRIORITIES = {"normal": 0, "high": 1}
+_REPELLING = ("NoSchedule", "NoExecute")
+
+Object = Mapping[str, Any]
+ByNode = dict[str, dict[str, float]]
+
+
+def kept_node(node: Object) -> dict[str, Any]:
+    """What a cache keeps of a node: what it offers, to whom, and since when it is not ready."""
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    return _head(node) | {
+        "allocatable": {PODS: math.inf} | _amounts(status.get("allocatable") or {}),
+        "unschedulable": bool(spec.get("unschedulable")),
+        "taints": [taint for taint in spec.get("taints") or () if taint.get("effect") in _REPELLING],
+        "notReadySince": None if ready.get("status") == "True" else ready.get("lastTransitionTime") or "",
+    }
+
+
+def kept_pod(pod: Object) -> dict[str, Any]:
+    """What a cache keeps of a pod: what it takes, and where."""
+    spec = pod.get("spec") or {}
+    return _head(pod) | {
+        "node": spec.get("nodeName") or "",
+        "over": manifests.ended(pod),
+        "requests": requests(spec),
+    }
+
+
+def requests(spec: Object) -> dict[str, float]:
+    """What a pod takes of its node: its containers together, or the largest that prepares it; and one pod."""
+    sidecars: dict[str, float] = {}
+    largest: dict[str, float] = {}
+    for container in spec.get("initContainers") or ():
+        asked = _requests(container)
+        if container.get("restartPolicy") == "Always":  # it stays beside those that come after it
+            _add(sidecars, asked)
+            asked = {}
+        _add(asked, sidecars)
+        largest = _larger(largest, asked)
+    total = dict(sidecars)
+    for container in spec.get("containers") or ():
+        _add(total, _requests(container))
+    found = _larger(total, largest)
+    _add(found, _amounts(spec.get("overhead") or {}))
+    return found | {PODS: 1.0}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The question to a policy.
+
+    Attributes:
+        jobs: by key.
+        nodes: free is what the jobs may share: allocatable without what other pods take.
+        previous: what each job holds.
+        taken: node → what the jobs' allocations take of it, or their pods where that is more.
+    """
+
+    jobs: dict[str, JobInfo]
+    nodes: dict[str, NodeInfo]
+    previous: dict[str, Allocation]
+    taken: Mapping[str, Resources]
+
+    @property
+    def left(self) -> dict[str, NodeInfo]:
+        """The nodes with what nobody has, for a new job."""
+        return {
+            key: NodeInfo(key, _less(node.free, self.taken.get(key, {})), node.schedulable)
+            for key, node in self.nodes.items()
+        }
+
+    def given(self, key: str, places: Allocation) -> "Snapshot":
+        """The same after a job has got an allocation."""
+        taken = {node: dict(amounts) for node, amounts in self.taken.items()}
+        for node, amounts in _promised(self.jobs[key], places).items():
+            _add(taken.setdefault(node, {}), amounts)
+        return replace(self, previous=self.previous | {key: tuple(places)}, taken=taken)
+
+
+def snapshot(
+    jobs: Iterable[DIJob],
+    nodes: Iterable[Object],
+    placed: Iterable[Object],
+    defaults: Mapping[str, str],
+    now: datetime,
+) -> Snapshot:
+    """Put the question together.
+
+    Args:
+        jobs: the preemptible ones that are to have replicas.
+        nodes: as `kept_node` leaves them.
+        placed: all pods, as `kept_pod` leaves them.
+        defaults: what a replica asks for where its template does not say (`Settings.di_job_resources`).
+        now: the time.
+    """
+    there = {node["metadata"]["name"]: node for node in nodes if not _gone(node, now)}
+    ours = {job.key: job for job in jobs}
+    infos = {key: _info(job, there, defaults, now) for key, job in ours.items()}
+    free = {key: dict(node["allocatable"]) for key, node in there.items()}
+    running: dict[str, ByNode] = {key: {} for key in ours}
+    for pod in placed:
+        node = pod["node"]
+        if node not in there or pod["over"]:
+            continue
+        if (owner := _job_key(pod)) in ours:
+            _add(running[owner].setdefault(node, {}), pod["requests"])
+        else:
+            free[node] = _less(free[node], pod["requests"])
+    return Snapshot(
+        infos,
+        {key: NodeInfo(key, amounts, _open(there[key])) for key, amounts in free.items()},
+        {key: tuple(job.status.allocation) for key, job in ours.items()},
+        _taken([(_promised(infos[key], job.status.allocation), running[key]) for key, job in ours.items()]),
+    )
+
+
+def _taken(jobs: Iterable[tuple[ByNode, ByNode]]) -> ByNode:
+    """By node, what jobs take together; of each what it was promised, or what its pods have where that is more."""
+    taken: ByNode = {}
+    for promised, running in jobs:
+        for node in {*promised, *running}:
+            _add(taken.setdefault(node, {}), _larger(promised.get(node, {}), running.get(node, {})))
+    return taken
+
+
+def _open(node: Object) -> bool:
+    return not node["unschedulable"] and node["notReadySince"] is None
+
+
+def _info(job: DIJob, nodes: Mapping[str, Object], defaults: Mapping[str, str], now: datetime) -> JobInfo:
+    *fixed, last = elastic.ranked(job.spec)
+    low, high = elastic.bounds(job)
+    total = sum(task.replicas for task in job.spec.tasks)
+    created = job.metadata.creation_timestamp or now
+    return JobInfo(
+        key=job.key,
+        resources=_demand(last, defaults),
+        fixed=tuple(_demand(task, defaults) for task in fixed for _ in range(task.replicas)),
+        min_replicas=low,
+        # Who names no maximum asks for as many as `replicas` says; first-fit would fill the cluster with any other.
+        max_replicas=high if last.max_replicas is not None else total,
+        priority=_PRIORITIES[job.spec.priority],
+        age=max(0.0, (now - created).total_seconds()),
+        excluded=frozenset(
+            key for key, node in nodes.items() if not all(_admits(node, task) for task in job.spec.tasks)
+        ),
+        profilings=job.status.profilings,
+    )
+
+
+def _demand(task: Task, defaults: Mapping[str, str]) -> Resources:
+    return elastic.requests(task, defaults) | {PODS: 1.0}
+
+
+def _admits(node: Object, task: Task) -> bool:
+    """Whether a node's labels and taints let a task's pods in."""
+    spec = task.template["spec"]
+    labels = node["metadata"].get("labels") or {}
+    if not (spec.get("nodeSelector") or {}).items() <= labels.items():
+        return False
+    tolerations = spec.get("tolerations") or ()
+    return all(any(_tolerates(one, taint) for one in tolerations) for taint in node["taints"])
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    """Kubernetes' rule."""
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("key") not in (None, "", taint.get("key")):
+        return False
+    return toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (
+        taint.get("value") or ""
+    )
+
+
+def _gone(node: Object, now: datetime) -> bool:
+    """Whether a node has not been ready for too long. One that never said so is new."""
+    since = manifests.parse_time(node["notReadySince"])
+    return since is not None and now - since > PATIENCE
+
+
+def _promised(info: JobInfo, allocation: Allocation) -> ByNode:
+    found: ByNode = {}
+    for rank, node in enumerate(allocation):
+        _add(found.setdefault(node, {}), info.demand(rank))
+    return found
+
+
+def _job_key(pod: Object) -> str:
+    labels = pod["metadata"].get("labels") or {}
+    name = labels.get(pods.JOB_LABEL) if labels.get(pods.OPERATOR_LABEL) == pods.OPERATOR else None
+    return f"{pod['metadata'].get('namespace')}/{name}" if name else ""
+
+
+def _head(obj: Object) -> dict[str, Any]:
+    metadata = {key: obj["metadata"][key] for key in _HEAD if key in obj["metadata"]}
+    return {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), "metadata": metadata}
+
+
+def _requests(container: Object) -> dict[str, float]:
+    resources = container.get("resources") or {}
+    return _amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def _amounts(quantities: Mapping[str, Any]) -> dict[str, float]:
+    return {name: parse_quantity(str(text)) for name, text in quantities.items()}
+
+
+def _add(total: dict[str, float], more: Resources) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0.0) + amount
+
+
+def _less(amounts: Resources, taken: Resources) -> dict[str, float]:
+    return {name: amounts.get(name, 0.0) - taken.get(name, 0.0) for name in {*amounts, *taken}}
+
+
+def _larger(one: Resources, other: Resources) -> dict[str, float]:
+    return {name: max(one.get(name, 0.0), other.get(name, 0.0)) for name in {*one, *other}}

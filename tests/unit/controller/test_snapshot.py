@@ -1,0 +1,172 @@
+"""What an allocation policy is told of a cluster."""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from edl_workflows.controller.snapshot import Snapshot, kept_node, kept_pod, requests, snapshot
+from edl_workflows.jobs.di_job import pods
+from edl_workflows.jobs.di_job.model import DIJob
+from tests.unit.di_server.support import di_job, task
+
+NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+DEFAULTS = {"cpu": "1", "memory": "1Gi"}
+
+
+def node(name: str = "n1", cpu: str = "8", *, ready: str = "True", **spec: Any) -> dict[str, Any]:
+    """A node as the API has it."""
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T11:58:00Z"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"disk": "ssd"}},
+        "spec": spec,
+        "status": {"allocatable": {"cpu": cpu, "pods": "10"}, "conditions": [condition]},
+    }
+
+
+def pod(name: str, cpu: str, job: str = "", *, on: str = "n1", phase: str = "Running") -> dict[str, Any]:
+    """A pod as the API has it."""
+    labels = {pods.JOB_LABEL: job, pods.OPERATOR_LABEL: pods.OPERATOR} if job else {}
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {"nodeName": on, "containers": [container]},
+        "status": {"phase": phase},
+    }
+
+
+def job(*tasks: dict[str, Any], allocation: tuple[str, ...] = (), **spec: Any) -> DIJob:
+    """A preemptible job, an hour old."""
+    manifest = di_job(*tasks, preemptible=True, **spec)
+    manifest["metadata"] |= {"namespace": "default", "creationTimestamp": "2026-01-01T11:00:00Z"}
+    return DIJob.parse(manifest | {"status": {"allocation": list(allocation)}})
+
+
+def taken(
+    jobs: list[DIJob], nodes: list[dict[str, Any]], placed: list[dict[str, Any]] | None = None
+) -> Snapshot:
+    """The snapshot of these."""
+    return snapshot(jobs, map(kept_node, nodes), map(kept_pod, placed or []), DEFAULTS, NOW)
+
+
+def cpu(nodes: Mapping[str, Any]) -> dict[str, float]:
+    """Free cores by node."""
+    return {key: info.free["cpu"] for key, info in nodes.items()}
+
+
+def test_other_pods_take_room() -> None:
+    """Whatever runs, or is bound and about to, counts; what has ended or waits for a node does not."""
+    placed = [
+        pod("a", "1"),
+        pod("b", "2", phase="Pending"),
+        pod("c", "4", phase="Succeeded"),
+        pod("d", "4", on="", phase="Pending"),
+    ]
+    found = taken([], [node(), node("n2")], placed)
+    assert cpu(found.nodes) == {"n1": 5.0, "n2": 8.0}
+    assert found.nodes["n1"].free["pods"] == 8.0
+
+
+def test_jobs_share_what_their_own_pods_take() -> None:
+    """For all jobs together their pods don't count; for a new one they do, or what they are promised where that is more."""
+    held = job(task("none", 3, name="w"), allocation=("n1", "n1", "n2"))
+    found = taken([held], [node(), node("n2")], [pod("p", "2", "walk")])
+    assert cpu(found.nodes) == {"n1": 8.0, "n2": 8.0}
+    assert cpu(found.left) == {"n1": 6.0, "n2": 7.0}
+    assert found.previous == {"default/walk": ("n1", "n1", "n2")}
+
+
+def test_pods_of_jobs_that_are_not_asked_about_count() -> None:
+    """Those of a fixed DIJob, and of a finished one, take room as any other's."""
+    assert cpu(taken([], [node()], [pod("p", "2", "walk")]).nodes) == {"n1": 6.0}
+
+
+def test_given_takes_room() -> None:
+    """What one new job got is not there for the next."""
+    found = taken([job(task("none", 2, name="w"))], [node()])
+    assert cpu(found.given("default/walk", ["n1", "n1"]).left) == {"n1": 6.0}
+
+
+def test_bounds_and_demands() -> None:
+    """The elastic task comes last in rank and has the bounds; what a template does not ask for is the default."""
+    container = {"name": "main", "image": "a", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "500m"}}}
+    learner = task("learner", template={"spec": {"containers": [container]}})
+    collector = task("collector", 2, minReplicas=1, maxReplicas=5)
+    (info,) = taken([job(collector, learner, priority="high")], [node()]).jobs.values()
+    assert (info.min_replicas, info.max_replicas, info.priority, info.age) == (2, 6, 1, 3600.0)
+    assert info.fixed == ({"cpu": 0.5, "nvidia.com/gpu": 1.0, "memory": 2.0**30, "pods": 1.0},)
+    assert info.resources == {"cpu": 1.0, "memory": 2.0**30, "pods": 1.0}
+
+
+def test_no_maximum_is_replicas() -> None:
+    """A job that names no maximum does not fill the cluster."""
+    (info,) = taken([job(task("collector", 3))], [node()]).jobs.values()
+    assert (info.min_replicas, info.max_replicas) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("about", "there", "schedulable"),
+    [
+        (node(), True, True),
+        (node(unschedulable=True), True, False),
+        (node(ready="False"), True, False),
+        (node(ready="Unknown") | {"status": {"conditions": []}}, True, False),
+    ],
+    ids=["ready", "cordoned", "not ready for two minutes", "new"],
+)
+def test_closed_nodes(about: dict[str, Any], there: bool, schedulable: bool) -> None:
+    """A node that is cordoned or not ready takes no new replicas, and keeps what it has."""
+    found = taken([], [about])
+    assert (bool(found.nodes), found.nodes["n1"].schedulable) == (there, schedulable)
+
+
+def test_a_lost_node_is_gone() -> None:
+    """After five minutes without being ready it is not there."""
+    lost = node(ready="Unknown")
+    lost["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T11:54:00Z"
+    assert taken([], [lost]).nodes == {}
+
+
+@pytest.mark.parametrize(
+    ("rules", "excluded"),
+    [
+        ({}, {"tainted"}),
+        ({"nodeSelector": {"disk": "ssd"}}, {"tainted"}),
+        ({"nodeSelector": {"disk": "hdd"}}, {"tainted", "plain"}),
+        ({"tolerations": [{"operator": "Exists"}]}, set()),
+        ({"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]}, set()),
+        ({"tolerations": [{"key": "gpu", "value": "yes"}]}, set()),
+        ({"tolerations": [{"key": "gpu", "value": "no"}]}, {"tainted"}),
+        ({"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}, {"tainted"}),
+    ],
+)
+def test_selectors_and_taints(rules: dict[str, Any], excluded: set[str]) -> None:
+    """Nodes that don't let a task's pods in are excluded, by Kubernetes' rules."""
+    taints = [
+        {"key": "gpu", "value": "yes", "effect": "NoSchedule"},
+        {"key": "x", "effect": "PreferNoSchedule"},
+    ]
+    template = {"spec": {"containers": [{"name": "main", "image": "a"}]} | rules}
+    wanted = job(task("none", name="w", template=template))
+    (info,) = taken([wanted], [node("plain"), node("tainted", taints=taints)]).jobs.values()
+    assert info.excluded == excluded
+
+
+def test_requests_of_a_pod() -> None:
+    """As the scheduler counts: sidecars beside the containers, the largest of those before them, and the overhead."""
+
+    def container(amount: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": amount}}} | more
+
+    before = [container("3"), container("1", restartPolicy="Always"), container("2")]
+    spec = {
+        "containers": [container("500m"), container("1")],
+        "initContainers": before,
+        "overhead": {"cpu": "100m"},
+    }
+    assert requests(spec) == {"cpu": pytest.approx(3.1), "pods": 1.0}
