@@ -1,5 +1,7 @@
 """The one registry of kinds: a new kind is one folder and one row here."""
 
+from collections.abc import Collection, Iterable
+
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.kind import Kind, Source
@@ -9,14 +11,30 @@ from edl_workflows.jobs.tf_job.kind import TF_JOB
 KINDS: tuple[Kind, ...] = (ELASTIC_JOB, SCALE_PLAN, TF_JOB)
 
 
-def sources() -> tuple[Source, ...]:
-    """Every resource type that a controller watches, each once."""
-    return tuple(dict.fromkeys(s for kind in KINDS for s in (kind.source, *kind.observes)))
+def sources(kinds: Iterable[Kind] = KINDS) -> tuple[Source, ...]:
+    """Every resource type that a controller of these kinds watches, each once."""
+    return tuple(dict.fromkeys(s for kind in kinds for s in (kind.source, *kind.observes)))
 
 
-def touched() -> tuple[Source, ...]:
-    """Every resource type that a controller needs rights on."""
-    return (*sources(), *(made for kind in KINDS for made in kind.makes))
+def touched(kinds: Collection[Kind] = KINDS) -> tuple[Source, ...]:
+    """Every resource type that a controller of these kinds needs rights on."""
+    return (*sources(kinds), *(made for kind in kinds for made in kind.makes))
+
+
+def chosen(names: Collection[str]) -> tuple[Kind, ...]:
+    """The rows of some kinds, in the registry's order; of no names all.
+
+    Raises:
+        InvalidError: this package has no such kind, or one is named without another that it works with.
+    """
+    named = {kind_of(name) for name in names} or set(KINDS)
+    for kind in KINDS:
+        for other in KINDS:
+            if kind in named and other not in named and other.source in kind.observes:
+                raise InvalidError(
+                    f"kinds {', '.join(names)}: {kind.name} works with {other.name} only: name both"
+                )
+    return tuple(kind for kind in KINDS if kind in named)
 
 
 def kind_of(name: str) -> Kind:
