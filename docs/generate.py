@@ -29,6 +29,8 @@ from edl_workflows.argo.lint import schema as argo_schema
 from edl_workflows.argo.lint.rules import RULES as LINT_RULES
 from edl_workflows.cli.root import EXIT_CODES, app
 from edl_workflows.get_provider_info import get_provider_info
+from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.jobs.di_job.model import Phase as DIJobPhase
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.elastic_job.model import Phase as JobPhase
 from edl_workflows.jobs.objects import Metadata
@@ -36,6 +38,8 @@ from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.tf_job.model import Phase as TFJobPhase
 from edl_workflows.jobs.tf_job.model import TFJob
+from edl_workflows.jobs.training_job.model import Phase as TrainingJobPhase
+from edl_workflows.jobs.training_job.model import TrainingJob
 from edl_workflows.operators.base import StageOperator, StageTask
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -350,9 +354,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "argo-lint.md": lint_page,
     "cli.md": cli_page,
     "elasticjob.md": lambda: kind_page(ElasticJob, "ElasticJob", JobPhase),
+    "dijob.md": lambda: kind_page(DIJob, "DIJob", DIJobPhase),
     "errors.md": errors_page,
     "scaleplan.md": lambda: kind_page(ScalePlan, "ScalePlan", PlanPhase),
     "tfjob.md": lambda: kind_page(TFJob, "TFJob", TFJobPhase),
+    "trainingjob.md": lambda: kind_page(TrainingJob, "TrainingJob", TrainingJobPhase),
 }
 
 

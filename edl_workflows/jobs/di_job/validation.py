@@ -50,7 +50,7 @@ def tasks(spec: "DIJobSpec") -> list[Problem]:
         ]
         problems += [
             Problem(f"tasks.{index}.template.{problem.path}", problem.message)
-            for problem in checks.template(task.template)
+            for problem in (*checks.template(task.template), *_doubled_volumes(spec, task))
         ]
     if (total := sum(task.replicas for task in spec.tasks)) > MAX_REPLICAS:
         problems.append(
@@ -69,6 +69,18 @@ def volumes(given: Sequence[Mapping[str, Any]]) -> list[Problem]:
     ]
     twice = [one for one, count in Counter(map(str, names)).items() if count > 1 and one != "None"]
     return missing + [Problem("volumes", f"there is more than one volume named {one!r}") for one in twice]
+
+
+def _doubled_volumes(spec: "DIJobSpec", task: "Task") -> list[Problem]:
+    """Volumes of a template that the job has, too."""
+    pod = task.template.get("spec")
+    own = pod.get("volumes") if isinstance(pod, Mapping) else None
+    shared = {volume.get("name") for volume in spec.volumes}
+    names = (
+        [one.get("name") for one in own or () if isinstance(one, Mapping)] if isinstance(own, list) else []
+    )
+    message = "is in spec.volumes, too; every pod has those, so keep one of the two"
+    return [Problem("spec.volumes", f"{name!r} {message}") for name in names if name in shared]
 
 
 def _doubles(spec: "DIJobSpec") -> list[Problem]:

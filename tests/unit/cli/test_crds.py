@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from edl_workflows.cli import main
+from edl_workflows.jobs.kinds import KINDS
 
 
 def test_print_gives_every_definition(capsys: pytest.CaptureFixture[str]) -> None:
@@ -11,17 +12,12 @@ def test_print_gives_every_definition(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["crds", "print"]) == 0
     printed = list(yaml.safe_load_all(capsys.readouterr().out))
 
-    assert [p["metadata"]["name"] for p in printed] == [
-        "elasticjobs.elastic.iml.github.io",
-        "scaleplans.elastic.iml.github.io",
-        "tfjobs.kubeflow.org",
-    ]
+    kinds = sorted((row.source.api for row in KINDS), key=lambda api: api.plural)
+    assert [p["metadata"]["name"] for p in printed] == [f"{api.plural}.{api.group}" for api in kinds]
 
 
 def test_print_of_an_unknown_definition_names_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt name is wrong input, and the answer says what there is."""
     assert main(["crds", "print", "elasticjob"]) == 2
-    assert (
-        "there is no definition 'elasticjob'; there are elasticjobs, scaleplans, tfjobs"
-        in capsys.readouterr().err
-    )
+    known = ", ".join(sorted(row.source.api.plural for row in KINDS))
+    assert f"there is no definition 'elasticjob'; there are {known}" in capsys.readouterr().err
