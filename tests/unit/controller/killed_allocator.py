@@ -1,0 +1,31 @@
+"""``python -m tests.unit.controller.killed_allocator POINT ARGUMENTS``: ``edl controller run ARGUMENTS`` that kills itself.
+
+SIGKILL, amid an allocation: nothing is flushed, released or said. Points: before-write, after-write.
+"""
+
+import os
+import signal
+import sys
+from typing import Any
+
+from edl_workflows import cli
+from edl_workflows.controller.allocator import Allocator
+
+POINTS = ("before-write", "after-write")
+
+
+def _arm(point: str) -> None:
+    write = Allocator._write
+
+    def dying(self: Allocator, *arguments: Any) -> bool:
+        if point == "after-write":
+            write(self, *arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+    Allocator._write = dying  # type: ignore[method-assign, assignment]  # this process is there to die of it
+
+
+if __name__ == "__main__":
+    _arm(sys.argv[1])
+    sys.exit(cli.main(["controller", "run", *sys.argv[2:]]))

@@ -1,0 +1,266 @@
+"""The allocator in a controller, on the embedded API server, with nodes that the tests make."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_workflows.controller.allocator import AllocatorOptions
+from edl_workflows.controller.manager import ManagerOptions
+from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
+from edl_workflows.jobs.api import DI_JOBS, NODES, PODS
+from edl_workflows.jobs.di_job.kind import DI_JOB
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Scope
+from edl_workflows.scaling import policies
+from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.testing import ApiServerProcess
+from tests.unit.controller.killed_allocator import POINTS
+from tests.unit.controller.support import names_of
+from tests.unit.di_server.support import TEMPLATE, create, job, task
+from tests.unit.kube.support import eventually
+
+_ROOT = Path(__file__).parents[3]
+
+
+@dataclass
+class Farm:
+    """Nodes of a test, which no other test's jobs can use: each has a label of its own.
+
+    Attributes:
+        key: the label's value.
+    """
+
+    cluster: Cluster
+    key: str
+
+    def add(self, name: str, cpu: int) -> str:
+        """A ready node."""
+        full = f"{name}-{self.key}"
+        labels = {"farm": self.key, "kubernetes.io/hostname": full}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full, "labels": labels}}
+        client.create(self.cluster, node)
+        self.offer(name, cpu)
+        return full
+
+    def offer(self, name: str, cpu: int) -> None:
+        """Other room on a node."""
+        ready = {"type": "Ready", "status": "True"}
+        amounts = {"cpu": str(cpu), "memory": "64Gi", "pods": "100"}
+        client.patch_status(
+            self.cluster, NODES, f"{name}-{self.key}", {"allocatable": amounts, "conditions": [ready]}
+        )
+
+    def remove(self, name: str) -> None:
+        """A node goes."""
+        client.delete(self.cluster, NODES, f"{name}-{self.key}")
+
+    def task(self, replicas: int = 1, **more: Any) -> dict[str, Any]:
+        """A task of one core a replica, on these nodes."""
+        spec = TEMPLATE["spec"] | {"nodeSelector": {"farm": self.key}}
+        return task("none", replicas, name="w", template={"spec": spec}, **more)
+
+
+@pytest.fixture
+def farm(cluster: Cluster) -> Iterator[Farm]:
+    """No nodes yet."""
+    made = Farm(cluster, uuid.uuid4().hex[:8])
+    yield made
+    for name in names_of(cluster, Scope(NODES, label_selector=f"farm={made.key}")):
+        client.delete(cluster, NODES, name)
+
+
+@pytest.fixture
+def options(cluster: Cluster) -> RunOptions:
+    """For the test's namespace; the cycle is too long to help a test."""
+    manager = ManagerOptions(
+        namespace=cluster.namespace, kinds=(DI_JOB,), allocator=AllocatorOptions(period=3600)
+    )
+    return RunOptions(manager=manager)
+
+
+@pytest.fixture
+def controller(cluster: Cluster, options: RunOptions) -> Iterator[RunningController]:
+    """A running one."""
+    running = run_in_thread(cluster, options)
+    assert running.wait_ready(10)
+    yield running
+    running.stop()
+
+
+def allocation(cluster: Cluster, name: str = "walk") -> list[str]:
+    return job(cluster, name).status.allocation
+
+
+def becomes(cluster: Cluster, expected: list[str], name: str = "walk", seconds: float = 20) -> None:
+    """Wait for an allocation."""
+    eventually(lambda: allocation(cluster, name) == expected, seconds)
+
+
+def test_a_new_job_is_placed_and_its_pods_follow(
+    cluster: Cluster, farm: Farm, controller: RunningController
+) -> None:
+    """At once, not with the next cycle; a pod a replica, each bound to its node by the scheduler's rules."""
+    one, two = farm.add("a", 2), farm.add("b", 2)
+    create(cluster, farm.task(3, minReplicas=1, maxReplicas=3), preemptible=True)
+    becomes(cluster, [one, one, two])
+
+    def placed() -> list[str]:
+        found = client.list_objects(cluster, Scope(PODS, cluster.namespace)).items
+        return sorted(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"] for pod in found)
+
+    eventually(lambda: placed() == [one, one, two])
+
+
+def test_fixed_jobs_are_left_alone(cluster: Cluster, farm: Farm, controller: RunningController) -> None:
+    """A job that is not preemptible gets its pods and no allocation; nodes aren't even watched for it."""
+    create(cluster, farm.task(2))
+    eventually(lambda: len(names_of(cluster, Scope(PODS, cluster.namespace))) == 2)
+    assert allocation(cluster) == []
+    metrics = controller.controller.metrics.registry
+    watched = {"verb": "watch", "resource": "nodes", "code": "200"}
+    assert metrics.get_sample_value("edl_api_requests_total", watched) is None
+
+
+def test_nodes_come_change_and_go(cluster: Cluster, farm: Farm, controller: RunningController) -> None:
+    """Each time the jobs are looked at again at once."""
+    create(cluster, farm.task(1, minReplicas=1, maxReplicas=3), preemptible=True)
+    one = farm.add("a", 1)
+    becomes(cluster, [one])
+    farm.offer("a", 2)
+    becomes(cluster, [one, one])
+    two = farm.add("b", 9)
+    becomes(cluster, [one, one, two])
+    farm.remove("a")
+    becomes(cluster, [two, two, two])
+    farm.remove("b")
+    becomes(cluster, [])
+
+
+def test_an_end_and_a_suspension_make_room(
+    cluster: Cluster, farm: Farm, controller: RunningController
+) -> None:
+    """A waiting job gets the room of one that has ended, or is suspended; a resumed one waits for room."""
+    one = farm.add("a", 1)
+    create(cluster, farm.task(), name="first", preemptible=True)
+    becomes(cluster, [one], "first")
+    create(cluster, farm.task(), name="second", preemptible=True)
+    client.patch(cluster, DI_JOBS, "first", {"spec": {"suspend": True}})
+    becomes(cluster, [one], "second")
+    becomes(cluster, [], "first")
+    client.patch(cluster, DI_JOBS, "first", {"spec": {"suspend": False}})
+    client.delete(cluster, DI_JOBS, "second")
+    becomes(cluster, [one], "first")
+
+
+def test_an_edit_is_followed(cluster: Cluster, farm: Farm, controller: RunningController) -> None:
+    """Other bounds are another allocation at once."""
+    one = farm.add("a", 9)
+    create(cluster, farm.task(2), preemptible=True)
+    becomes(cluster, [one] * 2)
+    client.patch(cluster, DI_JOBS, "walk", {"spec": {"tasks": [farm.task(4)]}})
+    becomes(cluster, [one] * 4)
+
+
+def test_the_cycle_sees_what_no_event_tells(cluster: Cluster, farm: Farm, options: RunOptions) -> None:
+    """A foreign pod that ends leaves its room to a job with the next cycle."""
+    one = farm.add("a", 2)
+    container = {"name": "main", "image": "a", "resources": {"requests": {"cpu": "2"}}}
+    foreign = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "foreign"}}
+    client.create(cluster, foreign | {"spec": {"nodeName": one, "containers": [container]}})
+    client.patch_status(cluster, PODS, "foreign", {"phase": "Running"})
+    manager = replace(options.manager, allocator=AllocatorOptions(period=0.5))
+    running = run_in_thread(cluster, replace(options, manager=manager))
+    try:
+        create(cluster, farm.task(), preemptible=True)
+        eventually(lambda: bool(job(cluster).status.reason == "Unallocated"))
+        client.patch_status(cluster, PODS, "foreign", {"phase": "Succeeded"})
+        becomes(cluster, [one])
+    finally:
+        running.stop()
+
+
+def test_profilings_reach_the_policy(
+    cluster: Cluster, farm: Farm, options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a job reported is what its policy is told, in the cycle."""
+    told: list[Any] = []
+
+    class Curious(FitPolicy):
+        def optimize(self, jobs: Any, nodes: Any, previous: Any) -> dict[str, list[str]]:
+            told.extend(info.profilings for info in jobs.values())
+            return super().optimize(jobs, nodes, previous)
+
+    monkeypatch.setattr(policies, "POLICIES", {"curious": Curious})
+    farm.add("a", 1)
+    create(cluster, farm.task(), preemptible=True)
+    client.patch_status(cluster, DI_JOBS, "walk", {"profilings": {"speed": 3.5}})
+    manager = replace(options.manager, allocator=AllocatorOptions(policy="curious", period=0.5))
+    running = run_in_thread(cluster, replace(options, manager=manager))
+    try:
+        eventually(lambda: {"speed": 3.5} in told)
+    finally:
+        running.stop()
+
+
+def test_a_policy_that_fails_or_lies_changes_nothing(
+    cluster: Cluster, farm: Farm, options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception, and an answer beyond the job's bounds, are logged; the loop goes on and a later good answer counts."""
+    one = farm.add("a", 9)
+    answers: list[Any] = [ValueError("defect"), ["nowhere"], [one] * 9, [one]]
+    calls = 0
+
+    class Odd(FitPolicy):
+        def optimize(self, jobs: Any, nodes: Any, previous: Any) -> dict[str, list[str]]:
+            nonlocal calls
+            answer = answers[min(calls, len(answers) - 1)]
+            calls += 1
+            if isinstance(answer, Exception):
+                raise answer
+            assert allocation(cluster) == [] or calls > len(answers)
+            return dict.fromkeys(jobs, answer)
+
+        def allocate(self, job: Any, nodes: Any) -> list[str]:
+            return []
+
+    monkeypatch.setattr(policies, "POLICIES", {"odd": Odd})
+    create(cluster, farm.task(2), preemptible=True)
+    manager = replace(options.manager, allocator=AllocatorOptions(policy="odd", period=0.2))
+    running = run_in_thread(cluster, replace(options, manager=manager))
+    try:
+        becomes(cluster, [one])
+        assert calls >= len(answers)
+    finally:
+        running.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_controller_is_succeeded_by_the_next(
+    server: ApiServerProcess, cluster: Cluster, farm: Farm, options: RunOptions, point: str
+) -> None:
+    """SIGKILL between decision and write, or right after it: the next one comes to the same allocation, and stays with it."""
+    one, two = farm.add("a", 2), farm.add("b", 2)
+    create(cluster, farm.task(3), preemptible=True)
+    command = [sys.executable, "-m", "tests.unit.controller.killed_allocator", point]
+    command += ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
+    command += ["--no-leader-elect", "--metrics-port", "0"]
+    dying = subprocess.run(command, cwd=_ROOT, env={**os.environ, "PYTHONPATH": str(_ROOT)}, timeout=120)
+    assert dying.returncode == -signal.SIGKILL
+    assert allocation(cluster) == ([] if point == "before-write" else [one, one, two])
+    running = run_in_thread(cluster, options)
+    try:
+        becomes(cluster, [one, one, two], seconds=60)
+        eventually(lambda: len(names_of(cluster, Scope(PODS, cluster.namespace))) == 3, 60)
+        assert job(cluster).status.generation == 0
+    finally:
+        running.stop()

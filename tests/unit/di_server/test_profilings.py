@@ -1,0 +1,77 @@
+"""What programs report of their training."""
+
+import json
+from typing import Any
+
+import pytest
+
+from edl_workflows.di_server.profilings import MAX_BYTES, MAX_LEVELS, merged
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.api import DI_JOBS
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from tests.unit.di_server.support import ADMIN, HTTP, Api, create, data, job, refusal
+
+
+def post(api: Api, body: bytes) -> Any:
+    url = f"{api.url}/v2alpha1/{api.path('profilings')}"
+    return HTTP.post(url, content=body, headers={"Authorization": f"Bearer {ADMIN}"})
+
+
+def test_reports_are_kept_in_the_status(api: Api, cluster: Cluster) -> None:
+    """They are merged; null removes; upstream's form with `data` is the same; nothing else of the status changes."""
+    create(cluster, token="t")
+    api.seen()
+    before = client.get(cluster, DI_JOBS, "walk")["status"]
+    assert data(api.ask("POST", api.path("profilings"), json={"speed": 2.5, "old": 1})) is None
+    assert (
+        data(api.ask("POST", api.path("profilings"), json={"data": {"old": None, "a": {"b": [1]}}})) is None
+    )
+    assert job(cluster).status.profilings == {"speed": 2.5, "a": {"b": [1]}}
+    after = client.get(cluster, DI_JOBS, "walk")["status"]
+    assert {key: value for key, value in after.items() if key != "profilings"} == before
+
+
+def test_the_same_report_writes_nothing(api: Api, cluster: Cluster) -> None:
+    """A program may report as often as it likes."""
+    create(cluster)
+    api.seen()
+    data(api.ask("POST", api.path("profilings"), json={"speed": 1}))
+    version = client.get(cluster, DI_JOBS, "walk")["metadata"]["resourceVersion"]
+    data(api.ask("POST", api.path("profilings"), json={"speed": 1}))
+    assert client.get(cluster, DI_JOBS, "walk")["metadata"]["resourceVersion"] == version
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"[]", "must be a JSON object"),
+        (b'"text"', "must be a JSON object"),
+        (b'{"speed": NaN}', "no JSON"),
+        (b'{"speed": 1e999}', "no JSON"),
+        (b'{"n": 9223372036854775808}', "below 2^63"),
+        (b'{"n": [-99999999999999999999999]}', "below 2^63"),
+        (b'{"t": "\xff"}', "no JSON"),
+        (b'{"t": "\\ud800"}', "no JSON"),
+        (b'{"a": ' + b"[" * MAX_LEVELS + b"]" * MAX_LEVELS + b"}", "nested deeper"),
+        (b'{"a": ' + b"[" * 50_000, "no JSON"),
+        (json.dumps({"a": "x" * MAX_BYTES}).encode(), "at most 65536"),
+    ],
+    ids=range(13),
+)
+def test_what_can_t_be_kept_is_refused(api: Api, cluster: Cluster, body: bytes, said: str) -> None:
+    """With 422 and the reason."""
+    create(cluster)
+    api.seen()
+    assert said in refusal(post(api, body), 422)
+    assert job(cluster).status.profilings == {}
+
+
+def test_reports_don_t_add_up_beyond_the_limit() -> None:
+    """What counts is what the status would have; less is always possible."""
+    half = {"a": "x" * (MAX_BYTES // 2)}
+    assert merged(half, {"a": None, "b": half["a"]}) == {"b": half["a"]}
+    with pytest.raises(InvalidError, match="at most 65536"):
+        merged(half, {"b": half["a"]})

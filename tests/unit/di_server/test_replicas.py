@@ -1,0 +1,199 @@
+"""Other replicas, and where they are, by HTTP."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.controller.manager import ManagerOptions
+from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
+from edl_workflows.jobs.api import DI_JOBS, PODS
+from edl_workflows.jobs.di_job.kind import DI_JOB
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Scope
+from tests.unit.controller.support import names_of
+from tests.unit.di_server.support import Api, create, data, give_address, refusal, replicas, task
+from tests.unit.kube.support import eventually
+
+
+@pytest.fixture
+def controller(cluster: Cluster) -> Iterator[RunningController]:
+    """One that makes the pods of DIJobs."""
+    running = run_in_thread(
+        cluster, RunOptions(manager=ManagerOptions(namespace=cluster.namespace, kinds=(DI_JOB,)))
+    )
+    assert running.wait_ready(10)
+    yield running
+    running.stop()
+
+
+def pods(cluster: Cluster) -> list[str]:
+    return sorted(names_of(cluster, Scope(PODS, cluster.namespace)))
+
+
+def test_replicas_come_and_go(api: Api, cluster: Cluster, controller: RunningController) -> None:
+    """What is accepted changes the job: the controller makes the pods, and takes them away again."""
+    create(cluster)
+    eventually(lambda: pods(cluster) == ["walk-collector-0", "walk-collector-1", "walk-learner-0"])
+
+    assert data(api.ask("POST", api.path(), json={"replicas": 2})) is None
+    eventually(lambda: pods(cluster)[:4] == [f"walk-collector-{index}" for index in range(4)])
+    assert data(api.ask("DELETE", api.path(), json={"replicas": 3})) is None
+    eventually(lambda: pods(cluster) == ["walk-collector-0", "walk-learner-0"])
+
+
+def test_a_job_finds_its_replicas(api: Api, cluster: Cluster, controller: RunningController) -> None:
+    """Addresses stand in the order of ranks, with the port of the pod; "" where there is none yet."""
+    create(cluster)
+    eventually(lambda: len(pods(cluster)) == 3)
+    give_address(cluster, "walk-learner-0", "10.0.0.1")
+    give_address(cluster, "walk-collector-1", "10.0.0.3")
+
+    expected = ["10.0.0.1:22270", "", "10.0.0.3:22270"]
+    eventually(lambda: bool(data(api.ask("GET", api.path())) == expected))
+
+
+def test_discovery_waits(api: Api, cluster: Cluster, controller: RunningController) -> None:
+    """A call with a time-out is answered when the last address is there; the paths without /job/ are the same."""
+    create(cluster, task("none", 2, name="w"))
+    eventually(lambda: len(pods(cluster)) == 2)
+    give_address(cluster, "walk-w-0", "10.0.0.1")
+    answers = []
+    path = api.path().removeprefix("job/")
+    caller = threading.Thread(target=lambda: answers.append(api.ask("GET", path, params={"timeout": 30})))
+    caller.start()
+    eventually(lambda: bool(data(api.ask("GET", path)) == ["10.0.0.1:22270", ""]))
+    assert not answers
+    give_address(cluster, "walk-w-1", "fd00::2")
+
+    caller.join(20)
+    assert data(answers[0]) == ["10.0.0.1:22270", "[fd00::2]:22270"]
+
+
+def test_discovery_gives_up(api: Api, cluster: Cluster, controller: RunningController) -> None:
+    """A time-out that passes is 408, and says how many have no address."""
+    create(cluster)
+    eventually(lambda: len(pods(cluster)) == 3)
+    assert "3 of 3 replicas" in refusal(api.ask("GET", api.path(), params={"timeout": 0.2}), 408)
+
+
+def test_a_task_may_be_named(api: Api, cluster: Cluster) -> None:
+    """Without a name it is the collector."""
+    create(cluster)
+    api.seen()
+    data(api.ask("POST", api.path(), json={"replicas": 1, "task": "learner"}))
+    data(api.ask("POST", api.path(), json={"replicas": 1}))
+    assert replicas(cluster) == {"learner": 2, "collector": 3}
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "said"),
+    [
+        ("POST", {"replicas": 3}, "at most 4"),
+        ("DELETE", {"replicas": 2}, "at least 1"),
+        ("DELETE", {"replicas": 9999}, "at least 1"),
+        ("POST", {"replicas": 1, "task": "evaluator"}, "no task 'evaluator'; it has learner, collector"),
+        ("POST", {"replicas": 0}, "greater than or equal to 1"),
+        ("POST", {"replicas": -1}, "greater than or equal to 1"),
+        ("POST", {"replicas": 10_001}, "less than or equal to 10000"),
+        ("POST", {"replicas": "1"}, "valid integer"),
+        ("POST", {"replicas": True}, "valid integer"),
+        ("POST", {"replicas": 1, "tsak": "learner"}, "tsak"),
+        ("POST", {}, "replicas: Field required"),
+        ("POST", [], "should be an object"),
+    ],
+)
+def test_bounds_are_named(api: Api, cluster: Cluster, method: str, body: object, said: str) -> None:
+    """What can't be is refused with 422, the bound or the field is named, and nothing changes."""
+    create(cluster, task("learner"), task("collector", 2, maxReplicas=4))
+    api.seen()
+    assert said in refusal(api.ask(method, api.path(), json=body), 422)
+    assert replicas(cluster) == {"learner": 1, "collector": 2}
+
+
+def test_several_tasks_need_a_name(api: Api, cluster: Cluster) -> None:
+    """Where no task is the obvious one the tasks are named."""
+    create(cluster, task("none", name="a"), task("none", name="b"))
+    api.seen()
+    assert "say which of a, b" in refusal(api.ask("POST", api.path(), json={"replicas": 1}), 422)
+
+
+def test_concurrent_changes_all_count(api: Api, cluster: Cluster) -> None:
+    """Calls at once, and edits by others, lose nothing."""
+    create(cluster)
+    api.seen()
+    answers: list[int] = []
+
+    def add() -> None:
+        status = 409
+        while status == 409:
+            status = api.ask("POST", api.path(), json={"replicas": 1}).status_code
+        answers.append(status)
+
+    threads = [threading.Thread(target=add) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for index in range(20):
+        client.patch(cluster, DI_JOBS, "walk", {"metadata": {"annotations": {"edit": str(index)}}})
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 8
+    assert replicas(cluster)["collector"] == 10
+
+
+def test_a_job_that_always_changes_is_a_conflict(
+    api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a few attempts the caller is told to try again; nothing was done."""
+    create(cluster)
+    api.seen()
+    patch = client.patch
+    edits = iter(range(100))
+
+    def beaten(*arguments: object, **more: object) -> object:
+        annotations = {"metadata": {"annotations": {"edit": str(next(edits))}}}
+        patch(cluster, DI_JOBS, "walk", annotations)
+        return patch(*arguments, **more)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(client, "patch", beaten)
+    assert "5 times in a row" in refusal(api.ask("POST", api.path(), json={"replicas": 1}), 409)
+    assert replicas(cluster)["collector"] == 2
+
+
+def test_a_job_that_is_over_does_not_change(api: Api, cluster: Cluster) -> None:
+    """It is refused with 409 and the phase."""
+    create(cluster)
+    api.seen()
+    client.patch_status(cluster, DI_JOBS, "walk", {"phase": "Succeeded"})
+    assert "is Succeeded" in refusal(api.ask("POST", api.path(), json={"replicas": 1}), 409)
+
+
+def test_a_preemptible_job_is_sized_by_its_allocator(api: Api, cluster: Cluster) -> None:
+    """With maxReplicas the allocator decides within the bounds, and the caller is told them; without it `replicas` is the
+    most that the allocator gives, and can be changed.
+    """
+    create(cluster, task("collector", 2, minReplicas=1, maxReplicas=4), name="bounded", preemptible=True)
+    create(cluster, task("collector", 2), name="open", preemptible=True)
+    api.seen("bounded")
+    api.seen("open")
+    message = refusal(api.ask("POST", api.path(name="bounded"), json={"replicas": 1}), 409)
+    assert "minReplicas 1 and maxReplicas 4" in message
+    data(api.ask("POST", api.path(name="open"), json={"replicas": 1}))
+    assert replicas(cluster, "open") == {"collector": 3}
+
+
+def test_ids(api: Api, cluster: Cluster) -> None:
+    """Both forms of an id are taken; another generation than the job's is refused in upstream's words."""
+    create(cluster, token="t")
+    api.seen()
+    assert data(api.ask("GET", api.path(generation=".0"))) == ["", "", ""]
+    stale = refusal(api.ask("POST", api.path(generation=".7"), json={"replicas": 1}), 400)
+    assert stale == "request generation 7 is not matched with job generation 0"
+    words = refusal(api.ask("GET", api.path(generation=".one")), 400)
+    assert words == "request generation 'one' is not a valid number"
+    for text in ("walk", "a.b.1.2", "Default.walk", "-.-", "a..b"):
+        said = refusal(api.ask("GET", f"job/{text}/replicas"), 400)
+        assert said == f"job id {text!r} must be in namespace.name[.generation] format"
+    assert "no DIJob" in refusal(api.ask("GET", api.path(name="gone")), 404)
+    assert replicas(cluster) == {"learner": 1, "collector": 2}
