@@ -1,0 +1,186 @@
+"""Laws of a DIJob's state machine, under any sequence of edits, pod events, allocations, and deaths of the controller."""
+
+import copy
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from edl_workflows.jobs.di_job import pods
+from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.jobs.testing import World
+from tests.unit.jobs.di_jobs import NAME, make, task
+
+FINAL = ("Succeeded", "Failed")
+STEPS = st.integers(0, 8)
+ENDS = st.sampled_from(
+    [("Running", None), ("Succeeded", 0), ("Failed", 1), ("Failed", 137), ("Failed", 143), ("Failed", None), ("Unknown", None)]
+)  # fmt: skip
+COUNTERS = ("restarts", "reschedules", "generation")
+
+
+class DIJobs(RuleBasedStateMachine):
+    """One job; everything that can happen to it, in any order; the controller acts now and then, and may die at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.final: str | None = None
+        self.counts = dict.fromkeys(COUNTERS, 0)
+        self.failures = 0
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.world.objects["DIJob", NAME].get("status", {})
+        return found
+
+    def pods(self) -> list[str]:
+        return sorted(name for kind, name in self.world.objects if kind == "Pod")
+
+    def limit(self) -> int | None:
+        found: int | None = self.world.objects["DIJob", NAME]["spec"].get("backoffLimit")
+        return found
+
+    @initialize(preemptible=st.booleans(), limit=st.none() | st.integers(0, 3), policy=st.sampled_from(["Running", "All", "None"]))  # fmt: skip
+    def submit(self, preemptible: bool, limit: int | None, policy: str) -> None:
+        tasks = (task("learner"), task("collector", 2), task("none", name="replay"))
+        self.world.add(make(*tasks, preemptible=preemptible, backoffLimit=limit, cleanPodPolicy=policy))
+
+    @rule(suspend=st.booleans())
+    def set_suspend(self, suspend: bool) -> None:
+        self.world.edit("DIJob", NAME, {"spec": {"suspend": suspend}})
+
+    @rule(index=st.integers(0, 2), replicas=st.integers(1, 3))
+    def scale(self, index: int, replicas: int) -> None:
+        tasks = copy.deepcopy(self.world.objects["DIJob", NAME]["spec"]["tasks"])
+        tasks[index]["replicas"] = replicas
+        self.world.edit("DIJob", NAME, {"spec": {"tasks": tasks}})
+
+    @rule(nodes=st.lists(st.sampled_from("abc"), max_size=6))
+    def allocate(self, nodes: list[str]) -> None:
+        self.world.edit("DIJob", NAME, {"status": {"allocation": nodes}})
+
+    @rule(which=st.integers(0, 10), end=ENDS)
+    def pod_event(self, which: int, end: tuple[str, int | None]) -> None:
+        live = [
+            n
+            for n in self.pods()
+            if self.world.objects["Pod", n]["status"]["phase"] in ("Pending", "Running")
+        ]
+        if live:
+            phase, code = end
+            self.failures += phase == "Failed"
+            self.world.set_pod(live[which % len(live)], phase, code)
+
+    @rule(which=st.integers(0, 10))
+    def pod_deleted(self, which: int) -> None:
+        if found := self.pods():
+            self.world.delete("Pod", found[which % len(found)])
+
+    @rule()
+    def deleted_pods_go(self) -> None:
+        self.world.reap()
+
+    @rule(seconds=st.sampled_from([1, 30, 400]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.tick(seconds)
+
+    @rule(steps=STEPS)
+    def controller_dies_at_it(self, steps: int) -> None:
+        self.world.reconcile(steps)
+
+    @rule()
+    def controller_settles(self) -> None:
+        """A fixed point exists: decisions end when nothing more happens."""
+        self.world.settle()
+
+    @invariant()
+    def an_end_is_an_end(self) -> None:
+        """A final phase never changes, and one phase's condition at most is True."""
+        phase = self.status.get("phase") if ("DIJob", NAME) in self.world.objects else None
+        assert self.final in (None, phase)
+        self.final = phase if phase in FINAL else None
+
+    @invariant()
+    def one_condition_is_true(self) -> None:
+        """Of those that phases have."""
+        if ("DIJob", NAME) in self.world.objects:
+            true = [c["type"] for c in self.status.get("conditions", ()) if c["status"] == "True"]
+            assert len(true) <= 2
+            assert self.status.get("phase") in (*true, None)
+
+    @invariant()
+    def nothing_is_counted_twice(self) -> None:
+        """Counters never fall; there are no more restarts than failures, nor more than the limit allows."""
+        if ("DIJob", NAME) not in self.world.objects:
+            return
+        now = {name: self.status.get(name, 0) for name in COUNTERS}
+        assert all(now[name] >= self.counts[name] for name in COUNTERS)
+        self.counts = now
+        limit = self.limit()
+        assert now["restarts"] <= self.failures
+        assert limit is None or now["restarts"] <= limit
+
+    @invariant()
+    def one_name_one_place(self) -> None:
+        """A pod's name says its task and its index in it, and so do its labels; its rank is below the replicas of its time."""
+        for name in self.pods():
+            metadata = self.world.objects["Pod", name]["metadata"]
+            labels, told = metadata["labels"], metadata["annotations"]
+            assert name == f"{NAME}-{labels[pods.TASK_LABEL]}-{labels[pods.INDEX_LABEL]}"
+            assert 0 <= int(told["diengine/rank"]) < int(told["diengine/replicas"])
+
+    @invariant()
+    def no_rank_twice_while_it_runs(self) -> None:
+        """In a job that says it runs, and speaks of its newest spec, ranks are 0, 1, … and nobody's twice."""
+        job = self.world.objects.get(("DIJob", NAME))
+        if job is None or self.status.get("phase") != "Running" or self.world.reconcile(0):
+            return
+        wanted = {replica.name: replica.rank for replica in pods.replicas(DIJob.parse(job))}
+        found = {
+            n: int(self.world.objects["Pod", n]["metadata"]["annotations"]["diengine/rank"])
+            for n in self.pods()
+        }
+        completed = {
+            f"{NAME}-{t}-{i}"
+            for t, c in self.status["replicaStatuses"].items()
+            for i in c.get("completed", ())
+        }
+        assert {n: r for n, r in found.items() if n not in completed} == {
+            n: r for n, r in wanted.items() if n not in completed
+        }
+
+    def teardown(self) -> None:
+        """From every state the job can still be brought to its end."""
+        if ("DIJob", NAME) not in self.world.objects:
+            return
+        self.world.edit("DIJob", NAME, {"spec": {"suspend": False}, "status": {"allocation": ["a"] * 9}})
+        for _ in range(12):
+            self.world.reap()
+            self.world.tick(400)
+            self.world.settle()
+            if self.status.get("phase") in FINAL:
+                self.the_end_is_right()
+                return
+            for name in self.pods():
+                pod = self.world.objects["Pod", name]
+                live = pod["status"]["phase"] in ("Pending", "Running")
+                if live and "deletionTimestamp" not in pod["metadata"]:
+                    self.world.set_pod(name, "Succeeded", 0)
+        raise AssertionError(f"the job never ends: {self.status}")
+
+    def the_end_is_right(self) -> None:
+        """Failed only where the restarts were used up; Succeeded only where every replica has."""
+        if self.status["phase"] == "Failed":
+            assert self.limit() == self.status["restarts"]
+            assert self.failures > self.status["restarts"]
+        else:
+            counts = self.status["replicaStatuses"].values()
+            assert all(count["succeeded"] == count["desired"] > 0 for count in counts)
+
+
+TestDIJob = DIJobs.TestCase
+TestDIJob.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
