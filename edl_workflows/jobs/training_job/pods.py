@@ -27,6 +27,7 @@ UPSTREAM_LABELS = {
     Role.TRAINER: "paddle-job",
 }
 """What upstream's entry script and its users select pods by; the value is the job's name."""
+LIBRARIES = "LD_LIBRARY_PATH"
 MOUNT = "mount-path"
 """Name of the empty folder that a ``mountPath`` without volumes gives each pod."""
 
@@ -93,13 +94,20 @@ def _container(job: TrainingJob, role: Role, index: int, mounts: list[dict[str, 
         "image": job.spec.image,
         "command": _command(job, role),
         "workingDir": job.spec.trainer.workspace if _runs_shell(job, role) else "",
-        "env": members.environment(job, role, index),
+        "env": _environment(job, role, index),
         "ports": [{"name": n, "containerPort": p} for n, p in members.ports(job, role)],
         "resources": _resources(job, role),
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",  # its last lines become part of the job's message
     }
     return {key: value for key, value in found.items() if value}
+
+
+def _environment(job: TrainingJob, role: Role, index: int) -> list[dict[str, Any]]:
+    """What says who the pod is can't be changed by the template; where its libraries lie can."""
+    containers = (job.spec.template.get("spec") or {}).get("containers") or [{}]
+    own = {variable["name"] for variable in containers[0].get("env") or ()} & {LIBRARIES}
+    return [variable for variable in members.environment(job, role, index) if variable["name"] not in own]
 
 
 def _runs_shell(job: TrainingJob, role: Role) -> bool:

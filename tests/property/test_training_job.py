@@ -1,0 +1,252 @@
+"""Laws of a TrainingJob's state machine, under any sequence of edits, pod events, and deaths of the controller."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from edl_workflows.jobs.testing import World
+
+NAME = "ctr"
+FINAL = ("succeeded", "failed")
+PHASES = {"Creating", "Running", "Scaling", "Suspended", "Succeeded", "Failed"}
+STEPS = st.integers(0, 8)
+
+
+class TrainingJobs(RuleBasedStateMachine):
+    """One job; everything that can happen to it, in any order; the controller acts now and then, and may die at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.final: tuple[str, str] | None = None
+        self.seen: dict[str, tuple[str, str]] = {}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.world.objects["TrainingJob", NAME].get("status", {})
+        return found
+
+    def pods(self) -> list[str]:
+        return sorted(name for kind, name in self.world.objects if kind == "Pod")
+
+    def live(self) -> list[str]:
+        return [
+            n
+            for n in self.pods()
+            if self.world.objects["Pod", n]["status"]["phase"] in ("Pending", "Running")
+        ]
+
+    @initialize(
+        ft=st.booleans(),
+        master=st.booleans(),
+        servers=st.integers(0, 2),
+        percent=st.sampled_from([0, 100, 1000]),
+        autoclean=st.booleans(),
+    )
+    def submit(self, ft: bool, master: bool, servers: int, percent: int, autoclean: bool) -> None:
+        spec: dict[str, Any] = {
+            "fault_tolerant": ft, "failurePercent": percent, "autoclean": autoclean, "failureWindowSeconds": 1000,
+            "trainer": {"entrypoint": "train", "min-instance": 1, "max-instance": 3, "parallelism": 2},
+        }  # fmt: skip
+        spec |= {"master": {}} if master else {}
+        spec |= {"pserver": {"min-instance": servers}} if servers else {}
+        head = {"apiVersion": "paddlepaddle.org/v1", "kind": "TrainingJob", "metadata": {"name": NAME}}
+        self.world.add(head | {"spec": spec})
+
+    @rule(suspend=st.booleans())
+    def set_suspend(self, suspend: bool) -> None:
+        self.world.edit("TrainingJob", NAME, {"spec": {"suspend": suspend}})
+
+    @rule(trainers=st.integers(1, 3))
+    def scale(self, trainers: int) -> None:
+        self.world.edit("TrainingJob", NAME, {"spec": {"trainer": {"parallelism": trainers}}})
+
+    @rule(low=st.integers(1, 3), more=st.integers(0, 2))
+    def edit_bounds(self, low: int, more: int) -> None:
+        bounds = {"min-instance": low, "max-instance": low + more}
+        self.world.edit("TrainingJob", NAME, {"spec": {"trainer": bounds}})
+
+    @rule(
+        which=st.integers(0, 10),
+        phase=st.sampled_from(["Running", "Running", "Succeeded", "Failed"]),
+        code=st.sampled_from([1, 137, None]),
+    )
+    def pod_event(self, which: int, phase: str, code: int | None) -> None:
+        if live := self.live():
+            exit_code = 0 if phase == "Succeeded" else code if phase == "Failed" else None
+            self.world.set_pod(live[which % len(live)], phase, exit_code)
+
+    @rule(which=st.integers(0, 10))
+    def pod_deleted(self, which: int) -> None:
+        if pods := self.pods():
+            self.world.delete("Pod", pods[which % len(pods)])
+
+    @rule()
+    def deleted_pods_go(self) -> None:
+        self.world.reap()
+
+    @rule(seconds=st.sampled_from([1, 30, 400]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.tick(seconds)
+
+    @rule(steps=STEPS)
+    def controller_dies_at_it(self, steps: int) -> None:
+        self.world.reconcile(steps)
+
+    @rule()
+    def controller_settles(self) -> None:
+        """A fixed point exists: decisions end when nothing more happens, and there are no more trainers than are wanted."""
+        self.world.settle()
+        if self.status.get("phase") not in FINAL:
+            trainer = self.world.objects["TrainingJob", NAME]["spec"]["trainer"]
+            wanted = min(max(trainer["parallelism"], trainer["min-instance"]), trainer["max-instance"])
+            pods = [self.world.objects["Pod", name] for name in self.live() if "-trainer-" in name]
+            assert sum("deletionTimestamp" not in pod["metadata"] for pod in pods) <= wanted
+
+    @invariant()
+    def an_end_is_an_end(self) -> None:
+        """A final phase and its reason never change, and one phase's condition is true."""
+        if ("TrainingJob", NAME) not in self.world.objects or not self.status:
+            return
+        now = (self.status["phase"], self.status["reason"])
+        assert self.final in (None, now)
+        self.final = now if now[0] in FINAL else None
+        true = {c["type"] for c in self.status["conditions"] if c["status"] == "True"} & PHASES
+        assert len(true) == 1 or true == {"Running", "Scaling"}
+
+    @invariant()
+    def no_name_is_used_for_two_ranks(self) -> None:
+        """A pod's name says its role and its index for ever."""
+        for name in self.pods():
+            labels = self.world.objects["Pod", name]["metadata"]["labels"]
+            rank = (labels["paddlepaddle.org/replica-type"], labels["paddlepaddle.org/replica-index"])
+            assert name == f"{NAME}-{rank[0]}-{rank[1]}"
+            assert self.seen.setdefault(name, rank) == rank
+
+    @invariant()
+    def a_failure_is_counted_once(self) -> None:
+        """However often the controller dies, each pod stands in the failures at most once."""
+        uids = [failure["uid"] for failure in self.status.get("failures", ())] if self._exists() else []
+        assert len(uids) == len(set(uids))
+
+    def _exists(self) -> bool:
+        return ("TrainingJob", NAME) in self.world.objects
+
+    def teardown(self) -> None:
+        """From every state the job can still be brought to its end, and then nothing runs any more."""
+        if not self._exists():
+            return
+        self.world.edit("TrainingJob", NAME, {"spec": {"suspend": False}})
+        for _ in range(16):
+            self.world.reap()
+            self.world.settle()
+            if self.status.get("phase") in FINAL:
+                break
+            for name in self.live():
+                pod = self.world.objects["Pod", name]
+                if "deletionTimestamp" not in pod["metadata"]:
+                    done = pod["status"]["phase"] == "Running" and "-trainer-" in name
+                    self.world.set_pod(name, "Succeeded" if done else "Running", 0 if done else None)
+            self.world.tick(400)
+        assert self.status.get("phase") in FINAL, f"the job never ends: {self.status}"
+        self.world.reap()
+        self.world.settle()
+        assert self.live() == []
+
+
+TestTrainingJob = TrainingJobs.TestCase
+TestTrainingJob.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+STAGES = ("new", "master", "pservers", "trainers", "scaling", "changing", "suspending")
+"""How far a job is when something happens to it."""
+EVENTS = ("nothing", "fails", "is killed", "is evicted", "is deleted", "vanishes")
+
+
+def at_stage(stage: str, *, ft: bool) -> World:
+    """A job that has come so far."""
+    world = World()
+    trainer = {"entrypoint": "train", "min-instance": 2, "max-instance": 3}
+    spec = {"fault_tolerant": ft, "master": {}, "pserver": {"min-instance": 1}, "trainer": trainer}
+    head = {"apiVersion": "paddlepaddle.org/v1", "kind": "TrainingJob", "metadata": {"name": NAME}}
+    world.add(head | {"spec": spec})
+    if stage == "new":
+        return world
+    rounds = {"master": 0, "pservers": 1, "trainers": 2}.get(stage, 4)
+    for _ in range(rounds):
+        advance(world, trainers="Running")
+    world.settle()
+    edits = {"scaling": {"trainer": {"parallelism": 3}}, "changing": {"pserver": {"min-instance": 2}}}
+    if edit := {**edits, "suspending": {"suspend": True}}.get(stage):
+        world.edit("TrainingJob", NAME, {"spec": edit})
+        world.reconcile()
+    return world
+
+
+def advance(world: World, trainers: str) -> None:
+    """What waits runs, and trainers that run go on or succeed; the controller acts."""
+    world.reap()
+    world.settle()
+    for name in [name for kind, name in world.objects if kind == "Pod"]:
+        pod = world.objects["Pod", name]
+        phase = pod["status"]["phase"]
+        if phase == "Pending":
+            world.set_pod(name, "Running")
+        elif phase == "Running" and "-trainer-" in name and trainers == "Succeeded":
+            world.set_pod(name, "Succeeded", 0)
+    world.tick(30)
+    world.settle()
+
+
+def happen(world: World, event: str, name: str) -> None:
+    """Something happens to a pod."""
+    match event:
+        case "fails":
+            world.set_pod(name, "Failed", 1)
+        case "is killed":
+            world.set_pod(name, "Failed", 137)
+        case "is evicted":
+            world.set_pod(name, "Failed", reason="Evicted")
+        case "is deleted":
+            world.delete("Pod", name)
+        case "vanishes":
+            del world.objects["Pod", name]
+
+
+@given(
+    stage=st.sampled_from(STAGES),
+    ft=st.booleans(),
+    event=st.sampled_from(EVENTS),
+    which=st.integers(0, 10),
+    steps=STEPS,
+)
+@settings(max_examples=150, deadline=None)
+def test_after_any_single_event_a_job_ends_as_it_should(
+    stage: str, ft: bool, event: str, which: int, steps: int
+) -> None:
+    """One pod is lost and the controller dies in the middle of what it does about that: the job succeeds, unless the pod
+    was a trainer that failed in a job that is not fault-tolerant."""
+    world = at_stage(stage, ft=ft)
+    pods = [name for kind, name in world.objects if kind == "Pod"]
+    fatal = False
+    if pods:
+        name = pods[which % len(pods)]
+        going = "deletionTimestamp" in world.objects["Pod", name]["metadata"]
+        fatal = not ft and "-trainer-" in name and event in ("fails", "is killed", "is evicted") and not going
+        happen(world, event, name)
+    world.reconcile(steps)
+    world.edit("TrainingJob", NAME, {"spec": {"suspend": False}})
+    for _ in range(12):
+        advance(world, trainers="Running")
+    for _ in range(12):
+        advance(world, trainers="Succeeded")
+    status = world.objects["TrainingJob", NAME]["status"]
+    assert status["phase"] == ("failed" if fatal else "succeeded"), status
+    world.reap()
+    world.settle()
+    left = [world.objects[key]["status"]["phase"] for key in world.objects if key[0] == "Pod"]
+    assert set(left) <= {"Succeeded", "Failed"}

@@ -1,0 +1,212 @@
+"""How a running TrainingJob is changed, suspended and told of, row by row: `edl_workflows.jobs.training_job.reconcile`."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs.testing import World
+from tests.unit.jobs.training_jobs import NAME, Job, make_training_job
+
+
+def test_trainers_come_and_go() -> None:
+    """Growing adds the next indices, shrinking removes the highest; each is recorded until the pods have caught up, and
+    none counts as a failure."""
+    job = Job.running()
+    kept = [job.uid("trainer-0"), job.uid("trainer-1")]
+    job.scale(4)
+    assert (job.phase, job.trainers) == ("scaling", [f"trainer-{i}" for i in range(4)])
+    assert job.true_conditions() == ["Created", "Running", "Scaling"]
+    assert job.records() == [(2, "Unknown")]
+    job.run_all()
+    assert (job.phase, job.records()) == ("running", [(2, "True")])
+
+    job.scale(2)
+    assert job.phase == "scaling", "until the pods are gone"
+    job.settle()
+    assert (job.phase, job.trainers) == ("running", ["trainer-0", "trainer-1"])
+    assert job.records() == [(2, "True"), (-2, "True")]
+    assert [job.uid("trainer-0"), job.uid("trainer-1")] == kept
+    assert job.failed() == []
+
+
+def test_a_trainer_that_is_taken_away_does_not_fail() -> None:
+    """Shrinking never counts against the budget, whatever exit code the trainers end with."""
+    job = Job.running(failurePercent=0)
+    job.scale(3)
+    job.run_all()
+    job.scale(2)
+    job.world.set_pod(f"{NAME}-trainer-2", "Failed", 143)
+    job.world.settle()
+    job.settle()
+    assert (job.phase, job.failed()) == ("running", [])
+
+
+CLAMPED: list[Any] = [
+    pytest.param({"max-instance": 3}, 3, id="max below: shrinks to it"),
+    pytest.param({"max-instance": 6}, 4, id="max above: stays"),
+    pytest.param({"min-instance": 5, "max-instance": 6}, 5, id="min above: grows to it"),
+    pytest.param({"min-instance": 1, "max-instance": 1}, 1, id="both below"),
+]
+
+
+@pytest.mark.parametrize(("bounds", "wanted"), CLAMPED)
+def test_edited_bounds_are_honoured(bounds: dict[str, int], wanted: int) -> None:
+    """A number of trainers outside of the bounds is the nearer bound (upstream ignores edits)."""
+    job = Job.running()
+    job.scale(4)
+    job.run_all()
+    job.edit(trainer=bounds)
+    job.run_all()
+    assert (job.phase, len(job.trainers), job.status["parallelism"]) == ("running", wanted, wanted)
+
+
+def test_min_is_the_default_and_follows_its_edits() -> None:
+    """Without parallelism the job has min-instance trainers."""
+    job = Job.running()
+    job.edit(trainer={"min-instance": 3})
+    assert len(job.trainers) == 3
+
+
+def test_a_change_of_mind_is_recorded() -> None:
+    """A change that is overtaken by the next is recorded as not done."""
+    job = Job.running()
+    job.scale(4)
+    job.scale(3)
+    job.run_all()
+    assert job.records() == [(2, "False"), (-1, "True")]
+    assert "changed again" in job.status["scale_records"][0]["reason"]
+
+
+def test_records_are_bounded() -> None:
+    """The newest ten stay."""
+    job = Job.running()
+    for _ in range(8):
+        job.scale(3)
+        job.run_all()
+        job.scale(2)
+        job.settle()
+    assert len(job.records()) == 10
+
+
+def test_a_job_that_waits_for_room_says_so_while_it_scales() -> None:
+    """The job trains on; the message names what can't be placed."""
+    job = Job.running()
+    job.scale(3)
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+    job.pod("trainer-2")["status"]["conditions"] = [scheduled]
+    job.world.settle()
+    assert job.phase == "scaling"
+    assert job.status["message"] == "2 of 3 trainers run; ctr-trainer-2: Unschedulable: no room"
+    job.scale(2)
+    job.settle()
+    assert job.phase == "running"
+
+
+def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() -> None:
+    """All trainers end, then the pservers; the new ones begin in order and know each other. The master stays."""
+    job = Job.running(ft=False, trainers=(2, 4))
+    master, server = job.uid("master-0"), job.uid("pserver-0")
+    job.scale(3)
+    assert job.phase == "scaling"
+    assert "deletionTimestamp" in job.pod("trainer-0")["metadata"]
+    assert "deletionTimestamp" not in job.pod("pserver-0")["metadata"]
+    job.settle()
+    assert job.trainers == [], "nobody of the new cluster before all of the old are gone"
+    job.run_all()
+    assert (job.phase, len(job.trainers)) == ("running", 3)
+    assert job.uid("master-0") == master
+    assert job.uid("pserver-0") != server
+    assert job.records() == [(1, "True")]
+
+
+def test_other_pservers_are_a_new_cluster() -> None:
+    """A changed number of pservers restarts pservers and trainers, and is no scaling of trainers."""
+    job = Job.running()
+    job.edit(pserver={"min-instance": 3})
+    assert (job.phase, job.status["reason"]) == ("scaling", "ClusterChanging")
+    job.settle()
+    job.run_all()
+    assert job.phase == "running"
+    assert [name for name in job.pods if name.startswith("pserver")] == [f"pserver-{i}" for i in range(3)]
+    assert job.records() == []
+
+
+def test_suspend_and_resume() -> None:
+    """Suspended: trainers end first, then the servers; resumed: creating, in the same order, with a start of its own."""
+    job = Job.running()
+    job.scale(3)
+    job.run_all()
+    started = job.status["startTime"]
+    job.edit(suspend=True)
+    assert "deletionTimestamp" in job.pod("trainer-0")["metadata"]
+    assert "deletionTimestamp" not in job.pod("pserver-0")["metadata"]
+    job.settle()
+    assert "deletionTimestamp" in job.pod("pserver-0")["metadata"]
+    assert "deletionTimestamp" not in job.pod("master-0")["metadata"]
+    for _ in range(2):
+        job.settle()
+    assert (job.phase, job.pods, job.services) == ("suspended", [], [])
+    job.world.tick(10**5)
+    job.edit(suspend=False)
+    assert (job.phase, job.pods) == ("creating", ["master-0"])
+    assert job.status["startTime"] != started
+    job.run_all()
+    assert (job.phase, len(job.trainers)) == ("running", 3)
+
+
+def test_what_has_succeeded_is_not_run_again_after_a_suspension() -> None:
+    """Trainers of a job that is not fault-tolerant that had succeeded stay so."""
+    job = Job.running(ft=False, trainers=(2, 2))
+    job.report(trainer_0="Succeeded")
+    job.edit(suspend=True)
+    for _ in range(3):
+        job.settle()
+    assert job.phase == "suspended"
+    job.edit(suspend=False)
+    job.run_all()
+    assert job.trainers == ["trainer-1"]
+    job.set(trainer_1="Succeeded")
+    assert job.phase == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("Pod", "ctr-master-0"), ("Pod", "ctr-trainer-1"), ("Service", "ctr-pserver-1")]
+)
+def test_a_foreign_object_of_our_name_is_told(kind: str, name: str) -> None:
+    """NameConflict with what to do about it, and nothing else is made."""
+    world = World()
+    spec = {"containers": [{"name": "x", "image": "y"}]}
+    world.add({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": {}}, "spec": spec})
+    world.add(make_training_job())
+    for pod in ("master-0", "pserver-0", "pserver-1"):
+        world.settle()
+        if ("Pod", f"{NAME}-{pod}") in world.objects:
+            world.set_pod(f"{NAME}-{pod}", "Running")
+    world.settle()
+    status = world.objects["TrainingJob", NAME]["status"]
+    assert (status["phase"], status["reason"]) == ("creating", "NameConflict")
+    assert name in status["message"]
+    assert ("Pod", f"{NAME}-trainer-0") not in world.objects
+
+
+def test_what_is_said_of_a_job() -> None:
+    """Counters and states by role, the selector of the scale subresource, one true phase."""
+    job = Job.running()
+    assert job.counts("trainer") == {
+        "desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "completed": [], "state": "running",
+        "labelSelector": "paddlepaddle.org/job-name=ctr,paddlepaddle.org/replica-type=trainer",
+    }  # fmt: skip
+    job.set(trainer_0="Succeeded")
+    job.set(trainer_1="Succeeded")
+    assert [job.counts(role)["state"] for role in ("master", "pserver", "trainer")] == ["", "", "succeeded"]
+    assert job.true_conditions() == ["Created", "Succeeded"]
+
+
+def test_counters_alone_may_wait_for_more_of_them() -> None:
+    """Pods that start together cost one write of the status."""
+    job = Job(pservers=2, trainers=(4, 4))
+    job.set(master_0="Running")
+    job.world.set_pod(f"{NAME}-pserver-0", "Running")
+    actions = job.world.decide("TrainingJob", NAME)
+    assert actions.status is not None
+    assert actions.status_may_wait == 2.0

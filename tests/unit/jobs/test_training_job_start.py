@@ -1,0 +1,166 @@
+"""How a TrainingJob starts, row by row: `edl_workflows.jobs.training_job.reconcile`."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs.actions import Refusal
+from edl_workflows.jobs.testing import World
+from tests.unit.jobs.training_jobs import NAME, Job
+
+
+def test_roles_are_started_in_order() -> None:
+    """The master, when it is ready the pservers, when these are the trainers; creating until a trainer runs."""
+    job = Job()
+    assert (job.phase, job.pods) == ("creating", ["master-0"])
+    assert job.status["message"].startswith("master: 0 of 1 ready")
+    job.set(master_0="Running")
+    assert job.pods == ["master-0", "pserver-0", "pserver-1"]
+    job.set(pserver_0="Running")
+    assert job.trainers == [], "all pservers, not some"
+    job.set(pserver_1="Running")
+    assert (job.phase, job.trainers) == ("creating", ["trainer-0", "trainer-1"])
+    job.set(trainer_1="Running")
+    assert job.phase == "running"
+    assert job.true_conditions() == ["Created", "Running"]
+
+
+ROLES: list[Any] = [
+    pytest.param(
+        {"ft": True, "master": False}, ["master-0", "pserver-0"], id="fault-tolerant: always a master"
+    ),
+    pytest.param({"ft": False, "master": True}, ["master-0", "pserver-0"], id="configured: a master"),
+    pytest.param({"ft": False, "master": False}, ["pserver-0"], id="neither: no master"),
+    pytest.param({"ft": True, "pservers": 0}, ["master-0"], id="no pservers"),
+    pytest.param({"ft": False, "master": False, "pservers": 0}, [], id="trainers only"),
+]
+
+
+@pytest.mark.parametrize(("spec", "servers"), ROLES)
+def test_which_roles_there_are(spec: dict[str, Any], servers: list[str]) -> None:
+    """The master is made when it is configured, or for a fault-tolerant job; pservers when they are configured."""
+    job = Job.running(**{"pservers": 1, "trainers": (2, 2), **spec})
+    assert job.pods == [*servers, "trainer-0", "trainer-1"]
+
+
+def test_running_needs_all_trainers_of_a_job_that_is_not_fault_tolerant() -> None:
+    """Its trainers wait for each other; a fault-tolerant job runs with the first."""
+    job = Job(ft=False, master=False, pservers=0, trainers=(2, 2))
+    job.set(trainer_0="Running")
+    assert job.phase == "creating"
+    job.set(trainer_1="Running")
+    assert job.phase == "running"
+
+
+def test_names_labels_and_owners() -> None:
+    """Upstream's labels and ours, owner references everywhere, a headless service for who is waited for."""
+    job = Job.running()
+    assert job.pods == ["master-0", "pserver-0", "pserver-1", "trainer-0", "trainer-1"]
+    assert job.services == ["master-0", "pserver-0", "pserver-1"]
+    for short, label in (
+        ("master-0", "paddle-job-master"),
+        ("pserver-1", "paddle-job-pserver"),
+        ("trainer-1", "paddle-job"),
+    ):
+        metadata = job.pod(short)["metadata"]
+        role, _, index = short.partition("-")
+        assert metadata["labels"][label] == NAME
+        assert metadata["labels"]["paddlepaddle.org/job-name"] == NAME
+        assert metadata["labels"]["paddlepaddle.org/replica-type"] == role
+        assert metadata["labels"]["paddlepaddle.org/replica-index"] == index
+        assert metadata["ownerReferences"][0]["kind"] == "TrainingJob"
+    assert job.world.objects["Service", f"{NAME}-pserver-0"]["spec"]["clusterIP"] == "None"
+
+
+def test_trainers_that_know_each_other_have_addresses() -> None:
+    """A job that is not fault-tolerant tells its trainers of each other."""
+    job = Job.running(ft=False, master=False, pservers=1, trainers=(2, 2))
+    assert job.services == ["pserver-0", "trainer-0", "trainer-1"]
+
+
+NOT_READY: list[Any] = [
+    pytest.param({}, {}, "MasterNotReady", "master: 0 of 1 ready", id="master"),
+    pytest.param({}, {"master_0": "Running"}, "PserverNotReady", "pserver: 0 of 2 ready", id="pservers"),
+    pytest.param(
+        {"pservers": 0}, {"master_0": "Running"}, "TrainerNotReady", "trainer: 0 of 2 ready", id="trainers"
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "phases", "reason", "message"), NOT_READY)
+def test_a_role_that_is_never_ready_fails_the_job(
+    spec: dict[str, Any], phases: dict[str, str], reason: str, message: str
+) -> None:
+    """After readyTimeoutSeconds the job fails, and says which role is not ready and why; the controller wakes up for it."""
+    job = Job(readyTimeoutSeconds=60, **spec)
+    job.set(**phases)
+    waiting = job.pods[-1]
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "no node fits",
+    }
+    job.pod(waiting)["status"]["conditions"] = [scheduled]
+    job.world.settle()
+    assert job.world.decide("TrainingJob", NAME).requeue_after == 60
+    job.world.tick(59)
+    job.world.settle()
+    assert job.phase == "creating"
+    job.world.tick(1)
+    job.world.settle()
+    assert (job.phase, job.status["reason"]) == ("failed", reason)
+    assert message in job.status["message"]
+    assert "no node fits" in job.status["message"]
+    job.settle()
+    assert job.pods == []
+
+
+def test_no_limit() -> None:
+    """ReadyTimeoutSeconds 0 waits for ever, as upstream."""
+    job = Job(readyTimeoutSeconds=0)
+    assert job.world.decide("TrainingJob", NAME).requeue_after is None
+    job.world.tick(10**6)
+    job.world.settle()
+    assert job.phase == "creating"
+
+
+def test_a_pserver_that_stops_to_be_ready_has_the_same_time() -> None:
+    """The time-out counts from when a pod ceased to be Ready, not from its creation."""
+    job = Job.running(readyTimeoutSeconds=60)
+    job.world.tick(1000)
+    at = job.world.now.isoformat().replace("+00:00", "Z")
+    lost = {"type": "Ready", "status": "False", "lastTransitionTime": at}
+    job.pod("pserver-0")["status"]["conditions"] = [lost]
+    job.world.settle()
+    assert job.phase == "running"
+    job.world.tick(60)
+    job.world.settle()
+    assert (job.phase, job.status["reason"]) == ("failed", "PserverNotReady")
+
+
+def test_a_trainer_that_waits_does_not_end_a_job_that_runs() -> None:
+    """Once it runs, a fault-tolerant job goes on with the trainers that it has."""
+    job = Job(readyTimeoutSeconds=60, pservers=0)
+    job.set(master_0="Running")
+    job.set(trainer_0="Running")
+    job.world.tick(10_000)
+    job.world.settle()
+    assert job.phase == "running"
+
+
+def test_what_may_not_be_made_is_told_and_has_its_time_too() -> None:
+    """A quota that refuses the pservers: reason CreateRefused, then the job fails with what the server said."""
+    world = World()
+    world.refuse[f"{NAME}-pserver-0"] = Refusal(
+        "Pod", f"{NAME}-pserver-0", invalid=False, message="exceeded quota"
+    )
+    job = Job(world, readyTimeoutSeconds=60)
+    job.report(master_0="Running")
+    job.world.reconcile()
+    assert (job.phase, job.status["reason"]) == ("creating", "CreateRefused")
+    assert job.world.decide("TrainingJob", NAME).requeue_after == 30
+    job.world.tick(60)
+    job.world.settle()
+    assert job.status["reason"] == "PserverNotReady"
+    assert "exceeded quota" in job.status["message"]
