@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,6 @@ from edl_workflows.exceptions import InvalidError
 
 if TYPE_CHECKING:
     from edl_workflows.jobs.conversion import Converted
-    from edl_workflows.jobs.tf_job.model import TFJob
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -34,23 +33,29 @@ def convert(
     to: Annotated[To, typer.Option("--to", help="What it shall become.")] = To.ELASTIC_JOB,
 ) -> None:
     """Print a job's manifest in another version or as another kind; what it can't carry over goes to stderr."""
-    from edl_workflows.jobs.tf_job.model import KIND, TFJob
-
     document = read_manifest(manifest)
-    if document.get("kind") != KIND:
-        raise InvalidError(f"kind: a {document.get('kind')} can't be converted; a {KIND} can")
-    converted = _convert(TFJob.parse(document), to)
+    converted = _convert(document, to)
     for note in converted.notes:
         say(note)
     emit(OutputFormat.YAML, converted.manifest, Table((), ()))
 
 
-def _convert(job: "TFJob", to: To) -> "Converted":
-    from edl_workflows.jobs.tf_job import conversion
+def _convert(document: dict[str, Any], to: To) -> "Converted":
+    from edl_workflows.jobs.tf_job import conversion as tf_job
+    from edl_workflows.jobs.tf_job.model import TFJob
+    from edl_workflows.jobs.training_job import conversion as training_job
+    from edl_workflows.jobs.training_job.model import TrainingJob
 
+    kind, training = document.get("kind"), TrainingJob.__name__
+    if kind == training and to is To.ELASTIC_JOB:
+        return training_job.to_elastic_job(TrainingJob.parse(document))
+    if kind == training:
+        raise InvalidError(f"--to: a {kind} can become an {To.ELASTIC_JOB}, and no {to}")
+    if kind != TFJob.__name__:
+        raise InvalidError(f"kind: a {kind} can't be converted; a {TFJob.__name__} and a {training} can")
     ways = {
-        To.ELASTIC_JOB: conversion.to_elastic_job,
-        To.TF_JOB_V1: conversion.to_v1,
-        To.TF_JOB_V1ALPHA2: conversion.to_v1alpha2,
+        To.ELASTIC_JOB: tf_job.to_elastic_job,
+        To.TF_JOB_V1: tf_job.to_v1,
+        To.TF_JOB_V1ALPHA2: tf_job.to_v1alpha2,
     }
-    return ways[to](job)
+    return ways[to](TFJob.parse(document))

@@ -1,0 +1,69 @@
+"""A TrainingJob as an ElasticJob. Pure; what can't be carried over is said, never dropped silently."""
+
+from typing import Any
+
+from edl_workflows.jobs import api, names
+from edl_workflows.jobs.conversion import AGENT, Converted, manifest
+from edl_workflows.jobs.training_job import members, pods
+from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.jobs.training_job.types import Role
+
+_ROLES = {Role.PSERVER: names.PS_TYPE, Role.TRAINER: names.WORKER_TYPE}
+
+
+def to_elastic_job(job: TrainingJob) -> Converted:
+    """Pservers become ps, trainers workers, the entrypoint runs under the agent; the master is the ElasticJob's own."""
+    counts = job.spec.counts
+    roles = {
+        named: {"replicas": counts[role], "template": _template(job, role)}
+        for role, named in _ROLES.items()
+        if role in counts
+    }
+    strategy = "ParameterServerStrategy" if Role.PSERVER in counts else "AllreduceStrategy"
+    spec: dict[str, Any] = {"distributionStrategy": strategy, "optimizeMode": "manual", "replicaSpecs": roles}
+    if job.spec.suspend:
+        spec["suspend"] = True
+    return Converted(manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(_notes(job)))
+
+
+def _template(job: TrainingJob, role: Role) -> dict[str, Any]:
+    """The role's pod without its place in this job: name, addresses, ports, and the launcher's command."""
+    pod = pods.pod(job, role, 0)
+    own = {variable["name"] for variable in members.environment(job, role, 0)}
+    spec = pod["spec"]
+    main, *others = spec["containers"]
+    entrypoint = job.spec.trainer.entrypoint
+    kept = {key: main[key] for key in ("image", "resources", "volumeMounts", "workingDir") if key in main}
+    env = [variable for variable in main.get("env") or () if variable["name"] not in own]
+    command = [*AGENT, "sh", "-c", entrypoint] if entrypoint else [*AGENT]
+    container = {"name": "main", **kept, "command": command} | ({"env": env} if env else {})
+    if job.spec.trainer.workspace:
+        container["workingDir"] = job.spec.trainer.workspace
+    rest = {key: value for key, value in spec.items() if key not in ("restartPolicy", "containers")}
+    return {"spec": {"containers": [container, *others], **rest}}
+
+
+def _notes(job: TrainingJob) -> list[str]:
+    spec = job.spec
+    low, high = spec.trainer.bounds
+    lost = {
+        "fault_tolerant": spec.fault_tolerant and "workers of an ElasticJob are always replaced",
+        "master": Role.MASTER in spec.counts
+        and "an ElasticJob's own master hands out the data; yours is not started",
+        "pserver.entrypoint": bool(spec.pserver and spec.pserver.entrypoint)
+        and "parameter servers run the workers' program; the agent tells it what it is",
+        "trainer.entrypoint": not spec.trainer.entrypoint
+        and f"is empty; write what follows {' '.join(AGENT)}",
+        "trainer.min-instance": low != high
+        and f"an ElasticJob has no bounds ({low} to {high}); ScalePlans and edl scale change its workers",
+        "passes": spec.all_passes > 1 and "the program says how many epochs it trains",
+        "port": "the agent chooses the ports",
+        "failurePercent": spec.failure_percent != 100
+        and "an ElasticJob counts failures of each node: restartCount",
+        "backoffLimit": spec.backoff_limit != 6
+        and "an ElasticJob counts failures of each node: restartCount",
+        "autoclean": spec.autoclean and "an ElasticJob has no such setting",
+    }
+    notes = [f"spec.{path}: {why}" for path, why in lost.items() if why]
+    text = "the program gets its data and its cluster from the agent, not from PADDLE_*; see how-to/write-a-training-program"
+    return [*notes, f"spec.replicaSpecs: {text}"]

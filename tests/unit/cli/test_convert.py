@@ -1,0 +1,46 @@
+"""``edl convert``: which manifests become what."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edl_workflows.cli.root import run
+
+EXAMPLES = Path(__file__).parents[2] / "golden" / "training_jobs"
+TF_JOB = """
+apiVersion: kubeflow.org/v1alpha2
+kind: TFJob
+metadata: {name: mnist}
+spec: {tfReplicaSpecs: {Worker: {template: {spec: {containers: [{name: tensorflow, image: "train:1"}]}}}}}
+"""
+
+
+def test_a_training_job_becomes_an_elastic_job(capsys: pytest.CaptureFixture[str]) -> None:
+    """The new manifest goes to stdout, what it can't say to stderr."""
+    assert run(["convert", str(EXAMPLES / "design-document.yaml")]) == 0
+    printed = capsys.readouterr()
+    manifest = yaml.safe_load(printed.out)
+    assert (manifest["kind"], manifest["metadata"]["name"]) == ("ElasticJob", "paddlejob")
+    assert "spec.passes: " in printed.err
+    assert "spec.master: " in printed.err
+
+
+@pytest.mark.parametrize("to", ["ElasticJob", "kubeflow.org/v1", "kubeflow.org/v1alpha2"])
+def test_a_tf_job_becomes(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another version of itself, or an ElasticJob."""
+    file = tmp_path / "job.yaml"
+    file.write_text(TF_JOB)
+    assert run(["convert", str(file), "--to", to]) == 0
+    manifest = yaml.safe_load(capsys.readouterr().out)
+    assert to in (manifest["kind"], manifest["apiVersion"])
+
+
+def test_what_can_not_be_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kind without a way, and a way that a kind does not have, are wrong input that says what there is."""
+    file = tmp_path / "job.yaml"
+    file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: a}}")
+    assert run(["convert", str(file)]) == 2
+    assert "a Pod can't be converted; a TFJob and a TrainingJob can" in capsys.readouterr().err
+    assert run(["convert", str(EXAMPLES / "design-document.yaml"), "--to", "kubeflow.org/v1"]) == 2
+    assert "a TrainingJob can become an ElasticJob" in capsys.readouterr().err
