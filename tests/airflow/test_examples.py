@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.training_job.model import TrainingJob
 from tests.airflow.support import IN_AIRFLOW
 
 pytestmark = IN_AIRFLOW
@@ -70,3 +71,13 @@ def test_the_manifest_renders_to_a_valid_job(loaded: dict[str, Any], dag_id: str
     assert folder == f"{tmp_path}/{dag_id}/asset_triggered__2026-11-20T10-56-55-00-00-lrvW"
     assert f"--checkpoint-dir={folder}" in pod["containers"][0]["command"]
     assert pod["containers"][0]["volumeMounts"][0]["mountPath"] == folder
+
+
+def test_the_training_job_is_scaled_while_it_trains(loaded: dict[str, Any]) -> None:
+    """Submit, wait until it runs, scale, wait for its end; the manifest beside it is a valid one."""
+    tasks = loaded["example_training_job"].topological_sort()
+
+    assert [task.task_id for task in tasks] == ["submit", "running", "scale", "trained"]
+    manifest = yaml.safe_load((FOLDER / "manifests" / "trainingjob-digits.yaml").read_text())
+    low, high = TrainingJob.parse(manifest).spec.trainer.bounds
+    assert low <= tasks[2].replicas["trainer"] <= high

@@ -1,0 +1,42 @@
+"""TrainingJobs that train with TensorFlow in real pods."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.kube.connect import Cluster
+from tests.cluster.bed.bed import Bed
+from tests.cluster.training import Place, container, place
+from tests.e2e.training_jobs import Job, manifest, trainers_come_and_die
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.unproven,
+]
+
+
+@pytest.fixture(scope="module")
+def here(
+    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
+) -> Iterator[Place]:
+    """One controller for all tests here."""
+    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
+        yield running
+
+
+def test_trainers_come_and_die_and_every_chunk_is_trained(here: Place) -> None:
+    """A trainer is killed, trainers come and go, the master and a pserver are killed: every chunk of every pass is
+    acknowledged once, the job succeeds, and the model is good."""
+    passes, begun = 16, time.monotonic()
+    folder = here.folder / "tj-digits"
+    folder.mkdir(mode=0o777)
+    wanted = manifest("tj-digits", folder, container(here.bed), 0.4, passes)
+    job = Job.submit(here.cluster, wanted, folder)
+    job.works(0, 240)
+    print(f"submit to the first chunk: {time.monotonic() - begun:.1f} s")
+    trainers_come_and_die(job, passes)
+    assert job.accuracy() >= 0.9
