@@ -59,11 +59,13 @@ def told_trainers(job: TrainingJob) -> int:
 
 
 def cluster_id(job: TrainingJob) -> str:
-    """Hash of what pservers and trainers must agree on. Pods of another hash belong to an earlier cluster."""
+    """Hash of what pservers and trainers must agree on, and of what its pservers are. Pods of another hash belong to an
+    earlier cluster."""
     counts = job.spec.counts
     trainers = 0 if job.spec.fault_tolerant else counts[Role.TRAINER]
-    servers = counts.get(Role.PSERVER, 0)
-    text = json.dumps([job.spec.fault_tolerant, servers, trainers, list(job.spec.ports)])
+    size = job.spec.pserver.resources.to_dict() if job.spec.pserver is not None else {}
+    servers = [counts.get(Role.PSERVER, 0), size]
+    text = json.dumps([job.spec.fault_tolerant, servers, trainers, list(job.spec.ports)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 

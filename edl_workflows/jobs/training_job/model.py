@@ -83,7 +83,7 @@ class PserverSpec(Model):
     Attributes:
         min_instance: how many. An edit restarts them and the trainers.
         max_instance: accepted; parameter servers are not scaled by themselves.
-        resources: of their container.
+        resources: of their container. An edit restarts them and the trainers.
         entrypoint: their command, with launcher sh.
     """
 

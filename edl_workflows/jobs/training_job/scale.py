@@ -4,18 +4,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Scaling, Wanted
 from edl_workflows.jobs.training_job.model import TrainingJob
 from edl_workflows.jobs.training_job.types import Role
 
+_OTHER_KINDS = {names.PS_TYPE: Role.PSERVER, names.WORKER_TYPE: Role.TRAINER}
+"""What the roles are called elsewhere: stages such as the migration of parameter servers know no kind's own words."""
+
 
 def scale(job: TrainingJob, wanted: Mapping[str, Wanted]) -> Scaling:
-    """These replicas by role; other roles stay as they are. The size is that of pods made from now on.
+    """These replicas by role; other roles stay as they are. Pservers of another size are a new cluster; for trainers it is the
+    size of pods made from now on.
 
     Raises:
         ManifestError: the job has no such role, or its bounds do not allow the number.
     """
     counts = job.spec.counts
+    wanted = {str(_OTHER_KINDS.get(role, role)): change for role, change in wanted.items()}
     if problems := [problem for role, change in wanted.items() for problem in _problems(job, role, change)]:
         raise ManifestError(f"change of TrainingJob {job.key}", problems)
     changes = {Role(role): change for role, change in wanted.items()}

@@ -299,6 +299,9 @@ def test_scaling_by_role() -> None:
         },
     }
     assert found.nodes == 8
+    assert scale(job, {"worker": Wanted(4), "ps": Wanted(3, {"cpu": "2"})}) == found, (
+        "as other kinds call them"
+    )
 
 
 @pytest.mark.parametrize(
@@ -308,7 +311,7 @@ def test_scaling_by_role() -> None:
         ("trainer", 1, r"replicas\.trainer: must be from 2"),
         ("pserver", 0, r"replicas\.pserver: at least one"),
         ("master", 2, r"replicas\.master: a job has one master"),
-        ("worker", 2, r"replicas\.worker: .* it has master, pserver, trainer"),
+        ("chief", 2, r"replicas\.chief: .* it has master, pserver, trainer"),
     ],
 )
 def test_wrong_scaling(role: str, replicas: int, message: str) -> None:

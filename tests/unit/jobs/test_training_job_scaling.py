@@ -119,15 +119,24 @@ def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() 
     assert job.records() == [(1, "True")]
 
 
-def test_other_pservers_are_a_new_cluster() -> None:
-    """A changed number of pservers restarts pservers and trainers, and is no scaling of trainers."""
+OTHER_PSERVERS: list[Any] = [
+    pytest.param({"min-instance": 3}, 3, id="another number"),
+    pytest.param({"resources": {"limits": {"cpu": "2"}}}, 2, id="another size"),
+]
+
+
+@pytest.mark.parametrize(("change", "servers"), OTHER_PSERVERS)
+def test_other_pservers_are_a_new_cluster(change: dict[str, Any], servers: int) -> None:
+    """They restart pservers and trainers, and are no scaling of trainers."""
     job = Job.running()
-    job.edit(pserver={"min-instance": 3})
+    job.edit(pserver=change)
     assert (job.phase, job.status["reason"]) == ("scaling", "ClusterChanging")
     job.settle()
     job.run_all()
     assert job.phase == "running"
-    assert [name for name in job.pods if name.startswith("pserver")] == [f"pserver-{i}" for i in range(3)]
+    assert [name for name in job.pods if name.startswith("pserver")] == [
+        f"pserver-{i}" for i in range(servers)
+    ]
     assert job.records() == []
 
 
