@@ -8,6 +8,7 @@ import typer
 
 from edl_workflows.cli.options import (
     Context,
+    Kinds,
     Kubeconfig,
     LeaderElect,
     LeaderElectNamespace,
@@ -19,6 +20,7 @@ from edl_workflows.cli.options import (
     Verbose,
     configure_logs,
     connect,
+    kinds_of,
 )
 from edl_workflows.jobs import names
 
@@ -38,6 +40,7 @@ def run(
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
     ] = False,
+    kinds: Kinds = "",
     workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")] = 16,
     leader_elect: LeaderElect = True,
     leader_elect_namespace: LeaderElectNamespace = None,
@@ -58,17 +61,19 @@ def run(
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:
-    """Reconcile the jobs of all kinds until SIGTERM.
+    """Reconcile jobs until SIGTERM.
 
     Ends with code 1 when it loses its leadership: whoever restarts it gets a fresh candidate.
     """
     from edl_workflows.controller.manager import ManagerOptions
     from edl_workflows.controller.run import Controller, RunOptions
     from edl_workflows.jobs.actions import Settings
+    from edl_workflows.jobs.kinds import chosen
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.leader import Election
     from edl_workflows.process.signals import stop_on_signals
 
+    rows = chosen(kinds_of(kinds))
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
     settings = Settings(master_template=_template(master_template) if master_template else {})
@@ -76,7 +81,7 @@ def run(
         settings = replace(settings, master_image=master_image)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
     options = RunOptions(
-        manager=ManagerOptions(namespace=where, workers=workers, settings=settings),
+        manager=ManagerOptions(namespace=where, workers=workers, settings=settings, kinds=rows),
         election=Election(leader_elect_namespace or cluster.namespace) if leader_elect else None,
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,

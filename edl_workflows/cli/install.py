@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from edl_workflows.cli.options import Kinds, kinds_of
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.install.options import NAMESPACE, InstallOptions, Part, PullPolicy
 
@@ -27,6 +28,7 @@ def install(
             help="Reconcile the jobs of this namespace only, with rights there only.", show_default="all"
         ),
     ] = "",
+    kinds: Kinds = "",
     replicas: Annotated[
         int, typer.Option(min=1, max=9, help="Controllers; one works, the others take over.")
     ] = 2,
@@ -56,6 +58,7 @@ def install(
         image=image,
         namespace=namespace,
         jobs_namespace=jobs_namespace,
+        kinds=kinds_of(kinds),
         replicas=replicas,
         pull_policy=image_pull_policy,
         pull_secrets=tuple(image_pull_secret or ()),

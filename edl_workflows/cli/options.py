@@ -72,6 +72,14 @@ Logs = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
+Kinds = Annotated[
+    str,
+    typer.Option(
+        "--kinds",
+        help="Kinds to reconcile, between commas, as ElasticJob,ScalePlan; the others are left to whoever else does it.",
+        show_default="all",
+    ),
+]
 LeaderElect = Annotated[
     bool,
     typer.Option(
@@ -93,6 +101,11 @@ MetricsHost = Annotated[
     ),
 ]
 MetricsPort = Annotated[int, typer.Option("--metrics-port", min=0, max=65535, help="Their port; 0 for none.")]
+
+
+def kinds_of(text: str) -> tuple[str, ...]:
+    """The names in a value of `Kinds`."""
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
 def connect(

@@ -7,7 +7,6 @@ import yaml
 from edl_workflows.install import rbac, workloads
 from edl_workflows.install.options import InstallOptions
 from edl_workflows.jobs import schema
-from edl_workflows.jobs.kinds import KINDS
 
 Manifest = dict[str, Any]
 
@@ -19,7 +18,7 @@ def installation(options: InstallOptions) -> list[Manifest]:
     """Every object of an installation: those that others need stand before them."""
     objects = [
         _namespace(options.namespace),
-        *_definitions(),
+        *_definitions(options),
         *rbac.roles(options),
         *workloads.workloads(options),
     ]
@@ -45,11 +44,11 @@ def _namespace(name: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-def _definitions() -> list[Manifest]:
+def _definitions(options: InstallOptions) -> list[Manifest]:
     """As `edl crds print` has them."""
     return [
         schema.crd(
             kind.source.api.group, kind.source.api.version, kind.source.api.plural, kind.model, kind.crd
         )
-        for kind in KINDS
+        for kind in options.rows
     ]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.kinds import chosen
 
 _NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SECRET = re.compile(r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?\Z")
@@ -35,6 +37,7 @@ class InstallOptions:
         image: of the controller, of the agent, and of masters whose job names none.
         namespace: where the controller lives. It is made, and admits restricted pods only.
         jobs_namespace: the one namespace whose jobs are reconciled; it must exist. "" for all namespaces.
+        kinds: names of the kinds that are reconciled; none for all. Definitions and the controller's rights follow them.
         replicas: of the controller and of the agent; one works at a time, the others take over.
         pull_policy: of the image; None leaves it to Kubernetes.
         pull_secrets: names of Secrets with the registry's credentials. They must exist in the controller's namespace, and
@@ -48,6 +51,7 @@ class InstallOptions:
     image: str
     namespace: str = NAMESPACE
     jobs_namespace: str = ""
+    kinds: tuple[str, ...] = ()
     replicas: int = 2
     pull_policy: PullPolicy | None = None
     pull_secrets: tuple[str, ...] = ()
@@ -71,3 +75,9 @@ class InstallOptions:
                 raise InvalidError(f"pull secret {secret!r} is no name of a Secret")
         if self.replicas < 1:
             raise InvalidError(f"{self.replicas} replicas: at least one is needed")
+        chosen(self.kinds)
+
+    @property
+    def rows(self) -> tuple[Kind, ...]:
+        """The kinds that are reconciled."""
+        return chosen(self.kinds)

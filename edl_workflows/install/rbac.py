@@ -5,12 +5,14 @@ lets nobody give a right that he does not have, and the controller makes a Role 
 every right here with an audit log of real use.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from edl_workflows.install.options import InstallOptions, Part
 from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.elastic_job import children
+from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
+from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 
 Manifest = dict[str, Any]
@@ -38,16 +40,17 @@ def _jobs(*verbs: str) -> list[Manifest]:
     return [rule(api.group, api.plural, *verbs) for api in apis]
 
 
-def controller_rules() -> list[Manifest]:
-    """In every namespace with jobs: its own work, what the masters get from it, and events."""
+def controller_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
+    """In every namespace with jobs of these kinds: its own work, what the masters get from it, and events."""
     own = [
         rule(source.api.group, "/".join(filter(None, (source.api.plural, subresource))), *verbs)
-        for source in kinds.touched()
+        for source in kinds.touched(rows)
         for subresource, verbs in source.rights
     ]
     # get: an event that an earlier process told already is counted up.
     events = rule("", "events", "get", "create", "patch")
-    return merged([*own, *children.master_rules(""), events])
+    masters = children.master_rules("") if ELASTIC_JOB in rows else []
+    return merged([*own, *masters, events])
 
 
 def pipeline_rules() -> list[Manifest]:
@@ -101,7 +104,7 @@ def merged(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
 
 def roles(options: InstallOptions) -> Iterator[Manifest]:
     """Accounts, roles and bindings, in the order of applying."""
-    yield from _account(options, names.CONTROLLER, controller_rules())
+    yield from _account(options, names.CONTROLLER, controller_rules(options.rows))
     if Part.ARGO_AGENT in options.parts:
         yield from _account(options, ARGO_AGENT, argo_agent_rules())
     # Whoever may view or edit a namespace may do so with its jobs; `edit` takes in `view`, and `admin` both.

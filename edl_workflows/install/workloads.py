@@ -38,6 +38,8 @@ def workloads(options: InstallOptions) -> Iterator[Manifest]:
     where = ["--namespace", options.jobs_namespace] if options.jobs_namespace else ["--all-namespaces"]
     template = f"{CONFIG_FOLDER}/{MASTER_TEMPLATE}"
     arguments = ["controller", "run", *where, "--master-image", options.image, "--master-template", template]
+    if options.kinds:
+        arguments += ["--kinds", ",".join(options.kinds)]
     deployment = _deployment(options, names.CONTROLLER, arguments)
     _mount(deployment["spec"]["template"], config)
     yield from _guarded(options, deployment)

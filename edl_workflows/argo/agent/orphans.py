@@ -11,7 +11,7 @@ from typing import get_args
 from edl_workflows.argo.agent.tasks import TaskKey, ended, open_tasks, workflow_of
 from edl_workflows.argo.agent.workflow import OWNER_PREFIX, phase_of, task_of_marks
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS, WORKFLOWS
-from edl_workflows.exceptions import EdlError
+from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.manifests import terminating
 from edl_workflows.kube import client
@@ -60,9 +60,7 @@ def begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> li
         namespace: or `ALL_NAMESPACES`.
         of: which steps.
     """
-    listed = (
-        obj for kind in KINDS for obj in client.list_objects(cluster, Scope(kind.source.api, namespace)).items
-    )
+    listed = (obj for kind in KINDS for obj in _served(cluster, Scope(kind.source.api, namespace)))
     return [found for obj in listed for found in _read(obj) if of(found.key) and _goes_on(obj)]
 
 
@@ -77,6 +75,14 @@ def judge(cluster: Cluster, found: Begun) -> Verdict:
     seen = client.find(cluster, WORKFLOWS, workflow.name, workflow.namespace)
     in_error = seen is not None and phase_of(seen, found.key.node) == "Error"
     return Verdict.LEFT if in_error else Verdict.ORPHANED
+
+
+def _served(cluster: Cluster, scope: Scope) -> list[Object]:
+    """The objects of a kind; none of one that is not installed."""
+    try:
+        return client.list_objects(cluster, scope).items
+    except NotFoundError:
+        return []
 
 
 def _goes_on(obj: Object) -> bool:

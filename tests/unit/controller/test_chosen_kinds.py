@@ -1,0 +1,34 @@
+"""A controller of some kinds beside somebody else's of the others."""
+
+from edl_workflows.controller.manager import ManagerOptions
+from edl_workflows.controller.run import RunOptions, run_in_thread
+from edl_workflows.jobs.kinds import chosen
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.ownership import resource_of
+from tests.unit.controller.support import elastic_job, status_of
+from tests.unit.kube.support import eventually
+
+TF_JOBS = resource_of("TFJob")
+
+
+def test_other_kinds_are_left_alone(cluster: Cluster) -> None:
+    """A TFJob is not touched by a controller of ElasticJobs: no status, no pods."""
+    pod = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
+    tf_job = {
+        "apiVersion": TF_JOBS.api_version,
+        "kind": TF_JOBS.kind,
+        "metadata": {"name": "kubeflows"},
+        "spec": {"tfReplicaSpecs": {"Worker": {"template": pod}}},
+    }
+    client.create(cluster, tf_job)
+    options = ManagerOptions(namespace=cluster.namespace, kinds=chosen(("ElasticJob", "ScalePlan")))
+    running = run_in_thread(cluster, RunOptions(manager=options))
+    try:
+        assert running.wait_ready(10)
+        client.create(cluster, elastic_job())
+        eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")
+
+        assert "status" not in client.get(cluster, TF_JOBS, "kubeflows")
+    finally:
+        running.stop()
