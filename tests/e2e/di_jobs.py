@@ -1,48 +1,56 @@
 """DIJobs that really train, on any cluster: submit one, watch what it learns from, scale it, kill its programs."""
 
 import json
-import sys
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from edl_workflows.jobs.api import DI_JOBS
-from edl_workflows.jobs.di_job.model import DIJob, Phase
+from edl_workflows.jobs.di_job.model import MAIN_CONTAINER, DIJob, Phase
+from edl_workflows.jobs.di_job.pods import JOB_LABEL, RANK
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
-from edl_workflows.kube import client
+from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Scope
 from edl_workflows.stages import driver
 from edl_workflows.stages.goals import Outputs
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.requests import R, Stage
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from tests.e2e.submitted import Container
 
 PROGRAM = Path(__file__).parents[2] / "dags" / "training" / "dijob_cliff.py"
+BEST_RETURN = -13.0
+"""Of the shortest way along the cliff: 13 steps."""
+SLOW = ("--pause", "0.05", "--least-walks", "600")
+"""Options of the program: so slow, and so many walks, that there is time to do something to the job."""
 
 
-def manifest(
-    name: str, folder: Path, container: Mapping[str, Any], *options: str, **spec: Any
-) -> dict[str, Any]:
+def manifest(name: str, folder: Path, container: Container, *options: str, **spec: Any) -> dict[str, Any]:
     """A job of one learner, two collectors and an evaluator that learns to walk along the cliff.
 
     Args:
         name: the job's.
         folder: for the learner's checkpoint and progress; every pod sees it under this path.
-        container: image, and what else a container needs.
+        container: what every container has.
         options: of the program.
         spec: further fields of the job's.
     """
-    program = [*container.get("command", [sys.executable, str(PROGRAM)])]
+    volume = {"name": "work", "hostPath": {"path": str(folder), "type": "Directory"}}
     tasks = []
     for kind, replicas in (("learner", 1), ("collector", 2), ("evaluator", 1)):
-        one = {
+        one = container.runs(str(PROGRAM), kind, "--folder", str(folder), *options)
+        one |= {
+            "name": MAIN_CONTAINER,
             "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-            **container,
-            "name": "di-container",
-            "command": [*program, kind, "--folder", str(folder), *options],
+            "volumeMounts": [{"name": "work", "mountPath": str(folder)}],
         }
         template = {"spec": {"containers": [one], "terminationGracePeriodSeconds": 10}}
         tasks.append({"type": kind, "replicas": replicas, "template": template})
@@ -50,7 +58,7 @@ def manifest(
         "apiVersion": DI_JOBS.api_version,
         "kind": DI_JOBS.kind,
         "metadata": {"name": name},
-        "spec": {"tasks": tasks, **spec},
+        "spec": {"volumes": [volume], "tasks": tasks, **spec},
     }
 
 
@@ -96,6 +104,21 @@ class Job:
             assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}; {status}; {self.progress()}"
             time.sleep(0.2)
 
+    def pods(self) -> list[dict[str, Any]]:
+        """Its pods."""
+        scope = Scope(resources.PODS, self.cluster.namespace, label_selector=f"{JOB_LABEL}={self.name}")
+        return client.list_objects(self.cluster, scope).items
+
+    def nodes(self) -> list[str]:
+        """Where its pods run, by rank."""
+        ranked = sorted(self.pods(), key=lambda pod: int(pod["metadata"]["annotations"][RANK]))
+        return [str(pod["spec"]["nodeName"]) for pod in ranked]
+
+    def uid(self, short: str) -> str:
+        """Of a pod, as ``learner-0``."""
+        found = client.get(self.cluster, resources.PODS, f"{self.name}-{short}")
+        return str(found["metadata"]["uid"])
+
     def phase(self, phase: Phase, seconds: float = 120) -> None:
         """Wait for a phase."""
         self.until(lambda: self.get().status.phase is phase, seconds, f"phase {phase}")
@@ -114,3 +137,40 @@ class Job:
         """Wait until the learner has learnt from more walks of a collector."""
         before = self.walks(index)
         self.until(lambda: self.walks(index) > before, seconds, f"collector {index} hands in walks")
+
+    def kill(self, pod: str) -> None:
+        """SIGKILL every process of a pod that runs on this machine."""
+        found = [
+            p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("HOSTNAME") == pod
+        ]
+        assert found, f"no process of {pod}"
+        for process in found:
+            if process.is_running():
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def collectors_come_and_die(job: Job) -> None:
+    """Collectors are added, one is killed and replaced, and all but one are taken away; the learner learns from whoever there
+    is, is never restarted, and reaches the best return there is."""
+    job.phase(Phase.RUNNING)
+    job.learns_from(0)
+    job.learns_from(1)
+    learner = job.uid("learner-0")
+
+    job.scale(collector=4)
+    job.learns_from(3)
+
+    job.kill(f"{job.name}-collector-3")
+    job.until(lambda: job.get().status.restarts == 1, 30, "the failure is counted")
+    job.phase(Phase.RUNNING)
+    job.learns_from(3)
+
+    job.scale(collector=1)
+    job.learns_from(0)
+    assert job.uid("learner-0") == learner
+    job.phase(Phase.SUCCEEDED, 240)
+
+    status, told = job.get().status, job.progress()
+    assert told["evaluation"] >= BEST_RETURN
+    assert (status.restarts, status.reschedules) == (1, 2), "each change is counted once"
+    assert set(told["walks"]) == {f"{job.name}-collector-{index}" for index in range(4)}

@@ -1,24 +1,25 @@
 """DIJobs as users run them: embedded cluster, controller, and an agent that really learns, with real kills."""
 
-import os
-import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
 
+from edl_workflows.jobs.api import DI_JOBS
 from edl_workflows.jobs.di_job.model import Phase
-from edl_workflows.kube import logs
+from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
-from tests.e2e.di_jobs import Job, manifest
+from edl_workflows.local.capacity import NODE_NAME
+from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
+from tests.e2e.di_jobs import SLOW, Job, collectors_come_and_die, manifest
+from tests.e2e.submitted import Container
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
-IMAGE = {"image": "local"}
-PACE = ("--pause", "0.05", "--least-walks", "600")
-"""So slow, and so many walks, that there is time to do something to the job."""
+LOCAL = Container("local", sys.executable)
 
 
 @pytest.fixture(scope="module")
@@ -30,37 +31,38 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running.client()
 
 
-def kill(pod: str) -> None:
-    """SIGKILL to the processes of a pod."""
-    found = [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("HOSTNAME") == pod]
-    assert found, f"no process of {pod}"
-    for process in found:
-        if process.is_running():
-            os.kill(process.pid, signal.SIGKILL)
-
-
 def test_an_agent_learns_while_collectors_come_and_die(cluster: Cluster, tmp_path: Path) -> None:
-    """Learner, collectors and evaluator reach the best return there is; meanwhile collectors are added, one is killed and
-    replaced, and all but one are taken away. The learner is never restarted."""
-    job = Job.submit(cluster, manifest("cliff", tmp_path, IMAGE, *PACE), tmp_path)
+    """Learner, collectors and evaluator reach the best return; meanwhile collectors are added, killed and taken away."""
+    collectors_come_and_die(Job.submit(cluster, manifest("cliff", tmp_path, LOCAL, *SLOW), tmp_path))
+
+
+def test_a_preemptible_job_follows_its_allocation(cluster: Cluster, tmp_path: Path) -> None:
+    """It learns on the nodes that the allocator gives it; with more replicas all its pods begin anew as the next generation,
+    and the learner goes on from its checkpoint; suspended it has no pods; resumed it ends well."""
+    job = Job.submit(cluster, preemptible("moves", tmp_path, collectors=1), tmp_path)
     job.phase(Phase.RUNNING)
+    assert job.get().status.allocation == job.nodes() == [NODE_NAME] * 3
     job.learns_from(0)
+    before = sum(job.progress()["walks"].values())
+
+    spec = preemptible("moves", tmp_path, collectors=2)["spec"]
+    client.patch(cluster, DI_JOBS, job.name, {"spec": {"tasks": spec["tasks"]}})
+    job.until(lambda: job.get().status.generation == 1, 60, "a new generation")
+    job.phase(Phase.RUNNING)
     job.learns_from(1)
+    assert sum(job.progress()["walks"].values()) >= before, "the learner went on from its checkpoint"
 
-    job.scale(collector=4)
-    job.learns_from(3)
+    job.run(SUSPEND, SuspendRequest(name=job.name, kind=DI_JOBS.kind))
+    assert job.pods() == []
+    job.run(RESUME, ResumeRequest(name=job.name, kind=DI_JOBS.kind))
+    job.phase(Phase.SUCCEEDED, 240)
+    status = job.get().status
+    assert status.restarts == 0
+    assert status.generation >= 2
 
-    kill("cliff-collector-3")
-    job.until(lambda: job.get().status.restarts == 1, 30, "the failure is counted")
-    job.phase(Phase.RUNNING)
-    job.learns_from(3)
 
-    job.scale(collector=1)
-    job.learns_from(0)
-    job.phase(Phase.SUCCEEDED, 200)
-
-    status, told = job.get().status, job.progress()
-    assert told["evaluation"] >= -13
-    assert (status.restarts, status.reschedules) == (1, 2), "each change counted once"
-    assert set(told["walks"]) == {f"cliff-collector-{i}" for i in range(4)}
-    assert logs.read(cluster, "cliff-learner-0").count("walks 0 of 0") == 1, "the learner began once"
+def preemptible(name: str, folder: Path, collectors: int) -> dict[str, Any]:
+    """A job that is to have exactly so many collectors."""
+    made = manifest(name, folder, LOCAL, *SLOW, preemptible=True)
+    made["spec"]["tasks"][1] |= dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), collectors)
+    return made

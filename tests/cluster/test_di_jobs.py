@@ -1,0 +1,48 @@
+"""DIJobs in real pods: an agent learns while its collectors come, go and die."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.jobs.di_job.model import Phase
+from edl_workflows.kube.connect import Cluster
+from tests.cluster.bed.bed import Bed
+from tests.cluster.training import Place, container, place
+from tests.e2e.di_jobs import SLOW, Job, collectors_come_and_die, manifest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.unproven]
+
+
+@pytest.fixture(scope="module")
+def here(
+    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
+) -> Iterator[Place]:
+    """One controller for all tests here."""
+    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
+        yield running
+
+
+def submit(here: Place, name: str, *options: str, **spec: object) -> Job:
+    """A job of the example program."""
+    folder = here.folder / name
+    folder.mkdir(mode=0o777)
+    return Job.submit(here.cluster, manifest(name, folder, container(here.bed), *options, **spec), folder)
+
+
+def test_an_agent_learns_while_collectors_come_and_die(here: Place) -> None:
+    """Learner, collectors and evaluator find each other by name and reach the best return; meanwhile collectors are added,
+    killed and taken away."""
+    begun = time.monotonic()
+    job = submit(here, "di-cliff", *SLOW)
+    job.learns_from(0, 240)
+    print(f"submit to the first walk: {time.monotonic() - begun:.1f} s")
+    collectors_come_and_die(job)
+
+
+def test_a_preemptible_job_is_placed_by_the_scheduler(here: Place) -> None:
+    """The allocator names nodes, the scheduler binds each pod to its own, and the job ends well."""
+    job = submit(here, "di-placed", *SLOW, preemptible=True)
+    job.phase(Phase.RUNNING, 240)
+    assert job.nodes() == job.get().status.allocation
+    job.phase(Phase.SUCCEEDED, 240)
