@@ -58,6 +58,19 @@ def run(
             show_default=False,
         ),
     ] = None,
+    di_server_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Where programs of DIJobs find the DI server; default upstream's address.",
+            show_default=False,
+        ),
+    ] = None,
+    allocator_policy: Annotated[
+        str, typer.Option(help="How preemptible DIJobs are sized and placed: fit (first-fit).")
+    ] = "fit",
+    allocator_period: Annotated[
+        float, typer.Option(min=1, help="Seconds of the cycle in which that is looked at again.")
+    ] = 60.0,
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:
@@ -65,6 +78,7 @@ def run(
 
     Ends with code 1 when it loses its leadership: whoever restarts it gets a fresh candidate.
     """
+    from edl_workflows.controller.allocator import AllocatorOptions
     from edl_workflows.controller.manager import ManagerOptions
     from edl_workflows.controller.run import Controller, RunOptions
     from edl_workflows.jobs.actions import Settings
@@ -79,9 +93,12 @@ def run(
     settings = Settings(master_template=_template(master_template) if master_template else {})
     if master_image:
         settings = replace(settings, master_image=master_image)
+    if di_server_url:
+        settings = replace(settings, di_server_url=di_server_url)
+    allocator = AllocatorOptions(allocator_policy, allocator_period)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
     options = RunOptions(
-        manager=ManagerOptions(namespace=where, workers=workers, settings=settings, kinds=rows),
+        manager=ManagerOptions(where, workers, settings, rows, allocator),
         election=Election(leader_elect_namespace or cluster.namespace) if leader_elect else None,
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,

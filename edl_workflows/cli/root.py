@@ -34,6 +34,7 @@ COMMANDS = (
     Command("delete", "edl_workflows.cli.jobs", "Delete a job and its pods."),
     Command("controller", "edl_workflows.cli.controller", "The controller of all job kinds.", group=True),
     Command("master", "edl_workflows.cli.master", "The master of one job.", group=True),
+    Command("di-server", "edl_workflows.cli.di_server", "The HTTP API for programs of DIJobs.", group=True),
     Command("install", "edl_workflows.cli.install", "The manifests of an installation."),
     Command("crds", "edl_workflows.cli.crds", "The CustomResourceDefinitions of the job kinds.", group=True),
     Command(

@@ -27,6 +27,7 @@ class Part(StrEnum):
     """What may be installed beside the controller."""
 
     ARGO_AGENT = "argo-agent"
+    DI_SERVER = "di-server"
 
 
 @dataclass(frozen=True)

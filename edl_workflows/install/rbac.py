@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from edl_workflows.install.options import InstallOptions, Part
-from edl_workflows.jobs import kinds, names
+from edl_workflows.jobs import api, kinds, names
+from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.elastic_job import children
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.kind import Kind
@@ -36,8 +37,8 @@ def rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
 
 def _jobs(*verbs: str) -> list[Manifest]:
     """The same rights on the jobs of every kind."""
-    apis = (kind.source.api for kind in kinds.KINDS if kind.view is not None)
-    return [rule(api.group, api.plural, *verbs) for api in apis]
+    found = (kind.source.api for kind in kinds.KINDS if kind.view is not None)
+    return [rule(one.group, one.plural, *verbs) for one in found]
 
 
 def controller_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
@@ -85,6 +86,21 @@ def argo_agent_rules() -> list[Manifest]:
     ]
 
 
+def node_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
+    """In the whole cluster, for who places preemptible DIJobs. An installation for one namespace does not get them."""
+    return [rule("", "nodes", "list", "watch")] if DI_JOB in rows else []
+
+
+def di_server_rules() -> list[Manifest]:
+    """To find jobs and their pods, to edit the one, and to keep what programs report. No Secrets: a digest is enough."""
+    group, plural = api.DI_JOBS.group, api.DI_JOBS.plural
+    return [
+        rule(group, plural, *_READ, "patch"),
+        rule(group, f"{plural}/status", "patch"),
+        rule("", "pods", "list", "watch"),
+    ]
+
+
 def lease_rules(lease: str) -> list[Manifest]:
     """To take turns by a Lease. Creation can't be limited by name: the API server does not know it yet."""
     group, leases = "coordination.k8s.io", "leases"
@@ -104,17 +120,22 @@ def merged(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
 
 def roles(options: InstallOptions) -> Iterator[Manifest]:
     """Accounts, roles and bindings, in the order of applying."""
-    yield from _account(options, names.CONTROLLER, controller_rules(options.rows))
+    everywhere = [] if options.jobs_namespace else node_rules(options.rows)
+    yield from _account(
+        options, names.CONTROLLER, merged([*controller_rules(options.rows), *everywhere]), lease=True
+    )
     if Part.ARGO_AGENT in options.parts:
-        yield from _account(options, ARGO_AGENT, argo_agent_rules())
+        yield from _account(options, ARGO_AGENT, argo_agent_rules(), lease=True)
+    if Part.DI_SERVER in options.parts:
+        yield from _account(options, names.DI_SERVER, di_server_rules(), lease=False)
     # Whoever may view or edit a namespace may do so with its jobs; `edit` takes in `view`, and `admin` both.
     yield _cluster_role(VIEWER, viewer_rules(), aggregated_to="view")
     yield _cluster_role(PIPELINE, pipeline_rules(), aggregated_to="edit")
     yield _cluster_role(TRIGGERER, triggerer_rules())
 
 
-def _account(options: InstallOptions, name: str, rules: list[Manifest]) -> Iterator[Manifest]:
-    """A service account with these rights where the jobs are, and its lease at home."""
+def _account(options: InstallOptions, name: str, rules: list[Manifest], *, lease: bool) -> Iterator[Manifest]:
+    """A service account with these rights where the jobs are, and its lease at home if its replicas take turns."""
     yield {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -123,9 +144,10 @@ def _account(options: InstallOptions, name: str, rules: list[Manifest]) -> Itera
         "automountServiceAccountToken": False,
     }
     subject = {"kind": "ServiceAccount", "name": name, "namespace": options.namespace}
-    lease = f"{name}-leader-election"
-    yield _role("Role", lease, options.namespace, lease_rules(name))
-    yield _binding("RoleBinding", lease, options.namespace, "Role", subject)
+    if lease:
+        election = f"{name}-leader-election"
+        yield _role("Role", election, options.namespace, lease_rules(name))
+        yield _binding("RoleBinding", election, options.namespace, "Role", subject)
     if options.jobs_namespace:
         yield _role("Role", name, options.jobs_namespace, rules)
         yield _binding("RoleBinding", name, options.jobs_namespace, "Role", subject)

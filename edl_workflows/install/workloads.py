@@ -1,4 +1,4 @@
-"""What runs: the controller's Deployment, Argo's agent's, and what guards and shows them."""
+"""What runs: the controller's Deployment, Argo's agent's, the DI server's, and what guards and shows them."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ import yaml
 from edl_workflows.install import rbac
 from edl_workflows.install.options import InstallOptions, Part
 from edl_workflows.jobs import names
+from edl_workflows.jobs.di_job import pods as di_pods
 
 Manifest = dict[str, Any]
 
@@ -40,11 +41,19 @@ def workloads(options: InstallOptions) -> Iterator[Manifest]:
     arguments = ["controller", "run", *where, "--master-image", options.image, "--master-template", template]
     if options.kinds:
         arguments += ["--kinds", ",".join(options.kinds)]
-    deployment = _deployment(options, names.CONTROLLER, arguments)
+    if Part.DI_SERVER in options.parts:
+        arguments += [
+            "--di-server-url",
+            f"http://{names.DI_SERVER}.{options.namespace}.svc:{names.DI_SERVER_PORT}",
+        ]
+    elect = ["--leader-elect-namespace", options.namespace]
+    deployment = _deployment(options, names.CONTROLLER, [*arguments, *elect])
     _mount(deployment["spec"]["template"], config)
     yield from _guarded(options, deployment)
     if Part.ARGO_AGENT in options.parts:
-        yield from _guarded(options, _deployment(options, rbac.ARGO_AGENT, ["argo", "agent", *where]))
+        yield from _guarded(options, _deployment(options, rbac.ARGO_AGENT, ["argo", "agent", *where, *elect]))
+    if Part.DI_SERVER in options.parts:
+        yield from _di_server(options, where)
     if options.jobs_namespace:
         yield _masters_policy(options.jobs_namespace)
 
@@ -82,12 +91,11 @@ def _deployment(options: InstallOptions, name: str, arguments: list[str]) -> Man
 
 
 def _pod_spec(options: InstallOptions, name: str, arguments: list[str]) -> Manifest:
-    elect = ["--leader-elect-namespace", options.namespace]
     listen = ["--metrics-host", "0.0.0.0", "--metrics-port", str(PORT)]  # noqa: S104 - probes come from the node
     container: Manifest = {
         "name": "main",
         "image": options.image,
-        "command": [*COMMAND, *arguments, *elect, *listen],
+        "command": [*COMMAND, *arguments, *listen],
         "ports": [{"name": "metrics", "containerPort": PORT}],
         # Python and the client's models take seconds to import on a busy node.
         "startupProbe": _probe("/healthz") | {"periodSeconds": 2, "failureThreshold": 60},
@@ -138,8 +146,36 @@ def _mount(template: Manifest, config: Manifest) -> None:
     template["spec"]["containers"][0]["volumeMounts"] = [mount]
 
 
-def _guarded(options: InstallOptions, deployment: Manifest) -> Iterator[Manifest]:
-    """A Deployment with its metrics, its policy and its budget."""
+def _di_server(options: InstallOptions, where: list[str]) -> Iterator[Manifest]:
+    """The API of DIJobs' programs, for their pods in any namespace."""
+    name, port = names.DI_SERVER, names.DI_SERVER_PORT
+    listen = ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104 - the jobs' pods are elsewhere
+    deployment = _deployment(options, name, ["di-server", "run", *where, *listen])
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    container["ports"].append({"name": "api", "containerPort": port})
+    # Whoever wants an administrator makes the Secret; jobs have tokens of their own.
+    key = {"name": name, "key": names.TOKEN_KEY, "optional": True}
+    container["env"] = [{"name": names.ENV_DI_SERVER_TOKEN, "valueFrom": {"secretKeyRef": key}}]
+    jobs = {
+        "podSelector": {"matchLabels": {di_pods.OPERATOR_LABEL: di_pods.OPERATOR}},
+        "namespaceSelector": {},
+    }
+    yield from _guarded(options, deployment, [{"from": [jobs], "ports": [{"port": port, "protocol": "TCP"}]}])
+    yield _object("v1", "Service", name, options.namespace) | {
+        "spec": {"selector": selector(name), "ports": [{"name": "api", "port": port, "targetPort": "api"}]}
+    }
+
+
+def _guarded(
+    options: InstallOptions, deployment: Manifest, besides: list[Manifest] | None = None
+) -> Iterator[Manifest]:
+    """A Deployment with its metrics, its policy and its budget.
+
+    Args:
+        options: the installation.
+        deployment: what is guarded.
+        besides: who may send to it, beside those who read the metrics.
+    """
     name = deployment["metadata"]["name"]
     labels = selector(name)
     yield deployment
@@ -151,7 +187,8 @@ def _guarded(options: InstallOptions, deployment: Manifest) -> Iterator[Manifest
         "spec": {"selector": labels, "ports": [{"name": "metrics", "port": PORT, "targetPort": "metrics"}]}
     }
     # What it sends is not limited: a policy knows addresses, and the API server's differ from cluster to cluster.
-    yield _policy(options.namespace, name, labels, [{"ports": [{"port": PORT, "protocol": "TCP"}]}])
+    metrics = {"ports": [{"port": PORT, "protocol": "TCP"}]}
+    yield _policy(options.namespace, name, labels, [metrics, *(besides or [])])
     yield _object("policy/v1", "PodDisruptionBudget", name, options.namespace) | {
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
     }

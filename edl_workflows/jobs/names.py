@@ -34,6 +34,10 @@ CONTROLLER = "edl-controller"
 """An installation's controller: its account, its Deployment, and the Lease by which its replicas take turns."""
 CONTROLLER_PORT = 8080
 """Where the controller answers probes and Prometheus."""
+DI_SERVER = "edl-di-server"
+"""An installation's DI server: its account, its Deployment, its Service, and the Secret with its administrator's token."""
+DI_SERVER_PORT = 8081
+"""As upstream's."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),
@@ -53,6 +57,8 @@ ENV_NODE_TYPE = "NODE_TYPE"
 ENV_NODE_ID = "NODE_ID"
 ENV_NODE_RANK = "NODE_RANK"
 ENV_JOB_TOKEN = "EDL_JOB_TOKEN"  # noqa: S105 - the variable's name, not a secret
+ENV_DI_SERVER_TOKEN = "EDL_DI_SERVER_TOKEN"  # noqa: S105 - the variable's name, not a secret
+"""The administrator's token of the DI server, in that server's environment."""
 ENV_NODE_NUM = "NODE_NUM"
 """How many nodes of its type the job wanted when the pod was made; users' scripts read it (``--nnodes=1:$NODE_NUM``)."""
 ENV_POD_IP = "POD_IP"

@@ -19,7 +19,7 @@ CASES = {
         replicas=3,
         pull_policy=PullPolicy.ALWAYS,
         pull_secrets=("registry",),
-        parts=frozenset({Part.ARGO_AGENT}),
+        parts=frozenset(Part),
     ),
 }
 

@@ -85,7 +85,11 @@ def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) 
         container = one["spec"]["template"]["spec"]["containers"][0]
         budgets = of_kind(options, "PodDisruptionBudget")
         policies = of_kind(options, "NetworkPolicy")
-        services = [s for s in of_kind(options, "Service") if s["spec"]["selector"] == labels]
+        services = [
+            service
+            for service in of_kind(options, "Service")
+            if service["spec"]["selector"] == labels and service["metadata"]["name"].endswith("-metrics")
+        ]
         assert labels == one["spec"]["selector"]["matchLabels"]
         assert sum(b["spec"]["selector"]["matchLabels"] == labels for b in budgets) == 1
         policy = next(p for p in policies if p["spec"]["podSelector"]["matchLabels"] == labels)
@@ -159,6 +163,37 @@ def test_definitions_are_those_that_crds_prints() -> None:
         one["metadata"]["labels"] = PART_OF | one["metadata"].get("labels", {})
 
     assert sorted(installed, key=lambda c: str(c["metadata"]["name"])) == printed
+
+
+def test_the_di_server_is_where_jobs_look_for_it() -> None:
+    """The controller tells programs the address of its Service; it reads no Secrets, and only jobs' pods may call it."""
+    objects = installation(InstallOptions(image=IMAGE, parts=frozenset({Part.DI_SERVER})))
+    controller, server = (one for one in objects if one["kind"] == "Deployment")
+    command = controller["spec"]["template"]["spec"]["containers"][0]["command"]
+    service = next(o for o in objects if o["kind"] == "Service" and o["metadata"]["name"] == names.DI_SERVER)
+    port = service["spec"]["ports"][0]["port"]
+    address = f"http://{names.DI_SERVER}.{service['metadata']['namespace']}.svc:{port}"
+    assert command[command.index("--di-server-url") + 1] == address
+    assert service["spec"]["selector"].items() <= server["spec"]["template"]["metadata"]["labels"].items()
+    assert {one[1] for one in rights(rbac.di_server_rules())} == {"dijobs", "dijobs/status", "pods"}
+    policy = next(
+        o for o in objects if o["kind"] == "NetworkPolicy" and o["metadata"]["name"] == names.DI_SERVER
+    )
+    api = policy["spec"]["ingress"][1]
+    assert [p["port"] for p in api["ports"]] == [port]
+    assert api["from"][0]["podSelector"]["matchLabels"] == {"diengine/operator": "di-operator"}
+
+
+def test_nodes_are_read_where_all_namespaces_are_served() -> None:
+    """Who places preemptible jobs sees the nodes; in an installation without DIJobs nobody does."""
+
+    def reads_nodes(**options: Any) -> bool:
+        roles = of_kind(InstallOptions(image=IMAGE, **options), "ClusterRole")
+        return any(("", "nodes", "list") in rights(role["rules"]) for role in roles)
+
+    assert reads_nodes()
+    assert not reads_nodes(kinds=("TFJob",))
+    assert not reads_nodes(jobs_namespace="training")
 
 
 def test_the_agent_has_its_lease() -> None:

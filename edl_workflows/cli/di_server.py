@@ -1,0 +1,79 @@
+"""``edl di-server``: the HTTP API for programs of DIJobs as a process."""
+
+from typing import Annotated
+
+import typer
+
+from edl_workflows.cli.options import (
+    Context,
+    Kubeconfig,
+    LogFormat,
+    Logs,
+    MetricsHost,
+    MetricsPort,
+    Namespace,
+    Verbose,
+    configure_logs,
+    connect,
+)
+from edl_workflows.jobs import names
+
+app = typer.Typer(help="The HTTP API for programs of DIJobs.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `run` a command of its own while it is the only one."""
+
+
+@app.command()
+def run(
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Serve the jobs of all namespaces.")
+    ] = False,
+    host: Annotated[
+        str, typer.Option(help="Address of the API; in a pod 0.0.0.0, for the jobs' pods.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Its port; 0 for any free one.")
+    ] = names.DI_SERVER_PORT,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar=names.ENV_DI_SERVER_TOKEN,
+            help="The administrator's token, which lets in to every job; default: there is no administrator.",
+            show_default=False,
+        ),
+    ] = "",
+    require_token: Annotated[
+        bool,
+        typer.Option(
+            help="Let in only who shows its job's token ($DI_TOKEN in the pods). Without it whoever reaches the port may "
+            "change every job."
+        ),
+    ] = True,
+    metrics_host: MetricsHost = "127.0.0.1",
+    metrics_port: MetricsPort = names.CONTROLLER_PORT,
+    log_format: Logs = LogFormat.AUTO,
+    verbose: Verbose = False,
+) -> None:
+    """Serve until SIGTERM. Any number of servers may run: they keep nothing themselves."""
+    from edl_workflows.di_server.guard import Admission
+    from edl_workflows.di_server.server import DiServer, ServerOptions
+    from edl_workflows.kube.resources import ALL_NAMESPACES
+    from edl_workflows.process.signals import stop_on_signals
+
+    configure_logs(log_format, verbose=verbose)
+    cluster = connect(kubeconfig, context, namespace, log_retries=True)
+    options = ServerOptions(
+        namespace=ALL_NAMESPACES if all_namespaces else cluster.namespace,
+        host=host,
+        port=port,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port or None,
+        admission=Admission(require_token=require_token, admin_token=token),
+    )
+    DiServer(cluster, options).run(stop_on_signals())
