@@ -9,12 +9,13 @@ from typing import Any
 
 from pydantic import Field
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.jobs import kinds
-from edl_workflows.jobs.actions import Wanted
+from edl_workflows.jobs.actions import Scaling, Wanted
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.objects import Resource
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube import client
@@ -24,6 +25,9 @@ from edl_workflows.stages import plans
 from edl_workflows.stages.goals import Handle, JobGoal, observe
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.requests import Stage
+
+ATTEMPTS = 5
+"""At an edit of a spec that others change at the same time."""
 
 
 class ScaleRequest(plans.PlanRequest):
@@ -64,9 +68,40 @@ def by_spec(
     Raises:
         NotFoundError: there is no such job.
         InvalidError: the job has ended, or has no such role.
+        ConflictError: others change the job all the time.
     """
     namespace = request.namespace or cluster.namespace
-    found = client.get(cluster, row.source.api, request.job, namespace)
+    for attempt in range(1, ATTEMPTS + 1):
+        found = client.get(cluster, row.source.api, request.job, namespace)
+        job, scaling, done = _edit(found, row, replicas)
+        # Of this very version: a list in the spec is patched whole, with what anybody else has changed in it.
+        metadata = {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version}
+        body = {"metadata": metadata, "spec": scaling.spec}
+        try:
+            changed = client.patch(cluster, row.source.api, request.job, body, namespace)
+        except ConflictError:
+            if attempt == ATTEMPTS:
+                raise
+            continue
+        break
+    return Handle(
+        kind=row.name,
+        namespace=namespace,
+        name=request.job,
+        goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done)),
+        uid=job.metadata.uid,
+        version=version_of(changed),
+    )
+
+
+def _edit(
+    found: Mapping[str, Any], row: Kind, replicas: Mapping[str, ReplicaResourceSpec]
+) -> tuple[Resource, Scaling, int]:
+    """The job, the edit that scales it, and how many of its nodes have succeeded.
+
+    Raises:
+        InvalidError: the job has ended, or has no such role.
+    """
     job, seen = row.model.parse(found), observe(row.name, found)
     assert isinstance(seen, JobView), "what can be scaled is a job"
     if seen.phase.final:
@@ -76,17 +111,7 @@ def by_spec(
         raise InvalidError(message)
     assert row.scale is not None, "asked for kinds that are scaled by their spec"
     scaling = row.scale(job, {role: _wanted(change) for role, change in replicas.items()})
-    done = sum(counts.succeeded for counts in seen.replicas.values())
-    body = {"metadata": {"uid": job.metadata.uid}, "spec": scaling.spec}
-    changed = client.patch(cluster, row.source.api, request.job, body, namespace)
-    return Handle(
-        kind=row.name,
-        namespace=namespace,
-        name=request.job,
-        goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done)),
-        uid=job.metadata.uid,
-        version=version_of(changed),
-    )
+    return job, scaling, sum(counts.succeeded for counts in seen.replicas.values())
 
 
 def _wanted(change: ReplicaResourceSpec) -> Wanted:

@@ -1,0 +1,56 @@
+"""Jobs of kinds that are scaled by their spec: `edl_workflows.stages.scale`."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import ConflictError
+from edl_workflows.jobs.api import DI_JOBS
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.scale import ATTEMPTS, SCALE, ScaleRequest
+from tests.unit.jobs.di_jobs import NAME, make
+
+ME = Identity(owner="tests/scale")
+THREE = ScaleRequest(job=NAME, kind="DIJob", replicas={"collector": ReplicaResourceSpec(replicas=3)})
+
+
+class Meanwhile:
+    """Before each edit of ours somebody else changes the evaluator, so often."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        self.left = times
+        self._patch = client.patch
+        monkeypatch.setattr(client, "patch", self)
+
+    def __call__(self, cluster: Cluster, *arguments: Any) -> dict[str, Any]:
+        if self.left:
+            self.left -= 1
+            tasks = client.get(cluster, DI_JOBS, NAME)["spec"]["tasks"]
+            tasks[2]["replicas"] += 1
+            self._patch(cluster, DI_JOBS, NAME, {"spec": {"tasks": tasks}})
+        return self._patch(cluster, *arguments)
+
+
+def replicas(cluster: Cluster) -> dict[str, int]:
+    return {task["type"]: task["replicas"] for task in client.get(cluster, DI_JOBS, NAME)["spec"]["tasks"]}
+
+
+def test_what_others_change_at_the_same_time_stays(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list in the spec is patched whole: an edit that rests on an old one is made again."""
+    client.create(cluster, make())
+    Meanwhile(monkeypatch, times=2)
+    handle = SCALE.begin(cluster, THREE, ME)
+    assert replicas(cluster) == {"learner": 1, "collector": 3, "evaluator": 3}
+    assert handle.goal.model_dump()["nodes"] == 7
+
+
+def test_one_who_always_comes_first_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a few attempts the conflict is the caller's."""
+    client.create(cluster, make())
+    Meanwhile(monkeypatch, times=ATTEMPTS)
+    with pytest.raises(ConflictError):
+        SCALE.begin(cluster, THREE, ME)
+    assert replicas(cluster)["collector"] == 2
