@@ -1,10 +1,12 @@
 """TrainingJobs as users run them: embedded cluster, controller and TensorFlow, with real kills."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from edl_workflows.jobs.training_job.model import Phase
 from edl_workflows.kube.connect import Cluster
@@ -18,12 +20,17 @@ PYTHON = Container("local", sys.executable)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testing.LocalCluster]:
     """One embedded cluster with its controller for all tests here."""
-    with testing.cluster(
-        tmp_path_factory.mktemp("cluster"), testing.Settings(controller=True, grace=5.0)
-    ) as running:
-        yield running.client()
+    folder = tmp_path_factory.mktemp("cluster")
+    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(running: testing.LocalCluster) -> Cluster:
+    """The administrator's connection."""
+    return running.client()
 
 
 def test_trainers_come_and_die_and_every_chunk_is_trained(cluster: Cluster, tmp_path: Path) -> None:
@@ -45,3 +52,34 @@ def test_a_program_that_never_works_fails_the_job_with_its_words(cluster: Cluste
     status = job.get().status
     assert (status.phase, status.reason) == (Phase.FAILED, "TooManyTrainersFailed")
     assert "exit code 3: no such data" in status.message
+
+
+def test_from_the_command_line(running: testing.LocalCluster, tmp_path: Path) -> None:
+    """What every kind can, a TrainingJob can: each command of `edl` about jobs does what it says."""
+
+    def edl(command: str, *arguments: str) -> str:
+        where = ["--kubeconfig", str(running.kubeconfig)]
+        kind = [] if command == "submit" else ["--kind", "TrainingJob"]
+        line = [sys.executable, "-m", "edl_workflows.cli", command, *arguments, *kind, *where]
+        found = subprocess.run(line, check=False, capture_output=True, text=True, timeout=120)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    wanted = manifest("shell-tj", tmp_path, PYTHON, 0, 1)
+    for role in ("master", "pserver", "trainer"):
+        wanted["spec"][role]["entrypoint"] = f"echo {role} $TRAINING_ROLE; exec sleep 1000"
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(wanted))
+
+    edl("submit", str(file))
+    edl("wait", "shell-tj", "--for", "Running", "--timeout", "60")
+    assert "shell-tj" in edl("get")
+    edl("scale", "shell-tj", "trainer=3", "--wait", "--timeout", "60")
+    assert "trainer TRAINER" in edl("logs", "shell-tj", "trainer-2")
+    assert "master MASTER" in edl("logs", "shell-tj", "master-0")
+    edl("migrate-ps", "shell-tj", "--replicas", "1", "--wait", "--timeout", "90")
+    edl("suspend", "shell-tj", "--wait", "--timeout", "60")
+    assert "suspended" in edl("describe", "shell-tj").lower()
+    edl("resume", "shell-tj", "--wait", "--timeout", "60")
+    edl("delete", "shell-tj")
+    assert "shell-tj" not in edl("get")
