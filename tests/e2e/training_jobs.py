@@ -45,12 +45,7 @@ def manifest(
         passes: over the data.
         spec: further fields of the job's.
     """
-
-    def runs(role: str, *options: str) -> str:
-        return " ".join(["exec", container.python, str(PROGRAMS / f"trainingjob_{role}.py"), *options])
-
-    small = {"requests": {"cpu": "50m", "memory": "64Mi"}}
-    at = ("--folder", str(folder))
+    more = {"containers": [{"name": "main", **container.more}]}
     return {
         "apiVersion": TRAINING_JOBS.api_version,
         "kind": TRAINING_JOBS.kind,
@@ -62,25 +57,31 @@ def manifest(
             "passes": passes,
             "mountPath": str(folder),
             "volumes": [{"name": "work", "hostPath": {"path": str(folder), "type": "Directory"}}],
-            "template": {
-                "spec": {
-                    "terminationGracePeriodSeconds": 10,
-                    "containers": [{"name": "main", **container.more}],
-                }
-            },
-            "master": {
-                "entrypoint": runs("master", *at, "--chunks", str(CHUNKS), "--lease-seconds", "5"),
-                "resources": small,
-            },
-            "pserver": {"min-instance": 2, "entrypoint": runs("pserver", *at), "resources": small},
-            "trainer": {
-                "entrypoint": runs("trainer", "--chunk-delay", str(delay)),
-                "min-instance": 1,
-                "max-instance": 4,
-                "parallelism": 2,
-                "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
-            },
+            "template": {"spec": {"terminationGracePeriodSeconds": 10, **more}},
+            **_roles(container.python, folder, delay),
             **spec,
+        },
+    }
+
+
+def _roles(python: str, folder: Path, delay: float) -> dict[str, Any]:
+    def runs(role: str, *options: str) -> str:
+        return " ".join(["exec", python, str(PROGRAMS / f"trainingjob_{role}.py"), *options])
+
+    small = {"requests": {"cpu": "50m", "memory": "64Mi"}}
+    at = ("--folder", str(folder))
+    return {
+        "master": {
+            "entrypoint": runs("master", *at, "--chunks", str(CHUNKS), "--lease-seconds", "5"),
+            "resources": small,
+        },
+        "pserver": {"min-instance": 2, "entrypoint": runs("pserver", *at), "resources": small},
+        "trainer": {
+            "entrypoint": runs("trainer", "--chunk-delay", str(delay)),
+            "min-instance": 1,
+            "max-instance": 4,
+            "parallelism": 2,
+            "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
         },
     }
 
