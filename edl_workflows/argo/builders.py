@@ -13,6 +13,7 @@ manifests with `serializer.to_manifest`, not with Hera's own ``to_yaml``.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hera.workflows import models
@@ -24,6 +25,7 @@ from edl_workflows.argo.plugin_template import plugin_templates
 from edl_workflows.argo.resource_template import resource_templates
 from edl_workflows.argo.step import Step, Waiting
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.stages.ownership import CancelAction
 
 _RENDER = {"plugin": plugin_templates, "resource": resource_templates}
@@ -61,20 +63,32 @@ def template(step: Step, waiting: Waiting) -> StageTemplate:
 def submit(
     waiting: Waiting,
     *,
+    kind: str = ELASTIC_JOB,
     wait: bool = True,
     on_cancel: CancelAction = "delete",
     retries: int = 0,
     owned: bool = True,
 ) -> StageTemplate:
     """See `steps.submit`."""
-    return template(steps.submit(wait=wait, on_cancel=on_cancel, retries=retries, owned=owned), waiting)
+    step = steps.submit(kind=kind, wait=wait, on_cancel=on_cancel, retries=retries, owned=owned)
+    return template(step, waiting)
+
+
+submit_tf_job = partial(submit, kind="TFJob")
+submit_training_job = partial(submit, kind="TrainingJob")
+submit_di_job = partial(submit, kind="DIJob")
 
 
 def wait_for_job(
-    waiting: Waiting, *, name: str = "wait", on_cancel: CancelAction = "keep", condition: str = ""
+    waiting: Waiting,
+    *,
+    name: str = "",
+    kind: str = ELASTIC_JOB,
+    on_cancel: CancelAction = "keep",
+    condition: str = "",
 ) -> StageTemplate:
     """See `steps.wait_for_job`."""
-    return template(steps.wait_for_job(name, on_cancel=on_cancel, condition=condition), waiting)
+    return template(steps.wait_for_job(name, kind=kind, on_cancel=on_cancel, condition=condition), waiting)
 
 
 def wait_for_plan(waiting: Waiting) -> StageTemplate:
@@ -82,14 +96,14 @@ def wait_for_plan(waiting: Waiting) -> StageTemplate:
     return template(steps.wait_for_plan(), waiting)
 
 
-def collect(waiting: Waiting) -> StageTemplate:
+def collect(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.collect`."""
-    return template(steps.collect(), waiting)
+    return template(steps.collect(kind=kind), waiting)
 
 
-def cancel(waiting: Waiting) -> StageTemplate:
+def cancel(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.cancel`."""
-    return template(steps.cancel(), waiting)
+    return template(steps.cancel(kind=kind), waiting)
 
 
 def scale(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
@@ -107,22 +121,22 @@ def migrate_ps(waiting: Waiting, *, until: str = "Succeeded", retries: int = 0) 
     return template(steps.migrate_ps(until=until, retries=retries), waiting)
 
 
-def suspend(waiting: Waiting) -> StageTemplate:
+def suspend(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.suspend`."""
-    return template(steps.suspend(), waiting)
+    return template(steps.suspend(kind=kind), waiting)
 
 
-def resume(waiting: Waiting) -> StageTemplate:
+def resume(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.resume`."""
-    return template(steps.resume(), waiting)
+    return template(steps.resume(kind=kind), waiting)
 
 
-def delete(waiting: Waiting) -> StageTemplate:
+def delete(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.delete`."""
-    return template(steps.delete(), waiting)
+    return template(steps.delete(kind=kind), waiting)
 
 
 BUILDERS = (
     submit, wait_for_job, wait_for_plan, collect, cancel, scale, checkpoint, migrate_ps, suspend, resume, delete,
 )  # fmt: skip
-"""All of them: each takes `waiting` and has defaults for the rest."""
+"""All of them: each takes `waiting` and has defaults for the rest. Those with a `kind` serve every kind of job."""

@@ -30,6 +30,10 @@ def _template(make: Callable[[Options], dict[str, Any]]) -> Callable[[Options, s
     return lambda options, _namespace: [make(options)]
 
 
+def _train(kind: str) -> Callable[[Options, str], list[dict[str, Any]]]:
+    return _template(lambda options: workflows.train(options, f"{kind.lower()}-train", kind))
+
+
 def _cron(options: Options, _namespace: str) -> list[dict[str, Any]]:
     template = workflows.elastic_retrain(_plain(options))
     return [schedules.cron(template, NIGHTLY, options.parameters)]
@@ -50,10 +54,11 @@ PRODUCTS = (
     Product("access", lambda options, namespace: access.for_steps(options.waiting, namespace)),
     Product("edl-stages", _template(workflows.stages)),
     Product("edl-clean-up", _template(workflows.clean_up)),
-    Product("elastic-train", _template(workflows.elastic_train)),
+    Product("elastic-train", _template(workflows.train)),
     Product("elastic-scale", _template(workflows.elastic_scale)),
     Product("ps-checkpoint-migrate-restart", _template(workflows.checkpoint_migrate_restart)),
     Product("elastic-retrain", _template(workflows.elastic_retrain)),
+    *(Product(f"{kind.lower()}-train", _train(kind)) for kind in ("TFJob", "TrainingJob", "DIJob")),
     # These need values that only their author knows, or Argo Events.
     Product("elastic-retrain-cron", _cron, usual=False),
     Product("elastic-retrain-events", _events, usual=False),

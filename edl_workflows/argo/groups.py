@@ -9,6 +9,7 @@ from hera.workflows import DAG, Parameter, Steps, models
 from edl_workflows.argo import builders, steps
 from edl_workflows.argo.outputs import PARAMETERS
 from edl_workflows.argo.step import Input, Waiting
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 
 _PLAN_INPUTS = steps.migrate_ps().inputs
 
@@ -64,7 +65,7 @@ POLICY = next(one for one in steps.cancel().inputs if one.name == "policy")
 STATUS = Input("status", "The workflow's status: after a success nothing is done.")
 
 
-def clean_up(waiting: Waiting, name: str = "clean-up") -> Steps:
+def clean_up(waiting: Waiting, name: str = "clean-up", *, kind: str = ELASTIC_JOB) -> Steps:
     """An exit handler: ends the workflow's job that still goes on although the workflow failed or was stopped.
 
     A job that has ended stays, so that it can be looked at, and one that is another's is never touched. Argo runs no exit handler of a workflow that is terminated or
@@ -73,8 +74,9 @@ def clean_up(waiting: Waiting, name: str = "clean-up") -> Steps:
     Args:
         waiting: how the steps wait.
         name: of the template; its inputs are ``name`` (the job's), ``policy`` and ``status``.
+        kind: the job's.
     """
-    cancel = builders.cancel(waiting)
+    cancel = builders.cancel(waiting, kind=kind)
     with Steps(name=name, inputs=[parameter(one) for one in (steps.NAME, POLICY, STATUS)]) as handler:
         cancel(
             name="cancel",

@@ -147,7 +147,7 @@ def _cancel(step: Step, action: Cancel) -> list[dict[str, Any]]:
     for output in looking["outputs"]["parameters"]:
         if "valueFrom" in output:
             output["valueFrom"]["default"] = ""
-    held = {**action.manifest, "spec": {"suspend": True}}
+    held = {**action.manifest, "spec": action.suspension}
     ends = [
         {**_call(verb, inputs), "when": _unended(look, action.policy, policy)}
         for verb, policy in ((delete, "delete"), (suspend, "suspend"))

@@ -92,10 +92,12 @@ class Cancel:
     Attributes:
         manifest: which object.
         policy: the input that says delete, suspend or keep.
+        suspension: the patch of its spec that frees its pods.
     """
 
     manifest: Mapping[str, Any]
     policy: Input
+    suspension: Mapping[str, Any]
 
 
 Action = Apply | Get | Change | Remove | Cancel

@@ -1,4 +1,7 @@
-"""The stages as steps. Each function gives the model of one step; `builders` makes Hera templates of them."""
+"""The stages as steps. Each function gives the model of one step; `builders` makes Hera templates of them.
+
+Where a function takes a ``kind``, the step is about jobs of that kind, and its template's name says so unless it is ElasticJob.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 from edl_workflows.argo.manifest_text import Tag
 from edl_workflows.argo.resource_template import JQ
 from edl_workflows.argo.step import Apply, Cancel, Change, Get, Input, Remove, Step
-from edl_workflows.jobs import names
+from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.stages.cancel import CANCEL
@@ -48,6 +51,11 @@ JOB_OUTPUTS: dict[str, str] = {
     "checkpoint-step": f'{JQ}.status.checkpoint.step // ""',
     "replicas": f'{JQ}(.status.replicaStatuses // {{}}) | del(.["{names.MASTER_TYPE}"]) | map_values(.ready // 0)',
 }
+_PHASE = (
+    f'{JQ}.status.phase // "Pending" | (.[:1] | ascii_upcase) + .[1:]'
+    ' | {"Created": "Pending", "Creating": "Pending", "Starting": "Pending", "Rescheduling": "Scaling"}[.] // .'
+)
+"""Of any kind, in the words of all."""
 PLAN_OUTPUTS: Mapping[str, str] = {
     "kind": SCALE_PLAN,
     "namespace": NAMESPACE,
@@ -73,74 +81,118 @@ def timeout(default: str) -> Input:
     return Input("timeout", "How long the step may take, as 90s, 30m or 24h.", default=default)
 
 
+def spelled(kind: str, phase: str) -> str:
+    """A phase as the kind's users know it: TrainingJobs write theirs in lower case."""
+    return phase.lower() if kinds.kind_of(kind).failed.islower() else phase
+
+
+def _job_outputs(kind: str, outputs: Mapping[str, str] = JOB_OUTPUTS) -> Mapping[str, str]:
+    if kind == ELASTIC_JOB:
+        return outputs
+    return {**outputs, "kind": kind} | ({"phase": _PHASE} if "phase" in outputs else {})
+
+
+def _named(verb: str, kind: str) -> str:
+    return verb if kind == ELASTIC_JOB else f"{verb}-{kind.lower()}"
+
+
+def _about(kind: str) -> dict[str, str]:
+    """What a request says of its job beside the name; ElasticJob is every stage's default."""
+    request = {"name": NAME.tag, "namespace": NAMESPACE}
+    return request if kind == ELASTIC_JOB else {**request, "kind": kind}
+
+
+def _phase(kind: str, *phases: str) -> str:
+    """The condition that a job is in one of these phases."""
+    first, *more = (spelled(kind, phase) for phase in phases)
+    return f"status.phase in ({', '.join((first, *more))})" if more else f"status.phase == {first}"
+
+
 def submit(
-    *, wait: bool = True, on_cancel: CancelAction = "delete", retries: int = 0, owned: bool = True
+    *,
+    kind: str = ELASTIC_JOB,
+    wait: bool = True,
+    on_cancel: CancelAction = "delete",
+    retries: int = 0,
+    owned: bool = True,
 ) -> Step:
     """Create a job from its spec.
 
     Args:
+        kind: the job's.
         wait: until it has succeeded.
         on_cancel: what becomes of it if the step is cancelled (plugin only).
         retries: a failed job is replaced by a new one so many times (plugin only).
         owned: whether the job is deleted with its workflow.
     """
-    spec = Input("spec", "The ElasticJob's spec, as YAML.", "yaml")
-    manifest = _object(ELASTIC_JOB, NAME, owned=owned) | {"spec": spec}
-    done = ("status.phase == Succeeded", ENDED) if wait else ("", "")
+    spec = Input("spec", f"The {kind}'s spec, as YAML.", "yaml")
+    manifest = _object(kind, NAME, owned=owned) | {"spec": spec}
+    done = (_phase(kind, "Succeeded"), _phase(kind, "Failed")) if wait else ("", "")
     return Step(
-        "submit",
+        _named("submit", kind),
         SUBMIT.name,
         (NAME, spec, timeout("24h" if wait else "15m")),
         {
-            "manifest": _object(ELASTIC_JOB, NAME, owned=owned, marked=False) | {"spec": spec},
+            "manifest": _object(kind, NAME, owned=owned, marked=False) | {"spec": spec},
             "namespace": NAMESPACE,
         },
         Apply(manifest, *done),
-        JOB_OUTPUTS,
+        _job_outputs(kind),
         wait=wait,
         on_cancel=on_cancel if wait else "keep",
         retries=retries,
     )
 
 
-def wait_for_job(name: str = "wait", *, on_cancel: CancelAction = "keep", condition: str = "") -> Step:
+def wait_for_job(
+    name: str = "", *, kind: str = ELASTIC_JOB, on_cancel: CancelAction = "keep", condition: str = ""
+) -> Step:
     """Wait for a job's phase, for a training step, or for both at once.
 
     Args:
-        name: the template's.
+        name: the template's; "" for ``wait``, and the kind.
+        kind: the job's.
         on_cancel: see `argo.task.Task`.
         condition: a condition's type, as ``Ready`` (plugin only).
     """
     phases = Input("phases", "Phases to wait for, any of them, separated by commas.", default="Succeeded")
     step = Input("step", "Global step of the training to wait for besides; empty: none.", "integer", "")
-    request = {"phases": f"[{phases.tag}]", "step": step.tag, "name": NAME.tag, "namespace": NAMESPACE}
+    request = {"phases": f"[{phases.tag}]", "step": step.tag, **_about(kind)}
     return Step(
-        name,
+        name or _named("wait", kind),
         WAIT.name,
         (NAME, phases, step, timeout("24h")),
         request | ({"condition": condition} if condition else {}),
-        Get(_object(ELASTIC_JOB, NAME), _reached(phases, step), _missed(phases)),
-        JOB_OUTPUTS,
+        Get(_object(kind, NAME), _reached(kind, phases, step), _missed(kind, phases)),
+        _job_outputs(kind),
         on_cancel=on_cancel,
     )
 
 
-def _reached(phases: Input, step: Input) -> str:
+def _reached(kind: str, phases: Input, step: Input) -> str:
     """Running is also met by a job that has succeeded meanwhile: it has run. A later phase than Running is none."""
-    text, number = phases.variable, step.variable
-    named = f"{{{{={text} + ({text} contains 'Running' ? ',Succeeded' : '')}}}}"
+    text, number = _given(kind, phases), step.variable
+    running, succeeded = spelled(kind, "Running"), spelled(kind, "Succeeded")
+    named = f"{{{{={text} + ({text} contains '{running}' ? ',{succeeded}' : '')}}}}"
     # Without a step to wait for the second term is one that always holds: an object has had a generation from the first.
     key = f"{{{{={number} == '' ? 'metadata.generation' : 'status.progress.step'}}}}"
     least = f"{{{{={number} == '' ? 0 : int({number}) - 1}}}}"
     return f"status.phase in ({named}), {key} > {least}"
 
 
-def _missed(phases: Input) -> str:
+def _missed(kind: str, phases: Input) -> str:
     """The final phases that are not waited for."""
-    text = phases.variable
-    failed = f"{text} contains 'Failed' ? 'None' : 'Failed'"
-    succeeded = f"{text} contains 'Succeeded' || {text} contains 'Running' ? 'None' : 'Succeeded'"
+    text = _given(kind, phases)
+    running, done, bad = (spelled(kind, phase) for phase in ("Running", "Succeeded", "Failed"))
+    failed = f"{text} contains '{bad}' ? 'None' : '{bad}'"
+    succeeded = f"{text} contains '{done}' || {text} contains '{running}' ? 'None' : '{done}'"
     return f"status.phase in ({{{{={failed}}}}},{{{{={succeeded}}}}})"
+
+
+def _given(kind: str, phases: Input) -> str:
+    """The phases that are waited for, as the kind spells them, in an expression."""
+    same = spelled(kind, "Failed") == "Failed"
+    return phases.variable if same else f"sprig.lower({phases.variable})"
 
 
 def wait_for_plan() -> Step:
@@ -157,31 +209,32 @@ def wait_for_plan() -> Step:
     )
 
 
-def collect() -> Step:
+def collect(*, kind: str = ELASTIC_JOB) -> Step:
     """What a job has come to, at once."""
     return Step(
-        "collect",
+        _named("collect", kind),
         COLLECT.name,
         (NAME, timeout("5m")),
-        {"name": NAME.tag, "namespace": NAMESPACE},
-        Get(_object(ELASTIC_JOB, NAME)),
-        JOB_OUTPUTS,
+        _about(kind),
+        Get(_object(kind, NAME)),
+        _job_outputs(kind),
         on_cancel="keep",
     )
 
 
-def cancel() -> Step:
+def cancel(*, kind: str = ELASTIC_JOB) -> Step:
     """End a job that the workflow made and that still goes on; any other is left alone. For exit handlers."""
     owner = f"{OWNER}/"
     policy = Input("policy", "What becomes of it: delete, suspend or keep.", default="delete")
     mark = f'(.metadata.annotations["{OWNER_ANNOTATION}"] // "" | startswith("{owner}"))'
+    phase = '.status.phase // "Pending"' if kind == ELASTIC_JOB else f"({_PHASE.removeprefix(JQ)})"
     return Step(
-        "cancel",
+        _named("cancel", kind),
         CANCEL.name,
         (NAME, policy, timeout("15m")),
-        {"name": NAME.tag, "namespace": NAMESPACE, "owner": owner, "action": policy.tag},
-        Cancel(_object(ELASTIC_JOB, NAME), policy),
-        JOB_OUTPUTS | {"phase": f'{JQ}if {mark} then .status.phase // "Pending" else "" end'},
+        {**_about(kind), "owner": owner, "action": policy.tag},
+        Cancel(_object(kind, NAME), policy, kinds.kind_of(kind).suspension(suspend=True)),
+        {**_job_outputs(kind), "phase": f'{JQ}if {mark} then {phase} else "" end'},
         on_cancel="keep",
     )
 
@@ -239,41 +292,40 @@ def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> Step:
     )
 
 
-def suspend() -> Step:
+def suspend(*, kind: str = ELASTIC_JOB) -> Step:
     """Free a job's pods; its data position and checkpoints stay."""
-    return _switch("suspend", SUSPEND.name, suspended=True)
+    goal = (_phase(kind, "Suspended"), _phase(kind, "Succeeded", "Failed"))
+    return _switch("suspend", SUSPEND.name, kind, True, goal)
 
 
-def resume() -> Step:
+def resume(*, kind: str = ELASTIC_JOB) -> Step:
     """Let a suspended job go on, and wait until it runs."""
-    return _switch("resume", RESUME.name, suspended=False)
+    goal = (_phase(kind, "Running", "Succeeded"), _phase(kind, "Failed"))
+    return _switch("resume", RESUME.name, kind, False, goal)
 
 
-def delete() -> Step:
+def delete(*, kind: str = ELASTIC_JOB) -> Step:
     """Delete a job, and wait until it and its pods are gone. One that is not there is as good as deleted."""
     return Step(
-        "delete",
+        _named("delete", kind),
         DELETE.name,
         (NAME, timeout("15m")),
-        {"name": NAME.tag, "namespace": NAMESPACE},
-        Remove(_object(ELASTIC_JOB, NAME)),
-        GONE_OUTPUTS,
+        _about(kind),
+        Remove(_object(kind, NAME)),
+        _job_outputs(kind, GONE_OUTPUTS),
         on_cancel="keep",
     )
 
 
-def _switch(name: str, stage: str, *, suspended: bool) -> Step:
-    phase = ("status.phase == Suspended", "status.phase in (Succeeded, Failed)")
-    running = ("status.phase in (Running, Succeeded)", ENDED)
+def _switch(verb: str, stage: str, kind: str, suspended: bool, goal: tuple[str, str]) -> Step:
+    spec = kinds.kind_of(kind).suspension(suspend=suspended)
     return Step(
-        name,
+        _named(verb, kind),
         stage,
         (NAME, timeout("30m")),
-        {"name": NAME.tag, "namespace": NAMESPACE},
-        Change(
-            _object(ELASTIC_JOB, NAME) | {"spec": {"suspend": suspended}}, *(phase if suspended else running)
-        ),
-        JOB_OUTPUTS,
+        _about(kind),
+        Change(_object(kind, NAME) | {"spec": spec}, *goal),
+        _job_outputs(kind),
         on_cancel="keep",
     )
 
@@ -326,4 +378,4 @@ def _object(
                 "uid": Tag("{{workflow.uid}}"),
             }
         ]
-    return {"apiVersion": names.API_VERSION, "kind": kind, "metadata": metadata}
+    return {"apiVersion": kinds.kind_of(kind).source.api.api_version, "kind": kind, "metadata": metadata}

@@ -12,6 +12,7 @@ from edl_workflows.argo.groups import output, outputs_of
 from edl_workflows.argo.serializer import to_manifest
 from edl_workflows.argo.step import Waiting
 from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.stages.ownership import CancelAction
 
 ACCOUNT = "edl-argo"
@@ -106,17 +107,23 @@ def on_exit() -> dict[str, models.LifecycleHook]:
     return {"exit": models.LifecycleHook(template="clean-up", arguments=arguments)}
 
 
-def elastic_train(options: Options) -> dict[str, Any]:
-    """Train: submit the job, wait until it has succeeded, collect what it has come to."""
-    description = (
-        "Runs an ElasticJob: submits it, waits until it has succeeded, collects its checkpoint and figures."
-    )
-    parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP]
-    with _workflow(options, "elastic-train", parameters, description, hooks=on_exit()) as workflow:
-        groups.clean_up(options.waiting)
-        submit = builders.submit(options.waiting, on_cancel=ON_CANCEL)
-        collect = builders.collect(options.waiting)
-        with DAG(name="main", outputs=outputs_of("collect")):
+def train(options: Options, name: str = "elastic-train", kind: str = ELASTIC_JOB) -> dict[str, Any]:
+    """Train: submit the job, wait until it has succeeded, collect what it has come to.
+
+    Args:
+        options: see there.
+        name: the template's.
+        kind: the job's.
+    """
+    article = "an" if kind[0] in "AEIO" else "a"
+    description = f"Runs {article} {kind}: submits it, waits until it has succeeded, collects its checkpoint and figures."
+    spec = Parameter(name=SPEC.name, description=f"The {kind}'s spec, as YAML.")
+    parameters = [NAME, spec, TIMEOUT, CLEAN_UP]
+    with _workflow(options, name, parameters, description, hooks=on_exit()) as workflow:
+        groups.clean_up(options.waiting, kind=kind)
+        submit = builders.submit(options.waiting, kind=kind, on_cancel=ON_CANCEL)
+        collect = builders.collect(options.waiting, kind=kind)
+        with DAG(name="main", outputs=outputs_of(str(collect.name))):
             submitted: Any = submit(arguments={"name": JOB_NAME, "spec": tag(SPEC), "timeout": tag(TIMEOUT)})
             submitted >> collect(arguments={"name": output(submitted, "name")})
     return to_manifest(workflow)

@@ -20,6 +20,11 @@ from edl_workflows.stages.catalog import STAGES
 ALL = (
     steps.submit(), steps.wait_for_job(), steps.wait_for_plan(), steps.collect(), steps.cancel(), steps.scale(),
     steps.checkpoint(), steps.migrate_ps(), steps.suspend(), steps.resume(), steps.delete(),
+    *(
+        step(kind=kind)
+        for kind in ("TFJob", "TrainingJob", "DIJob")
+        for step in (steps.submit, steps.wait_for_job, steps.collect, steps.cancel, steps.suspend, steps.resume, steps.delete)
+    ),
 )  # fmt: skip
 EACH = pytest.mark.parametrize("step", ALL, ids=lambda step: step.name)
 VALUES = {
@@ -111,6 +116,46 @@ def test_what_stays_wrong_is_not_repeated() -> None:
 
     assert not any(final.search(message) for message in lost)
     assert all(final.search(message) for message in stays)
+
+
+def _resource(step: Step) -> dict[str, Any]:
+    """Of the template that changes or looks at the object."""
+    found: dict[str, Any] = next(one["resource"] for one in resource_templates(step) if "resource" in one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "ends"),
+    [
+        ("ElasticJob", "elastic.iml.github.io/v1alpha1", ("Succeeded", "Failed")),
+        ("TFJob", "kubeflow.org/v1", ("Succeeded", "Failed")),
+        ("TrainingJob", "paddlepaddle.org/v1", ("succeeded", "failed")),
+        ("DIJob", "diengine.opendilab.org/v2alpha1", ("Succeeded", "Failed")),
+    ],
+)
+def test_a_kind_is_spelt_as_its_users_know_it(kind: str, version: str, ends: tuple[str, str]) -> None:
+    """The conditions of a step name phases that objects of the kind have, and its manifest the kind's own API."""
+    made, conditions = _resource(steps.submit(kind=kind)), [f"status.phase == {end}" for end in ends]
+
+    assert [made["successCondition"], made["failureCondition"]] == conditions
+    head = [line.partition(": ")[2].strip('"') for line in made["manifest"].splitlines()[:2]]
+    assert head == [version, kind]
+
+
+def test_the_switch_stands_where_the_kind_has_it() -> None:
+    """A TFJob is suspended by its run policy, the others by a field of their spec."""
+    manifests = {kind: _resource(steps.suspend(kind=kind))["manifest"] for kind in ("TFJob", "DIJob")}
+
+    assert yaml.safe_load(manifests["TFJob"].partition("spec:")[2]) == {"runPolicy": {"suspend": True}}
+    assert yaml.safe_load(manifests["DIJob"].partition("spec:")[2]) == {"suspend": True}
+
+
+def test_waiting_reads_phases_in_any_spelling() -> None:
+    """Who waits for a TrainingJob writes the phases of all kinds; they are compared in lower case."""
+    condition = _resource(steps.wait_for_job(kind="TrainingJob"))["successCondition"]
+
+    assert "sprig.lower(inputs.parameters['phases'])" in condition
+    assert "',succeeded'" in condition
 
 
 def test_a_condition_needs_the_plugin() -> None:
