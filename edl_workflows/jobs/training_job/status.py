@@ -15,6 +15,9 @@ from edl_workflows.jobs.training_job.types import Role
 MAX_RECORDS = 10
 COUNTERS_SECONDS = 2.0
 """How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
+STARTING_SECONDS = 10.0
+"""The same while a job starts: the news is that it runs."""
+_START = (None, Phase.CREATING)
 _PATIENT = {"replicaStatuses", "message", "conditions"}
 
 
@@ -48,11 +51,16 @@ def patience(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
     if patch is None or old.phase is None or not patch.keys() <= _PATIENT:
         return 0.0
     counted = (patch.get("replicaStatuses") or {}).values()
-    return 0.0 if any("completed" in (counts or {}) for counts in counted) else COUNTERS_SECONDS
+    if any("completed" in (counts or {}) for counts in counted):
+        return 0.0
+    return STARTING_SECONDS if old.phase in _START else COUNTERS_SECONDS
 
 
 def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
-    """One Event for each change of phase or reason."""
+    """One Event for each change of phase or reason, but for a start that goes as it should: its conditions tell it."""
+    ordinary = outcome.reason not in obstacles.REASONS and outcome.phase in (Phase.CREATING, Phase.RUNNING)
+    if ordinary and facts.job.status.phase in _START:
+        return ()
     default = f"TrainingJob {facts.job.key} is {outcome.phase}."
     return event(facts.job.status, outcome, obstacles.REASONS, default)
 

@@ -212,10 +212,40 @@ def test_what_is_said_of_a_job() -> None:
 
 
 def test_counters_alone_may_wait_for_more_of_them() -> None:
-    """Pods that start together cost one write of the status."""
-    job = Job(pservers=2, trainers=(4, 4))
+    """Pods that start together cost one write of the status, later ones another; an end waits for nothing."""
+    job = Job(trainers=(4, 4))
     job.set(master_0="Running")
-    job.world.set_pod(f"{NAME}-pserver-0", "Running")
+    job.report(pserver_0="Running")
     actions = job.world.decide("TrainingJob", NAME)
-    assert actions.status is not None
-    assert actions.status_may_wait == 2.0
+    assert (actions.status is not None, actions.status_may_wait) == (True, 10.0)
+    job.run_all()
+    job.report(trainer_0=("Failed", 1))
+    assert job.world.decide("TrainingJob", NAME).status_may_wait == 0.0, (
+        "a failure is told before its pod goes"
+    )
+    job.settle()
+    job.report(trainer_0="Running")
+    assert job.world.decide("TrainingJob", NAME).status_may_wait == 2.0
+    job.set(trainer_0="Succeeded")
+    job.report(trainer_1="Succeeded")
+    assert job.world.decide("TrainingJob", NAME).status_may_wait == 0.0
+
+
+def test_events_tell_what_goes_beyond_an_ordinary_start() -> None:
+    """None until the job runs; then each change of phase, failures as warnings."""
+    job = Job.running()
+    assert job.world.events == []
+    job.scale(3)
+    job.run_all()
+    job.set(trainer_0="Succeeded")
+    job.set(trainer_1="Succeeded", trainer_2="Succeeded")
+    reasons = [(event.type, event.reason) for event in job.world.events]
+    assert reasons == [
+        ("Normal", "JobScaling"),
+        ("Normal", "JobRunning"),
+        ("Normal", "TrainersEnding"),
+        ("Normal", "JobSucceeded"),
+    ]
+    failed = Job.running(ft=False)
+    failed.set(trainer_0=("Failed", 1))
+    assert [(event.type, event.reason) for event in failed.world.events] == [("Warning", "TrainerFailed")]
