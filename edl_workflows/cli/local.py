@@ -31,6 +31,9 @@ def up(
         str, typer.Option(help="Memory that pods may request together, as 8Gi; default the machine's.")
     ] = "",
     controller: Annotated[bool, typer.Option(help="Run the controller of the job kinds, too.")] = True,
+    di_server: Annotated[
+        bool, typer.Option("--di-server", help="Run the HTTP API for programs of DIJobs, too.")
+    ] = False,
     back_off: Annotated[
         float, typer.Option(min=0, help="Seconds before a container that crashed twice is started again.")
     ] = 10.0,
@@ -61,17 +64,20 @@ def up(
 
         configure_logs(log_format, verbose=verbose)
         options = Options(where, capacity, timedelta(seconds=back_off), grace)
-        asyncio.run(serve(options, controller=controller))
+        asyncio.run(serve(options, controller=controller, di_server=di_server))
         return
     arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory]
     arguments += ["--back-off", str(back_off), "--grace", str(grace)]
-    arguments += ["--controller" if controller else "--no-controller", *(["--verbose"] if verbose else [])]
+    arguments += ["--controller" if controller else "--no-controller"]
+    arguments += [*(["--di-server"] if di_server else []), *(["--verbose"] if verbose else [])]
     found, started = daemon.up(daemon.Start(where, arguments))
     typer.echo(
         f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})"
     )
     typer.echo(f"use it:   export KUBECONFIG={found.kubeconfig}")
     typer.echo("          kubectl get nodes    or    edl get")
+    if found.di_server:
+        typer.echo(f"DIJobs:   their DI server is {found.di_server}")
     typer.echo("stop it:  edl local down" + (f" --dir {where}" if folder else ""))
 
 

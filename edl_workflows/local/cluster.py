@@ -87,7 +87,7 @@ async def running(options: Options) -> AsyncIterator[Running]:
     """
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with hold(options.folder / LOCK_FILE):
-        port = _port(options.folder)
+        port = steady_port(options.folder / "port.json")
         access = serving.prepare(options.folder, port)
         server = open_server(options.folder, {access.token: "admin"})
         try:
@@ -211,9 +211,12 @@ def _pod_kubeconfig(server: ApiServer, access: serving.Access, namespace: str, a
     return serving.kubeconfig(access.url, token, access.files.authority.read_bytes(), namespace)
 
 
-def _port(folder: Path) -> int:
-    """The API server's port: the one of the last time if it is free, so that kubeconfigs stay valid."""
-    file = folder / "port.json"
+def steady_port(file: Path) -> int:
+    """A port of this machine: the one of the last time if it is free, so that what names it stays valid.
+
+    Args:
+        file: where it is kept.
+    """
     last = files.read_json(file)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -36,12 +36,14 @@ class Daemon(BaseModel):
         url: of the API server.
         kubeconfig: the administrator's.
         controller: whether it runs the controller.
+        di_server: URL of the DI server; "" if it runs none.
     """
 
     pid: int
     url: str
     kubeconfig: Path
     controller: bool
+    di_server: str = ""
 
 
 def default_folder() -> Path:
@@ -67,7 +69,7 @@ def log_file(folder: Path) -> Path:
 
 
 def controller_mark(folder: Path) -> str:
-    """Mark of the controller's process of a folder."""
+    """Mark of the processes of a folder that are no pods': the controller, the DI server."""
     return f"controller-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()}"
 
 

@@ -1,25 +1,33 @@
-"""What the cluster's process does: serve until a signal, with the controller as a child."""
+"""What the cluster's process does: serve until a signal, with the controller and the DI server as children."""
 
 import asyncio
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from edl_workflows.local import files
-from edl_workflows.local.cluster import Options, running
+from edl_workflows.local.apiserver import serving
+from edl_workflows.local.cluster import Options, running, steady_port
 from edl_workflows.local.daemon import RECORD_FILE, Daemon, controller_mark
 from edl_workflows.local.runner import processes
 
-_CONTROLLER_RESTART_SECONDS = 2.0
+_RESTART_SECONDS = 2.0
 _log = structlog.get_logger(__name__)
 
 
-async def serve(options: Options, *, controller: bool) -> None:
+async def serve(options: Options, *, controller: bool, di_server: bool) -> None:
     """Be the cluster until SIGTERM or SIGINT.
+
+    Args:
+        options: see there.
+        controller: whether to run the controller, too.
+        di_server: whether to run the DI server, too.
 
     Raises:
         ConflictError: another process serves this folder.
@@ -30,32 +38,48 @@ async def serve(options: Options, *, controller: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     async with running(options) as cluster:
         await asyncio.to_thread(processes.kill_marked, controller_mark(options.folder))
-        manager = asyncio.create_task(_keep_controller(options.folder)) if controller else None
+        url = _di_server_url(options.folder) if di_server else ""
+        kept = [asyncio.create_task(one) for one in _children(options.folder, url, controller=controller)]
         daemon = Daemon(
             pid=os.getpid(),
             url=cluster.access.url,
             kubeconfig=cluster.access.kubeconfig,
             controller=controller,
+            di_server=url,
         )
         files.write(options.folder / RECORD_FILE, daemon.model_dump_json())
         _log.info("cluster ready", url=daemon.url, kubeconfig=str(daemon.kubeconfig))
         cluster.failed.add_done_callback(lambda _failed: stop.set())
         await stop.wait()
-        if manager is not None:
-            manager.cancel()
-            await asyncio.gather(manager, return_exceptions=True)
+        for child in kept:
+            child.cancel()
+        await asyncio.gather(*kept, return_exceptions=True)
         (options.folder / RECORD_FILE).unlink(missing_ok=True)
         if cluster.failed.done():
             cluster.failed.result()
 
 
-async def _keep_controller(folder: Path) -> None:
-    """Run the controller manager as a child, again whenever it ends."""
-    command = [sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--all-namespaces"]
-    command += ["--no-leader-elect", "--metrics-port", "0", "--kubeconfig", str(folder / "kubeconfig")]
+def _di_server_url(folder: Path) -> str:
+    return f"http://{serving.HOST}:{steady_port(folder / 'di-server-port.json')}"
+
+
+def _children(folder: Path, di_server_url: str, *, controller: bool) -> Iterator[Coroutine[Any, Any, None]]:
+    """What runs beside the cluster."""
+    if controller:
+        told = ["--di-server-url", di_server_url] if di_server_url else []
+        yield _keep(folder, "controller", ["--no-leader-elect", *told])
+    if di_server_url:
+        yield _keep(folder, "di-server", ["--port", di_server_url.rpartition(":")[2]])
+
+
+async def _keep(folder: Path, name: str, arguments: list[str]) -> None:
+    """Run ``edl NAME run`` as a child, again whenever it ends."""
+    command = [sys.executable, "-m", "edl_workflows.cli", name, "run", "--all-namespaces", *arguments]
+    command += ["--metrics-port", "0", "--kubeconfig", str(folder / "kubeconfig")]
+    log_file = folder / f"{name}.log"
     env = {**os.environ, processes.MARK: controller_mark(folder)}
     while True:
-        with (folder / "controller.log").open("ab") as log:
+        with log_file.open("ab") as log:
             child = await asyncio.create_subprocess_exec(
                 *command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -65,10 +89,8 @@ async def _keep_controller(folder: Path) -> None:
             if child.returncode is None:
                 child.terminate()
                 await _end(child)
-        _log.warning(
-            "the controller ended and is started again", code=code, log=str(folder / "controller.log")
-        )
-        await asyncio.sleep(_CONTROLLER_RESTART_SECONDS)
+        _log.warning("a child ended and is started again", name=name, code=code, log=str(log_file))
+        await asyncio.sleep(_RESTART_SECONDS)
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

@@ -26,6 +26,7 @@ class Settings:
         back_off: first pause before a restart, in seconds.
         grace: seconds that pods get when the cluster goes down.
         controller: whether it runs the controller, too.
+        di_server: whether it runs the DI server, too.
     """
 
     cpu: str = "16"
@@ -33,11 +34,13 @@ class Settings:
     back_off: float = 0.2
     grace: float = 1.0
     controller: bool = False
+    di_server: bool = False
 
     def arguments(self) -> list[str]:
         """As arguments of ``edl local up``."""
         flags = ["--cpu", self.cpu, "--memory", self.memory, "--back-off", str(self.back_off)]
         flags += ["--grace", str(self.grace)]
+        flags += ["--di-server"] if self.di_server else []
         return [*flags, "--controller" if self.controller else "--no-controller"]
 
 
