@@ -63,8 +63,10 @@ def _since(facts: Facts, place: Place) -> datetime | None:
         # What can't be made is waited for from the start.
         refused = facts.job.status.reason in obstacles.REASONS
         return facts.job.status.start_time if refused and facts.starting else None
-    if place.failed or manifests.terminating(pod):
+    if place.failed:
         return None
+    if manifests.terminating(pod):  # on a lost machine that may last for ever
+        return manifests.parse_time(pod["metadata"]["deletionTimestamp"])
     times = [manifests.parse_time(pod["metadata"].get("creationTimestamp"))]
     times += [
         manifests.parse_time(c.get("lastTransitionTime"))
@@ -79,10 +81,9 @@ def _not_ready(facts: Facts, overdue: list[Place]) -> Outcome:
     places = facts.of_role(role)
     up = sum(place.up for place in places)
     refused = facts.job.status.message if facts.job.status.reason in obstacles.REASONS else ""
-    why = (
-        refused
-        or obstacles.waiting(p.pod for p in overdue if p.pod is not None)
-        or f"{overdue[0].name} is not ready"
-    )
+    first = overdue[0]
+    gone = first.pod is not None and manifests.terminating(first.pod)
+    state = f"{first.name} {'is being deleted, but does not go' if gone else 'is not ready'}"
+    why = refused or obstacles.waiting(p.pod for p in overdue if p.pod is not None) or state
     message = f"{role}: {up} of {len(places)} ready after {limit} s of readyTimeoutSeconds: {why}"
     return Outcome(Phase.FAILED, f"{role.capitalize()}NotReady", message)

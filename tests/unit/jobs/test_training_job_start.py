@@ -139,6 +139,18 @@ def test_a_pserver_that_stops_to_be_ready_has_the_same_time() -> None:
     assert (job.phase, job.status["reason"]) == ("failed", "PserverNotReady")
 
 
+def test_a_pserver_that_does_not_go_has_the_same_time() -> None:
+    """A pod on a lost machine is deleted and stays: nobody may take its name, so the job says so and fails."""
+    job = Job.running(readyTimeoutSeconds=60)
+    job.world.delete("Pod", f"{NAME}-pserver-0")
+    job.world.settle()
+    assert job.world.decide("TrainingJob", NAME).requeue_after == 60
+    job.world.tick(60)
+    job.world.settle()
+    assert (job.phase, job.status["reason"]) == ("failed", "PserverNotReady")
+    assert "ctr-pserver-0 is being deleted, but does not go" in job.status["message"]
+
+
 def test_a_trainer_that_waits_does_not_end_a_job_that_runs() -> None:
     """Once it runs, a fault-tolerant job goes on with the trainers that it has."""
     job = Job(readyTimeoutSeconds=60, pservers=0)
