@@ -1,0 +1,52 @@
+"""DIJobs as upstream documents them, and the pods and services that they become. Rewrite with --update-golden."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.di_job import pods
+from edl_workflows.jobs.di_job.model import DIJob
+
+FOLDER = Path(__file__).parent / "di_jobs"
+EXAMPLES = ("distributed", "serial", "preemptible")
+SETTINGS = Settings(di_priority_classes={"high": "urgent"})
+
+
+def read(name: str) -> DIJob:
+    return DIJob.parse(yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def made(job: DIJob) -> list[dict[str, Any]]:
+    """The service, and all pods."""
+    maker = pods.Maker(job, SETTINGS)
+    return [pods.service(job), *(maker.pod(replica) for replica in pods.replicas(job))]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_children_are_as_recorded(name: str, update_golden: bool) -> None:
+    """What the controller makes of an example changes only on purpose."""
+    text = yaml.safe_dump_all(made(read(name)), sort_keys=False, width=110)
+    path = FOLDER / f"{name}.pods.yaml"
+    if update_golden:
+        path.write_text(text, encoding="utf-8")
+
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_is_told_who_it_is(name: str) -> None:
+    """The name at a pod's rank among all is its own host's, and so is the one at its index in its task."""
+    job = read(name)
+    maker = pods.Maker(job, SETTINGS)
+    for replica in pods.replicas(job):
+        made = maker.pod(replica)
+        for container in made["spec"]["containers"]:
+            told = {v["name"]: v.get("value", "") for v in container["env"]}
+            host = ".".join((made["spec"]["hostname"], made["spec"]["subdomain"], "rl", "svc.cluster.local"))
+            assert told["DI_NODES"].split(",")[int(told["DI_RANK"])] == host
+            assert (
+                told[f"DI_{replica.task.title.upper()}_NODES"].split(",")[int(told["DI_TASK_RANK"])] == host
+            )
