@@ -11,7 +11,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster constraints clean
+.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-controller: $(READY)  ## The controller under 1,000 jobs of 4 pods
 
 bench-cluster: $(READY)  ## On a real cluster: waiting steps, starts, 1,000 jobs beside training-operator (root, Go; 40 min)
 	$(BIN)/python -m tests.benchmarks.bench_cluster
+
+bench-mixed: $(READY)  ## On a real API server: 1,000 jobs of all kinds; requests a job beside ElasticJob's (root, Go)
+	$(BIN)/python -m tests.benchmarks.bench_mixed
 
 constraints: $(READY)  ## Resolve anew and write constraints.txt
 	$(BIN)/uv venv --quiet --clear $(VENV)-resolve
