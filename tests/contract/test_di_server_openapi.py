@@ -1,0 +1,112 @@
+"""The DI server keeps what its OpenAPI document says, whatever it is sent: schemathesis makes the requests from the document."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi import checks
+
+from edl_workflows.di_server.app import create_app
+from edl_workflows.di_server.guard import Admission
+from edl_workflows.di_server.limits import Rate
+from edl_workflows.di_server.server import DiServer, ServerOptions
+from edl_workflows.di_server.service import Service
+from edl_workflows.jobs.api import DI_JOBS
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from tests.airflow import support
+from tests.unit.di_server.support import ADMIN, HTTP, create, eventually_ready, task
+
+cluster, server = support.cluster, support.server
+
+UNLIMITED = Rate(1e9, 1e9)
+DOCUMENT = create_app(Service.__new__(Service), Admission(), lambda *_: None).openapi()
+KEPT = (
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.unsupported_method,
+)
+SETTINGS = settings(
+    max_examples=15,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+    ],
+)
+
+
+def _schema() -> Any:
+    schema = schemathesis.openapi.from_dict(DOCUMENT)
+    schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+    # Job and token are drawn beside what the document describes, which the fixed cases of these phases can't be.
+    schema.config.phases.examples.enabled = False
+    schema.config.phases.coverage.enabled = False
+    return schema
+
+
+SCHEMA = _schema()
+
+
+@pytest.fixture
+def url(cluster: Cluster) -> Iterator[str]:
+    """A server without limits of rate, with jobs in every state."""
+    create(cluster, token="t")
+    create(cluster, task("collector", 2, maxReplicas=3), name="bounded", preemptible=True)
+    create(cluster, name="over")
+    client.patch_status(cluster, DI_JOBS, "over", {"phase": "Failed"})
+    admission = Admission(admin_token=ADMIN, per_client=UNLIMITED, per_job=UNLIMITED)
+    running = DiServer(cluster, ServerOptions(namespace=cluster.namespace, port=0, admission=admission))
+    with running.serving() as found:
+        eventually_ready(running)
+        yield found
+
+
+IDS = st.sampled_from(["walk", "walk.0", "walk.7", "bounded", "over", "gone", "walk.x", "walk.0.0", ""])
+TOKENS = st.sampled_from([f"Bearer {ADMIN}"] * 4 + ["Bearer t", "Bearer wrong", "Basic x", None])
+
+
+@pytest.mark.slow
+@SCHEMA.given(job=IDS, token=TOKENS)
+@SCHEMA.parametrize()
+@SETTINGS
+def test_every_answer_is_as_described(
+    case: Any, url: str, cluster: Cluster, job: str, token: str | None
+) -> None:
+    """Right and wrong requests, about jobs that there are and are not, of past generations, with right and wrong tokens: no
+    server error, and each answer's status and body are among those that the document has."""
+    if job and "job_id" in (case.path_parameters or {}):
+        case.path_parameters["job_id"] = f"{cluster.namespace}.{job}"
+    headers = {} if token is None else {"Authorization": token}
+    answer = case.call(base_url=url, headers=headers, timeout=90)
+    case.validate_response(answer, checks=list(KEPT))
+
+
+@pytest.mark.slow
+@SETTINGS
+@given(
+    method=st.sampled_from(["GET", "POST", "DELETE"]),
+    job=IDS,
+    call=st.sampled_from(["replicas", "profilings"]),
+    body=st.binary(max_size=300)
+    | st.sampled_from([b"[" * 100_000, b"1" * 10_000, b'{"a":' * 5_000, b"x" * 200_000]),
+    kind=st.sampled_from(
+        ["application/json", "text/plain", "multipart/form-data", "application/json; charset=utf-16"]
+    ),
+)
+def test_bytes_of_any_kind_are_no_server_error(
+    url: str, cluster: Cluster, method: str, job: str, call: str, body: bytes, kind: str
+) -> None:
+    """What no client would send, large and deep bodies included, is refused by one of the caller's errors."""
+    headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": kind}
+    path = f"{url}/v2alpha1/{cluster.namespace}.{job}/{call}"
+    answer = HTTP.request(method, path, content=body, headers=headers)
+    assert answer.status_code < 500
+    assert answer.json().keys() == {"success", "code", "message", "data"}
