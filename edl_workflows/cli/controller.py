@@ -1,6 +1,5 @@
 """``edl controller``: the manager as a process."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,6 +64,29 @@ def run(
             show_default=False,
         ),
     ] = None,
+    di_service_domain: Annotated[
+        str | None,
+        typer.Option(
+            help="What stands behind the namespace in the names of DIJobs' pods; default svc.cluster.local.",
+            show_default=False,
+        ),
+    ] = None,
+    di_job_resources: Annotated[
+        str,
+        typer.Option(
+            metavar="RESOURCE=QUANTITY,...",
+            help="What a replica of a preemptible DIJob asks for where its template does not say; default cpu=1,memory=2Gi.",
+            show_default=False,
+        ),
+    ] = "",
+    di_priority_classes: Annotated[
+        str,
+        typer.Option(
+            metavar="PRIORITY=CLASS,...",
+            help="PriorityClasses of the pods of DIJobs, by the jobs' priority (normal, high).",
+            show_default=False,
+        ),
+    ] = "",
     allocator_policy: Annotated[
         str, typer.Option(help="How preemptible DIJobs are sized and placed: fit (first-fit).")
     ] = "fit",
@@ -90,11 +112,15 @@ def run(
     rows = chosen(kinds_of(kinds))
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
-    settings = Settings(master_template=_template(master_template) if master_template else {})
-    if master_image:
-        settings = replace(settings, master_image=master_image)
-    if di_server_url:
-        settings = replace(settings, di_server_url=di_server_url)
+    given: dict[str, Any] = {
+        "master_template": _template(master_template) if master_template else None,
+        "master_image": master_image,
+        "di_server_url": di_server_url,
+        "di_service_domain": di_service_domain,
+        "di_job_resources": _quantities(_pairs("--di-job-resources", di_job_resources)),
+        "di_priority_classes": _pairs("--di-priority-classes", di_priority_classes),
+    }
+    settings = Settings(**{name: value for name, value in given.items() if value})
     allocator = AllocatorOptions(allocator_policy, allocator_period)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
     options = RunOptions(
@@ -104,6 +130,28 @@ def run(
         metrics_port=metrics_port or None,
     )
     Controller(cluster, options).run(stop_on_signals())
+
+
+def _pairs(option: str, text: str) -> dict[str, str]:
+    """``a=b,c=d`` as a map."""
+    from edl_workflows.exceptions import InvalidError
+
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    if any(not name or not value for name, _, value in pairs):
+        raise InvalidError(f"{option}: {text!r} is no list of NAME=VALUE, with commas between them")
+    return {name: value for name, _, value in pairs}
+
+
+def _quantities(amounts: dict[str, str]) -> dict[str, str]:
+    from edl_workflows.exceptions import InvalidError
+    from edl_workflows.jobs.objects import parse_quantity
+
+    for name, amount in amounts.items():
+        try:
+            parse_quantity(amount)
+        except ValueError as error:
+            raise InvalidError(f"--di-job-resources: {name}: {error}") from error
+    return amounts
 
 
 def _template(path: Path) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.cli import root
+from edl_workflows.jobs.api import DI_JOBS
 from edl_workflows.kube import client
-from edl_workflows.kube.resources import LEASES
+from edl_workflows.kube.resources import LEASES, NODES, PODS
 from edl_workflows.testing import ApiServerProcess, api_server, free_port
 from tests.unit.controller.support import crds, elastic_job, status_of
+from tests.unit.jobs.di_jobs import NAME, make, task
 from tests.unit.kube.support import eventually
 
 
@@ -41,6 +43,18 @@ def _ready(port: int) -> bool:
         return False
 
 
+@pytest.fixture
+def nowhere(tmp_path: Path) -> str:
+    """Path of a kubeconfig that leads to no server."""
+    path = tmp_path / "kubeconfig"
+    user = [{"name": "u", "user": {"token": "t"}}]
+    cluster = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]
+    context = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+    config = {"clusters": cluster, "users": user, "contexts": context, "current-context": "x"}
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+    return str(path)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -50,23 +64,69 @@ def _ready(port: int) -> bool:
     ],
 )
 def test_a_wrong_master_template_ends_the_controller(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, complaint: str
+    tmp_path: Path, nowhere: str, capsys: pytest.CaptureFixture[str], text: str, complaint: str
 ) -> None:
     """It is told at the start with its file, not by each job's master later."""
-    path, kubeconfig = tmp_path / "master.yaml", tmp_path / "kubeconfig"
+    path = tmp_path / "master.yaml"
     path.write_text(text)
-    user = [{"name": "u", "user": {"token": "t"}}]
-    cluster = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]
-    context = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
-    config = {"clusters": cluster, "users": user, "contexts": context, "current-context": "x"}
-    kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
 
-    code = root.run(["controller", "run", "--kubeconfig", str(kubeconfig), "--master-template", str(path)])
+    code = root.run(["controller", "run", "--kubeconfig", nowhere, "--master-template", str(path)])
 
     assert code == 2
     said = capsys.readouterr().err
     assert str(path) in said
     assert complaint in said
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "complaint"),
+    [
+        ("--di-job-resources", "cpu", "'cpu' is no list of NAME=VALUE"),
+        ("--di-job-resources", "cpu=much", "--di-job-resources: cpu: 'much' is not a Kubernetes quantity"),
+        ("--di-priority-classes", "=urgent", "'=urgent' is no list of NAME=VALUE"),
+    ],
+)
+def test_wrong_options_end_the_controller(
+    nowhere: str, capsys: pytest.CaptureFixture[str], option: str, text: str, complaint: str
+) -> None:
+    """With the option's name and what it should be."""
+    assert root.run(["controller", "run", "--kubeconfig", nowhere, option, text]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_options_reach_the_pods_of_di_jobs(server: ApiServerProcess) -> None:
+    """Server, domain, PriorityClass and default resources."""
+    port = free_port()
+    process = _start(
+        server, port, "--di-server-url", "http://di:1", "--di-service-domain", "svc.example",
+        "--di-priority-classes", "high=urgent", "--di-job-resources", "cpu=250m",
+    )  # fmt: skip
+    cluster, node = server.cluster(), {"kubernetes.io/hostname": "a"}
+    try:
+        client.create(
+            cluster, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": node}}
+        )
+        offers = {"cpu": "1", "memory": "1Gi", "pods": "9"}
+        ready = [{"type": "Ready", "status": "True"}]
+        client.patch_status(
+            cluster, NODES, "a", {"allocatable": offers, "capacity": offers, "conditions": ready}
+        )
+        one = task("none", name="serial", maxReplicas=1)
+        client.create(cluster, make(one, preemptible=True))
+        client.create(cluster, make(one, priority="high") | {"metadata": {"name": "other"}})
+        eventually(lambda: client.find(cluster, PODS, f"{NAME}-serial-0") is not None, 60)
+        # There is no such PriorityClass, so the server refuses the pod that names it.
+        eventually(lambda: "urgent" in str(client.get(cluster, DI_JOBS, "other").get("status")), 60)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+    pod = client.get(cluster, PODS, f"{NAME}-serial-0")["spec"]
+    told = {v["name"]: v.get("value") for v in pod["containers"][0]["env"]}
+    assert told["DI_SERVER_URL"] == "http://di:1"
+    assert told["DI_NODES"] == f"{NAME}-serial-0.di-{NAME}.default.svc.example"
+    assert pod["containers"][0]["resources"] == {"requests": {"cpu": "250m"}}
 
 
 @pytest.mark.slow
