@@ -74,8 +74,8 @@ TOKENS = st.sampled_from([f"Bearer {ADMIN}"] * 4 + ["Bearer t", "Bearer wrong", 
 
 
 @pytest.mark.slow
-@SCHEMA.given(job=IDS, token=TOKENS)
-@SCHEMA.parametrize()
+@SCHEMA.given(job=IDS, token=TOKENS)  # type: ignore[untyped-decorator]  # the schema is made at run time
+@SCHEMA.parametrize()  # type: ignore[untyped-decorator]  # as above
 @SETTINGS
 def test_every_answer_is_as_described(
     case: Any, url: str, cluster: Cluster, job: str, token: str | None

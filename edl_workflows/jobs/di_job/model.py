@@ -53,8 +53,8 @@ class Task(Model):
     """One task: pods of one template.
 
     Attributes:
-        replicas: how many pods. Of a preemptible job's elastic task (the only one, else the collector): how many until its
-            allocation says otherwise.
+        replicas: how many pods. Of a preemptible job's elastic task (the only one, else the collector): how many at most,
+            where it has no maxReplicas.
         type: what it does.
         name: default: the type. A task of type none needs one.
         template: the pods'. Its container di-container, else its first, is the task.
