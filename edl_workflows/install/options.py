@@ -77,6 +77,10 @@ class InstallOptions:
         if self.replicas < 1:
             raise InvalidError(f"{self.replicas} replicas: at least one is needed")
         chosen(self.kinds)
+        if Part.DI_SERVER in self.parts and self.kinds and "DIJob" not in self.kinds:
+            raise InvalidError(
+                "the DI server serves DIJobs: add DIJob to the kinds, or leave the DI server out"
+            )
 
     @property
     def rows(self) -> tuple[Kind, ...]:

@@ -145,7 +145,6 @@ class TestWorkersAndControlPlane:
         assert disturbed.job.get().status.master_restarts == 0
 
 
-@pytest.mark.unproven
 class TestServersMasterAndMachine:
     """Faults that take the model's servers, the master, or everything."""
 

@@ -35,7 +35,10 @@ from tests.cluster.bed.wait import until
 from tests.cluster.installed import Installed, apply, from_host, installed, job, make_namespace, tf_job
 from tests.e2e.submitted import SubmittedJob
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PATIENCE = 240
+"""Seconds; a busy machine takes a minute to start a program with its libraries."""
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +87,16 @@ def test_a_pipelines_job_runs_to_its_end(here: Installed, pipeline: Cluster) -> 
     """A job that an ordinary account submits gets its master and its workers, and succeeds."""
     submitted = SubmittedJob.submit(pipeline, job(here.bed, "ends", "pass"))
 
-    submitted.wait_phase(JobPhase.SUCCEEDED, seconds=90)
+    submitted.wait_phase(JobPhase.SUCCEEDED, seconds=PATIENCE)
 
 
 def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> None:
     """The leader's pod is killed while a job is suspended: the other replica carries on, a job that was submitted meanwhile
     runs, and events that the first leader told are counted up, not told twice."""
     first = SubmittedJob.submit(pipeline, job(here.bed, "before"))
-    first.wait_step(1, 90)
-    first.run(SUSPEND, SuspendRequest(name=first.name), 90)
-    first.run(RESUME, ResumeRequest(name=first.name), 90)
+    first.wait_step(1, PATIENCE)
+    first.run(SUSPEND, SuspendRequest(name=first.name), PATIENCE)
+    first.run(RESUME, ResumeRequest(name=first.name), PATIENCE)
     leader = here.leader()
 
     client.delete(
@@ -102,14 +105,14 @@ def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> Non
     second = SubmittedJob.submit(pipeline, job(here.bed, "meanwhile"))
 
     second.wait_phase(JobPhase.RUNNING, seconds=120)
-    first.run(SUSPEND, SuspendRequest(name=first.name), 90)
+    first.run(SUSPEND, SuspendRequest(name=first.name), PATIENCE)
     assert here.leader() not in ("", leader)
     here.wait_ready()
     assert len(here.pods()) == 2
     told = client.get(here.cluster, resources.ELASTIC_JOBS, first.name)
     until(lambda: _counts(here.cluster, told).get("JobSuspended") == 2, "the event is counted up")
     for one in (first, second):
-        one.run(DELETE, DeleteRequest(name=one.name), 90)
+        one.run(DELETE, DeleteRequest(name=one.name), PATIENCE)
 
 
 def _counts(cluster: Cluster, obj: Object) -> dict[str, int]:
@@ -121,18 +124,20 @@ def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline
     """With `edl-pipeline` alone a job is scaled, edited, asked for a migration, suspended, and a plan is taken over by the
     next attempt and withdrawn."""
     lives = SubmittedJob.submit(pipeline, job(here.bed, "lives", roles=("ps", "worker")))
-    lives.wait_phase(JobPhase.RUNNING, seconds=90)
+    lives.wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
     three = ScaleRequest(job=lives.name, replicas={"worker": ReplicaResourceSpec(replicas=3)})
-    lives.run(SCALE, three, 90)
+    lives.run(SCALE, three, PATIENCE)
     assert len(lives.pods("worker")) == 3
 
     # Stage migrate-ps looks for the server of a rank among the pods.
     with pytest.raises(InvalidError, match="no parameter server of this rank"):
         lives.run(MIGRATE_PS, MigratePsRequest(job=lives.name, migrate={7: NodeResource(cpu="1")}))
-    lives.wait_step(1, 90)
+    lives.wait_step(1, PATIENCE)
     _edit_replicas(pipeline, lives.name, "worker", 2)
-    lives.until(lambda: len(lives.pods("worker")) == 2 or None, 90, "an edit of the spec is carried out")
-    lives.run(SUSPEND, SuspendRequest(name=lives.name), 90)
+    lives.until(
+        lambda: len(lives.pods("worker")) == 2 or None, PATIENCE, "an edit of the spec is carried out"
+    )
+    lives.run(SUSPEND, SuspendRequest(name=lives.name), PATIENCE)
 
     # Nothing is carried out in a suspended job: the plan waits.
     owner = "tests/cluster/scale"
@@ -141,7 +146,7 @@ def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline
     assert (taken.uid, taken.attempt) == (begun.uid, "2")
     assert ownership.cancel(pipeline, taken)
     assert client.find(pipeline, resources.SCALE_PLANS, taken.name) is None
-    lives.run(DELETE, DeleteRequest(name=lives.name), 90)
+    lives.run(DELETE, DeleteRequest(name=lives.name), PATIENCE)
 
 
 def _edit_replicas(cluster: Cluster, name: str, role: str, replicas: int) -> None:
@@ -152,7 +157,7 @@ def _edit_replicas(cluster: Cluster, name: str, role: str, replicas: int) -> Non
 def test_plans_of_people_are_tied_to_their_job_and_old_ones_go(here: Installed, pipeline: Cluster) -> None:
     """A plan without labels becomes the job's; of plans that came to their end the newest ten stay."""
     lives = SubmittedJob.submit(pipeline, job(here.bed, "plans"))
-    lives.wait_phase(JobPhase.RUNNING, seconds=90)
+    lives.wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
 
     for number in range(12):
         client.create(pipeline, _wrong_plan(f"plan-{number}", lives.name))
@@ -163,11 +168,11 @@ def test_plans_of_people_are_tied_to_their_job_and_old_ones_go(here: Installed, 
         "spec": {"ownerJob": lives.name, "replicaResourceSpecs": {"worker": {"replicas": 2}}}
     }
     client.create(pipeline, good)
-    lives.await_plan("good", PlanPhase.SUCCEEDED, seconds=90)
+    lives.await_plan("good", PlanPhase.SUCCEEDED, seconds=PATIENCE)
     tied = client.get(pipeline, resources.SCALE_PLANS, "good")["metadata"]
     assert tied["labels"][names.JOB_LABEL] == lives.name
     assert [owner["name"] for owner in tied["ownerReferences"]] == [lives.name]
-    lives.run(DELETE, DeleteRequest(name=lives.name), 90)
+    lives.run(DELETE, DeleteRequest(name=lives.name), PATIENCE)
 
 
 def _wrong_plan(name: str, job_name: str) -> Object:
@@ -188,11 +193,11 @@ def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipelin
         SubmitRequest(manifest=job(here.bed, "killed")),
         Identity("tests/cluster/t"),
     )
-    SubmittedJob(pipeline, begun.name).wait_step(1, 90)
+    SubmittedJob(pipeline, begun.name).wait_step(1, PATIENCE)
 
     _wait_in_vain(triggerer, begun)
     assert ownership.cancel(triggerer, begun, "suspend")
-    SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.SUSPENDED, seconds=90)
+    SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.SUSPENDED, seconds=PATIENCE)
     request = ScaleRequest(job=begun.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
     plan = SCALE.begin(pipeline, request, Identity("tests/cluster/plan"))
     _wait_in_vain(triggerer, plan)
@@ -220,7 +225,6 @@ def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -
     client.delete(pipeline, resources.ELASTIC_JOBS, begun.name)
 
 
-@pytest.mark.unproven
 def test_a_tf_job_needs_no_more(here: Installed, pipeline: Cluster) -> None:
     """The same accounts do the same with TFJobs: run, scaled, waited for, suspended, ended, and deleted when their time to
     live is over."""
@@ -229,7 +233,7 @@ def test_a_tf_job_needs_no_more(here: Installed, pipeline: Cluster) -> None:
     begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity("tests/cluster/tf"))
     triggerer, viewer = here.account("tf-triggerer", rbac.TRIGGERER), here.account("tf-viewer", rbac.VIEWER)
     one = ScaleRequest(job=begun.name, kind="TFJob", replicas={"worker": ReplicaResourceSpec(replicas=1)})
-    driver.run_stage(pipeline, SCALE, one, Identity("tests/cluster/tf"), time.time() + 90)
+    driver.run_stage(pipeline, SCALE, one, Identity("tests/cluster/tf"), time.time() + PATIENCE)
 
     _wait_in_vain(viewer, begun)
     with pytest.raises(ForbiddenError):
@@ -238,17 +242,16 @@ def test_a_tf_job_needs_no_more(here: Installed, pipeline: Cluster) -> None:
     _wait_in_vain(triggerer, begun)
     assert ownership.cancel(triggerer, begun, "suspend")
     suspended = WaitRequest(name=begun.name, kind="TFJob", phases=(JobPhase.SUSPENDED,))
-    driver.run_stage(pipeline, WAIT, suspended, Identity("tests/cluster/tf"), time.time() + 90)
+    driver.run_stage(pipeline, WAIT, suspended, Identity("tests/cluster/tf"), time.time() + PATIENCE)
     assert ownership.cancel(triggerer, begun)
 
     done = SubmitRequest(manifest=tf_job(here.bed, "tf-ends", "pass", ttlSecondsAfterFinished=0))
     SUBMIT.begin(pipeline, done, Identity("tests/cluster/tf-ends"))
     until(lambda: client.find(pipeline, TF_JOBS, "tf-ends") is None, "its time to live is over")
     gone = DeleteRequest(name="tf-lives", kind="TFJob")
-    driver.run_stage(pipeline, DELETE, gone, Identity("tests/cluster/tf"), time.time() + 90)
+    driver.run_stage(pipeline, DELETE, gone, Identity("tests/cluster/tf"), time.time() + PATIENCE)
 
 
-@pytest.mark.unproven
 def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, pipeline: Cluster) -> None:
     """A scheduling policy makes a PodGroup; one that somebody else has made is not taken over."""
     apply(bed, [POD_GROUP_DEFINITION])
@@ -316,7 +319,7 @@ def _wait_in_vain(cluster: Cluster, handle: Handle) -> None:
 def test_a_master_reaches_its_own_job_only(here: Installed, pipeline: Cluster) -> None:
     """A master's account reads no Secret, not even its own job's, and writes no other job's status and state."""
     for name in ("mine", "others"):
-        SubmittedJob.submit(pipeline, job(here.bed, name)).wait_phase(JobPhase.RUNNING, seconds=90)
+        SubmittedJob.submit(pipeline, job(here.bed, name)).wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
     master = here.as_account(names.master_account_name("mine"))
 
     assert client.get(master, resources.ELASTIC_JOBS, "mine")["metadata"]["name"] == "mine"

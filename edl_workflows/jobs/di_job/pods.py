@@ -4,7 +4,7 @@ import base64
 import copy
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ TOKEN_VARIABLE = "DI_TOKEN"  # noqa: S105 - the variable's name, not a secret
 
 PORT = 22270
 PORT_NAME = "di-port"
-HOSTNAME_LABEL = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 LONGEST_VALUE = 128 * 1024 - 64
 """Characters of an environment variable that Linux hands to a program, name included."""
 
@@ -227,13 +227,23 @@ class Maker:
     def _place(self, replica: Replica, spec: dict[str, Any]) -> None:
         """On the node that the allocation names, and of the size that it was counted with.
 
-        By the scheduler, which keeps taints and resources; ``nodeName``, as upstream sets it, goes round it.
+        By the scheduler, which keeps taints and resources; ``nodeName``, as upstream sets it, goes round it. By the node's
+        name, as a DaemonSet's pods: its label of a hostname may be another.
         """
-        spec["nodeSelector"] = (spec.get("nodeSelector") or {}) | {HOSTNAME_LABEL: replica.node}
+        spec["affinity"] = _on_node(spec.get("affinity") or {}, replica.node)
         main = main_container(spec)
         resources = main.get("resources") or {}
         if missing := elastic.unsaid(resources, self._settings.di_job_resources):
             main["resources"] = resources | {"requests": (resources.get("requests") or {}) | missing}
+
+
+def _on_node(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """A template's affinity, and this node: a pod goes where one of the terms holds, so each asks for it."""
+    own = affinity.get("nodeAffinity") or {}
+    terms = (own.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    name = {"key": "metadata.name", "operator": "In", "values": [node]}
+    asked = [term | {"matchFields": [*(term.get("matchFields") or ()), name]} for term in terms]
+    return {**affinity, "nodeAffinity": own | {_REQUIRED: {"nodeSelectorTerms": asked}}}
 
 
 def _digest(value: object) -> str:

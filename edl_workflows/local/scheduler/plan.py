@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from edl_workflows.local.pods import Pod
+from edl_workflows.local.scheduler import affinity
 from edl_workflows.local.scheduler.resources import Amounts, pod_requests
 
 SCHEDULER_NAME = "default-scheduler"
@@ -92,9 +93,10 @@ def _misfit(node: Node, free: Amounts, pod: Pod) -> str:
     """Why the pod can't be bound now; empty if it can."""
     if node.unschedulable:
         return "1 node(s) were unschedulable"
-    if not pod.spec.node_selector.items() <= node.labels.items():
+    selected = pod.spec.node_selector.items() <= node.labels.items()
+    if not (selected and affinity.admits(pod.spec.affinity, node.name, node.labels)):
         return "1 node(s) didn't match Pod's node affinity/selector"
-    if pod.spec.affinity:
-        return "1 node(s) can't evaluate spec.affinity, which the embedded cluster does not support"
+    if affinity.unsupported(pod.spec.affinity):
+        return "1 node(s) can't evaluate affinity to other pods, which the embedded cluster does not support"
     lacking = free.lacking(pod_requests(pod))
     return ", ".join("1 Too many pods" if name == "pods" else f"1 Insufficient {name}" for name in lacking)

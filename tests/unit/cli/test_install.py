@@ -24,7 +24,13 @@ def test_every_option_reaches_the_manifests() -> None:
         "--image-pull-secret one --image-pull-secret two --with argo-agent"
     )
     options = InstallOptions(
-        "a:1", "edl", "training", 3, PullPolicy.ALWAYS, ("one", "two"), frozenset({Part.ARGO_AGENT})
+        "a:1",
+        "edl",
+        "training",
+        replicas=3,
+        pull_policy=PullPolicy.ALWAYS,
+        pull_secrets=("one", "two"),
+        parts=frozenset({Part.ARGO_AGENT}),
     )
 
     assert printed(*arguments.split()) == installation(options)

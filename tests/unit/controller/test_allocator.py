@@ -26,6 +26,7 @@ from edl_workflows.testing import ApiServerProcess
 from tests.unit.controller.killed_allocator import POINTS
 from tests.unit.controller.support import names_of
 from tests.unit.di_server.support import TEMPLATE, create, job, task
+from tests.unit.jobs.di_jobs import node_asked_for
 from tests.unit.kube.support import eventually
 
 _ROOT = Path(__file__).parents[3]
@@ -45,7 +46,7 @@ class Farm:
     def add(self, name: str, cpu: int) -> str:
         """A ready node."""
         full = f"{name}-{self.key}"
-        labels = {"farm": self.key, "kubernetes.io/hostname": full}
+        labels = {"farm": self.key, "kubernetes.io/hostname": f"host-of-{full}"}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full, "labels": labels}}
         client.create(self.cluster, node)
         self.offer(name, cpu)
@@ -115,7 +116,7 @@ def test_a_new_job_is_placed_and_its_pods_follow(
 
     def placed() -> list[str]:
         found = client.list_objects(cluster, Scope(PODS, cluster.namespace)).items
-        return sorted(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"] for pod in found)
+        return sorted(node_asked_for(pod) for pod in found)
 
     eventually(lambda: placed() == [one, one, two])
 

@@ -7,7 +7,7 @@ import yaml
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.install.manifests import installation
-from edl_workflows.install.options import InstallOptions
+from edl_workflows.install.options import InstallOptions, Part
 from edl_workflows.jobs import names
 from edl_workflows.jobs.kinds import KINDS
 
@@ -73,6 +73,12 @@ def test_a_choice_that_cannot_work_is_refused(kinds: tuple[str, ...], message: s
     """An unknown kind, and half of a pair that works together only."""
     with pytest.raises(InvalidError, match=message):
         InstallOptions(image=IMAGE, kinds=kinds)
+
+
+def test_a_di_server_without_di_jobs_is_refused() -> None:
+    """It would have nothing to serve."""
+    with pytest.raises(InvalidError, match="add DIJob to the kinds, or leave the DI server out"):
+        InstallOptions(image=IMAGE, kinds=("TFJob",), parts=frozenset({Part.DI_SERVER}))
 
 
 def test_the_option_takes_names_between_commas() -> None:

@@ -1,6 +1,7 @@
 """One DIJob in a world of its own, for tests of its state machine."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from edl_workflows.jobs.testing import World
@@ -20,6 +21,14 @@ def make(*tasks: dict[str, Any], **spec: Any) -> dict[str, Any]:
     chosen = tasks or (task("learner"), task("collector", 2), task("evaluator"))
     spec = {"tasks": copy.deepcopy(list(chosen)), **spec}
     return {"apiVersion": API_VERSION, "kind": "DIJob", "metadata": {"name": NAME}, "spec": spec}
+
+
+def node_asked_for(pod: Mapping[str, Any]) -> str:
+    """The one node that a pod's affinity names."""
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    (name,) = [value for field in term["matchFields"] for value in field["values"]]
+    return str(name)
 
 
 class Job:

@@ -6,7 +6,7 @@ import pytest
 
 from edl_workflows.jobs.actions import Refusal
 from edl_workflows.jobs.testing import World
-from tests.unit.jobs.di_jobs import NAME, Job, make, task
+from tests.unit.jobs.di_jobs import NAME, Job, make, node_asked_for, task
 
 ALL = ["collector-0", "collector-1", "evaluator-0", "learner-0"]
 
@@ -374,12 +374,32 @@ def test_without_an_allocation_a_preemptible_job_waits() -> None:
     )
 
 
+def test_a_templates_own_affinity_holds_beside_the_allocation() -> None:
+    """A pod goes where one of the terms holds, so each of them asks for the node, too."""
+    ssd = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
+    fast = {"matchExpressions": [{"key": "fast", "operator": "Exists"}]}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    own = {"nodeAffinity": {required: {"nodeSelectorTerms": [ssd, fast]}}, "podAntiAffinity": {"kept": True}}
+    learner = task("learner")
+    learner["template"]["spec"]["affinity"] = own
+    job = Job(learner, preemptible=True)
+    job.allocate("a")
+
+    name = [{"key": "metadata.name", "operator": "In", "values": ["a"]}]
+    assert job.pod("learner-0")["spec"]["affinity"] == {
+        "nodeAffinity": {
+            required: {"nodeSelectorTerms": [ssd | {"matchFields": name}, fast | {"matchFields": name}]}
+        },
+        "podAntiAffinity": {"kept": True},
+    }
+
+
 def test_an_allocation_says_how_many_and_where() -> None:
-    """In the order of ranks; the collectors get what the others leave. The scheduler places them, by the node's label."""
+    """In the order of ranks; the collectors get what the others leave. The scheduler places them, by the node's name."""
     job = Job(preemptible=True)
     job.allocate("a", "b", "b", "c", "c")
     assert job.pods == ["collector-0", "collector-1", "collector-2", "evaluator-0", "learner-0"]
-    nodes = {short: job.pod(short)["spec"]["nodeSelector"]["kubernetes.io/hostname"] for short in job.pods}
+    nodes = {short: node_asked_for(job.pod(short)) for short in job.pods}
     assert nodes == {
         "learner-0": "a",
         "evaluator-0": "b",

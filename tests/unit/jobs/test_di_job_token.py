@@ -2,6 +2,7 @@
 
 import base64
 import datetime as dt
+from collections.abc import Mapping
 from typing import Any
 
 from edl_workflows.jobs.actions import Actions, Observed
@@ -23,7 +24,7 @@ def job(**status: Any) -> dict[str, Any]:
     }
 
 
-def decided(manifest: dict[str, Any], token: str, *objects: dict[str, Any]) -> Actions:
+def decided(manifest: dict[str, Any], token: str, *objects: Mapping[str, Any]) -> Actions:
     """The decision, with a fresh token at hand."""
     found: dict[str, list[Any]] = {}
     for obj in objects:

@@ -78,6 +78,14 @@ def test_a_large_pod_does_not_hold_back_small_ones() -> None:
             "1 node(s) didn't match Pod's node affinity/selector",
             id="selector",
         ),
+        pytest.param(
+            make_pod(
+                "a", affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}
+            ),
+            make_node(),
+            "1 node(s) can't evaluate affinity to other pods, which the embedded cluster does not support",
+            id="affinity to pods",
+        ),
     ],
 )
 def test_why_a_pod_waits(pod: Pod, node: Node, reason: str) -> None:
