@@ -12,7 +12,7 @@ import httpx
 import yaml
 
 Object = dict[str, Any]
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 90.0
 
 
 class RefusedError(Exception):

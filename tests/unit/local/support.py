@@ -11,7 +11,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import PODS, Object
 
 T = TypeVar("T")
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 
 
 def eventually(look: Callable[[], T | None], what: object = "") -> T:
