@@ -8,6 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # A file's tests share one process, so that its servers start once. Groups would do, but pytest 9.2 does not see them
 # (pytest-xdist 3.8 writes them where it does not look). In the order of the files: those that take longest come first.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+E2E := e2e
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
@@ -29,7 +30,7 @@ demo: $(READY)  ## Train a real elastic job through an Airflow pipeline on this 
 
 test: $(READY)  ## All tests: unit, property, golden, conformance, Airflow, end to end
 	$(PYTEST) $(PARALLEL) -m 'not e2e'
-	$(PYTEST) -m e2e
+	$(PYTEST) -m '$(E2E)'
 	@if lack=$$($(BED) missing); then $(MAKE) test-cluster; else echo "The tests on a real cluster were left out: $$lack"; fi
 
 test-cluster: $(READY)  ## Tests on a real Kubernetes with Argo, started for them unless it runs (root, Go)

@@ -145,6 +145,7 @@ class TestWorkersAndControlPlane:
         assert disturbed.job.get().status.master_restarts == 0
 
 
+@pytest.mark.long
 class TestServersMasterAndMachine:
     """Faults that take the model's servers, the master, or everything."""
 

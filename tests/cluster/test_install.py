@@ -225,6 +225,7 @@ def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -
     client.delete(pipeline, resources.ELASTIC_JOBS, begun.name)
 
 
+@pytest.mark.long
 def test_a_tf_job_needs_no_more(here: Installed, pipeline: Cluster) -> None:
     """The same accounts do the same with TFJobs: run, scaled, waited for, suspended, ended, and deleted when their time to
     live is over."""
@@ -252,6 +253,7 @@ def test_a_tf_job_needs_no_more(here: Installed, pipeline: Cluster) -> None:
     driver.run_stage(pipeline, DELETE, gone, Identity("tests/cluster/tf"), time.time() + PATIENCE)
 
 
+@pytest.mark.long
 def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, pipeline: Cluster) -> None:
     """A scheduling policy makes a PodGroup; one that somebody else has made is not taken over."""
     apply(bed, [POD_GROUP_DEFINITION])

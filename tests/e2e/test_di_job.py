@@ -36,6 +36,7 @@ def test_an_agent_learns_while_collectors_come_and_die(cluster: Cluster, tmp_pat
     collectors_come_and_die(Job.submit(cluster, manifest("cliff", tmp_path, LOCAL, *SLOW), tmp_path))
 
 
+@pytest.mark.long
 def test_a_preemptible_job_follows_its_allocation(cluster: Cluster, tmp_path: Path) -> None:
     """It learns on the nodes that the allocator gives it; with more replicas all its pods begin anew as the next generation,
     and the learner goes on from its checkpoint; suspended it has no pods; resumed it ends well."""

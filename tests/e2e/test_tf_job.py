@@ -77,6 +77,7 @@ def test_parameter_servers_and_workers(cluster: Cluster, tmp_path: Path) -> None
     assert accuracy(tmp_path) >= 0.93
 
 
+@pytest.mark.long
 def test_mirrored_workers(cluster: Cluster, tmp_path: Path) -> None:
     """2 workers average their gradients at every step; when one is killed both begin anew at the newest checkpoint, and both
     end with the same weights."""

@@ -33,6 +33,7 @@ def cluster(running: testing.LocalCluster) -> Cluster:
     return running.client()
 
 
+@pytest.mark.long
 def test_trainers_come_and_die_and_every_chunk_is_trained(cluster: Cluster, tmp_path: Path) -> None:
     """Trainers take chunks from the master and send gradients to two pservers. Meanwhile a trainer is killed and replaced,
     trainers are added and taken away, the master and a pserver are killed. Every chunk of every pass is acknowledged once,
@@ -54,6 +55,7 @@ def test_a_program_that_never_works_fails_the_job_with_its_words(cluster: Cluste
     assert "exit code 3: no such data" in status.message
 
 
+@pytest.mark.long
 def test_from_the_command_line(running: testing.LocalCluster, tmp_path: Path) -> None:
     """What every kind can, a TrainingJob can: each command of `edl` about jobs does what it says."""
 
