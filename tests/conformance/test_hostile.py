@@ -2,6 +2,7 @@
 
 import base64
 import json
+import uuid
 from typing import Any
 
 import pytest
@@ -152,10 +153,12 @@ def test_a_patch_can_not_make_a_huge_object_of_a_small_one(api: Api) -> None:
 )
 def test_a_malformed_strategic_patch_is_refused(patch: Object, api: Api) -> None:
     """With 400, and the pod stays as it was."""
-    api.post(PODS, pod("patched"))
+    # A name for each case: the end of one pod must not be taken for that of the next.
+    name = f"patched-{uuid.uuid4().hex[:8]}"
+    api.post(PODS, pod(name))
 
-    answer = api.raw("PATCH", f"{PODS}/patched", patch, "application/strategic-merge-patch+json")
-    api.delete(f"{PODS}/patched", {"gracePeriodSeconds": 0})
+    answer = api.raw("PATCH", f"{PODS}/{name}", patch, "application/strategic-merge-patch+json")
+    api.raw("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
 
     assert 400 <= answer.status_code < 500, answer.text
 
