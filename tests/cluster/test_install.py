@@ -164,12 +164,13 @@ def test_plans_of_people_are_tied_to_their_job_and_old_ones_go(here: Installed, 
 
     lives.until(lambda: len(lives.plans()) == 10 or None, 60, "ten plans are left")
     assert {plan.status.reason for plan in lives.plans()} == {"InvalidPlan"}
-    good = _wrong_plan("good", lives.name) | {
+    # Plans of one second are as old as their names say.
+    good = _wrong_plan("plan-good", lives.name) | {
         "spec": {"ownerJob": lives.name, "replicaResourceSpecs": {"worker": {"replicas": 2}}}
     }
     client.create(pipeline, good)
-    lives.await_plan("good", PlanPhase.SUCCEEDED, seconds=PATIENCE)
-    tied = client.get(pipeline, resources.SCALE_PLANS, "good")["metadata"]
+    lives.await_plan("plan-good", PlanPhase.SUCCEEDED, seconds=PATIENCE)
+    tied = client.get(pipeline, resources.SCALE_PLANS, "plan-good")["metadata"]
     assert tied["labels"][names.JOB_LABEL] == lives.name
     assert [owner["name"] for owner in tied["ownerReferences"]] == [lives.name]
     lives.run(DELETE, DeleteRequest(name=lives.name), PATIENCE)

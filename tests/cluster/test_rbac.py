@@ -87,6 +87,7 @@ ROLES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     rbac.TRIGGERER: rbac.triggerer_rules,
     rbac.ARGO_AGENT: rbac.argo_agent_rules,
     f"{rbac.ARGO_AGENT}-leader-election": lambda: rbac.lease_rules(rbac.ARGO_AGENT),
+    names.DI_SERVER: rbac.di_server_rules,
 }
 
 LENT = {
