@@ -25,6 +25,37 @@ from edl_workflows.jobs import names
 
 app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
 
+DiServerUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Where programs of DIJobs find the DI server; default upstream's address.",
+        show_default=False,
+    ),
+]
+DiServiceDomain = Annotated[
+    str | None,
+    typer.Option(
+        help="What stands behind the namespace in the names of DIJobs' pods; default svc.cluster.local.",
+        show_default=False,
+    ),
+]
+DiJobResources = Annotated[
+    str,
+    typer.Option(
+        metavar="RESOURCE=QUANTITY,...",
+        help="What a replica of a preemptible DIJob asks for where its template does not say; default cpu=1,memory=2Gi.",
+        show_default=False,
+    ),
+]
+DiPriorityClasses = Annotated[
+    str,
+    typer.Option(
+        metavar="PRIORITY=CLASS,...",
+        help="PriorityClasses of the pods of DIJobs, by the jobs' priority (normal, high).",
+        show_default=False,
+    ),
+]
+
 
 @app.callback()
 def _group() -> None:
@@ -57,36 +88,10 @@ def run(
             show_default=False,
         ),
     ] = None,
-    di_server_url: Annotated[
-        str | None,
-        typer.Option(
-            help="Where programs of DIJobs find the DI server; default upstream's address.",
-            show_default=False,
-        ),
-    ] = None,
-    di_service_domain: Annotated[
-        str | None,
-        typer.Option(
-            help="What stands behind the namespace in the names of DIJobs' pods; default svc.cluster.local.",
-            show_default=False,
-        ),
-    ] = None,
-    di_job_resources: Annotated[
-        str,
-        typer.Option(
-            metavar="RESOURCE=QUANTITY,...",
-            help="What a replica of a preemptible DIJob asks for where its template does not say; default cpu=1,memory=2Gi.",
-            show_default=False,
-        ),
-    ] = "",
-    di_priority_classes: Annotated[
-        str,
-        typer.Option(
-            metavar="PRIORITY=CLASS,...",
-            help="PriorityClasses of the pods of DIJobs, by the jobs' priority (normal, high).",
-            show_default=False,
-        ),
-    ] = "",
+    di_server_url: DiServerUrl = None,
+    di_service_domain: DiServiceDomain = None,
+    di_job_resources: DiJobResources = "",
+    di_priority_classes: DiPriorityClasses = "",
     allocator_policy: Annotated[
         str, typer.Option(help="How preemptible DIJobs are sized and placed: fit (first-fit).")
     ] = "fit",
