@@ -1,6 +1,7 @@
 """What all tests share: no test sees the user's own state, and golden files change only when asked."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +32,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         Path(argument.partition("::")[0]).resolve().is_relative_to(_CLUSTER) for argument in config.args
     )
     return True if collection_path == _CLUSTER and not named else None
+
+
+_DIFFERS_BY_PROCESS = re.compile(r"set\(\{| at 0x")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The processes that share a run must name its tests alike; the order of a set and an address differ between them."""
+    if wrong := [item.nodeid for item in items if _DIFFERS_BY_PROCESS.search(item.nodeid)]:
+        raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(wrong[:3])}")
 
 
 _airflow_home = pytest.StashKey[str]()

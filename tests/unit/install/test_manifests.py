@@ -26,6 +26,12 @@ OPTIONS = [
 ]
 
 
+def described(options: InstallOptions) -> str:
+    """The same name in each process: the order of a set is not."""
+    parts = [options.jobs_namespace, options.pull_policy, *options.pull_secrets, *sorted(options.parts)]
+    return "-".join(part for part in parts if part) or "plain"
+
+
 def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
     return [one for one in installation(options) if one["kind"] == kind]
 
@@ -41,7 +47,7 @@ def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
     }
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_text_is_the_objects(options: InstallOptions) -> None:
     """The printed YAML holds exactly the objects, the same each time, each name once, without anchors."""
     objects = installation(options)
@@ -55,7 +61,7 @@ def test_text_is_the_objects(options: InstallOptions) -> None:
     assert all(one["metadata"]["labels"].items() >= PART_OF.items() for one in objects)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_what_is_named_is_there(options: InstallOptions) -> None:
     """A role is bound after it was made, and an account, a config and an own namespace are there before who uses them."""
     seen: set[tuple[str, str, str]] = set()
@@ -75,7 +81,7 @@ def test_what_is_named_is_there(options: InstallOptions) -> None:
         seen.add((one["kind"], namespace, one["metadata"]["name"]))
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) -> None:
     """Each Deployment's pods are those that its Service, its NetworkPolicy and its budget mean, on the port it serves."""
     deployments = of_kind(options, "Deployment")
@@ -99,7 +105,7 @@ def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) 
         assert container["command"][-1] == str(port)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> None:
     """The API server lets nobody pass on a right that he lacks: the controller's role covers every master's."""
     role = next(
