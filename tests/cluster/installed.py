@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,17 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.exceptions import EdlError
+from edl_workflows.exceptions import EdlError, StageTimeoutError
 from edl_workflows.install import workloads
 from edl_workflows.install.manifests import installation, render
 from edl_workflows.install.options import InstallOptions, Part, PullPolicy
 from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
 from edl_workflows.jobs import names
-from edl_workflows.jobs.api import TF_JOBS
 from edl_workflows.kube import client, logs, resources
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.stages import driver
+from edl_workflows.stages.goals import Failed, GoneGoal, Handle
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import PLAIN_RUNTIME
 from tests.cluster.bed.wait import until
@@ -109,23 +111,14 @@ def job(
 ) -> dict[str, Any]:
     """An ElasticJob with one node a role that runs a Python program, in pods that a restricted namespace admits."""
     command = [bed.python, "-m", "edl_workflows.cli", "agent", "run", "--", bed.python, "-c", program]
+    return _job(name, restricted_pod(bed, command), roles)
+
+
+def restricted_pod(bed: Bed, command: list[str]) -> Object:
+    """The spec of a pod that a restricted namespace admits."""
     spec = _pod(bed.image, command)
     spec["securityContext"]["runAsUser"] = USER
-    return _job(name, spec, roles)
-
-
-def tf_job(bed: Bed, name: str, program: str, replicas: int = 1, **policies: Any) -> dict[str, Any]:
-    """A TFJob whose workers run a Python program, in pods that a restricted namespace admits."""
-    spec = _pod(bed.image, [bed.python, "-c", program])
-    spec["securityContext"]["runAsUser"] = USER
-    spec["containers"][0]["name"] = "tensorflow"
-    workers = {"replicas": replicas, "restartPolicy": "ExitCode", "template": {"spec": spec}}
-    return {
-        "apiVersion": TF_JOBS.api_version,
-        "kind": TF_JOBS.kind,
-        "metadata": {"name": name},
-        "spec": {"runPolicy": policies, "tfReplicaSpecs": {"Worker": workers}},
-    }
+    return spec
 
 
 def image_job(image: str, name: str) -> dict[str, Any]:
@@ -283,3 +276,11 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
             # Jobs first, while their controller lives: nothing of theirs waits for a finalizer of its own.
             for namespace in (options.jobs_namespace, options.namespace):
                 client.delete(cluster, resources.NAMESPACES, namespace)
+
+
+def wait_in_vain(cluster: Cluster, handle: Handle) -> None:
+    """Wait a moment for what does not come: a list, a watch and a last look."""
+    never = handle.model_copy(update={"goal": GoneGoal()})
+    result = driver.wait(ClusterSource.of(cluster), never, time.time() + 2)
+    assert isinstance(result, Failed)
+    assert isinstance(result.error, StageTimeoutError), result.error

@@ -11,7 +11,7 @@ from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, container, place
 from tests.e2e.di_jobs import SLOW, Job, collectors_come_and_die, manifest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.unproven]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """`edl install` on a real cluster: accepted, running with the least rights, and useful to those whom it gives rights."""
 
-import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -8,31 +7,28 @@ from typing import Any
 import pytest
 
 from edl_workflows.argo.api import WORKFLOWS
-from edl_workflows.exceptions import ForbiddenError, InvalidError, NotFoundError, StageTimeoutError
+from edl_workflows.exceptions import ForbiddenError, InvalidError
 from edl_workflows.install import rbac
 from edl_workflows.install.manifests import installation
 from edl_workflows.install.options import InstallOptions, Part
 from edl_workflows.jobs import names
-from edl_workflows.jobs.api import POD_GROUPS, TF_JOBS
 from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, events, resources, transport
 from edl_workflows.kube.client import DeleteOptions
-from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
-from edl_workflows.stages import driver, ownership
+from edl_workflows.stages import ownership
 from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.goals import Failed, GoneGoal, Handle
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
-from edl_workflows.stages.wait import WAIT, WaitRequest
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
-from tests.cluster.installed import Installed, apply, from_host, installed, job, make_namespace, tf_job
+from tests.cluster.installed import Installed, apply, from_host, installed, job, make_namespace, wait_in_vain
 from tests.e2e.submitted import SubmittedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -196,12 +192,12 @@ def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipelin
     )
     SubmittedJob(pipeline, begun.name).wait_step(1, PATIENCE)
 
-    _wait_in_vain(triggerer, begun)
+    wait_in_vain(triggerer, begun)
     assert ownership.cancel(triggerer, begun, "suspend")
     SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.SUSPENDED, seconds=PATIENCE)
     request = ScaleRequest(job=begun.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
     plan = SCALE.begin(pipeline, request, Identity("tests/cluster/plan"))
-    _wait_in_vain(triggerer, plan)
+    wait_in_vain(triggerer, plan)
     assert ownership.cancel(triggerer, plan)
     assert ownership.cancel(triggerer, begun)
     assert client.find(pipeline, resources.ELASTIC_JOBS, begun.name) is None
@@ -216,107 +212,14 @@ def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -
     request = ScaleRequest(job=begun.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
     plan = SCALE.begin(pipeline, request, Identity("tests/cluster/seen-plan"))
 
-    _wait_in_vain(viewer, begun)
-    _wait_in_vain(viewer, plan)
+    wait_in_vain(viewer, begun)
+    wait_in_vain(viewer, plan)
     for resource, name in ((resources.ELASTIC_JOBS, begun.name), (resources.SCALE_PLANS, plan.name)):
         with pytest.raises(ForbiddenError):
             client.patch(viewer, resource, name, {"metadata": {"labels": {"a": "b"}}})
         with pytest.raises(ForbiddenError):
             client.delete(viewer, resource, name)
     client.delete(pipeline, resources.ELASTIC_JOBS, begun.name)
-
-
-@pytest.mark.long
-def test_a_tf_job_needs_no_more(here: Installed, pipeline: Cluster) -> None:
-    """The same accounts do the same with TFJobs: run, scaled, waited for, suspended, ended, and deleted when their time to
-    live is over."""
-    forever = "import time; time.sleep(1000)"
-    manifest = tf_job(here.bed, "tf-lives", forever, replicas=2, ttlSecondsAfterFinished=0)
-    begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity("tests/cluster/tf"))
-    triggerer, viewer = here.account("tf-triggerer", rbac.TRIGGERER), here.account("tf-viewer", rbac.VIEWER)
-    one = ScaleRequest(job=begun.name, kind="TFJob", replicas={"worker": ReplicaResourceSpec(replicas=1)})
-    driver.run_stage(pipeline, SCALE, one, Identity("tests/cluster/tf"), time.time() + PATIENCE)
-
-    _wait_in_vain(viewer, begun)
-    with pytest.raises(ForbiddenError):
-        client.delete(viewer, TF_JOBS, begun.name)
-    assert client.get(viewer, TF_JOBS, begun.name)["status"]["phase"] == "Running"
-    _wait_in_vain(triggerer, begun)
-    assert ownership.cancel(triggerer, begun, "suspend")
-    suspended = WaitRequest(name=begun.name, kind="TFJob", phases=(JobPhase.SUSPENDED,))
-    driver.run_stage(pipeline, WAIT, suspended, Identity("tests/cluster/tf"), time.time() + PATIENCE)
-    assert ownership.cancel(triggerer, begun)
-
-    done = SubmitRequest(manifest=tf_job(here.bed, "tf-ends", "pass", ttlSecondsAfterFinished=0))
-    SUBMIT.begin(pipeline, done, Identity("tests/cluster/tf-ends"))
-    until(lambda: client.find(pipeline, TF_JOBS, "tf-ends") is None, "its time to live is over")
-    gone = DeleteRequest(name="tf-lives", kind="TFJob")
-    driver.run_stage(pipeline, DELETE, gone, Identity("tests/cluster/tf"), time.time() + PATIENCE)
-
-
-@pytest.mark.long
-def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, pipeline: Cluster) -> None:
-    """A scheduling policy makes a PodGroup; one that somebody else has made is not taken over."""
-    apply(bed, [POD_GROUP_DEFINITION])
-    until(lambda: _served(cluster), "PodGroups are served")
-    foreign = {
-        "apiVersion": POD_GROUPS.api_version,
-        "kind": POD_GROUPS.kind,
-        "metadata": {"name": "tf-taken", "namespace": here.jobs},
-    }
-    client.create(cluster, foreign)
-    for name in ("tf-gang", "tf-taken"):
-        manifest = tf_job(here.bed, name, "pass", replicas=2, schedulingPolicy={"queue": "q"})
-        SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity(f"tests/cluster/{name}"))
-
-    def reason() -> str:
-        return str((client.get(pipeline, TF_JOBS, "tf-taken").get("status") or {}).get("reason", ""))
-
-    until(lambda: reason() == "NameConflict", "the clash is told")
-    until(lambda: client.find(cluster, POD_GROUPS, "tf-gang", here.jobs) is not None, "the gang is made")
-    group = client.get(cluster, POD_GROUPS, "tf-gang", here.jobs)
-    assert group["spec"] == {"minMember": 2, "queue": "q"}
-    for name in ("tf-gang", "tf-taken"):
-        client.delete(pipeline, TF_JOBS, name)
-
-
-POD_GROUP_DEFINITION: Object = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": f"{POD_GROUPS.plural}.{POD_GROUPS.group}"},
-    "spec": {
-        "group": POD_GROUPS.group,
-        "scope": "Namespaced",
-        "names": {"kind": POD_GROUPS.kind, "plural": POD_GROUPS.plural, "singular": "podgroup"},
-        "versions": [
-            {
-                "name": POD_GROUPS.version,
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
-"""As much of Volcano as a controller sees."""
-
-
-def _served(cluster: Cluster) -> bool:
-    try:
-        client.list_objects(cluster, resources.Scope(POD_GROUPS, "default"))
-    except NotFoundError:
-        return False
-    return True
-
-
-def _wait_in_vain(cluster: Cluster, handle: Handle) -> None:
-    """Wait a moment for what does not come: a list, a watch and a last look."""
-    never = handle.model_copy(update={"goal": GoneGoal()})
-    result = driver.wait(ClusterSource.of(cluster), never, time.time() + 2)
-    assert isinstance(result, Failed)
-    assert isinstance(result.error, StageTimeoutError), result.error
 
 
 def test_a_master_reaches_its_own_job_only(here: Installed, pipeline: Cluster) -> None:
@@ -430,6 +333,9 @@ def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> No
         user = f"system:serviceaccount:{own}:{names.CONTROLLER}"
         jobs = {"group": names.GROUP, "resource": "elasticjobs", "verb": "list"}
         until(lambda: _allowed(cluster, user, jobs), "the controller may list the jobs of all namespaces")
+        assert _allowed(cluster, user, {"resource": "nodes", "verb": "watch"}), (
+            "preemptible DIJobs are placed"
+        )
         assert not _allowed(cluster, user, {"resource": "secrets", "verb": "patch"})
     finally:
         bed.kubectl("delete", "--ignore-not-found", "clusterrolebinding", binding)

@@ -1,6 +1,6 @@
 """The roles are minimal: each right was used in this run, as the API server's audit log says. Runs last of the lane.
 
-What uses them are the other tests, those of `test_install.py` above all: run the two files together.
+What uses them are the other tests, those of `test_install.py` and `test_install_kinds.py` above all: run the three together.
 """
 
 import datetime as dt
@@ -48,7 +48,9 @@ def used(bed: Bed) -> dict[str, set[Right]]:
     found: dict[str, set[Right]] = {}
     for role, right in _allowed(bed.audit_log):
         found.setdefault(MASTER if role.endswith(_MASTER_ROLE) else role, set()).add(right)
-    assert names.CONTROLLER in found, "no installation ran: run this together with test_install.py"
+    assert names.CONTROLLER in found, (
+        "no installation ran: run this together with test_install.py and test_install_kinds.py"
+    )
     return found
 
 
@@ -99,7 +101,6 @@ LENT = {
 """Role → whose use of a right counts for it, too."""
 
 
-@pytest.mark.unproven
 @pytest.mark.parametrize("role", ROLES)
 def test_every_right_was_used(used: dict[str, set[Right]], role: str) -> None:
     """No role has a right that nobody needed in the whole run."""

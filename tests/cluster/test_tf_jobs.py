@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.unproven,
+    pytest.mark.long,
 ]
 
 

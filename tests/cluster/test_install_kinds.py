@@ -1,0 +1,245 @@
+"""The installation with jobs of the kinds that other systems brought: the same accounts, with no right more, do the same."""
+
+import shlex
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import ForbiddenError, NotFoundError
+from edl_workflows.install import rbac
+from edl_workflows.install.workloads import CONTAINER_SECURITY
+from edl_workflows.jobs import kinds
+from edl_workflows.jobs.api import DI_JOBS, POD_GROUPS, TF_JOBS, TRAINING_JOBS
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube import client, resources
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Object
+from edl_workflows.stages import driver, ownership
+from edl_workflows.stages.delete import DELETE, DeleteRequest
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.requests import R, Stage
+from edl_workflows.stages.scale import SCALE, ScaleRequest
+from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.stages.wait import WAIT, WaitRequest
+from tests.cluster.bed.bed import Bed
+from tests.cluster.bed.wait import until
+from tests.cluster.installed import Installed, apply, from_host, installed, restricted_pod, wait_in_vain
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PATIENCE = 240
+"""Seconds; a busy machine takes a minute to start a program with its libraries."""
+FOREVER = "import time; time.sleep(1000)"
+GRACE = {"terminationGracePeriodSeconds": 2}
+"""No program here listens to SIGTERM."""
+
+RESIZES_ITSELF = """
+import concurrent.futures, json, os, urllib.request
+
+url = f"{os.environ['DI_SERVER_URL']}/v2alpha1/{os.environ['DI_JOB_ID']}.{os.environ['DI_JOB_GENERATION']}"
+
+def ask(method, call, **body):
+    headers = {"Authorization": f"Bearer {os.environ['DI_TOKEN']}", "Content-Type": "application/json"}
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(f"{url}/{call}", data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=90) as answer:
+        return json.load(answer)["data"]
+
+if os.environ["DI_RANK"] != "0":
+    import time
+    time.sleep(1000)
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    # At once: some meet the others' edit, and are made again on top of it.
+    for method in ("POST", "DELETE") * 5 + ("POST",):
+        list(pool.map(lambda _: ask(method, "replicas", replicas=1), range(2)))
+places = ask("GET", "replicas?timeout=60")
+assert len(places) == 4, places
+ask("POST", "profilings", data={"places": len(places)})
+"""
+"""Of a job's first replica, which asks the DI server for two more."""
+
+
+@pytest.fixture(scope="module")
+def here(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster) -> Iterator[Installed]:
+    """One installation for all tests here."""
+    failed = request.session.testsfailed
+    with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}", bed.image, from_host(bed)) as running:
+        running.wait_ready()
+        yield running
+        if request.session.testsfailed > failed:
+            print(running.explain())
+
+
+@pytest.fixture(scope="module")
+def pipeline(here: Installed) -> Cluster:
+    """A pipeline's account, with no more than `edl-pipeline`."""
+    return here.account("pipeline", rbac.PIPELINE)
+
+
+def tf_job(bed: Bed, name: str, program: str, replicas: int, **policies: Any) -> Object:
+    """A TFJob of workers that run a Python program."""
+    spec = restricted_pod(bed, [bed.python, "-c", program]) | GRACE
+    spec["containers"][0]["name"] = "tensorflow"
+    workers = {"replicas": replicas, "restartPolicy": "ExitCode", "template": {"spec": spec}}
+    return {
+        "apiVersion": TF_JOBS.api_version,
+        "kind": TF_JOBS.kind,
+        "metadata": {"name": name},
+        "spec": {"runPolicy": policies, "tfReplicaSpecs": {"Worker": workers}},
+    }
+
+
+def training_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
+    """A TrainingJob of trainers that run a Python program."""
+    spec = restricted_pod(bed, [])
+    container = {"name": "main", "imagePullPolicy": "Never", "securityContext": CONTAINER_SECURITY}
+    trainer = {
+        "entrypoint": shlex.join(["exec", bed.python, "-c", program]),
+        "min-instance": 1,
+        "max-instance": 4,
+        "parallelism": replicas,
+        "resources": spec["containers"][0]["resources"],
+    }
+    template = {"spec": {"securityContext": spec["securityContext"], "containers": [container], **GRACE}}
+    return {
+        "apiVersion": TRAINING_JOBS.api_version,
+        "kind": TRAINING_JOBS.kind,
+        "metadata": {"name": name},
+        "spec": {"image": bed.image, "launcher": "sh", "trainer": trainer, "template": template},
+    }
+
+
+def di_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
+    """A DIJob of collectors that run a Python program."""
+    spec = restricted_pod(bed, [bed.python, "-c", program]) | GRACE
+    spec["containers"][0]["name"] = "di-container"
+    task = {"type": "collector", "replicas": replicas, "template": {"spec": spec}}
+    return {
+        "apiVersion": DI_JOBS.api_version,
+        "kind": DI_JOBS.kind,
+        "metadata": {"name": name},
+        "spec": {"tasks": [task]},
+    }
+
+
+def run(cluster: Cluster, stage: Stage[R], request: R) -> None:
+    """Run a stage to its goal."""
+    driver.run_stage(
+        cluster, stage, request, Identity(f"tests/cluster/{uuid.uuid4()}"), time.time() + PATIENCE
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "manifest"), [("worker", tf_job), ("trainer", training_job), ("collector", di_job)]
+)
+def test_a_job_of_any_kind_needs_no_more(
+    here: Installed, pipeline: Cluster, role: str, manifest: Any
+) -> None:
+    """The same accounts do the same with jobs of each kind: run, scaled, waited for, suspended, ended and deleted."""
+    wanted = manifest(here.bed, f"{role}-lives", FOREVER, 2)
+    kind = kinds.kind_of(wanted["kind"])
+    begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=wanted), Identity(f"tests/cluster/{role}"))
+    triggerer = here.account(f"{role}-triggerer", rbac.TRIGGERER)
+    viewer = here.account(f"{role}-viewer", rbac.VIEWER)
+    running = WaitRequest(name=begun.name, kind=kind.name, phases=(JobPhase.RUNNING,))
+    run(pipeline, WAIT, running)
+    one = ScaleRequest(job=begun.name, kind=kind.name, replicas={role: ReplicaResourceSpec(replicas=1)})
+    run(pipeline, SCALE, one)
+
+    wait_in_vain(viewer, begun)
+    with pytest.raises(ForbiddenError):
+        client.delete(viewer, kind.source.api, begun.name)
+    assert kind.view is not None
+    assert (
+        kind.view(kind.model.parse(client.get(viewer, kind.source.api, begun.name))).phase is JobPhase.RUNNING
+    )
+    wait_in_vain(triggerer, begun)
+    assert ownership.cancel(triggerer, begun, "suspend")
+    run(pipeline, WAIT, running.model_copy(update={"phases": (JobPhase.SUSPENDED,)}))
+    assert ownership.cancel(triggerer, begun)
+
+    ends = manifest(here.bed, f"{role}-ends", "pass", 1)
+    run(pipeline, SUBMIT, SubmitRequest(manifest=ends))
+    run(pipeline, DELETE, DeleteRequest(name=f"{role}-ends", kind=kind.name))
+
+
+def test_a_tf_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster) -> None:
+    """A TFJob whose time to live is over is deleted."""
+    done = SubmitRequest(manifest=tf_job(here.bed, "tf-done", "pass", 1, ttlSecondsAfterFinished=0))
+    SUBMIT.begin(pipeline, done, Identity("tests/cluster/tf-done"))
+
+    until(lambda: client.find(pipeline, TF_JOBS, "tf-done") is None, "its time to live is over", PATIENCE)
+
+
+def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
+    """A program in a pod finds the DI server and its token in its environment, asks for replicas more and less, several at a
+    time, gets their addresses, and reports what then stands in the status."""
+    job = di_job(here.bed, "di-resizes", RESIZES_ITSELF, 2)
+    job["spec"]["tasks"][0] |= {"maxReplicas": 4}
+    SUBMIT.begin(pipeline, SubmitRequest(manifest=job), Identity("tests/cluster/di-resizes"))
+
+    def reported() -> Any:
+        return (client.get(pipeline, DI_JOBS, "di-resizes").get("status") or {}).get("profilings")
+
+    until(lambda: reported() == {"places": 4}, "it reports", PATIENCE)
+    run(pipeline, DELETE, DeleteRequest(name="di-resizes", kind="DIJob"))
+
+
+def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, pipeline: Cluster) -> None:
+    """A scheduling policy makes a PodGroup; one that somebody else has made is not taken over."""
+    apply(bed, [POD_GROUP_DEFINITION])
+    until(lambda: _served(cluster), "PodGroups are served")
+    foreign = {
+        "apiVersion": POD_GROUPS.api_version,
+        "kind": POD_GROUPS.kind,
+        "metadata": {"name": "tf-taken", "namespace": here.jobs},
+    }
+    client.create(cluster, foreign)
+    for name in ("tf-gang", "tf-taken"):
+        manifest = tf_job(here.bed, name, "pass", replicas=2, schedulingPolicy={"queue": "q"})
+        SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity(f"tests/cluster/{name}"))
+
+    def reason() -> str:
+        return str((client.get(pipeline, TF_JOBS, "tf-taken").get("status") or {}).get("reason", ""))
+
+    until(lambda: reason() == "NameConflict", "the clash is told")
+    until(lambda: client.find(cluster, POD_GROUPS, "tf-gang", here.jobs) is not None, "the gang is made")
+    group = client.get(cluster, POD_GROUPS, "tf-gang", here.jobs)
+    assert group["spec"] == {"minMember": 2, "queue": "q"}
+    for name in ("tf-gang", "tf-taken"):
+        client.delete(pipeline, TF_JOBS, name)
+
+
+POD_GROUP_DEFINITION: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"{POD_GROUPS.plural}.{POD_GROUPS.group}"},
+    "spec": {
+        "group": POD_GROUPS.group,
+        "scope": "Namespaced",
+        "names": {"kind": POD_GROUPS.kind, "plural": POD_GROUPS.plural, "singular": "podgroup"},
+        "versions": [
+            {
+                "name": POD_GROUPS.version,
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+"""As much of Volcano as a controller sees."""
+
+
+def _served(cluster: Cluster) -> bool:
+    try:
+        client.list_objects(cluster, resources.Scope(POD_GROUPS, "default"))
+    except NotFoundError:
+        return False
+    return True
