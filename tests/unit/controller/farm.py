@@ -1,17 +1,11 @@
 """Nodes for tests of what plans with them."""
 
-import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-
-import pytest
 
 from edl_workflows.jobs.api import NODES
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Scope
-from tests.unit.controller.support import names_of
 from tests.unit.di_server.support import TEMPLATE, task
 
 
@@ -51,12 +45,3 @@ class Farm:
         """A task of one core a replica, on these nodes."""
         spec = TEMPLATE["spec"] | {"nodeSelector": {"farm": self.key}}
         return task("none", replicas, name="w", template={"spec": spec}, **more)
-
-
-@pytest.fixture
-def farm(cluster: Cluster) -> Iterator[Farm]:
-    """No nodes yet."""
-    made = Farm(cluster, uuid.uuid4().hex[:8])
-    yield made
-    for name in names_of(cluster, Scope(NODES, label_selector=f"farm={made.key}")):
-        client.delete(cluster, NODES, name)

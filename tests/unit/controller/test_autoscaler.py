@@ -20,11 +20,9 @@ from edl_workflows.kube.resources import Object
 from edl_workflows.stages.autoscale import AUTOSCALE, AutoscaleRequest
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
-from tests.unit.controller.farm import Farm, farm
+from tests.unit.controller.farm import Farm
 from tests.unit.di_server.support import create, replicas
 from tests.unit.kube.support import eventually
-
-__all__ = ["farm"]
 
 ME = Identity("tests/autoscaler")
 
