@@ -10,6 +10,7 @@ import pytest
 from edl_workflows.controller.autoscaler import AutoscalerOptions
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunOptions, run_in_thread
+from edl_workflows.jobs.api import TRAINING_JOBS
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.jobs.training_job.model import Phase
 from edl_workflows.kube import client, events
@@ -18,7 +19,7 @@ from edl_workflows.kube.resources import PODS
 from edl_workflows.local import testing
 from edl_workflows.stages.delete import DELETE, DeleteRequest
 from tests.e2e.submitted import Container
-from tests.e2e.training_jobs import TRAINING_JOBS, Job, manifest
+from tests.e2e.training_jobs import Job, manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
