@@ -55,6 +55,26 @@ class ResumeElasticJobOperator(_JobOperator):
     stage_name: ClassVar[str] = "resume"
 
 
+class AutoscaleJobOperator(_JobOperator):
+    """Let the cluster's autoscaler change a job's replicas, or no longer.
+
+    Args:
+        bounds: "true" (as far as the job's spec allows, the default), "false" (not at all), or bounds such as "2-8". Templated.
+        kwargs: as `SuspendElasticJobOperator`.
+    """
+
+    stage_name: ClassVar[str] = "autoscale"
+    template_fields: Sequence[str] = (*_JobOperator.template_fields, "bounds")
+
+    def __init__(self, *, bounds: str = "true", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.bounds = bounds
+
+    def request_values(self) -> dict[str, Any]:
+        """Which job, and how far."""
+        return {**super().request_values(), "bounds": self.bounds}
+
+
 class DeleteElasticJobOperator(_JobOperator):
     """Delete a job and wait until all its pods are gone. One that is not there is as good as deleted.
 

@@ -105,6 +105,26 @@ def checkpoint(
 
 
 @app.command()
+def autoscale(
+    name: Name,
+    bounds: Annotated[
+        str, typer.Argument(help="true: as far as the spec allows; false: not at all; or bounds such as 2-8.")
+    ] = "true",
+    kind: Kind = JOB,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Let the cluster's autoscaler change a job's replicas, or no longer."""
+    from edl_workflows.stages.autoscale import AUTOSCALE, AutoscaleRequest
+
+    request = AutoscaleRequest.of({"name": name, "kind": kind, "bounds": bounds})
+    cluster = connect(kubeconfig, context, namespace)
+    show(run(cluster, AUTOSCALE, request, wait=True, timeout=None), output)
+
+
+@app.command()
 def suspend(
     name: Name,
     kind: Kind = JOB,

@@ -5,6 +5,21 @@ from typing import Annotated, Any
 
 import typer
 
+from edl_workflows.cli.controller_options import (
+    Autoscaler,
+    AutoscalerCoolDown,
+    AutoscalerDryRun,
+    AutoscalerPeriod,
+    DiJobResources,
+    DiPriorityClasses,
+    DiServerUrl,
+    DiServiceDomain,
+    MaxLoad,
+    autoscaler,
+    pairs,
+    quantities,
+    template,
+)
 from edl_workflows.cli.options import (
     Context,
     Kinds,
@@ -24,37 +39,6 @@ from edl_workflows.cli.options import (
 from edl_workflows.jobs import names
 
 app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
-
-DiServerUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="Where programs of DIJobs find the DI server; default upstream's address.",
-        show_default=False,
-    ),
-]
-DiServiceDomain = Annotated[
-    str | None,
-    typer.Option(
-        help="What stands behind the namespace in the names of DIJobs' pods; default svc.cluster.local.",
-        show_default=False,
-    ),
-]
-DiJobResources = Annotated[
-    str,
-    typer.Option(
-        metavar="RESOURCE=QUANTITY,...",
-        help="What a replica of a preemptible DIJob asks for where its template does not say; default cpu=1,memory=2Gi.",
-        show_default=False,
-    ),
-]
-DiPriorityClasses = Annotated[
-    str,
-    typer.Option(
-        metavar="PRIORITY=CLASS,...",
-        help="PriorityClasses of the pods of DIJobs, by the jobs' priority (normal, high).",
-        show_default=False,
-    ),
-]
 
 
 @app.callback()
@@ -98,6 +82,11 @@ def run(
     allocator_period: Annotated[
         float, typer.Option(min=1, help="Seconds of the cycle in which that is looked at again.")
     ] = 60.0,
+    autoscale: Autoscaler = False,
+    autoscaler_dry_run: AutoscalerDryRun = False,
+    autoscaler_period: AutoscalerPeriod = 30.0,
+    autoscaler_cool_down: AutoscalerCoolDown = 60.0,
+    max_load: MaxLoad = "",
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:
@@ -118,59 +107,23 @@ def run(
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
     given: dict[str, Any] = {
-        "master_template": _template(master_template) if master_template else None,
+        "master_template": template(master_template) if master_template else None,
         "master_image": master_image,
         "di_server_url": di_server_url,
         "di_service_domain": di_service_domain,
-        "di_job_resources": _quantities(_pairs("--di-job-resources", di_job_resources)),
-        "di_priority_classes": _pairs("--di-priority-classes", di_priority_classes),
+        "di_job_resources": quantities(pairs("--di-job-resources", di_job_resources)),
+        "di_priority_classes": pairs("--di-priority-classes", di_priority_classes),
     }
     settings = Settings(**{name: value for name, value in given.items() if value})
     allocator = AllocatorOptions(allocator_policy, allocator_period)
+    scaler = None
+    if autoscale or autoscaler_dry_run:
+        scaler = autoscaler(autoscaler_period, autoscaler_cool_down, max_load, dry_run=autoscaler_dry_run)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
     options = RunOptions(
-        manager=ManagerOptions(where, workers, settings, rows, allocator),
+        manager=ManagerOptions(where, workers, settings, rows, allocator, scaler),
         election=Election(leader_elect_namespace or cluster.namespace) if leader_elect else None,
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
     Controller(cluster, options).run(stop_on_signals())
-
-
-def _pairs(option: str, text: str) -> dict[str, str]:
-    """``a=b,c=d`` as a map."""
-    from edl_workflows.exceptions import InvalidError
-
-    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    if any(not name or not value for name, _, value in pairs):
-        raise InvalidError(f"{option}: {text!r} is no list of NAME=VALUE, with commas between them")
-    return {name: value for name, _, value in pairs}
-
-
-def _quantities(amounts: dict[str, str]) -> dict[str, str]:
-    from edl_workflows.exceptions import InvalidError
-    from edl_workflows.jobs.objects import parse_quantity
-
-    for name, amount in amounts.items():
-        try:
-            parse_quantity(amount)
-        except ValueError as error:
-            raise InvalidError(f"--di-job-resources: {name}: {error}") from error
-    return amounts
-
-
-def _template(path: Path) -> dict[str, Any]:
-    from edl_workflows.exceptions import InvalidError, ManifestError
-    from edl_workflows.jobs import checks
-    from edl_workflows.stages import manifest
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"--master-template: can't read {path}: {error}") from error
-    template = manifest.values(text, str(path))
-    if not isinstance(template, dict):
-        raise InvalidError(f"{path}: a pod template is a map with metadata and spec, this is a list")
-    if problems := list(checks.template(template, partial=True)):
-        raise ManifestError(f"pod template {path}", problems)
-    return template

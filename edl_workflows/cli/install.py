@@ -46,6 +46,9 @@ def install(
         list[Part] | None,
         typer.Option("--with", help="What to install besides. Repeatable.", show_default=False),
     ] = None,
+    autoscaler: Annotated[
+        bool, typer.Option("--autoscaler", help="Let the controller change the replicas of elastic jobs.")
+    ] = False,
 ) -> None:
     """Print what a cluster needs to run jobs: `edl install --image … --print | kubectl apply -f -`.
 
@@ -63,6 +66,7 @@ def install(
         pull_policy=image_pull_policy,
         pull_secrets=tuple(image_pull_secret or ()),
         parts=frozenset(with_ or ()),
+        autoscaler=autoscaler,
     )
     if not print_:
         raise InvalidError(

@@ -29,6 +29,7 @@ COMMANDS = (
     Command("scale", "edl_workflows.cli.changes", "Change how many nodes a running job has."),
     Command("migrate-ps", "edl_workflows.cli.changes", "Move a running job to other parameter servers."),
     Command("checkpoint", "edl_workflows.cli.changes", "Ask a running job for a checkpoint."),
+    Command("autoscale", "edl_workflows.cli.changes", "Let the autoscaler change a job, or no longer."),
     Command("suspend", "edl_workflows.cli.changes", "Free a job's pods; its data position stays."),
     Command("resume", "edl_workflows.cli.changes", "Let a suspended job go on."),
     Command("delete", "edl_workflows.cli.jobs", "Delete a job and its pods."),

@@ -10,8 +10,6 @@ are jobs to place.
 """
 
 import datetime as dt
-import functools
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,30 +17,24 @@ from typing import Any
 
 import structlog
 
+from edl_workflows.controller.cycle import RETRY_SECONDS, Cycle
 from edl_workflows.controller.metrics import Metrics
-from edl_workflows.controller.snapshot import Snapshot, kept_node, kept_pod, snapshot
+from edl_workflows.controller.snapshot import Snapshot, snapshot
+from edl_workflows.controller.watches import Watches, offers_otherwise
 from edl_workflows.controller.world import Group, World
-from edl_workflows.exceptions import ConflictError, EdlError, ManifestError, NotFoundError
+from edl_workflows.exceptions import ConflictError, ManifestError, NotFoundError
 from edl_workflows.jobs import api
 from edl_workflows.jobs.actions import Settings
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.di_job.model import DIJob, Phase
 from edl_workflows.kube import client
 from edl_workflows.kube.cache import Change
-from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.informer import Informer
-from edl_workflows.kube.resources import Object, Scope, key_of
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Object, key_of
 from edl_workflows.kube.watch import EventType
 from edl_workflows.scaling.policies import policy_of
 
 log = structlog.get_logger(__name__)
-
-GATHER_SECONDS = 0.2
-"""Changes often come in groups: they are answered together."""
-RETRY_SECONDS = 2.0
-"""After a conflict, or while nodes and pods are not listed yet."""
-COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
 
 
 @dataclass(frozen=True)
@@ -96,86 +88,39 @@ class Allocator:
         self._around = around
         self._options = options
         self._policy = policy_of(options.policy)
-        self._asked = threading.Condition()
-        self._look: bool | None = None
-        """Whether somebody wants a look: at new jobs (False), at all (True)."""
-        self._next: float | None = 0.0
-        """When the next cycle is due, in monotonic seconds; None while there is nothing to place."""
-        self._stopped = threading.Event()
-        self._watches: _Watches | None = None
-        self._thread = threading.Thread(target=self._run, name="allocator", daemon=True)
+        self._watches: Watches | None = None
+        self._cycle = Cycle("allocator", self._look_at, around.world.wait_synced, options.period)
         around.world.listen(DI_JOB.source, self._job_changed)
 
     def start(self) -> None:
         """Begin, when all jobs are listed."""
-        self._thread.start()
+        self._cycle.start()
 
     def stop(self, seconds: float) -> None:
         """End; wait so long for the decision in hand."""
-        with self._asked:
-            self._stopped.set()
-            self._asked.notify()
-        if self._thread.ident:
-            self._thread.join(seconds)
+        self._cycle.stop(seconds)
+        self._rest()
 
     def problems(self) -> list[str]:
         """What only a new process cures."""
-        dead = self._thread.ident and not self._thread.is_alive() and not self._stopped.is_set()
-        return ["the allocator ended"] if dead else []
-
-    def _run(self) -> None:
-        while not self._stopped.is_set() and not self._around.world.wait_synced(0.5):
-            pass  # the wait is the pause
-        while (everything := self._wait()) is not None:
-            try:
-                seconds = self._look_at(everything=everything)
-            except EdlError as error:
-                log.warning("allocation failed; trying again", error=str(error))
-                seconds = RETRY_SECONDS
-            except Exception:
-                # A policy's defect must not end the loop: what jobs hold stays as it is.
-                log.exception("defect in an allocation")
-                seconds = self._options.period
-            self._next = None if seconds is None else time.monotonic() + seconds
-        self._rest()
-
-    def _wait(self) -> bool | None:
-        """Wait for something to look at: all jobs (True), or new ones (False); None at the end."""
-        with self._asked:
-            left = None if self._next is None else max(0.0, self._next - time.monotonic())
-            self._asked.wait_for(lambda: self._stopped.is_set() or self._look is not None, left)
-        if self._stopped.wait(GATHER_SECONDS):
-            return None
-        with self._asked:
-            due = self._next is not None and time.monotonic() >= self._next
-            everything, self._look = due or bool(self._look), None
-            return everything
-
-    def _ask(self, *, everything: bool) -> None:
-        with self._asked:
-            self._look = everything or bool(self._look)
-            self._asked.notify()
+        return self._cycle.problems()
 
     def _job_changed(self, change: Change) -> None:
         new, old = change.object, change.old
         if not _preemptible(new) and (old is None or not _preemptible(old)):
             return
         if old is None:
-            self._ask(everything=False)
+            self._cycle.ask(everything=False)
         elif change.type is EventType.DELETED or _relevant(new) != _relevant(old):
-            self._ask(everything=True)
+            self._cycle.ask(everything=True)
 
     def _node_changed(self, change: Change) -> None:
         if self._watches is None or not self._watches.synced:
             return  # the first list is looked at anyway
-        if (
-            change.old is None
-            or change.type is EventType.DELETED
-            or _offer(change.object) != _offer(change.old)
-        ):
-            self._ask(everything=True)
+        if offers_otherwise(change):
+            self._cycle.ask(everything=True)
 
-    def _look_at(self, *, everything: bool) -> float | None:
+    def _look_at(self, everything: bool) -> float | None:
         """Look once: decide, and write what changed.
 
         Returns:
@@ -261,9 +206,14 @@ class Allocator:
         )
         return True
 
-    def _watching(self) -> "_Watches":
+    def _watching(self) -> "Watches":
         if self._watches is None:
-            self._watches = _Watches(self._around.cluster, self._around.namespace, self._node_changed)
+            self._watches = Watches(
+                self._around.cluster,
+                self._around.namespace,
+                self._node_changed,
+                "preemptible DIJobs can't be placed",
+            )
             self._watches.start()
         return self._watches
 
@@ -271,42 +221,6 @@ class Allocator:
         if self._watches is not None:
             self._watches.stop()
             self._watches = None
-
-
-class _Watches:
-    """Nodes and pods."""
-
-    def __init__(self, cluster: Cluster, namespace: str, node_changed: Callable[[Change], None]) -> None:
-        source = ClusterSource.of(cluster)
-        self.nodes = Informer(source, Scope(api.NODES), keep=kept_node)
-        self.pods = Informer(source, Scope(api.PODS, namespace), keep=kept_pod)
-        self.nodes.on_change(node_changed)
-        for informer in (self.nodes, self.pods):
-            informer.on_error(functools.partial(_complain, informer.scope))
-
-    @property
-    def synced(self) -> bool:
-        """Whether everything is listed."""
-        return self.nodes.synced and self.pods.synced
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self.nodes.start()
-        self.pods.start()
-
-    def wait_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed; whether that came in time."""
-        return self.nodes.wait_synced(seconds) and self.pods.wait_synced(seconds)
-
-    def stop(self) -> None:
-        """End both watches."""
-        self.nodes.stop()
-        self.pods.stop()
-
-
-def _complain(scope: Scope, error: EdlError, failures: int) -> None:
-    if failures % COMPLAIN_EVERY == 1:
-        log.warning("preemptible DIJobs can't be placed; trying again", watch=str(scope), error=str(error))
 
 
 def _preemptible(job: Object) -> bool:
@@ -321,12 +235,6 @@ def _relevant(job: Object) -> tuple[Any, ...]:
     """What an allocation depends on, beside the profilings, which the cycle looks at."""
     metadata = job["metadata"]
     return metadata["uid"], metadata.get("generation"), "deletionTimestamp" in metadata, _over(job)
-
-
-def _offer(node: Object) -> tuple[Any, ...]:
-    """What of a node an allocation depends on."""
-    fields = ("allocatable", "unschedulable", "taints", "notReadySince")
-    return node["metadata"].get("labels"), *(node[name] for name in fields)
 
 
 def _parsed(manifest: Object) -> DIJob | None:

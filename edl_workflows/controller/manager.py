@@ -4,6 +4,7 @@ import datetime as dt
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -23,12 +24,28 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.events import Recorder
 from edl_workflows.kube.resources import ALL_NAMESPACES
 
+if TYPE_CHECKING:
+    from edl_workflows.controller.autoscaler import AutoscalerOptions
+
 log = structlog.get_logger(__name__)
 
 STOP_SECONDS = 20.0
 """How long `Manager.stop` waits for decisions in hand; below the 30 s that a pod has by default."""
 COMPLAIN_EVERY = 20
 """A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+
+
+class Loop(Protocol):
+    """What decides in its own cycle, beside the reconcilers."""
+
+    def start(self) -> None:
+        """Begin, when everything is listed."""
+
+    def stop(self, seconds: float) -> None:
+        """End; wait so long for the decision in hand."""
+
+    def problems(self) -> list[str]:
+        """What only a new process cures."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,7 @@ class ManagerOptions:
         settings: what an installation decides for every job.
         kinds: which kinds.
         allocator: how preemptible DIJobs are sized and placed, where DIJob is one of the kinds.
+        autoscaler: how other elastic jobs are sized; None: nobody does.
     """
 
     namespace: str = ALL_NAMESPACES
@@ -48,6 +66,7 @@ class ManagerOptions:
     settings: Settings = field(default_factory=Settings)
     kinds: tuple[Kind, ...] = KINDS
     allocator: AllocatorOptions = field(default_factory=AllocatorOptions)
+    autoscaler: "AutoscalerOptions | None" = None
 
 
 class Manager:
@@ -70,14 +89,22 @@ class Manager:
         metrics.observe_queue(lambda: len(self._queue))
         sources = tuple(dict.fromkeys(s for kind in options.kinds for s in (kind.source, *kind.observes)))
         self.world = World(observed, options.namespace, sources, self._queue.add, self._complain)
-        applier = Applier(observed, self.world, Recorder(observed, names.CONTROLLER), guard)
+        recorder = Recorder(observed, names.CONTROLLER)
+        applier = Applier(observed, self.world, recorder, guard)
         self._reconciler = Reconciler(
             self.world, applier, options.kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
         )
         around = Surroundings(
             observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
         )
-        self._allocator = Allocator(around, options.allocator) if DI_JOB in options.kinds else None
+        self._loops: list[Loop] = []
+        if DI_JOB in options.kinds:
+            self._loops.append(Allocator(around, options.allocator))
+        if options.autoscaler is not None:
+            # Imported where it is used: its planner brings numpy, which a controller without it need not hold in memory.
+            from edl_workflows.controller.autoscaler import Autoscaler
+
+            self._loops.append(Autoscaler(around, options.autoscaler, options.kinds, recorder))
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"worker {index}", daemon=True)
@@ -89,15 +116,15 @@ class Manager:
         self.world.start()
         for thread in self._threads:
             thread.start()
-        if self._allocator is not None:
-            self._allocator.start()
+        for loop in self._loops:
+            loop.start()
 
     def stop(self) -> None:
         """Finish the decisions in hand and end."""
         self._stopped.set()
         self._queue.close()
-        if self._allocator is not None:
-            self._allocator.stop(STOP_SECONDS)
+        for loop in self._loops:
+            loop.stop(STOP_SECONDS)
         for thread in self._threads:
             thread.join(STOP_SECONDS / len(self._threads))
         self.world.stop()
@@ -111,7 +138,7 @@ class Manager:
         if self._stopped.is_set():
             return []
         dead = [f"{thread.name} ended" for thread in self._threads if thread.ident and not thread.is_alive()]
-        return dead + (self._allocator.problems() if self._allocator is not None else [])
+        return dead + [problem for loop in self._loops for problem in loop.problems()]
 
     @property
     def idle(self) -> bool:

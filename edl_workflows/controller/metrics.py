@@ -45,6 +45,19 @@ class Metrics(ProcessMetrics):
             registry=self.registry,
         )
 
+        self._plan_seconds = Histogram(
+            "edl_controller_autoscaler_seconds",
+            "Time of one plan of the autoscaler.",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._planned = Gauge(
+            "edl_controller_autoscaler_jobs",
+            "Jobs that the autoscaler's last plan changes, and those that it leaves below what they may have.",
+            ["result"],
+            registry=self.registry,
+        )
+
     def decided(self, kind: str, result: str, seconds: float) -> None:
         """Count a decision about an object of `kind` that took `seconds`."""
         self._decisions.labels(kind, result).inc()
@@ -65,3 +78,9 @@ class Metrics(ProcessMetrics):
     def unallocated(self, jobs: int) -> None:
         """Note how many jobs wait for room."""
         self._unallocated.set(jobs)
+
+    def autoscaled(self, seconds: float, changed: int, held_back: int) -> None:
+        """Note the autoscaler's plan, which took `seconds`."""
+        self._plan_seconds.observe(seconds)
+        self._planned.labels("changed").set(changed)
+        self._planned.labels("held back").set(held_back)

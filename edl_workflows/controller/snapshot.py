@@ -116,7 +116,7 @@ def snapshot(
         defaults: what a replica asks for where its template does not say (`Settings.di_job_resources`).
         now: the time.
     """
-    there = {node["metadata"]["name"]: node for node in nodes if not _gone(node, now)}
+    there = {node["metadata"]["name"]: node for node in nodes if not gone(node, now)}
     ours = {job.key: job for job in jobs}
     infos = {key: _info(job, there, defaults, now) for key, job in ours.items()}
     free = {key: dict(node["allocatable"]) for key, node in there.items()}
@@ -131,7 +131,7 @@ def snapshot(
             free[node] = _less(free[node], pod["requests"])
     return Snapshot(
         infos,
-        {key: NodeInfo(key, amounts, _open(there[key])) for key, amounts in free.items()},
+        {key: NodeInfo(key, amounts, is_open(there[key])) for key, amounts in free.items()},
         {key: tuple(job.status.allocation) for key, job in ours.items()},
         _taken([(_promised(infos[key], job.status.allocation), running[key]) for key, job in ours.items()]),
     )
@@ -146,7 +146,8 @@ def _taken(jobs: Iterable[tuple[ByNode, ByNode]]) -> ByNode:
     return taken
 
 
-def _open(node: Object) -> bool:
+def is_open(node: Object) -> bool:
+    """Whether a node takes new pods."""
     return not node["unschedulable"] and node["notReadySince"] is None
 
 
@@ -165,7 +166,9 @@ def _info(job: DIJob, nodes: Mapping[str, Object], defaults: Mapping[str, str], 
         priority=_PRIORITIES[job.spec.priority],
         age=max(0.0, (now - created).total_seconds()),
         excluded=frozenset(
-            key for key, node in nodes.items() if not all(_admits(node, task) for task in job.spec.tasks)
+            key
+            for key, node in nodes.items()
+            if not all(admits(node, task.template["spec"]) for task in job.spec.tasks)
         ),
         profilings=job.status.profilings,
     )
@@ -175,9 +178,8 @@ def _demand(task: Task, defaults: Mapping[str, str]) -> Resources:
     return elastic.requests(task, defaults) | {PODS: 1.0}
 
 
-def _admits(node: Object, task: Task) -> bool:
-    """Whether a node's labels and taints let a task's pods in."""
-    spec = task.template["spec"]
+def admits(node: Object, spec: Object) -> bool:
+    """Whether a node's labels and taints let pods of such a spec in."""
     labels = node["metadata"].get("labels") or {}
     if not (spec.get("nodeSelector") or {}).items() <= labels.items():
         return False
@@ -196,7 +198,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     )
 
 
-def _gone(node: Object, now: datetime) -> bool:
+def gone(node: Object, now: datetime) -> bool:
     """Whether a node has not been ready for too long. One that never said so is new."""
     since = manifests.parse_time(node["notReadySince"])
     return since is not None and now - since > PATIENCE

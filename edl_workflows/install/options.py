@@ -44,6 +44,7 @@ class InstallOptions:
         pull_secrets: names of Secrets with the registry's credentials. They must exist in the controller's namespace, and
             in each namespace with jobs.
         parts: what to install beside the controller.
+        autoscaler: whether the controller changes the replicas of elastic jobs.
 
     Raises:
         InvalidError: a value can't be right.
@@ -57,6 +58,7 @@ class InstallOptions:
     pull_policy: PullPolicy | None = None
     pull_secrets: tuple[str, ...] = ()
     parts: frozenset[Part] = frozenset()
+    autoscaler: bool = False
 
     def __post_init__(self) -> None:
         if not self.image or any(character.isspace() for character in self.image):
@@ -77,6 +79,10 @@ class InstallOptions:
         if self.replicas < 1:
             raise InvalidError(f"{self.replicas} replicas: at least one is needed")
         chosen(self.kinds)
+        if self.autoscaler and self.jobs_namespace:
+            raise InvalidError(
+                "the autoscaler plans with the nodes and pods of the whole cluster: install for all namespaces, or without it"
+            )
         if Part.DI_SERVER in self.parts and self.kinds and "DIJob" not in self.kinds:
             raise InvalidError(
                 "the DI server serves DIJobs: add DIJob to the kinds, or leave the DI server out"

@@ -91,6 +91,13 @@ def node_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
     return [rule("", "nodes", "list", "watch")] if DI_JOB in rows else []
 
 
+def autoscaler_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
+    """What the controller needs besides to change the replicas of elastic jobs."""
+    elastic = [row.source.api for row in rows if row.elastic is not None]
+    found = [rule(one.group, one.plural, "patch") for one in elastic]
+    return [*found, rule("", "nodes", "list", "watch"), rule("", "pods", "list", "watch")]
+
+
 def di_server_rules() -> list[Manifest]:
     """To find jobs and their pods, to edit the one, and to keep what programs report. No Secrets: a digest is enough."""
     group, plural = api.DI_JOBS.group, api.DI_JOBS.plural
@@ -121,6 +128,8 @@ def merged(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
 def roles(options: InstallOptions) -> Iterator[Manifest]:
     """Accounts, roles and bindings, in the order of applying."""
     everywhere = [] if options.jobs_namespace else node_rules(options.rows)
+    if options.autoscaler:
+        everywhere = [*everywhere, *autoscaler_rules(options.rows)]
     yield from _account(
         options, names.CONTROLLER, merged([*controller_rules(options.rows), *everywhere]), lease=True
     )

@@ -41,6 +41,8 @@ def workloads(options: InstallOptions) -> Iterator[Manifest]:
     arguments = ["controller", "run", *where, "--master-image", options.image, "--master-template", template]
     if options.kinds:
         arguments += ["--kinds", ",".join(options.kinds)]
+    if options.autoscaler:
+        arguments.append("--autoscaler")
     if Part.DI_SERVER in options.parts:
         arguments += [
             "--di-server-url",

@@ -13,6 +13,7 @@ from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import kept, names
 from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, Scaling, Wanted, merge_patch
 from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.schema import CrdOptions
 from edl_workflows.jobs.view import JobView
@@ -65,6 +66,7 @@ class Kind:
         failed: its phase of a job that failed, in its own spelling.
         scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one that is scaled
             by ScalePlans.
+        elastic: for kinds with `scale`: what an autoscaler may change of a job; None of one that it may not.
     """
 
     source: Source
@@ -78,6 +80,7 @@ class Kind:
     suspend: tuple[str, ...] = ("suspend",)
     failed: str = "Failed"
     scale: Callable[[Any, Mapping[str, Wanted]], Scaling] | None = None
+    elastic: Callable[[Any], Elastic | None] | None = None
 
     @property
     def name(self) -> str:

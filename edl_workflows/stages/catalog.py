@@ -3,6 +3,7 @@
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.stages.autoscale import AUTOSCALE
 from edl_workflows.stages.cancel import CANCEL
 from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
@@ -15,7 +16,7 @@ from edl_workflows.stages.suspend import RESUME, SUSPEND
 from edl_workflows.stages.wait import WAIT, WAIT_PLAN
 
 STAGES: tuple[Stage[Any], ...] = (
-    SUBMIT, WAIT, WAIT_PLAN, SCALE, CHECKPOINT, MIGRATE_PS, SUSPEND, RESUME, DELETE, COLLECT, CANCEL,
+    SUBMIT, WAIT, WAIT_PLAN, SCALE, CHECKPOINT, MIGRATE_PS, SUSPEND, RESUME, AUTOSCALE, DELETE, COLLECT, CANCEL,
 )  # fmt: skip
 
 

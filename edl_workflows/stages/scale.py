@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from edl_workflows.exceptions import ConflictError, InvalidError
-from edl_workflows.jobs import kinds
+from edl_workflows.jobs import autoscaling, kinds
 from edl_workflows.jobs.actions import Scaling, Wanted
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
@@ -76,7 +76,7 @@ def by_spec(
         job, scaling, done = _edit(found, row, replicas)
         # Of this very version: a list in the spec is patched whole, with what anybody else has changed in it.
         metadata = {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version}
-        body = {"metadata": metadata, "spec": scaling.spec}
+        body = {"metadata": metadata | _pinned(job, row), "spec": scaling.spec}
         try:
             changed = client.patch(cluster, row.source.api, request.job, body, namespace)
         except ConflictError:
@@ -92,6 +92,13 @@ def by_spec(
         uid=job.metadata.uid,
         version=version_of(changed),
     )
+
+
+def _pinned(job: Resource, row: Kind) -> dict[str, Any]:
+    """Whoever asks for a number gets it: the autoscaler leaves the job as it is until it is switched on again."""
+    if row.elastic is None or row.elastic(job) is None:
+        return {}
+    return {"annotations": {autoscaling.ANNOTATION: autoscaling.OFF}}
 
 
 def _edit(

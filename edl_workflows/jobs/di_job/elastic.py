@@ -9,6 +9,7 @@ from typing import Any
 
 from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs.actions import Scaling, Wanted
+from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.di_job.model import MAX_REPLICAS, DIJob, DIJobSpec, Task, TaskType
 from edl_workflows.jobs.objects import parse_quantity
 
@@ -105,6 +106,16 @@ def scale(job: DIJob, wanted: Mapping[str, Wanted]) -> Scaling:
     tasks = _patched(job, wanted)
     nodes = [count for _, count in sizes(job)] if job.spec.preemptible else [t["replicas"] for t in tasks]
     return Scaling({"tasks": tasks}, sum(nodes))
+
+
+def elastic(job: DIJob) -> Elastic | None:
+    """Its elastic task, where minReplicas and maxReplicas say how far; None where it has none, or the allocator decides."""
+    task = _default_elastic(job.spec)
+    if task is None or job.spec.preemptible:
+        return None
+    low, high = task_bounds(task)
+    spec, bounded = task.template["spec"], task.max_replicas is not None
+    return Elastic(task.title, low, high, task.replicas, requests(task, {}), spec, bounded=bounded)
 
 
 def requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:

@@ -40,4 +40,5 @@ DI_JOB = Kind(
     view=view,
     labels=(pods.JOB_LABEL, pods.TASK_LABEL, pods.INDEX_LABEL),
     scale=elastic.scale,
+    elastic=elastic.elastic,
 )

@@ -7,11 +7,10 @@ from edl_workflows.jobs import api, kept
 from edl_workflows.jobs.actions import Manifest
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.kind import MADE, Kind, Source, by_label, jobs
-from edl_workflows.jobs.training_job import pods
+from edl_workflows.jobs.training_job import pods, scale
 from edl_workflows.jobs.training_job.crd import OPTIONS
 from edl_workflows.jobs.training_job.model import Phase, TrainingJob
 from edl_workflows.jobs.training_job.reconcile import reconcile
-from edl_workflows.jobs.training_job.scale import scale
 from edl_workflows.jobs.training_job.view import view
 
 
@@ -28,5 +27,6 @@ TRAINING_JOB = Kind(
     view=view,
     labels=(pods.JOB_LABEL, pods.ROLE_LABEL, pods.INDEX_LABEL),
     failed=Phase.FAILED,
-    scale=scale,
+    scale=scale.scale,
+    elastic=scale.elastic,
 )

@@ -6,8 +6,10 @@ from typing import Any
 from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Scaling, Wanted
+from edl_workflows.jobs.autoscaling import Elastic
+from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.training_job.model import TrainingJob
-from edl_workflows.jobs.training_job.types import Role
+from edl_workflows.jobs.training_job.types import GPU, LEGACY_GPU, Role
 
 _OTHER_KINDS = {names.PS_TYPE: Role.PSERVER, names.WORKER_TYPE: Role.TRAINER}
 """What the roles are called elsewhere: stages such as the migration of parameter servers know no kind's own words."""
@@ -28,6 +30,20 @@ def scale(job: TrainingJob, wanted: Mapping[str, Wanted]) -> Scaling:
     patch = {str(role): _change(job, role, change) for role, change in changes.items()}
     counts |= {role: change.replicas for role, change in changes.items() if change.replicas is not None}
     return Scaling(patch, sum(counts.values()))
+
+
+def elastic(job: TrainingJob) -> Elastic:
+    """Its trainers, within ``min-instance`` and ``max-instance``. Pservers are not scaled by themselves (Paddle EDL neither)."""
+    trainer = job.spec.trainer
+    low, high = trainer.bounds
+    asked = trainer.resources.limits | trainer.resources.requests
+    requests = {GPU if name == LEGACY_GPU else name: parse_quantity(text) for name, text in asked.items()}
+    template = job.spec.template.get("spec") or {}
+    placement = {
+        "nodeSelector": job.spec.node_selector or job.spec.node_selector_lower,
+        "tolerations": template.get("tolerations") or [],
+    }
+    return Elastic(str(Role.TRAINER), low, high, trainer.wanted, requests, placement, bounded=True)
 
 
 def _problems(job: TrainingJob, role: str, change: Wanted) -> Iterator[Problem]:

@@ -4,9 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from edl_workflows.controller.allocator import AllocatorOptions
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
-from edl_workflows.jobs.api import DI_JOBS, NODES, PODS
+from edl_workflows.jobs.api import DI_JOBS, PODS
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -23,60 +22,14 @@ from edl_workflows.kube.resources import Scope
 from edl_workflows.scaling import policies
 from edl_workflows.scaling.fit import FitPolicy
 from edl_workflows.testing import ApiServerProcess
+from tests.unit.controller.farm import Farm
 from tests.unit.controller.killed_allocator import POINTS
 from tests.unit.controller.support import names_of
-from tests.unit.di_server.support import TEMPLATE, create, job, task
+from tests.unit.di_server.support import create, job
 from tests.unit.jobs.di_jobs import node_asked_for
 from tests.unit.kube.support import eventually
 
 _ROOT = Path(__file__).parents[3]
-
-
-@dataclass
-class Farm:
-    """Nodes of a test, which no other test's jobs can use: each has a label of its own.
-
-    Attributes:
-        key: the label's value.
-    """
-
-    cluster: Cluster
-    key: str
-
-    def add(self, name: str, cpu: int) -> str:
-        """A ready node."""
-        full = f"{name}-{self.key}"
-        labels = {"farm": self.key, "kubernetes.io/hostname": f"host-of-{full}"}
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full, "labels": labels}}
-        client.create(self.cluster, node)
-        self.offer(name, cpu)
-        return full
-
-    def offer(self, name: str, cpu: int) -> None:
-        """Other room on a node."""
-        ready = {"type": "Ready", "status": "True"}
-        amounts = {"cpu": str(cpu), "memory": "64Gi", "pods": "100"}
-        client.patch_status(
-            self.cluster, NODES, f"{name}-{self.key}", {"allocatable": amounts, "conditions": [ready]}
-        )
-
-    def remove(self, name: str) -> None:
-        """A node goes."""
-        client.delete(self.cluster, NODES, f"{name}-{self.key}")
-
-    def task(self, replicas: int = 1, **more: Any) -> dict[str, Any]:
-        """A task of one core a replica, on these nodes."""
-        spec = TEMPLATE["spec"] | {"nodeSelector": {"farm": self.key}}
-        return task("none", replicas, name="w", template={"spec": spec}, **more)
-
-
-@pytest.fixture
-def farm(cluster: Cluster) -> Iterator[Farm]:
-    """No nodes yet."""
-    made = Farm(cluster, uuid.uuid4().hex[:8])
-    yield made
-    for name in names_of(cluster, Scope(NODES, label_selector=f"farm={made.key}")):
-        client.delete(cluster, NODES, name)
 
 
 @pytest.fixture

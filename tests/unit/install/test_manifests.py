@@ -119,6 +119,29 @@ def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> Non
     assert all("resourceNames" not in rule for rule in role["rules"])
 
 
+def test_the_autoscaler_gets_what_it_needs() -> None:
+    """Its flag and the rights to edit elastic jobs and to see nodes; nobody has these without it; not for one namespace."""
+    plain, scaled = (
+        InstallOptions(image=IMAGE, kinds=("TrainingJob",), autoscaler=on) for on in (False, True)
+    )
+    more = _controllers(scaled) - _controllers(plain)
+    command = of_kind(scaled, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["command"]
+
+    assert more == {
+        ("paddlepaddle.org", "trainingjobs", "patch"),
+        ("", "nodes", "list"),
+        ("", "nodes", "watch"),
+    }
+    assert "--autoscaler" in command
+    with pytest.raises(InvalidError, match="whole cluster"):
+        InstallOptions(image=IMAGE, jobs_namespace="training", autoscaler=True)
+
+
+def _controllers(options: InstallOptions) -> set[tuple[str, str, str]]:
+    roles = of_kind(options, "ClusterRole")
+    return rights(next(r["rules"] for r in roles if r["metadata"]["name"] == names.CONTROLLER))
+
+
 def test_one_namespace_gets_no_rights_in_others() -> None:
     """With a namespace for jobs nobody of the installation has cluster-wide rights."""
     options = InstallOptions(image=IMAGE, jobs_namespace="training", parts=frozenset(Part))

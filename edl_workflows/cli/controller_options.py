@@ -1,0 +1,122 @@
+"""The options of ``edl controller run`` that are its own, and what they mean."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from edl_workflows.controller.autoscaler import AutoscalerOptions
+
+DiServerUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Where programs of DIJobs find the DI server; default upstream's address.",
+        show_default=False,
+    ),
+]
+DiServiceDomain = Annotated[
+    str | None,
+    typer.Option(
+        help="What stands behind the namespace in the names of DIJobs' pods; default svc.cluster.local.",
+        show_default=False,
+    ),
+]
+DiJobResources = Annotated[
+    str,
+    typer.Option(
+        metavar="RESOURCE=QUANTITY,...",
+        help="What a replica of a preemptible DIJob asks for where its template does not say; default cpu=1,memory=2Gi.",
+        show_default=False,
+    ),
+]
+DiPriorityClasses = Annotated[
+    str,
+    typer.Option(
+        metavar="PRIORITY=CLASS,...",
+        help="PriorityClasses of the pods of DIJobs, by the jobs' priority (normal, high).",
+        show_default=False,
+    ),
+]
+
+
+Autoscaler = Annotated[
+    bool,
+    typer.Option(
+        "--autoscaler", help="Give elastic TrainingJobs and DIJobs other replicas as the cluster has room."
+    ),
+]
+AutoscalerDryRun = Annotated[
+    bool,
+    typer.Option("--autoscaler-dry-run", help="Tell by Events what it would change, and change nothing."),
+]
+AutoscalerPeriod = Annotated[float, typer.Option(min=1, help="Seconds of the autoscaler's cycle.")]
+AutoscalerCoolDown = Annotated[
+    float, typer.Option(min=0, help="Seconds after a change of a job in which it does not grow.")
+]
+MaxLoad = Annotated[
+    str,
+    typer.Option(
+        metavar="RESOURCE=PART,...",
+        help="The part of the cluster that jobs and all others may use together; default cpu=0.97,memory=0.97.",
+        show_default=False,
+    ),
+]
+
+
+def pairs(option: str, text: str) -> dict[str, str]:
+    """``a=b,c=d`` as a map."""
+    from edl_workflows.exceptions import InvalidError
+
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    if any(not name or not value for name, _, value in pairs):
+        raise InvalidError(f"{option}: {text!r} is no list of NAME=VALUE, with commas between them")
+    return {name: value for name, _, value in pairs}
+
+
+def quantities(amounts: dict[str, str]) -> dict[str, str]:
+    """The same; each must be a quantity."""
+    from edl_workflows.exceptions import InvalidError
+    from edl_workflows.jobs.objects import parse_quantity
+
+    for name, amount in amounts.items():
+        try:
+            parse_quantity(amount)
+        except ValueError as error:
+            raise InvalidError(f"--di-job-resources: {name}: {error}") from error
+    return amounts
+
+
+def template(path: Path) -> dict[str, Any]:
+    """A pod template in a file."""
+    from edl_workflows.exceptions import InvalidError, ManifestError
+    from edl_workflows.jobs import checks
+    from edl_workflows.stages import manifest
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"--master-template: can't read {path}: {error}") from error
+    found = manifest.values(text, str(path))
+    if not isinstance(found, dict):
+        raise InvalidError(f"{path}: a pod template is a map with metadata and spec, this is a list")
+    if problems := list(checks.template(found, partial=True)):
+        raise ManifestError(f"pod template {path}", problems)
+    return found
+
+
+def autoscaler(period: float, cool_down: float, max_load: str, *, dry_run: bool) -> "AutoscalerOptions":
+    """How to autoscale."""
+    from edl_workflows.controller.autoscaler import AutoscalerOptions
+    from edl_workflows.exceptions import InvalidError
+
+    parts: dict[str, float] = {}
+    for name, text in pairs("--max-load", max_load).items():
+        try:
+            parts[name] = float(text)
+        except ValueError:
+            parts[name] = math.nan
+        if not 0 < parts[name] <= 1:
+            raise InvalidError(f"--max-load: {name}: {text!r} must be a number above 0 and at most 1")
+    return AutoscalerOptions(period, cool_down, parts, dry_run)

@@ -1,0 +1,211 @@
+"""The cluster's autoscaler: other replicas for elastic jobs, in a fixed cycle and at once on what matters.
+
+Every job that `edl_workflows.jobs.autoscaling` permits is planned together with the others by
+`edl_workflows.scaling.fulfilment`: room goes to the least fulfilled job, pods that wait make others give way. A change is
+an edit of the job's spec, which carries the version that the plan rests on: a job that somebody else edits meanwhile is
+planned anew. Each has an Event with its reason.
+
+Nothing is kept but when a job was changed last, which a new process may forget: it then grows a job sooner.
+"""
+
+import datetime as dt
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from edl_workflows.controller.allocator import Surroundings
+from edl_workflows.controller.cycle import RETRY_SECONDS, Cycle
+from edl_workflows.controller.room import Candidate, question
+from edl_workflows.controller.watches import Watches, offers_otherwise
+from edl_workflows.controller.world import Group
+from edl_workflows.exceptions import ConflictError, EdlError, ManifestError, NotFoundError
+from edl_workflows.jobs import autoscaling
+from edl_workflows.jobs.actions import Wanted
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.kube import client
+from edl_workflows.kube.cache import Change
+from edl_workflows.kube.events import EventNote, Recorder
+from edl_workflows.kube.resources import Object
+from edl_workflows.kube.watch import EventType
+from edl_workflows.scaling import fulfilment
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class AutoscalerOptions:
+    """How to autoscale.
+
+    Attributes:
+        period: seconds of the cycle.
+        cool_down: seconds after a change of a job in which it does not grow; it may always give way.
+        max_load: resource → the part of the cluster that may be used, as `fulfilment.plan` takes it.
+        dry_run: tell what would be changed, by Events and in the log, and change nothing.
+    """
+
+    period: float = 30.0
+    cool_down: float = 60.0
+    max_load: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    dry_run: bool = False
+
+
+class Autoscaler:
+    """The loop, in a thread of its own.
+
+    Args:
+        around: see there.
+        options: see there.
+        kinds: whose jobs; those without `Kind.elastic` are left alone.
+        recorder: tells the reasons.
+    """
+
+    def __init__(
+        self, around: Surroundings, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
+    ) -> None:
+        self._around = around
+        self._options = options
+        self._rows = tuple(row for row in kinds if row.elastic is not None)
+        self._recorder = recorder
+        self._watches: Watches | None = None
+        self._changed: dict[str, float] = {}
+        """uid of a job → when it was changed, in monotonic seconds."""
+        self._cycle = Cycle("autoscaler", self._look, around.world.wait_synced, options.period)
+        for row in self._rows:
+            around.world.listen(row.source, self._job_changed)
+
+    def start(self) -> None:
+        """Begin, when all jobs are listed."""
+        self._cycle.start()
+
+    def stop(self, seconds: float) -> None:
+        """End; wait so long for the plan in hand."""
+        self._cycle.stop(seconds)
+        self._rest()
+
+    def problems(self) -> list[str]:
+        """What only a new process cures."""
+        return self._cycle.problems()
+
+    def _job_changed(self, change: Change) -> None:
+        new, old = change.object, change.old
+        if old is None or change.type is EventType.DELETED or _relevant(new) != _relevant(old):
+            self._cycle.ask(everything=True)
+
+    def _node_changed(self, change: Change) -> None:
+        if self._watches is not None and self._watches.synced and offers_otherwise(change):
+            self._cycle.ask(everything=True)
+
+    def _look(self, _everything: bool) -> float | None:
+        """Plan once, and carry it out.
+
+        Returns:
+            Seconds until the next look; None for not before a job comes or changes.
+        """
+        candidates = {one.key: one for one in self._candidates()}
+        if not candidates:
+            self._rest()
+            return None
+        watches = self._watching()
+        if not watches.wait_synced(RETRY_SECONDS):
+            return RETRY_SECONDS
+        now = dt.datetime.now(dt.UTC)
+        asked = question(candidates.values(), watches.nodes.cache.items(), watches.pods.cache.items(), now)
+        started = time.perf_counter()
+        plan = fulfilment.plan(asked.jobs, asked.nodes, self._options.max_load)
+        self._around.metrics.autoscaled(time.perf_counter() - started, len(plan.changes), len(plan.held_back))
+        done = [
+            self._carry_out(candidates[key], change)
+            for key, change in plan.changes.items()
+            if key in candidates
+        ]
+        return self._options.period if all(done) else RETRY_SECONDS
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """The jobs that may be changed now."""
+        soonest = time.monotonic() - self._options.cool_down
+        self._changed = {uid: when for uid, when in self._changed.items() if when > soonest}
+        for row in self._rows:
+            for manifest in self._around.world.items(row.source):
+                if (found := self._candidate(row, manifest)) is not None:
+                    growing = manifest["metadata"]["uid"] not in self._changed
+                    yield replace(found, growing=growing)
+
+    def _candidate(self, row: Kind, manifest: Object) -> Candidate | None:
+        assert row.elastic is not None, "only such kinds are looked at"
+        assert row.view is not None, "what has replicas is a job"
+        if "deletionTimestamp" in manifest["metadata"] or row.suspended(manifest):
+            return None
+        try:
+            job: Any = row.model.parse(manifest)
+        except ManifestError:
+            return None  # its own reconcile tells of it
+        elastic = row.elastic(job)
+        if elastic is None or row.view(job).phase.final:
+            return None
+        try:
+            permitted = autoscaling.permitted(job, elastic)
+        except ManifestError as error:
+            self._tell(manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
+            return None
+        return None if permitted is None else Candidate(row, manifest, job, permitted)
+
+    def _carry_out(self, one: Candidate, change: fulfilment.Change) -> bool:
+        """Whether it was done, or there is nobody left to do it to; else the job has changed meanwhile."""
+        assert one.row.scale is not None, "what is elastic can be scaled"
+        message = f"{one.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
+        if self._options.dry_run:
+            self._tell(one.manifest, EventNote("AutoscalePlanned", message))
+            return True
+        around, metadata = self._around, one.manifest["metadata"]
+        body = {
+            "metadata": {key: metadata[key] for key in ("uid", "resourceVersion")},
+            "spec": one.row.scale(one.job, {one.elastic.role: Wanted(change.after)}).spec,
+        }
+        name, namespace = metadata["name"], metadata["namespace"]
+        around.guard()
+        try:
+            answer = client.patch(around.cluster, one.row.source.api, name, body, namespace)
+        except NotFoundError:
+            return True
+        except ConflictError:
+            return False
+        self._changed[metadata["uid"]] = time.monotonic()
+        around.world.wrote(answer)
+        around.requeue(Group(namespace, name))
+        log.info("autoscaled", job=one.key, role=one.elastic.role, before=change.before, after=change.after)
+        self._tell(answer, EventNote("Autoscaled", message))
+        return True
+
+    def _tell(self, manifest: Mapping[str, Any], note: EventNote) -> None:
+        try:
+            self._recorder.record(manifest, note, dt.datetime.now(dt.UTC))
+        except EdlError as error:
+            log.warning(
+                "event not written", job=manifest["metadata"]["name"], reason=note.reason, error=str(error)
+            )
+
+    def _watching(self) -> Watches:
+        if self._watches is None:
+            around = self._around
+            self._watches = Watches(
+                around.cluster, around.namespace, self._node_changed, "elastic jobs are not autoscaled"
+            )
+            self._watches.start()
+        return self._watches
+
+    def _rest(self) -> None:
+        if self._watches is not None:
+            self._watches.stop()
+            self._watches = None
+
+
+def _relevant(job: Object) -> tuple[Any, ...]:
+    """What of a job a plan depends on."""
+    metadata = job["metadata"]
+    annotation = (metadata.get("annotations") or {}).get(autoscaling.ANNOTATION)
+    over = str((job.get("status") or {}).get("phase", "")).lower() in ("succeeded", "failed")
+    return metadata["uid"], metadata.get("generation"), annotation, "deletionTimestamp" in metadata, over

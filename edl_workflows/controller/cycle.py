@@ -1,0 +1,100 @@
+"""A thread that looks at something in a fixed cycle, and at once when it is asked to."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from edl_workflows.exceptions import EdlError
+
+log = structlog.get_logger(__name__)
+
+GATHER_SECONDS = 0.2
+"""Changes often come in groups: they are answered together."""
+RETRY_SECONDS = 2.0
+"""After a conflict, or while something is not listed yet."""
+
+
+class Cycle:
+    """The thread.
+
+    Args:
+        name: what it does, for the log.
+        look: called with whether everything is to be looked at, or only what is new; answers in how many seconds everything
+            is due again, or None for not before it is asked for. It may raise.
+        ready: waits so many seconds for what must be there before the first look; whether it is.
+        period: seconds until the next look after a defect.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[bool], float | None],
+        ready: Callable[[float], bool],
+        period: float,
+    ) -> None:
+        self._name = name
+        self._look = look
+        self._ready = ready
+        self._period = period
+        self._changed = threading.Condition()
+        self._asked: bool | None = None
+        """Whether somebody wants a look: at what is new (False), at everything (True)."""
+        self._due: float | None = 0.0
+        """When everything is due again, in monotonic seconds; None for never."""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def ask(self, *, everything: bool) -> None:
+        """Have a look soon."""
+        with self._changed:
+            self._asked = everything or bool(self._asked)
+            self._changed.notify()
+
+    def stop(self, seconds: float) -> None:
+        """End; wait so long for the look in hand."""
+        with self._changed:
+            self._stopped.set()
+            self._changed.notify()
+        if self._thread.ident:
+            self._thread.join(seconds)
+
+    def problems(self) -> list[str]:
+        """What only a new process cures."""
+        dead = self._thread.ident and not self._thread.is_alive() and not self._stopped.is_set()
+        return [f"the {self._name} ended"] if dead else []
+
+    def _run(self) -> None:
+        while not self._stopped.is_set() and not self._ready(0.5):
+            pass  # the wait is the pause
+        while (everything := self._wait()) is not None:
+            seconds = self._guarded(everything)
+            self._due = None if seconds is None else time.monotonic() + seconds
+
+    def _guarded(self, everything: bool) -> float | None:
+        try:
+            return self._look(everything)
+        except EdlError as error:
+            log.warning("look failed; trying again", loop=self._name, error=str(error))
+            return RETRY_SECONDS
+        except Exception:
+            # A defect must not end the loop: what there is stays as it is.
+            log.exception("defect in a look", loop=self._name)
+            return self._period
+
+    def _wait(self) -> bool | None:
+        """Wait until there is something to look at: everything (True), or what is new (False); None at the end."""
+        with self._changed:
+            left = None if self._due is None else max(0.0, self._due - time.monotonic())
+            self._changed.wait_for(lambda: self._stopped.is_set() or self._asked is not None, left)
+        if self._stopped.wait(GATHER_SECONDS):
+            return None
+        with self._changed:
+            due = self._due is not None and time.monotonic() >= self._due
+            everything, self._asked = due or bool(self._asked), None
+            return everything

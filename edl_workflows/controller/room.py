@@ -1,0 +1,134 @@
+"""What the fulfilment planner is asked, read from jobs, nodes and pods. Pure.
+
+A pod that waits for a node and is no candidate's instance is put to the planner as a job of its own, which it makes room
+for; so are the parameter servers and masters of jobs. Of placement rules node selectors and taints are regarded; the
+scheduler, which places the pods in the end, knows all of them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from edl_workflows.controller.snapshot import admits, gone, is_open
+from edl_workflows.jobs.autoscaling import Elastic
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.scaling import fulfilment
+from edl_workflows.scaling.fulfilment_nodes import Node
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A job that may be changed.
+
+    Attributes:
+        row: its kind.
+        manifest: the job as it was seen.
+        job: the same, parsed.
+        elastic: what may be changed.
+        growing: whether it may get more, too.
+    """
+
+    row: Kind
+    manifest: Object
+    job: Any
+    elastic: Elastic
+    growing: bool = True
+
+    @property
+    def key(self) -> str:
+        """Names it among all kinds."""
+        return f"{self.row.name} {self.job.key}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `fulfilment.plan` is asked.
+
+    Attributes:
+        jobs: candidates by key, and pods that wait.
+        nodes: by name.
+    """
+
+    jobs: dict[str, fulfilment.Job]
+    nodes: dict[str, Node]
+
+
+def question(
+    candidates: Iterable[Candidate], nodes: Iterable[Object], pods: Iterable[Object], now: datetime
+) -> Question:
+    """Put it together.
+
+    Args:
+        candidates: the jobs that may be changed.
+        nodes: as `snapshot.kept_node` leaves them.
+        pods: all, as `snapshot.kept_pod` leaves them.
+        now: the time.
+    """
+    there = {node["metadata"]["name"]: node for node in nodes if not gone(node, now)}
+    mine = {
+        (one.row.name, one.job.metadata.namespace or "", one.job.metadata.name): one for one in candidates
+    }
+    rows = {row.name: row for row in (one.row for one in mine.values())}.values()
+    places: dict[str, list[tuple[int, str]]] = {one.key: [] for one in mine.values()}
+    used: dict[str, dict[str, float]] = {name: {} for name in there}
+    jobs: dict[str, fulfilment.Job] = {}
+    for pod in pods:
+        if pod["over"]:
+            continue
+        node, owner = pod["node"], _owner(pod, mine, rows)
+        if owner is not None and node in there:
+            places[owner.key].append((_index(pod, owner.row), node))
+        elif owner is None and node in there:
+            _add(used[node], pod["requests"])
+        elif owner is None and not node:
+            jobs[f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"] = _waiting(pod)
+    for one in mine.values():
+        held = tuple(node for _, node in sorted(places[one.key]))
+        jobs[one.key] = _asked(one, held, there)
+    return Question(
+        jobs,
+        {name: Node(_finite(node["allocatable"]), used[name], is_open(node)) for name, node in there.items()},
+    )
+
+
+def _asked(one: Candidate, places: tuple[str, ...], nodes: Mapping[str, Object]) -> fulfilment.Job:
+    elastic = one.elastic
+    most = elastic.maximum if one.growing else max(elastic.minimum, min(elastic.replicas, elastic.maximum))
+    excluded = frozenset(name for name, node in nodes.items() if not admits(node, elastic.placement))
+    return fulfilment.Job(elastic.requests, elastic.minimum, most, elastic.replicas, places, excluded)
+
+
+def _waiting(pod: Object) -> fulfilment.Job:
+    return fulfilment.Job(pod["requests"], 1, 1, 1)
+
+
+def _owner(
+    pod: Object, candidates: Mapping[tuple[str, str, str], Candidate], rows: Iterable[Kind]
+) -> Candidate | None:
+    """The candidate whose instance the pod is."""
+    labels = pod["metadata"].get("labels") or {}
+    for row in rows:
+        job_label, role_label, _ = row.labels
+        where = (row.name, pod["metadata"].get("namespace") or "", labels.get(job_label, ""))
+        found = candidates.get(where)
+        if found is not None and labels.get(role_label) == found.elastic.role:
+            return found
+    return None
+
+
+def _index(pod: Object, row: Kind) -> int:
+    text = (pod["metadata"].get("labels") or {}).get(row.labels[2], "")
+    return int(text) if text.isdigit() else 0
+
+
+def _finite(amounts: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in amounts.items() if math.isfinite(amount)}
+
+
+def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0.0) + amount

@@ -1,0 +1,77 @@
+"""Which jobs an autoscaler may change, and how far: the bounds of the job's spec, and what an annotation says of it. Pure.
+
+The annotation ``elastic.iml.github.io/autoscale`` is ``"false"`` (leave the job as it is), ``"true"``, or bounds such as
+``"2-8"`` within those of the spec. Without it a job is scaled whose spec names bounds that differ (Paddle EDL: trainers with
+``min-instance`` below ``max-instance``). A stage that asks for a number of replicas writes ``"false"``: its number stays until
+autoscaling is switched on again.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.jobs import names
+from edl_workflows.jobs.objects import Resource
+
+ANNOTATION = f"{names.GROUP}/autoscale"
+ON = "true"
+OFF = "false"
+
+_PATH = f"metadata.annotations.{ANNOTATION}"
+_BOUNDS = re.compile(r"(\d{1,5})-(\d{1,5})")
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """What an autoscaler may change of a job.
+
+    Attributes:
+        role: whose replicas.
+        minimum, maximum: how many the spec allows.
+        replicas: how many it asks for now.
+        requests: what one of them asks its node for, in base units (cores, bytes, devices).
+        placement: of the pods' spec: ``nodeSelector`` and ``tolerations``.
+        bounded: whether the spec itself says how far; else the annotation must.
+    """
+
+    role: str
+    minimum: int
+    maximum: int
+    replicas: int
+    requests: Mapping[str, float]
+    placement: Mapping[str, Any]
+    bounded: bool
+
+
+def permitted(job: Resource, elastic: Elastic) -> Elastic | None:
+    """What the job's annotation leaves of it; None where the job stays as it is.
+
+    Raises:
+        ManifestError: the annotation can't be read, or leaves no number that the spec allows.
+    """
+    text = job.metadata.annotations.get(ANNOTATION, "")
+    if text == OFF or (not text and not elastic.bounded):
+        return None
+    if text in ("", ON):
+        if not elastic.bounded:
+            raise _problem(job, f'the spec names no bounds: say some, such as "2-8", instead of {text!r}')
+        return elastic if elastic.minimum < elastic.maximum else None
+    low, high = _parsed(job, text)
+    low, high = max(low, elastic.minimum), min(high, elastic.maximum)
+    if low > high:
+        message = f"{text!r} leaves no number that the spec allows ({elastic.minimum} to {elastic.maximum})"
+        raise _problem(job, message)
+    return replace(elastic, minimum=low, maximum=high)
+
+
+def _parsed(job: Resource, text: str) -> tuple[int, int]:
+    found = _BOUNDS.fullmatch(text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise _problem(job, f'{text!r} must be "true", "false" or bounds such as "2-8"')
+    return int(found[1]), int(found[2])
+
+
+def _problem(job: Resource, message: str) -> ManifestError:
+    return ManifestError(f"autoscaling of {job.kind} {job.key}", [Problem(_PATH, message)])

@@ -1,0 +1,63 @@
+"""Let the cluster's autoscaler change a job, within bounds or not at all: an edit of the job's annotation."""
+
+from edl_workflows.exceptions import InvalidError, ManifestError, Problem
+from edl_workflows.jobs import autoscaling
+from edl_workflows.jobs.kinds import kind_of
+from edl_workflows.jobs.view import JobView
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import version_of
+from edl_workflows.stages.goals import ExistsGoal, Handle, observe
+from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.requests import JobRequest, Stage
+
+
+class AutoscaleRequest(JobRequest):
+    """Which job, and how far.
+
+    Attributes:
+        bounds: "true" (as far as the spec allows), "false" (not at all), or bounds such as "2-8".
+    """
+
+    bounds: str = autoscaling.ON
+
+
+def begin(cluster: Cluster, request: AutoscaleRequest, _identity: Identity) -> Handle:
+    """Write the annotation.
+
+    Raises:
+        NotFoundError: there is no such job.
+        InvalidError: it has ended, its kind is not autoscaled, or the bounds don't fit it; nothing was changed.
+    """
+    row = kind_of(request.kind)
+    namespace = request.namespace or cluster.namespace
+    found = client.get(cluster, row.source.api, request.name, namespace)
+    seen = observe(row.name, found)
+    if isinstance(seen, JobView) and seen.phase.final:
+        message = f"{row.name} {namespace}/{request.name} has ended in phase {seen.phase}; it is not scaled any more"
+        raise InvalidError(message)
+    marked = {**(found["metadata"].get("annotations") or {}), autoscaling.ANNOTATION: request.bounds}
+    job = row.model.parse(found | {"metadata": found["metadata"] | {"annotations": marked}})
+    elastic = row.elastic(job) if row.elastic is not None else None
+    if elastic is not None:
+        autoscaling.permitted(job, elastic)
+    elif request.bounds != autoscaling.OFF:
+        problem = Problem("bounds", "the autoscaler does not change jobs of this kind, or preemptible ones")
+        raise ManifestError(f"autoscaling of {row.name} {job.key}", [problem])
+    if marked != (found["metadata"].get("annotations") or {}):
+        metadata = {
+            "uid": job.metadata.uid,
+            "annotations": {autoscaling.ANNOTATION: request.bounds},
+        }
+        found = client.patch(cluster, row.source.api, request.name, {"metadata": metadata}, namespace)
+    return Handle(
+        kind=row.name,
+        namespace=namespace,
+        name=request.name,
+        goal=ExistsGoal(),
+        uid=job.metadata.uid,
+        version=version_of(found),
+    )
+
+
+AUTOSCALE = Stage("autoscale", AutoscaleRequest, begin)

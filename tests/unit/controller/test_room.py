@@ -1,0 +1,102 @@
+"""What the fulfilment planner is asked."""
+
+import datetime as dt
+from typing import Any
+
+from edl_workflows.controller.room import Candidate, question
+from edl_workflows.controller.snapshot import kept_node, kept_pod
+from edl_workflows.jobs.training_job import pods as training_pods
+from edl_workflows.jobs.training_job.kind import TRAINING_JOB
+from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.scaling.fulfilment import Job
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def node(name: str, cpu: str = "4", **spec: Any) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": "True"}]
+    allocatable = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
+    return kept_node({
+        "metadata": {"name": name, "labels": {"name": name}},
+        "spec": spec,
+        "status": {"allocatable": allocatable, "conditions": conditions},
+    })  # fmt: skip
+
+
+def pod(name: str, cpu: str, where: str = "", phase: str = "Running", **labels: str) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    return kept_pod({
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {"nodeName": where, "containers": [container]},
+        "status": {"phase": phase},
+    })  # fmt: skip
+
+
+def candidate(growing: bool = True, **spec: Any) -> Candidate:
+    trainer = {"entrypoint": "t", "min-instance": 1, "max-instance": 5, "parallelism": 3}
+    trainer["resources"] = {"requests": {"cpu": "1"}}
+    manifest = {
+        "apiVersion": "paddlepaddle.org/v1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "ctr", "namespace": "default", "uid": "u"},
+        "spec": {"trainer": trainer, **spec},
+    }
+    job = TrainingJob.parse(manifest)
+    assert TRAINING_JOB.elastic is not None
+    elastic = TRAINING_JOB.elastic(job)
+    assert elastic is not None
+    return Candidate(TRAINING_JOB, manifest, job, elastic, growing)
+
+
+def trainer(index: int, where: str = "", phase: str = "Running") -> dict[str, Any]:
+    labels = {
+        training_pods.JOB_LABEL: "ctr",
+        training_pods.ROLE_LABEL: "trainer",
+        training_pods.INDEX_LABEL: str(index),
+    }
+    return pod(f"ctr-trainer-{index}", "1", where, phase, **labels)
+
+
+def test_who_is_where_and_what_is_used() -> None:
+    """A candidate's pods are its places, in the order of their indices; others' are use of their nodes, or wait."""
+    server = pod("ctr-pserver-0", "2", "a", **{training_pods.JOB_LABEL: "ctr", training_pods.ROLE_LABEL: "pserver"})  # fmt: skip
+    found = question(
+        [candidate()],
+        [node("a"), node("b")],
+        [
+            trainer(10, "b"),
+            trainer(2, "a"),
+            trainer(3),
+            trainer(4, "a", "Failed"),
+            server,
+            pod("web", "1", "b"),
+            pod("late", "3"),
+        ],
+        NOW,
+    )
+
+    assert found.jobs["TrainingJob default/ctr"] == Job({"cpu": 1.0}, 1, 5, 3, ("a", "b"))
+    assert found.jobs["pod default/late"] == Job({"cpu": 3.0, "pods": 1.0}, 1, 1, 1)
+    assert found.nodes["a"].used == {"cpu": 2.0, "pods": 1.0}
+    assert found.nodes["b"].used == {"cpu": 1.0, "pods": 1.0}
+
+
+def test_where_pods_can_not_run() -> None:
+    """Nodes that a selector or a taint keeps out are excluded; a cordoned one takes nothing; one long lost is none."""
+    tainted = node("b", taints=[{"key": "gpu", "effect": "NoSchedule"}])
+    lost = node("d")
+    lost["notReadySince"] = "2025-12-31T23:00:00Z"
+    found = question([candidate()], [node("a"), tainted, node("c", unschedulable=True), lost], [], NOW)
+    chosen = question([candidate(nodeSelector={"name": "a"})], [node("a"), node("b")], [], NOW)
+
+    assert set(found.nodes) == {"a", "b", "c"}
+    assert not found.nodes["c"].schedulable
+    assert found.jobs["TrainingJob default/ctr"].excluded == {"b"}
+    assert chosen.jobs["TrainingJob default/ctr"].excluded == {"b"}
+
+
+def test_a_job_that_rests_may_shrink_only() -> None:
+    """What it has is the most that it may have."""
+    asked = question([candidate(growing=False)], [node("a")], [], NOW).jobs["TrainingJob default/ctr"]
+
+    assert (asked.min_instances, asked.max_instances, asked.parallelism) == (1, 3, 3)
