@@ -88,6 +88,7 @@ def test_master_killed_while_servers_change(tmp_path: Path) -> None:
     assert trained == {(epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS)}
 
 
+@pytest.mark.long
 def test_terminated_chief_saves_and_is_replaced(tmp_path: Path) -> None:
     """A chief whose pod is deleted saves first and ends with 143. The servers keep the model: its replacement goes on from
     the very step, and the job is finished by it."""

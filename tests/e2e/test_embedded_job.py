@@ -58,6 +58,7 @@ def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: 
     assert evaluate(tmp_path)["accuracy"] >= 0.93
 
 
+@pytest.mark.long
 def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
     """Suspend frees all pods; resume goes on from the checkpoint that the chief saved, and no record is lost."""
     epochs = 25
