@@ -164,7 +164,9 @@ TestTrainingJob.settings = settings(
 
 STAGES = ("new", "master", "pservers", "trainers", "scaling", "changing", "suspending")
 """How far a job is when something happens to it."""
-EVENTS = ("nothing", "fails", "is killed", "is evicted", "is deleted", "vanishes")
+EVENTS = ("nothing", "fails", "is killed", "is evicted", "is shut down", "is deleted", "vanishes")
+
+BAD = EVENTS[1:5]
 
 
 def at_stage(stage: str, *, ft: bool) -> World:
@@ -211,6 +213,8 @@ def happen(world: World, event: str, name: str) -> None:
             world.set_pod(name, "Failed", 137)
         case "is evicted":
             world.set_pod(name, "Failed", reason="Evicted")
+        case "is shut down":  # and its program says 0
+            world.set_pod(name, "Failed", 0, reason="Terminated")
         case "is deleted":
             world.delete("Pod", name)
         case "vanishes":
@@ -236,7 +240,7 @@ def test_after_any_single_event_a_job_ends_as_it_should(
     if pods:
         name = pods[which % len(pods)]
         going = "deletionTimestamp" in world.objects["Pod", name]["metadata"]
-        fatal = not ft and "-trainer-" in name and event in ("fails", "is killed", "is evicted") and not going
+        fatal = not ft and "-trainer-" in name and event in BAD and not going
         happen(world, event, name)
     world.reconcile(steps)
     world.edit("TrainingJob", NAME, {"spec": {"suspend": False}})

@@ -193,16 +193,23 @@ def _end(pod: Manifest, role: Role) -> Mapping[str, Any]:
     return found
 
 
+def _killed(pod: Manifest) -> bool:
+    """Whether a pod did not end by itself: evicted, past its deadline, its machine shut down. Only then it has a reason."""
+    reason = (pod.get("status") or {}).get("reason")
+    return manifests.pod_phase(pod) == "Failed" and bool(reason or manifests.marked_disrupted(pod))
+
+
 def _ended(pod: Manifest, role: Role) -> bool | None:
     """Whether a pod ended well; None if it has not ended, or is being deleted.
 
     The role's container decides: what runs beside it, as etcd, may run on. A program that ends with 0 because it was told
     to, with its pod, has not done its part.
     """
-    phase = manifests.pod_phase(pod)
     if manifests.terminating(pod):
         return None
+    if _killed(pod):
+        return False
     code = _end(pod, role).get("exitCode")
     if code is not None:
         return bool(code == 0)
-    return phase == "Succeeded" if manifests.ended(pod) else None
+    return manifests.pod_phase(pod) == "Succeeded" if manifests.ended(pod) else None

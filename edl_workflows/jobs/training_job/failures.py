@@ -102,10 +102,10 @@ def described(facts: Facts, *, servers: bool) -> str:
 
 def how(place: Place) -> str:
     """How a pod ended."""
+    reason = ((place.pod or {}).get("status") or {}).get("reason")
     if place.exit_code is None:
-        reason = ((place.pod or {}).get("status") or {}).get("reason") or "lost"
-        return f"{reason}, without an exit code"
-    text = f"exit code {place.exit_code}"
+        return f"{reason or 'lost'}, without an exit code"
+    text = f"{reason}, exit code {place.exit_code}" if reason else f"exit code {place.exit_code}"
     if place.exit_code in _EXITS:
         text += f", {_EXITS[place.exit_code]}"
     said = str(place.end.get("message") or "").strip()
