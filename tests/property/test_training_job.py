@@ -93,7 +93,12 @@ class TrainingJobs(RuleBasedStateMachine):
 
     @rule(steps=STEPS)
     def controller_dies_at_it(self, steps: int) -> None:
+        """Nothing that it does on the way to an end keeps the job from that end."""
+        decided = self.world.decide("TrainingJob", NAME).status or {}
         self.world.reconcile(steps)
+        if decided.get("phase") in FINAL:
+            self.world.settle()
+            assert self.status["phase"] == decided["phase"]
 
     @rule()
     def controller_settles(self) -> None:
@@ -169,11 +174,11 @@ EVENTS = ("nothing", "fails", "is killed", "is evicted", "is shut down", "is del
 BAD = EVENTS[1:5]
 
 
-def at_stage(stage: str, *, ft: bool) -> World:
+def at_stage(stage: str, *, ft: bool, **more: Any) -> World:
     """A job that has come so far."""
     world = World()
     trainer = {"entrypoint": "train", "min-instance": 2, "max-instance": 3}
-    spec = {"fault_tolerant": ft, "master": {}, "pserver": {"min-instance": 1}, "trainer": trainer}
+    spec = {"fault_tolerant": ft, "master": {}, "pserver": {"min-instance": 1}, "trainer": trainer} | more
     head = {"apiVersion": "paddlepaddle.org/v1", "kind": "TrainingJob", "metadata": {"name": NAME}}
     world.add(head | {"spec": spec})
     if stage == "new":
@@ -254,3 +259,28 @@ def test_after_any_single_event_a_job_ends_as_it_should(
     world.settle()
     left = [world.objects[key]["status"]["phase"] for key in world.objects if key[0] == "Pod"]
     assert set(left) <= {"Succeeded", "Failed"}
+
+
+@given(
+    ft=st.booleans(),
+    end=st.sampled_from([("Succeeded", 0), ("Failed", 1)]),
+    autoclean=st.booleans(),
+    steps=st.lists(STEPS, max_size=4),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_job_that_has_ended_stays_so_whenever_the_controller_dies(
+    ft: bool, end: tuple[str, int], autoclean: bool, steps: list[int]
+) -> None:
+    """All trainers succeed, or all fail: between any two writes that follow, the controller may die, and pods go."""
+    world = at_stage("trainers", ft=ft, autoclean=autoclean, failurePercent=0)
+    for index in (0, 1):
+        world.set_pod(f"{NAME}-trainer-{index}", *end)
+    for count in steps:
+        world.reconcile(count)
+        world.reap()
+    for _ in range(4):
+        world.settle()
+        world.reap()
+    assert world.objects["TrainingJob", NAME]["status"]["phase"] == end[0].lower()
+    left = [name for kind, name in world.objects if kind in ("Pod", "Service")]
+    assert left == ([] if autoclean else [f"{NAME}-trainer-0", f"{NAME}-trainer-1"])

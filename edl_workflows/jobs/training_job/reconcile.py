@@ -24,9 +24,10 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     # 1. Final phases are final; what still runs is released.
     if status.phase is not None and status.phase.final:
         return _finished(facts, Outcome(status.phase, status.reason, status.message))
-    # 2. The job's end: by its trainers, by too many failures, by what does not become ready.
+    # 2. The job's end: by its trainers, by too many failures, by what does not become ready. It is told before anything
+    # goes: who looks next, perhaps another controller, can't see how the job ended from pods that are gone.
     if outcome := verdict(facts):
-        return _finished(facts, outcome)
+        return _act(facts, outcome)
     # 3. Suspended: no pods.
     if job.spec.suspend:
         return _suspend(facts)

@@ -129,6 +129,21 @@ def test_clean_up(autoclean: bool, end: Any, left: list[str]) -> None:
     assert (job.pods, job.services) == (left, [])
 
 
+@pytest.mark.parametrize("end", ["Succeeded", ("Failed", 1)])
+def test_the_end_is_told_before_anything_goes(end: Any) -> None:
+    """A controller that dies in between leaves a job that has ended, and not one that runs again."""
+    job = Job.running(ft=False, trainers=(1, 1), autoclean=True)
+    job.report(trainer_0=end)
+    actions = job.world.decide("TrainingJob", NAME)
+    assert (actions.create, actions.delete) == ((), ())
+    job.world.apply("TrainingJob", NAME, actions, steps=1)
+    assert job.phase in FINAL
+    before = job.phase
+    job.settle()
+    job.settle()
+    assert (job.phase, job.pods, job.services) == (before, [], [])
+
+
 @pytest.mark.parametrize("code", [1, 137, 139, None])
 def test_a_failed_trainer_is_replaced(code: int | None) -> None:
     """In a fault-tolerant job, under its own name, whatever its exit code; the job runs on."""
