@@ -24,6 +24,7 @@ class Place:
     Attributes:
         pod: the one that is there, if there is one.
         completed: its program has ended with 0, now or earlier.
+        stale: its pod is to do something yet and was told of an earlier cluster. The master needs to know none.
         failures: of its pods, those that are remembered, oldest first.
     """
 
@@ -32,6 +33,7 @@ class Place:
     name: str
     pod: Manifest | None
     completed: bool
+    stale: bool
     failures: Sequence[Failure]
 
     @property
@@ -105,7 +107,8 @@ class Facts:
     def of(cls, job: TrainingJob, observed: Observed) -> "Facts":
         """Sort what was observed."""
         own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
-        places = [_place(job, role, index, own) for role, index in members.places(job)]
+        cluster = members.cluster_id(job)
+        places = [_place(job, role, index, own, cluster) for role, index in members.places(job)]
         wanted = {place.name for place in places}
         surplus = [pod for name, pod in own.items() if name not in wanted]
         services = {manifests.name_of(s): s for s in observed.of("Service") if manifests.owned_by(s, job)}
@@ -142,11 +145,19 @@ class Facts:
 
     @property
     def stale(self) -> list[Manifest]:
-        """Pods of unfinished pservers and trainers that were told of an earlier cluster. The master needs to know none."""
-        wanted = members.cluster_id(self.job)
-        told = [p for p in self.places if p.role is not Role.MASTER and not p.completed]
-        own = [place.pod for place in told if place.pod is not None]
-        return [pod for pod in own if manifests.label(pod, pods.CLUSTER_LABEL) != wanted]
+        """Pods of unfinished pservers and trainers that were told of an earlier cluster."""
+        return [place.pod for place in self.places if place.stale and place.pod is not None]
+
+    @property
+    def failed(self) -> list[Place]:
+        """Places whose pods ended badly and were to run on.
+
+        Pods of an earlier cluster, and of a job that is suspended, go one after another: one that loses the others before
+        it is told to end has not failed.
+        """
+        if self.job.spec.suspend:
+            return []
+        return [place for place in self.places if place.failed and not place.completed and not place.stale]
 
     @property
     def winding_down(self) -> bool:
@@ -172,16 +183,19 @@ class Facts:
         return place.index in self.job.status.replica_statuses.get(place.role, ReplicaStatus()).completed
 
 
-def _place(job: TrainingJob, role: Role, index: int, own: Mapping[str, Manifest]) -> Place:
+def _place(job: TrainingJob, role: Role, index: int, own: Mapping[str, Manifest], cluster: str) -> Place:
     name = members.name(job, role, index)
     pod = own.get(name)
     before = job.status.replica_statuses.get(role, ReplicaStatus()).completed
+    completed = index in before or (pod is not None and _ended(pod, role) is True)
+    told = cluster if pod is None or role is Role.MASTER else manifests.label(pod, pods.CLUSTER_LABEL)
     return Place(
         role=role,
         index=index,
         name=name,
         pod=pod,
-        completed=index in before or (pod is not None and _ended(pod, role) is True),
+        completed=completed,
+        stale=told != cluster and not completed,
         failures=[f for f in job.status.failures if (f.role, f.index) == (role, index)],
     )
 

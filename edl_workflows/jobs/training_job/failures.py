@@ -43,8 +43,8 @@ def new(facts: Facts) -> list[Failure]:
             disrupted=place.pod is not None and manifests.disrupted(place.pod),
             time=facts.now,
         )
-        for place in facts.places
-        if place.failed and not place.recorded and not place.completed and replaced(facts, place)
+        for place in facts.failed
+        if not place.recorded and replaced(facts, place)
     ]
 
 
@@ -96,7 +96,7 @@ def too_many(facts: Facts) -> Outcome | None:
 
 def described(facts: Facts, *, servers: bool) -> str:
     """Which pods have failed and how, with their last words."""
-    failed = [place for place in facts.places if place.failed and place.role.serves is servers]
+    failed = [place for place in facts.failed if place.role.serves is servers]
     return ", ".join(f"{place.name} ({how(place)})" for place in failed[:5])
 
 

@@ -63,13 +63,15 @@ def _suspend(facts: Facts) -> Actions:
 
 
 def _wave(going: Iterable[Manifest]) -> list[Deletion]:
-    """Who of these is to be deleted now: no server before all trainers have ended."""
+    """Who of these is to be deleted now: who has ended, and no server before all trainers have."""
     going = list(going)
+    wave = [pod for pod in going if manifests.ended(pod)]
     for role in _LAST_FIRST:
         running = [p for p in going if manifests.label(p, pods.ROLE_LABEL) == role and not manifests.ended(p)]
         if running:
-            return [manifests.deletion(pod) for pod in running if not manifests.terminating(pod)]
-    return [manifests.deletion(pod) for pod in going if not manifests.terminating(pod)]
+            wave += running
+            break
+    return [manifests.deletion(pod) for pod in wave if not manifests.terminating(pod)]
 
 
 def _blocked(facts: Facts) -> Actions | None:

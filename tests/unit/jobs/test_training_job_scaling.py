@@ -178,6 +178,36 @@ def test_what_has_succeeded_is_not_run_again_after_a_suspension() -> None:
     assert job.phase == "succeeded"
 
 
+TAKEN_DOWN: list[Any] = [
+    pytest.param(False, {"trainer": {"parallelism": 3}}, "trainer-1", id="other trainers"),
+    pytest.param(False, {"pserver": {"min-instance": 3}}, "trainer-1", id="other pservers"),
+    pytest.param(True, {"pserver": {"min-instance": 3}}, "trainer-1", id="other pservers, fault-tolerant"),
+    pytest.param(True, {"pserver": {"min-instance": 3}}, "pserver-1", id="other pservers: a pserver"),
+    pytest.param(False, {"suspend": True}, "trainer-1", id="suspended"),
+    pytest.param(True, {"suspend": True}, "trainer-1", id="suspended, fault-tolerant"),
+    pytest.param(True, {"suspend": True}, "pserver-1", id="suspended: a pserver"),
+]
+
+
+@pytest.mark.parametrize(("ft", "change", "peer"), TAKEN_DOWN)
+def test_who_loses_its_peers_while_they_are_taken_down_has_not_failed(
+    ft: bool, change: dict[str, Any], peer: str
+) -> None:
+    """The controller dies between two deletions, and a peer crashes before its own: that neither fails the job nor counts."""
+    job = Job.running(ft=ft, trainers=(2, 4), failurePercent=0, backoffLimit=0)
+    job.world.edit("TrainingJob", NAME, {"spec": change})
+    actions = job.world.decide("TrainingJob", NAME)
+    assert [deletion.name for deletion in actions.delete] == ["ctr-trainer-0", "ctr-trainer-1"]
+    job.world.apply("TrainingJob", NAME, actions, steps=1)
+    job.report(**{peer.replace("-", "_"): ("Failed", 1)})
+    for _ in range(4):
+        job.settle()
+    job.edit(suspend=False)
+    job.run_all()
+    assert (job.phase, job.failed()) == ("running", [])
+    assert job.pod(peer)["status"]["phase"] == "Running"
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("Pod", "ctr-master-0"), ("Pod", "ctr-trainer-1"), ("Service", "ctr-pserver-1")]
 )
