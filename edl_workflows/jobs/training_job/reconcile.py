@@ -36,7 +36,7 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
         return blocked
     # 5. Pods of an earlier cluster go before those of the new one are made.
     if facts.stale:
-        return _act(facts, _phase(facts), delete=_wave([*facts.stale, *facts.surplus]))
+        return _in_time(facts, _act(facts, _phase(facts), delete=_wave([*facts.stale, *facts.surplus])))
     # 6. Surplus and failed pods go, missing ones are made: master, then pservers, then trainers.
     return _run(facts)
 
@@ -95,10 +95,16 @@ def _run(facts: Facts) -> Actions:
     going = [*facts.surplus, *due, *_unstarted(facts), *leftover]
     deletions = [manifests.deletion(obj) for obj in going if not manifests.terminating(obj)]
     actions = _act(facts, _phase(facts), create=_missing(facts), delete=deletions)
-    waits = [seconds for place in failed if (seconds := place.wait(facts.now))]
-    if (left := seconds_left(facts)) is not None:
-        waits.append(left)
-    return actions if actions.requeue_after else replace(actions, requeue_after=min(waits, default=None))
+    return _in_time(facts, actions, [seconds for place in failed if (seconds := place.wait(facts.now))])
+
+
+def _in_time(facts: Facts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
+    """The same, and another look after the shortest of these times, or when a role has had the time to become ready."""
+    if actions.requeue_after:
+        return actions
+    left = seconds_left(facts)
+    times = [*waits] if left is None else [*waits, left]
+    return replace(actions, requeue_after=min(times, default=None))
 
 
 def _unstarted(facts: Facts) -> list[Manifest]:
