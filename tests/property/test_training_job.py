@@ -107,6 +107,9 @@ class TrainingJobs(RuleBasedStateMachine):
         if self.status.get("phase") not in FINAL:
             trainer = self.world.objects["TrainingJob", NAME]["spec"]["trainer"]
             wanted = min(max(trainer["parallelism"], trainer["min-instance"]), trainer["max-instance"])
+            counts = self.status["replicaStatuses"]["trainer"]
+            if counts["completed"] and not self.world.objects["TrainingJob", NAME]["spec"]["fault_tolerant"]:
+                wanted = self.status["parallelism"]  # other trainers come too late
             pods = [self.world.objects["Pod", name] for name in self.live() if "-trainer-" in name]
             assert sum("deletionTimestamp" not in pod["metadata"] for pod in pods) <= wanted
 

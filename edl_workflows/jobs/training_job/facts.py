@@ -1,7 +1,7 @@
 """What is observed of one TrainingJob, sorted once: a place for each pod, and what stands beside the places. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -95,6 +95,7 @@ class Facts:
         places: one for each pod that the job is to have, in the order in which they are started.
         surplus: pods of the job beyond these.
         services: its services, by name.
+        too_late: so many trainers are wanted, but the job goes on with those that it has; 0 if that is not so.
     """
 
     job: TrainingJob
@@ -102,10 +103,24 @@ class Facts:
     places: Sequence[Place]
     surplus: Sequence[Manifest]
     services: Mapping[str, Manifest]
+    too_late: int = 0
 
     @classmethod
     def of(cls, job: TrainingJob, observed: Observed) -> "Facts":
-        """Sort what was observed."""
+        """Sort what was observed.
+
+        Trainers that know each other are a new cluster when their number changes. Once one has succeeded there is none:
+        it would not take part, and the others would wait for it.
+        """
+        before, wanted = job.status.parallelism, job.spec.trainer.wanted
+        if not job.spec.fault_tolerant and before not in (0, wanted):
+            old = cls._of(members.with_trainers(job, before), observed)
+            if any(place.completed for place in old.trainers):
+                return replace(old, too_late=wanted)
+        return cls._of(job, observed)
+
+    @classmethod
+    def _of(cls, job: TrainingJob, observed: Observed) -> "Facts":
         own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
         cluster = members.cluster_id(job)
         places = [_place(job, role, index, own, cluster) for role, index in members.places(job)]

@@ -9,7 +9,7 @@ from edl_workflows.jobs.status import Outcome
 from edl_workflows.jobs.training_job import failures, members, pods
 from edl_workflows.jobs.training_job.facts import Facts, Place
 from edl_workflows.jobs.training_job.model import Phase, TrainingJob
-from edl_workflows.jobs.training_job.status import events, patience, scaled, status_patch
+from edl_workflows.jobs.training_job.status import TOO_LATE, events, patience, scaled, status_patch
 from edl_workflows.jobs.training_job.types import Role
 from edl_workflows.jobs.training_job.verdict import seconds_left, verdict
 
@@ -161,6 +161,12 @@ def _phase(facts: Facts) -> Outcome:
 def _running(facts: Facts, waits: str) -> Outcome:
     if facts.winding_down:
         return Outcome(Phase.RUNNING, "TrainersEnding", "a trainer has succeeded; the others end")
+    if facts.too_late:
+        message = (
+            f"{facts.too_late} trainers are wanted, but one of {facts.job.spec.trainer.wanted} has succeeded, and the job "
+            "is not fault_tolerant: it goes on with these"
+        )
+        return Outcome(Phase.RUNNING, TOO_LATE, f"{message}; {waits}" if waits else message)
     return Outcome(Phase.RUNNING, "JobRunning", waits or f"TrainingJob {facts.job.key} is running.")
 
 

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs.actions import Wanted
 from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.jobs.training_job.scale import scale
 from tests.unit.jobs.training_jobs import NAME, Job, make_training_job
 
 
@@ -117,6 +121,29 @@ def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() 
     assert job.uid("master-0") == master
     assert job.uid("pserver-0") != server
     assert job.records() == [(1, "True")]
+
+
+@pytest.mark.parametrize("trainers", [2, 4])
+def test_other_trainers_come_too_late_once_one_has_succeeded(trainers: int) -> None:
+    """A new cluster would wait for it: a job that is not fault-tolerant goes on with its trainers, and says so."""
+    job = Job.running(ft=False, trainers=(2, 4))
+    job.scale(3)
+    job.settle()
+    job.run_all()
+    job.set(trainer_0="Succeeded")
+    kept = [job.uid("trainer-1"), job.uid("trainer-2"), job.uid("pserver-0")]
+    job.scale(trainers)
+    job.settle()
+    assert (job.phase, job.status["reason"], job.status["parallelism"]) == ("running", "TooLateToScale", 3)
+    assert job.status["message"].startswith(f"{trainers} trainers are wanted, but one of 3 has succeeded")
+    assert [job.uid("trainer-1"), job.uid("trainer-2"), job.uid("pserver-0")] == kept
+    assert job.records() == [(1, "True")]
+    assert job.world.events[-1].type == "Warning"
+    parsed = TrainingJob.parse(job.world.objects["TrainingJob", NAME])
+    with pytest.raises(ManifestError, match="a trainer has succeeded"):
+        scale(parsed, {"trainer": Wanted(replicas=trainers)})
+    job.set(trainer_1="Succeeded", trainer_2="Succeeded")
+    assert (job.phase, job.status["parallelism"]) == ("succeeded", 3)
 
 
 OTHER_PSERVERS: list[Any] = [
