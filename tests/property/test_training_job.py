@@ -93,7 +93,12 @@ class TrainingJobs(RuleBasedStateMachine):
 
     @rule(steps=STEPS)
     def controller_dies_at_it(self, steps: int) -> None:
+        """Nothing that it does on the way to an end keeps the job from that end."""
+        decided = self.world.decide("TrainingJob", NAME).status or {}
         self.world.reconcile(steps)
+        if decided.get("phase") in FINAL:
+            self.world.settle()
+            assert self.status["phase"] == decided["phase"]
 
     @rule()
     def controller_settles(self) -> None:
@@ -102,6 +107,9 @@ class TrainingJobs(RuleBasedStateMachine):
         if self.status.get("phase") not in FINAL:
             trainer = self.world.objects["TrainingJob", NAME]["spec"]["trainer"]
             wanted = min(max(trainer["parallelism"], trainer["min-instance"]), trainer["max-instance"])
+            counts = self.status["replicaStatuses"]["trainer"]
+            if counts["completed"] and not self.world.objects["TrainingJob", NAME]["spec"]["fault_tolerant"]:
+                wanted = self.status["parallelism"]  # other trainers come too late
             pods = [self.world.objects["Pod", name] for name in self.live() if "-trainer-" in name]
             assert sum("deletionTimestamp" not in pod["metadata"] for pod in pods) <= wanted
 
@@ -164,14 +172,16 @@ TestTrainingJob.settings = settings(
 
 STAGES = ("new", "master", "pservers", "trainers", "scaling", "changing", "suspending")
 """How far a job is when something happens to it."""
-EVENTS = ("nothing", "fails", "is killed", "is evicted", "is deleted", "vanishes")
+EVENTS = ("nothing", "fails", "is killed", "is evicted", "is shut down", "is deleted", "vanishes")
+
+BAD = EVENTS[1:5]
 
 
-def at_stage(stage: str, *, ft: bool) -> World:
-    """A job that has come so far."""
+def at_stage(stage: str, *, ft: bool, begun: int | None = None, **more: Any) -> World:
+    """A job that has come so far; of the last stages' first wave the controller has done `begun` parts, then it died."""
     world = World()
     trainer = {"entrypoint": "train", "min-instance": 2, "max-instance": 3}
-    spec = {"fault_tolerant": ft, "master": {}, "pserver": {"min-instance": 1}, "trainer": trainer}
+    spec = {"fault_tolerant": ft, "master": {}, "pserver": {"min-instance": 1}, "trainer": trainer} | more
     head = {"apiVersion": "paddlepaddle.org/v1", "kind": "TrainingJob", "metadata": {"name": NAME}}
     world.add(head | {"spec": spec})
     if stage == "new":
@@ -183,7 +193,7 @@ def at_stage(stage: str, *, ft: bool) -> World:
     edits = {"scaling": {"trainer": {"parallelism": 3}}, "changing": {"pserver": {"min-instance": 2}}}
     if edit := {**edits, "suspending": {"suspend": True}}.get(stage):
         world.edit("TrainingJob", NAME, {"spec": edit})
-        world.reconcile()
+        world.reconcile(begun)
     return world
 
 
@@ -211,6 +221,8 @@ def happen(world: World, event: str, name: str) -> None:
             world.set_pod(name, "Failed", 137)
         case "is evicted":
             world.set_pod(name, "Failed", reason="Evicted")
+        case "is shut down":  # and its program says 0
+            world.set_pod(name, "Failed", 0, reason="Terminated")
         case "is deleted":
             world.delete("Pod", name)
         case "vanishes":
@@ -222,23 +234,27 @@ def happen(world: World, event: str, name: str) -> None:
     ft=st.booleans(),
     event=st.sampled_from(EVENTS),
     which=st.integers(0, 10),
+    begun=STEPS,
     steps=STEPS,
 )
 @settings(max_examples=150, deadline=None)
 def test_after_any_single_event_a_job_ends_as_it_should(
-    stage: str, ft: bool, event: str, which: int, steps: int
+    stage: str, ft: bool, event: str, which: int, begun: int, steps: int
 ) -> None:
     """One pod is lost and the controller dies in the middle of what it does about that: the job succeeds, unless the pod
-    was a trainer that failed in a job that is not fault-tolerant."""
-    world = at_stage(stage, ft=ft)
+    was a trainer that failed in a job that is not fault-tolerant and that nobody was taking down."""
+    world = at_stage(stage, ft=ft, begun=begun)
     pods = [name for kind, name in world.objects if kind == "Pod"]
     fatal = False
     if pods:
         name = pods[which % len(pods)]
         going = "deletionTimestamp" in world.objects["Pod", name]["metadata"]
-        fatal = not ft and "-trainer-" in name and event in ("fails", "is killed", "is evicted") and not going
+        to_go = going or stage in ("scaling", "changing", "suspending")
+        fatal = not ft and "-trainer-" in name and event in BAD and not to_go
         happen(world, event, name)
     world.reconcile(steps)
+    if stage == "suspending" and event in BAD:
+        world.settle()  # seen before the job is resumed
     world.edit("TrainingJob", NAME, {"spec": {"suspend": False}})
     for _ in range(12):
         advance(world, trainers="Running")
@@ -250,3 +266,28 @@ def test_after_any_single_event_a_job_ends_as_it_should(
     world.settle()
     left = [world.objects[key]["status"]["phase"] for key in world.objects if key[0] == "Pod"]
     assert set(left) <= {"Succeeded", "Failed"}
+
+
+@given(
+    ft=st.booleans(),
+    end=st.sampled_from([("Succeeded", 0), ("Failed", 1)]),
+    autoclean=st.booleans(),
+    steps=st.lists(STEPS, max_size=4),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_job_that_has_ended_stays_so_whenever_the_controller_dies(
+    ft: bool, end: tuple[str, int], autoclean: bool, steps: list[int]
+) -> None:
+    """All trainers succeed, or all fail: between any two writes that follow, the controller may die, and pods go."""
+    world = at_stage("trainers", ft=ft, autoclean=autoclean, failurePercent=0)
+    for index in (0, 1):
+        world.set_pod(f"{NAME}-trainer-{index}", *end)
+    for count in steps:
+        world.reconcile(count)
+        world.reap()
+    for _ in range(4):
+        world.settle()
+        world.reap()
+    assert world.objects["TrainingJob", NAME]["status"]["phase"] == end[0].lower()
+    left = [name for kind, name in world.objects if kind in ("Pod", "Service")]
+    assert left == ([] if autoclean else [f"{NAME}-trainer-0", f"{NAME}-trainer-1"])

@@ -1,7 +1,7 @@
 """What is observed of one TrainingJob, sorted once: a place for each pod, and what stands beside the places. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ class Place:
     Attributes:
         pod: the one that is there, if there is one.
         completed: its program has ended with 0, now or earlier.
+        stale: its pod is to do something yet and was told of an earlier cluster. The master needs to know none.
         failures: of its pods, those that are remembered, oldest first.
     """
 
@@ -32,6 +33,7 @@ class Place:
     name: str
     pod: Manifest | None
     completed: bool
+    stale: bool
     failures: Sequence[Failure]
 
     @property
@@ -93,6 +95,7 @@ class Facts:
         places: one for each pod that the job is to have, in the order in which they are started.
         surplus: pods of the job beyond these.
         services: its services, by name.
+        too_late: so many trainers are wanted, but the job goes on with those that it has; 0 if that is not so.
     """
 
     job: TrainingJob
@@ -100,12 +103,27 @@ class Facts:
     places: Sequence[Place]
     surplus: Sequence[Manifest]
     services: Mapping[str, Manifest]
+    too_late: int = 0
 
     @classmethod
     def of(cls, job: TrainingJob, observed: Observed) -> "Facts":
-        """Sort what was observed."""
+        """Sort what was observed.
+
+        Trainers that know each other are a new cluster when their number changes. Once one has succeeded there is none:
+        it would not take part, and the others would wait for it.
+        """
+        before, wanted = job.status.parallelism, job.spec.trainer.wanted
+        if not job.spec.fault_tolerant and before not in (0, wanted):
+            old = cls._of(members.with_trainers(job, before), observed)
+            if any(place.completed for place in old.trainers):
+                return replace(old, too_late=wanted)
+        return cls._of(job, observed)
+
+    @classmethod
+    def _of(cls, job: TrainingJob, observed: Observed) -> "Facts":
         own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
-        places = [_place(job, role, index, own) for role, index in members.places(job)]
+        cluster = members.cluster_id(job)
+        places = [_place(job, role, index, own, cluster) for role, index in members.places(job)]
         wanted = {place.name for place in places}
         surplus = [pod for name, pod in own.items() if name not in wanted]
         services = {manifests.name_of(s): s for s in observed.of("Service") if manifests.owned_by(s, job)}
@@ -142,11 +160,19 @@ class Facts:
 
     @property
     def stale(self) -> list[Manifest]:
-        """Pods of unfinished pservers and trainers that were told of an earlier cluster. The master needs to know none."""
-        wanted = members.cluster_id(self.job)
-        told = [p for p in self.places if p.role is not Role.MASTER and not p.completed]
-        own = [place.pod for place in told if place.pod is not None]
-        return [pod for pod in own if manifests.label(pod, pods.CLUSTER_LABEL) != wanted]
+        """Pods of unfinished pservers and trainers that were told of an earlier cluster."""
+        return [place.pod for place in self.places if place.stale and place.pod is not None]
+
+    @property
+    def failed(self) -> list[Place]:
+        """Places whose pods ended badly and were to run on.
+
+        Pods of an earlier cluster, and of a job that is suspended, go one after another: one that loses the others before
+        it is told to end has not failed.
+        """
+        if self.job.spec.suspend:
+            return []
+        return [place for place in self.places if place.failed and not place.completed and not place.stale]
 
     @property
     def winding_down(self) -> bool:
@@ -172,16 +198,19 @@ class Facts:
         return place.index in self.job.status.replica_statuses.get(place.role, ReplicaStatus()).completed
 
 
-def _place(job: TrainingJob, role: Role, index: int, own: Mapping[str, Manifest]) -> Place:
+def _place(job: TrainingJob, role: Role, index: int, own: Mapping[str, Manifest], cluster: str) -> Place:
     name = members.name(job, role, index)
     pod = own.get(name)
     before = job.status.replica_statuses.get(role, ReplicaStatus()).completed
+    completed = index in before or (pod is not None and _ended(pod, role) is True)
+    told = cluster if pod is None or role is Role.MASTER else manifests.label(pod, pods.CLUSTER_LABEL)
     return Place(
         role=role,
         index=index,
         name=name,
         pod=pod,
-        completed=index in before or (pod is not None and _ended(pod, role) is True),
+        completed=completed,
+        stale=told != cluster and not completed,
         failures=[f for f in job.status.failures if (f.role, f.index) == (role, index)],
     )
 
@@ -193,16 +222,23 @@ def _end(pod: Manifest, role: Role) -> Mapping[str, Any]:
     return found
 
 
+def _killed(pod: Manifest) -> bool:
+    """Whether a pod did not end by itself: evicted, past its deadline, its machine shut down. Only then it has a reason."""
+    reason = (pod.get("status") or {}).get("reason")
+    return manifests.pod_phase(pod) == "Failed" and bool(reason or manifests.marked_disrupted(pod))
+
+
 def _ended(pod: Manifest, role: Role) -> bool | None:
     """Whether a pod ended well; None if it has not ended, or is being deleted.
 
     The role's container decides: what runs beside it, as etcd, may run on. A program that ends with 0 because it was told
     to, with its pod, has not done its part.
     """
-    phase = manifests.pod_phase(pod)
     if manifests.terminating(pod):
         return None
+    if _killed(pod):
+        return False
     code = _end(pod, role).get("exitCode")
     if code is not None:
         return bool(code == 0)
-    return phase == "Succeeded" if manifests.ended(pod) else None
+    return manifests.pod_phase(pod) == "Succeeded" if manifests.ended(pod) else None

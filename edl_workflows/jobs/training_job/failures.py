@@ -43,8 +43,8 @@ def new(facts: Facts) -> list[Failure]:
             disrupted=place.pod is not None and manifests.disrupted(place.pod),
             time=facts.now,
         )
-        for place in facts.places
-        if place.failed and not place.recorded and not place.completed and replaced(facts, place)
+        for place in facts.failed
+        if not place.recorded and replaced(facts, place)
     ]
 
 
@@ -96,16 +96,16 @@ def too_many(facts: Facts) -> Outcome | None:
 
 def described(facts: Facts, *, servers: bool) -> str:
     """Which pods have failed and how, with their last words."""
-    failed = [place for place in facts.places if place.failed and place.role.serves is servers]
+    failed = [place for place in facts.failed if place.role.serves is servers]
     return ", ".join(f"{place.name} ({how(place)})" for place in failed[:5])
 
 
 def how(place: Place) -> str:
     """How a pod ended."""
+    reason = ((place.pod or {}).get("status") or {}).get("reason")
     if place.exit_code is None:
-        reason = ((place.pod or {}).get("status") or {}).get("reason") or "lost"
-        return f"{reason}, without an exit code"
-    text = f"exit code {place.exit_code}"
+        return f"{reason or 'lost'}, without an exit code"
+    text = f"{reason}, exit code {place.exit_code}" if reason else f"exit code {place.exit_code}"
     if place.exit_code in _EXITS:
         text += f", {_EXITS[place.exit_code]}"
     said = str(place.end.get("message") or "").strip()

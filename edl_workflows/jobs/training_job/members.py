@@ -25,6 +25,13 @@ def places(job: TrainingJob) -> Iterator[tuple[Role, int]]:
             yield role, index
 
 
+def with_trainers(job: TrainingJob, count: int) -> TrainingJob:
+    """The same job with so many trainers."""
+    fixed = {"min_instance": count, "max_instance": count, "parallelism": count}
+    trainer = job.spec.trainer.model_copy(update=fixed)
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"trainer": trainer})})
+
+
 def addressed(job: TrainingJob, role: Role) -> bool:
     """Whether the pods of a role have a service each. Trainers that come and go are known to nobody."""
     return role.serves or not job.spec.fault_tolerant

@@ -9,7 +9,7 @@ from edl_workflows.jobs.status import Outcome
 from edl_workflows.jobs.training_job import failures, members, pods
 from edl_workflows.jobs.training_job.facts import Facts, Place
 from edl_workflows.jobs.training_job.model import Phase, TrainingJob
-from edl_workflows.jobs.training_job.status import events, patience, scaled, status_patch
+from edl_workflows.jobs.training_job.status import TOO_LATE, events, patience, scaled, status_patch
 from edl_workflows.jobs.training_job.types import Role
 from edl_workflows.jobs.training_job.verdict import seconds_left, verdict
 
@@ -24,9 +24,10 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     # 1. Final phases are final; what still runs is released.
     if status.phase is not None and status.phase.final:
         return _finished(facts, Outcome(status.phase, status.reason, status.message))
-    # 2. The job's end: by its trainers, by too many failures, by what does not become ready.
+    # 2. The job's end: by its trainers, by too many failures, by what does not become ready. It is told before anything
+    # goes: who looks next, perhaps another controller, can't see how the job ended from pods that are gone.
     if outcome := verdict(facts):
-        return _finished(facts, outcome)
+        return _act(facts, outcome)
     # 3. Suspended: no pods.
     if job.spec.suspend:
         return _suspend(facts)
@@ -35,7 +36,7 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
         return blocked
     # 5. Pods of an earlier cluster go before those of the new one are made.
     if facts.stale:
-        return _act(facts, _phase(facts), delete=_wave([*facts.stale, *facts.surplus]))
+        return _in_time(facts, _act(facts, _phase(facts), delete=_wave([*facts.stale, *facts.surplus])))
     # 6. Surplus and failed pods go, missing ones are made: master, then pservers, then trainers.
     return _run(facts)
 
@@ -62,13 +63,15 @@ def _suspend(facts: Facts) -> Actions:
 
 
 def _wave(going: Iterable[Manifest]) -> list[Deletion]:
-    """Who of these is to be deleted now: no server before all trainers have ended."""
+    """Who of these is to be deleted now: who has ended, and no server before all trainers have."""
     going = list(going)
+    wave = [pod for pod in going if manifests.ended(pod)]
     for role in _LAST_FIRST:
         running = [p for p in going if manifests.label(p, pods.ROLE_LABEL) == role and not manifests.ended(p)]
         if running:
-            return [manifests.deletion(pod) for pod in running if not manifests.terminating(pod)]
-    return [manifests.deletion(pod) for pod in going if not manifests.terminating(pod)]
+            wave += running
+            break
+    return [manifests.deletion(pod) for pod in wave if not manifests.terminating(pod)]
 
 
 def _blocked(facts: Facts) -> Actions | None:
@@ -92,10 +95,16 @@ def _run(facts: Facts) -> Actions:
     going = [*facts.surplus, *due, *_unstarted(facts), *leftover]
     deletions = [manifests.deletion(obj) for obj in going if not manifests.terminating(obj)]
     actions = _act(facts, _phase(facts), create=_missing(facts), delete=deletions)
-    waits = [seconds for place in failed if (seconds := place.wait(facts.now))]
-    if (left := seconds_left(facts)) is not None:
-        waits.append(left)
-    return actions if actions.requeue_after else replace(actions, requeue_after=min(waits, default=None))
+    return _in_time(facts, actions, [seconds for place in failed if (seconds := place.wait(facts.now))])
+
+
+def _in_time(facts: Facts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
+    """The same, and another look after the shortest of these times, or when a role has had the time to become ready."""
+    if actions.requeue_after:
+        return actions
+    left = seconds_left(facts)
+    times = [*waits] if left is None else [*waits, left]
+    return replace(actions, requeue_after=min(times, default=None))
 
 
 def _unstarted(facts: Facts) -> list[Manifest]:
@@ -152,6 +161,12 @@ def _phase(facts: Facts) -> Outcome:
 def _running(facts: Facts, waits: str) -> Outcome:
     if facts.winding_down:
         return Outcome(Phase.RUNNING, "TrainersEnding", "a trainer has succeeded; the others end")
+    if facts.too_late:
+        message = (
+            f"{facts.too_late} trainers are wanted, but one of {facts.job.spec.trainer.wanted} has succeeded, and the job "
+            "is not fault_tolerant: it goes on with these"
+        )
+        return Outcome(Phase.RUNNING, TOO_LATE, f"{message}; {waits}" if waits else message)
     return Outcome(Phase.RUNNING, "JobRunning", waits or f"TrainingJob {facts.job.key} is running.")
 
 

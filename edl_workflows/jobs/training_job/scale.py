@@ -60,6 +60,15 @@ def _problems(job: TrainingJob, role: str, change: Wanted) -> Iterator[Problem]:
         if not low <= change.replicas <= high:
             message = f"must be from {low} (min-instance) to {high} (max-instance), got {change.replicas}"
             yield Problem(path, message)
+        elif _too_late(job) and change.replicas != job.status.parallelism:
+            message = f"a trainer has succeeded, and the job is not fault_tolerant: it ends with its {job.status.parallelism}"
+            yield Problem(path, message)
+
+
+def _too_late(job: TrainingJob) -> bool:
+    """Whether the controller would not carry out another number of trainers, see `Facts.of`."""
+    counts = job.status.replica_statuses.get(Role.TRAINER)
+    return not job.spec.fault_tolerant and counts is not None and bool(counts.completed)
 
 
 def _change(job: TrainingJob, role: Role, wanted: Wanted) -> dict[str, Any]:

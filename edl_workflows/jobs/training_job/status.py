@@ -17,6 +17,9 @@ COUNTERS_SECONDS = 2.0
 """How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
 STARTING_SECONDS = 10.0
 """The same while a job starts: the news is that it runs."""
+TOO_LATE = "TooLateToScale"
+"""Reason of a job that goes on with the trainers that it has, although others are wanted."""
+_WARNINGS = obstacles.REASONS | {TOO_LATE}
 _START = (None, Phase.CREATING)
 _PATIENT = {"replicaStatuses", "message", "conditions"}
 
@@ -58,11 +61,11 @@ def patience(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
 
 def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
     """One Event for each change of phase or reason, but for a start that goes as it should: its conditions tell it."""
-    ordinary = outcome.reason not in obstacles.REASONS and outcome.phase in (Phase.CREATING, Phase.RUNNING)
+    ordinary = outcome.reason not in _WARNINGS and outcome.phase in (Phase.CREATING, Phase.RUNNING)
     if ordinary and facts.job.status.phase in _START:
         return ()
     default = f"TrainingJob {facts.job.key} is {outcome.phase}."
-    return event(facts.job.status, outcome, obstacles.REASONS, default)
+    return event(facts.job.status, outcome, _WARNINGS, default)
 
 
 def scaled(facts: Facts) -> bool:

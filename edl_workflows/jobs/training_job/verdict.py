@@ -19,9 +19,7 @@ def verdict(facts: Facts) -> Outcome | None:
     if _succeeded(facts):
         which = "a trainer has" if facts.job.spec.fault_tolerant else "all trainers have"
         return Outcome(Phase.SUCCEEDED, "JobSucceeded", f"{which} succeeded, and none runs any more")
-    if not facts.job.spec.fault_tolerant and any(
-        place.failed and not place.completed for place in facts.trainers
-    ):
+    if not facts.job.spec.fault_tolerant and any(place.role is Role.TRAINER for place in facts.failed):
         message = f"at least one trainer failed, and the job is not fault_tolerant: {failures.described(facts, servers=False)}"
         return Outcome(Phase.FAILED, "TrainerFailed", message)
     if outcome := failures.too_many(facts):

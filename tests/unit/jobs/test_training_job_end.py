@@ -129,6 +129,21 @@ def test_clean_up(autoclean: bool, end: Any, left: list[str]) -> None:
     assert (job.pods, job.services) == (left, [])
 
 
+@pytest.mark.parametrize("end", ["Succeeded", ("Failed", 1)])
+def test_the_end_is_told_before_anything_goes(end: Any) -> None:
+    """A controller that dies in between leaves a job that has ended, and not one that runs again."""
+    job = Job.running(ft=False, trainers=(1, 1), autoclean=True)
+    job.report(trainer_0=end)
+    actions = job.world.decide("TrainingJob", NAME)
+    assert (actions.create, actions.delete) == ((), ())
+    job.world.apply("TrainingJob", NAME, actions, steps=1)
+    assert job.phase in FINAL
+    before = job.phase
+    job.settle()
+    job.settle()
+    assert (job.phase, job.pods, job.services) == (before, [], [])
+
+
 @pytest.mark.parametrize("code", [1, 137, 139, None])
 def test_a_failed_trainer_is_replaced(code: int | None) -> None:
     """In a fault-tolerant job, under its own name, whatever its exit code; the job runs on."""
@@ -221,6 +236,52 @@ def test_disruptions_count_in_no_budget() -> None:
     job.settle()
     assert job.phase == "running"
     assert job.status["failures"][0]["disrupted"] is True
+
+
+TOLD_TO_END: list[Any] = [
+    pytest.param({"reason": "Evicted"}, True, id="evicted"),
+    pytest.param({"reason": "Terminated"}, True, id="the machine is shut down"),
+    pytest.param({"reason": "Preempting"}, True, id="makes room"),
+    pytest.param(
+        {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True, id="its machine is gone"
+    ),
+    pytest.param({"reason": "DeadlineExceeded"}, False, id="its own deadline"),
+]
+
+
+@pytest.mark.parametrize(("marks", "disrupted"), TOLD_TO_END)
+@pytest.mark.parametrize("short", ["master-0", "pserver-1", "trainer-0"])
+def test_a_program_that_ends_with_0_when_its_node_ends_it_has_not_done_its_part(
+    short: str, marks: dict[str, Any], disrupted: bool
+) -> None:
+    """It is replaced under its name, and counted only if it was not disrupted; the job goes on."""
+    job = Job.running(trainers=(1, 1))
+    before = job.uid(short)
+    job.report(**{short.replace("-", "_"): ("Failed", 0)})
+    job.pod(short)["status"] |= marks
+    job.world.settle()
+    job.settle()
+    assert job.uid(short) != before
+    assert (job.phase, job.status["reason"], job.failed()) == ("running", "JobRunning", [short])
+    assert job.status["failures"][0]["disrupted"] is disrupted
+    assert job.counts(short.partition("-")[0])["completed"] == []
+
+
+@pytest.mark.parametrize(("ft", "percent"), [(False, 100), (True, 0)])
+def test_the_message_names_why_a_node_ended_a_pod(ft: bool, percent: int) -> None:
+    """An exit code of 0 alone would be no failure."""
+    job = Job.running(ft=ft, trainers=(2, 2), failurePercent=percent)
+    job.world.set_pod(f"{NAME}-trainer-1", "Failed", 0, reason="DeadlineExceeded")
+    job.world.settle()
+    assert job.phase == "failed"
+    assert "ctr-trainer-1 (DeadlineExceeded, exit code 0)" in job.status["message"]
+
+
+def test_what_ends_beside_a_program_that_is_done_changes_nothing() -> None:
+    """A container beside it that fails makes the pod Failed, without a reason: the program has done its part."""
+    job = Job.running(ft=False, master=False, pservers=0, trainers=(1, 1))
+    job.set(trainer_0=("Failed", 0))
+    assert job.phase == "succeeded"
 
 
 def test_servers_have_a_budget_of_their_own() -> None:

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs.actions import Wanted
 from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.jobs.training_job.scale import scale
 from tests.unit.jobs.training_jobs import NAME, Job, make_training_job
 
 
@@ -119,6 +123,29 @@ def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() 
     assert job.records() == [(1, "True")]
 
 
+@pytest.mark.parametrize("trainers", [2, 4])
+def test_other_trainers_come_too_late_once_one_has_succeeded(trainers: int) -> None:
+    """A new cluster would wait for it: a job that is not fault-tolerant goes on with its trainers, and says so."""
+    job = Job.running(ft=False, trainers=(2, 4))
+    job.scale(3)
+    job.settle()
+    job.run_all()
+    job.set(trainer_0="Succeeded")
+    kept = [job.uid("trainer-1"), job.uid("trainer-2"), job.uid("pserver-0")]
+    job.scale(trainers)
+    job.settle()
+    assert (job.phase, job.status["reason"], job.status["parallelism"]) == ("running", "TooLateToScale", 3)
+    assert job.status["message"].startswith(f"{trainers} trainers are wanted, but one of 3 has succeeded")
+    assert [job.uid("trainer-1"), job.uid("trainer-2"), job.uid("pserver-0")] == kept
+    assert job.records() == [(1, "True")]
+    assert job.world.events[-1].type == "Warning"
+    parsed = TrainingJob.parse(job.world.objects["TrainingJob", NAME])
+    with pytest.raises(ManifestError, match="a trainer has succeeded"):
+        scale(parsed, {"trainer": Wanted(replicas=trainers)})
+    job.set(trainer_1="Succeeded", trainer_2="Succeeded")
+    assert (job.phase, job.status["parallelism"]) == ("succeeded", 3)
+
+
 OTHER_PSERVERS: list[Any] = [
     pytest.param({"min-instance": 3}, 3, id="another number"),
     pytest.param({"resources": {"limits": {"cpu": "2"}}}, 2, id="another size"),
@@ -176,6 +203,36 @@ def test_what_has_succeeded_is_not_run_again_after_a_suspension() -> None:
     assert job.trainers == ["trainer-1"]
     job.set(trainer_1="Succeeded")
     assert job.phase == "succeeded"
+
+
+TAKEN_DOWN: list[Any] = [
+    pytest.param(False, {"trainer": {"parallelism": 3}}, "trainer-1", id="other trainers"),
+    pytest.param(False, {"pserver": {"min-instance": 3}}, "trainer-1", id="other pservers"),
+    pytest.param(True, {"pserver": {"min-instance": 3}}, "trainer-1", id="other pservers, fault-tolerant"),
+    pytest.param(True, {"pserver": {"min-instance": 3}}, "pserver-1", id="other pservers: a pserver"),
+    pytest.param(False, {"suspend": True}, "trainer-1", id="suspended"),
+    pytest.param(True, {"suspend": True}, "trainer-1", id="suspended, fault-tolerant"),
+    pytest.param(True, {"suspend": True}, "pserver-1", id="suspended: a pserver"),
+]
+
+
+@pytest.mark.parametrize(("ft", "change", "peer"), TAKEN_DOWN)
+def test_who_loses_its_peers_while_they_are_taken_down_has_not_failed(
+    ft: bool, change: dict[str, Any], peer: str
+) -> None:
+    """The controller dies between two deletions, and a peer crashes before its own: that neither fails the job nor counts."""
+    job = Job.running(ft=ft, trainers=(2, 4), failurePercent=0, backoffLimit=0)
+    job.world.edit("TrainingJob", NAME, {"spec": change})
+    actions = job.world.decide("TrainingJob", NAME)
+    assert [deletion.name for deletion in actions.delete] == ["ctr-trainer-0", "ctr-trainer-1"]
+    job.world.apply("TrainingJob", NAME, actions, steps=1)
+    job.report(**{peer.replace("-", "_"): ("Failed", 1)})
+    for _ in range(4):
+        job.settle()
+    job.edit(suspend=False)
+    job.run_all()
+    assert (job.phase, job.failed()) == ("running", [])
+    assert job.pod(peer)["status"]["phase"] == "Running"
 
 
 @pytest.mark.parametrize(

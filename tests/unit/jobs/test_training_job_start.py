@@ -151,6 +151,18 @@ def test_a_pserver_that_does_not_go_has_the_same_time() -> None:
     assert "ctr-pserver-0 is being deleted, but does not go" in job.status["message"]
 
 
+def test_a_pserver_of_an_earlier_cluster_that_does_not_go_has_the_same_time() -> None:
+    """The controller looks again when the time is over, also if nothing else happens."""
+    job = Job.running(readyTimeoutSeconds=60)
+    job.edit(pserver={"min-instance": 3})
+    job.settle()
+    assert "deletionTimestamp" in job.pod("pserver-0")["metadata"]
+    assert job.world.decide("TrainingJob", NAME).requeue_after == 60
+    job.world.tick(60)
+    job.world.settle()
+    assert (job.phase, job.status["reason"]) == ("failed", "PserverNotReady")
+
+
 def test_a_trainer_that_waits_does_not_end_a_job_that_runs() -> None:
     """Once it runs, a fault-tolerant job goes on with the trainers that it has."""
     job = Job(readyTimeoutSeconds=60, pservers=0)
