@@ -156,6 +156,11 @@ class Autoscaler:
     def _carry_out(self, one: Candidate, change: fulfilment.Change) -> bool:
         """Whether it was done, or there is nobody left to do it to; else the job has changed meanwhile."""
         assert one.row.scale is not None, "what is elastic can be scaled"
+        try:
+            spec = one.row.scale(one.job, {one.elastic.role: Wanted(change.after)}).spec
+        except ManifestError as error:
+            self._tell(one.manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
+            return True
         message = f"{one.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
         if self._options.dry_run:
             self._tell(one.manifest, EventNote("AutoscalePlanned", message))
@@ -163,7 +168,7 @@ class Autoscaler:
         around, metadata = self._around, one.manifest["metadata"]
         body = {
             "metadata": {key: metadata[key] for key in ("uid", "resourceVersion")},
-            "spec": one.row.scale(one.job, {one.elastic.role: Wanted(change.after)}).spec,
+            "spec": spec,
         }
         name, namespace = metadata["name"], metadata["namespace"]
         around.guard()

@@ -42,7 +42,10 @@ def begin(cluster: Cluster, request: AutoscaleRequest, _identity: Identity) -> H
     if elastic is not None:
         autoscaling.permitted(job, elastic)
     elif request.bounds != autoscaling.OFF:
-        problem = Problem("bounds", "the autoscaler does not change jobs of this kind, or preemptible ones")
+        problem = Problem(
+            "bounds",
+            "the autoscaler leaves this job alone: its kind has no bounds, it is preemptible, or it is ending",
+        )
         raise ManifestError(f"autoscaling of {row.name} {job.key}", [problem])
     if marked != (found["metadata"].get("annotations") or {}):
         metadata = {

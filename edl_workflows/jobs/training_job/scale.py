@@ -32,8 +32,13 @@ def scale(job: TrainingJob, wanted: Mapping[str, Wanted]) -> Scaling:
     return Scaling(patch, sum(counts.values()))
 
 
-def elastic(job: TrainingJob) -> Elastic:
-    """Its trainers, within ``min-instance`` and ``max-instance``. Pservers are not scaled by themselves (Paddle EDL neither)."""
+def elastic(job: TrainingJob) -> Elastic | None:
+    """Its trainers, within ``min-instance`` and ``max-instance``; None once one has succeeded, since the job is ending then.
+
+    Pservers are not scaled by themselves (Paddle EDL neither).
+    """
+    if _completed(job):
+        return None
     trainer = job.spec.trainer
     low, high = trainer.bounds
     asked = trainer.resources.limits | trainer.resources.requests
@@ -67,8 +72,13 @@ def _problems(job: TrainingJob, role: str, change: Wanted) -> Iterator[Problem]:
 
 def _too_late(job: TrainingJob) -> bool:
     """Whether the controller would not carry out another number of trainers, see `Facts.of`."""
+    return not job.spec.fault_tolerant and _completed(job)
+
+
+def _completed(job: TrainingJob) -> bool:
+    """Whether a trainer has succeeded."""
     counts = job.status.replica_statuses.get(Role.TRAINER)
-    return not job.spec.fault_tolerant and counts is not None and bool(counts.completed)
+    return counts is not None and bool(counts.completed)
 
 
 def _change(job: TrainingJob, role: Role, wanted: Wanted) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from edl_workflows.jobs.actions import Wanted
 from edl_workflows.jobs.testing import World
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.jobs.training_job.model import TrainingJob
-from edl_workflows.jobs.training_job.scale import scale
+from edl_workflows.jobs.training_job.scale import elastic, scale
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.local.apiserver import admission, crds, schemas
 
@@ -337,3 +337,20 @@ def test_phases_in_the_words_of_all_kinds(phase: str | None, seen: JobPhase) -> 
     status = {} if phase is None else {"phase": phase}
     assert TRAINING_JOB.view is not None
     assert TRAINING_JOB.view(TrainingJob.parse(make() | {"status": status})).phase is seen
+
+
+def test_what_an_autoscaler_may_change() -> None:
+    """The trainers, until one has succeeded: the job is ending then."""
+    job = TrainingJob.parse(make())
+    over = {"replicaStatuses": {"trainer": {"state": "running", "completed": [0]}}}
+    found, none = elastic(job), elastic(TrainingJob.parse(make() | {"status": over}))
+
+    assert found is not None
+    assert (found.role, found.minimum, found.maximum, found.replicas, found.bounded) == (
+        "trainer",
+        2,
+        6,
+        2,
+        True,
+    )
+    assert none is None
