@@ -86,9 +86,20 @@ class DIJobs(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.world.tick(seconds)
 
+    def verdict(self) -> str | None:
+        """The final phase that the controller would write now."""
+        phase = (self.world.decide("DIJob", NAME).status or {}).get("phase")
+        return phase if phase in FINAL else None
+
     @rule(steps=STEPS)
     def controller_dies_at_it(self, steps: int) -> None:
+        self.die_at_it(steps)
+
+    def die_at_it(self, steps: int) -> None:
+        """Wherever it dies, a job whose end it had seen comes to that end."""
+        verdict = self.verdict()
         self.world.reconcile(steps)
+        assert verdict in (None, self.status.get("phase"), self.verdict())
 
     @rule()
     def controller_settles(self) -> None:
@@ -159,6 +170,7 @@ class DIJobs(RuleBasedStateMachine):
         for _ in range(12):
             self.world.reap()
             self.world.tick(400)
+            self.die_at_it(1)
             self.world.settle()
             if self.status.get("phase") in FINAL:
                 self.the_end_is_right()

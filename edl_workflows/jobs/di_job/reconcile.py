@@ -1,7 +1,7 @@
 """The pure state machine of a DIJob: its pods and service, restarts, reschedules, the job's end, suspend, what stays.
 
-What is replaced is written down first: a decision that counts a restart or a reschedule deletes nothing, so that each counts
-once whoever dies in between.
+What is replaced is written down first: a decision that counts a restart or a reschedule, or that ends the job, deletes
+nothing, so that each counts once, and an end stays one, whoever dies in between.
 """
 
 from collections.abc import Iterable
@@ -64,7 +64,9 @@ def _said(places: list[Place]) -> str:
 
 
 def _finished(facts: Facts, outcome: Outcome) -> Actions:
-    """The service goes, and pods by the clean-up policy."""
+    """Once the status tells of the end: the service goes, and pods by the clean-up policy."""
+    if not (facts.phase and facts.phase.final):
+        return _act(facts, outcome)  # the pods are all that tells of it so far
     policy = facts.job.spec.clean_pod_policy
     going = {"All": facts.pods, "Running": facts.live, "None": []}[policy]
     service = [] if facts.service is None else [facts.service]

@@ -323,6 +323,24 @@ def test_clean_up(policy: str, left: list[str]) -> None:
     assert job.status["replicaStatuses"]["learner"]["failed"] == 1
 
 
+ALL_SUCCEED = dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Succeeded")
+
+
+@pytest.mark.parametrize("ends", [ALL_SUCCEED, {"learner_0": ("Failed", 1)}], ids=["Succeeded", "Failed"])
+def test_an_end_is_written_before_anything_is_deleted(ends: dict[str, Any]) -> None:
+    """Whoever dies in between: a job that has ended does not run again for want of its pods."""
+    job = Job(cleanPodPolicy="All", backoffLimit=0)
+    job.run()
+    for short, end in ends.items():
+        phase, code = end if isinstance(end, tuple) else (end, 0)
+        job.world.set_pod(f"{NAME}-{short.replace('_', '-')}", phase, code)
+    actions = job.world.decide("DIJob", NAME)
+    assert not actions.delete
+    assert (actions.status or {})["phase"] == ("Failed" if len(ends) == 1 else "Succeeded")
+    job.settle()
+    assert job.pods == []
+
+
 def test_an_end_is_an_end() -> None:
     """Nothing that happens to the pods, and no edit, changes a final phase."""
     job = Job(cleanPodPolicy="None")
