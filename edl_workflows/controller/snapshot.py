@@ -1,11 +1,13 @@
 """What an allocation policy is told, read from nodes, pods and preemptible DIJobs. Pure.
 
 A node that is not ready takes no new replicas, and counts as gone after five minutes, when Kubernetes gives its pods up, too.
+A pod that runs on a cordoned or tainted node stays; once it is gone, as after a drain, its job no longer holds that place: a new
+pod could never get there.
 Of placement rules node selectors and taints are regarded; the scheduler, which places the pods in the end, knows all of them.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +21,8 @@ from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo, Resource
 PATIENCE = timedelta(seconds=300)
 """For a node that is not ready: as ``tolerationSeconds`` of pods by default."""
 PODS = "pods"
+NOWHERE = ""
+"""In place of a node: where a replica has lost its place. No node is named so."""
 _HEAD = ("name", "namespace", "uid", "resourceVersion", "labels")
 _PRIORITIES = {"normal": 0, "high": 1}
 _REPELLING = ("NoSchedule", "NoExecute")
@@ -45,6 +49,7 @@ def kept_pod(pod: Object) -> dict[str, Any]:
     return _head(pod) | {
         "node": spec.get("nodeName") or "",
         "over": manifests.ended(pod),
+        "succeeded": manifests.pod_phase(pod) == "Succeeded",
         "requests": requests(spec),
     }
 
@@ -75,7 +80,7 @@ class Snapshot:
     Attributes:
         jobs: by key.
         nodes: free is what the jobs may share: allocatable without what other pods take.
-        previous: what each job holds.
+        previous: what each job holds; `NOWHERE` for a rank that has lost its place.
         taken: node → what the jobs' allocations take of it, or their pods where that is more.
     """
 
@@ -121,20 +126,54 @@ def snapshot(
     infos = {key: _info(job, there, defaults, now) for key, job in ours.items()}
     free = {key: dict(node["allocatable"]) for key, node in there.items()}
     running: dict[str, ByNode] = {key: {} for key in ours}
+    staying: dict[str, set[tuple[str, str]]] = {key: set() for key in ours}
     for pod in placed:
         node = pod["node"]
-        if node not in there or pod["over"]:
+        if node not in there:
+            continue
+        if (not pod["over"] or pod["succeeded"]) and _job_key(pod) in ours:
+            staying[_job_key(pod)].add((pod["metadata"]["name"], node))
+        if pod["over"]:
             continue
         if (owner := _job_key(pod)) in ours:
             _add(running[owner].setdefault(node, {}), pod["requests"])
         else:
             free[node] = _less(free[node], pod["requests"])
+    closed = {key for key, node in there.items() if not _open(node)}
+    held = {key: _held(job, closed | infos[key].excluded, staying[key]) for key, job in ours.items()}
     return Snapshot(
         infos,
         {key: NodeInfo(key, amounts, _open(there[key])) for key, amounts in free.items()},
-        {key: tuple(job.status.allocation) for key, job in ours.items()},
-        _taken([(_promised(infos[key], job.status.allocation), running[key]) for key, job in ours.items()]),
+        held,
+        _taken([(_promised(infos[key], held[key]), running[key]) for key in ours]),
     )
+
+
+def _held(job: DIJob, closed: Collection[str], staying: Collection[tuple[str, str]]) -> Allocation:
+    """A job's allocation without the places on closed nodes that nobody is at any more.
+
+    Args:
+        job: the job.
+        closed: nodes that take no new pods of it.
+        staying: name and node of its pods that run or have succeeded.
+    """
+    allocation = tuple(job.status.allocation)
+    if not any(node in closed for node in allocation):
+        return allocation
+    kept = {
+        replica.rank
+        for replica in pods.replicas(job)
+        if (replica.name, replica.node) in staying or replica.index in _completed(job, replica.task)
+    }
+    return tuple(
+        node if node not in closed or rank in kept else NOWHERE for rank, node in enumerate(allocation)
+    )
+
+
+def _completed(job: DIJob, task: Task) -> Collection[int]:
+    """Replicas that have succeeded: they stay where they were, since they need nothing there any more."""
+    counts = job.status.replica_statuses.get(task.title)
+    return counts.completed if counts else ()
 
 
 def _taken(jobs: Iterable[tuple[ByNode, ByNode]]) -> ByNode:

@@ -8,7 +8,8 @@ import pytest
 
 from edl_workflows.controller.snapshot import Snapshot, kept_node, kept_pod, requests, snapshot
 from edl_workflows.jobs.di_job import pods
-from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.jobs.di_job.model import DIJob, TaskCounts
+from edl_workflows.scaling.fit import FitPolicy
 from tests.unit.di_server.support import di_job, task
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -23,7 +24,7 @@ def node(name: str = "n1", cpu: str = "8", *, ready: str = "True", **spec: Any) 
         "kind": "Node",
         "metadata": {"name": name, "labels": {"disk": "ssd"}},
         "spec": spec,
-        "status": {"allocatable": {"cpu": cpu, "pods": "10"}, "conditions": [condition]},
+        "status": {"allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "10"}, "conditions": [condition]},
     }
 
 
@@ -130,6 +131,43 @@ def test_a_lost_node_is_gone() -> None:
     lost = node(ready="Unknown")
     lost["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T11:54:00Z"
     assert taken([], [lost]).nodes == {}
+
+
+CORDONED = {"unschedulable": True}
+TAINTED = {"taints": [{"key": "broken", "effect": "NoExecute"}]}
+HELD: list[Any] = [
+    pytest.param({}, [], ("n1", "n1", "n2"), id="an open node, pods still to come"),
+    pytest.param(CORDONED, [pod("walk-w-0", "1", "walk"), pod("walk-w-1", "1", "walk")], ("n1", "n1", "n2"), id="cordoned, and they run on"),
+    pytest.param(CORDONED, [], ("", "", "n2"), id="drained"),
+    pytest.param(TAINTED, [], ("", "", "n2"), id="tainted, and its pods are gone"),
+    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk")], ("", "n1", "n2"), id="a drain that is under way"),
+    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", on="", phase="Pending")], ("", "", "n2"), id="made anew, and waits for its node"),
+    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", phase="Failed")], ("", "", "n2"), id="failed there"),
+    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", phase="Succeeded")], ("", "n1", "n2"), id="succeeded there"),
+    pytest.param(CORDONED, [pod("walk-w-0", "1", "other")], ("", "", "n2"), id="another job's pod"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "placed", "held"), HELD)
+def test_places_on_closed_nodes(
+    spec: dict[str, Any], placed: list[dict[str, Any]], held: tuple[str, ...]
+) -> None:
+    """Who runs on a node that takes no new pods stays; a place there that nobody is at is lost, and gets another node."""
+    walk = job(task("none", 3, name="w"), allocation=("n1", "n1", "n2"))
+    found = taken([walk], [node(**spec), node("n2")], placed)
+    assert found.previous == {"default/walk": held}
+    answer = FitPolicy().optimize(found.jobs, found.nodes, found.previous)["default/walk"]
+    assert answer.count("n1") == held.count("n1")
+    assert len(answer) == 3
+
+
+def test_who_has_succeeded_needs_no_other_place() -> None:
+    """Also when its pod is gone from a node that is drained."""
+    done = job(task("none", 2, name="w"), allocation=("n1", "n2"))
+    status = done.status.model_copy(update={"replica_statuses": {"w": TaskCounts(completed=[0])}})
+    done = done.model_copy(update={"status": status})
+    found = taken([done], [node(unschedulable=True), node("n2")], [pod("walk-w-1", "1", "walk", on="n2")])
+    assert found.previous == {"default/walk": ("n1", "n2")}
 
 
 @pytest.mark.parametrize(
