@@ -136,19 +136,23 @@ class Facts:
     def stale(self) -> list[Manifest]:
         """Pods of unfinished replicas, and surplus ones, that are of an earlier generation."""
         own = [p.pod for p in self.places if p.pod is not None and not p.completed]
+        return [pod for pod in (*own, *self.surplus) if not self._of_now(pod)]
+
+    def _of_now(self, pod: Manifest | None) -> bool:
         generation = str(self.job.status.generation)
-        return [
-            pod for pod in (*own, *self.surplus) if manifests.label(pod, pods.GENERATION_LABEL) != generation
-        ]
+        return pod is not None and manifests.label(pod, pods.GENERATION_LABEL) == generation
 
     @property
     def new_failures(self) -> list[Place]:
         """Failed pods that no restart was counted for.
 
         A restart covers all pods that fail until every replica has a pod again, as of learner and collectors that need each
-        other; but not the pods that were made for it.
+        other; but not the pods that were made for it. A pod that is on its way out, since the job is suspended or the pod
+        was made for another place or generation, may fail as it likes: its peers are gone before it.
         """
-        failed = [place for place in self.places if place.failed]
+        if self.job.spec.suspend:
+            return []
+        failed = [p for p in self.places if p.failed and not p.moved and self._of_now(p.pod)]
         if self.phase is not Phase.RESTARTING:
             return failed
         count = str(self.job.status.restarts)

@@ -379,6 +379,17 @@ def test_suspend_and_resume() -> None:
     assert (job.phase, job.count()) == ("Running", (0, 0, 1))
 
 
+def test_a_failure_while_the_job_is_suspended_is_none() -> None:
+    """The controller died between two deletions: who was left alone may fail for want of the others."""
+    job = Job(backoffLimit=0)
+    job.run()
+    job.world.edit("DIJob", NAME, {"spec": {"suspend": True}})
+    job.world.reconcile(1)
+    job.set(collector_1=("Failed", 1))
+    job.settle()
+    assert (job.phase, job.count()) == ("Suspended", (0, 0, 1))
+
+
 # Preemptible jobs: replicas and nodes are the allocation's.
 
 
@@ -458,6 +469,35 @@ def test_another_allocation_is_another_generation(before: tuple[str, ...], after
     assert {job.env(short)["DI_JOB_GENERATION"] for short in job.pods} == {"1"}
     job.run()
     assert (job.phase, job.count()) == ("Running", (0, 1, 1))
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "not yet counted"])
+def test_a_failure_of_an_earlier_allocation_is_none(counted: bool) -> None:
+    """Pods that are to go for another allocation fail for want of those that went before them, or of a lost node."""
+    job = Job(preemptible=True, backoffLimit=0)
+    job.allocate("a", "a", "b")
+    job.run()
+    job.world.edit("DIJob", NAME, {"status": {"allocation": ["a", "a", "c"]}})
+    if counted:
+        job.world.reconcile()
+        job.world.reconcile(1)
+    job.set(collector_0=("Failed", 1))
+    job.settle()
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 1))
+
+
+def test_a_failure_of_an_old_template_is_none() -> None:
+    """The pod is about to be replaced anyway, as a reschedule."""
+    job = Job(backoffLimit=0)
+    job.run()
+    tasks = make()["spec"]["tasks"]
+    tasks[2]["template"]["spec"]["containers"][0]["image"] = "ding:2"
+    job.world.edit("DIJob", NAME, {"spec": {"tasks": tasks}})
+    job.set(evaluator_0=("Failed", 1))
+    job.settle()
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 0))
 
 
 def test_a_preempted_job_waits_for_nodes() -> None:
