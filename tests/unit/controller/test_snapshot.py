@@ -195,6 +195,74 @@ def test_selectors_and_taints(rules: dict[str, Any], excluded: set[str]) -> None
     assert info.excluded == excluded
 
 
+def affine(*terms: dict[str, Any]) -> dict[str, Any]:
+    """A PodSpec's required node affinity."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def says(key: str, operator: str, *values: str, where: str = "matchExpressions") -> dict[str, Any]:
+    """A term of one requirement."""
+    return {where: [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("terms", "excluded"),
+    [
+        ([says("gpu", "In", "a100", "h100")], {"plain", "t4"}),
+        ([says("gpu", "NotIn", "a100")], {"a100"}),
+        ([says("gpu", "Exists")], {"plain"}),
+        ([says("gpu", "DoesNotExist")], {"a100", "t4"}),
+        ([says("memory", "Gt", "16")], {"plain", "t4"}),
+        ([says("memory", "Lt", "40")], {"plain", "a100"}),
+        ([says("gpu", "Gt", "1")], {"plain", "a100", "t4"}),
+        ([says("metadata.name", "In", "t4", where="matchFields")], {"plain", "a100"}),
+        ([says("metadata.name", "NotIn", "t4", where="matchFields")], {"t4"}),
+        (
+            [says("gpu", "Exists") | says("metadata.name", "NotIn", "t4", where="matchFields")],
+            {"plain", "t4"},
+        ),
+        ([says("gpu", "In", "a100"), says("gpu", "In", "t4")], {"plain"}),
+        ([says("gpu", "Near", "a100")], {"plain", "a100", "t4"}),
+        ([{}], set()),
+    ],
+)
+def test_required_node_affinity(terms: list[dict[str, Any]], excluded: set[str]) -> None:
+    """Nodes that the scheduler would never take are excluded: one of the terms must hold, with all that it says."""
+    nodes = [node("plain"), node("a100"), node("t4")]
+    nodes[1]["metadata"]["labels"] = {"gpu": "a100", "memory": "80"}
+    nodes[2]["metadata"]["labels"] = {"gpu": "t4", "memory": "16"}
+    template = {"spec": {"containers": [{"name": "main", "image": "a"}]} | affine(*terms)}
+    (info,) = taken([job(task("none", name="w", template=template))], nodes).jobs.values()
+    assert info.excluded == excluded
+
+
+def test_preferred_node_affinity_excludes_nothing() -> None:
+    """It is a wish."""
+    wish = {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": says("x", "Exists")}]
+    }
+    template = {"spec": {"containers": [{"name": "main", "image": "a"}], "affinity": {"nodeAffinity": wish}}}
+    (info,) = taken([job(task("none", name="w", template=template))], [node()]).jobs.values()
+    assert info.excluded == set()
+
+
+def test_a_demand_is_that_of_the_whole_pod() -> None:
+    """What prepares a replica, and what runs beside it, needs room on the node, too."""
+
+    def container(cpu: str = "", **more: str) -> dict[str, Any]:
+        return {"name": "c", "image": "i"} | ({"resources": {"requests": {"cpu": cpu}}} if cpu else {}) | more
+
+    spec = {
+        "initContainers": [container("3", restartPolicy="Always"), container("500m")],
+        "containers": [container()],
+        "overhead": {"cpu": "250m"},
+    }
+    wanted = job(task("none", name="w", template={"spec": spec}))
+    (info,) = taken([wanted], [node()]).jobs.values()
+    assert info.resources == {"cpu": 4.25, "memory": 2.0**30, "pods": 1.0}
+
+
 def test_requests_of_a_pod() -> None:
     """As the scheduler counts: sidecars beside the containers, the largest of those before them, and the overhead."""
 
