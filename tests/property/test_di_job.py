@@ -96,13 +96,27 @@ class DIJobs(RuleBasedStateMachine):
         self.die_at_it(steps)
 
     def die_at_it(self, steps: int) -> None:
-        """Wherever it dies, a job whose end it had seen comes to that end; nobody fails whose pods were to go anyway."""
+        """Wherever it dies, a job whose end it had seen comes to that end; nobody fails whose pods were to go anyway, and
+        taking nodes away never makes a success."""
         verdict, blamed, before = self.verdict(), self.blamed(), dict(self.status)
+        if verdict == "Succeeded" and self.world.objects["DIJob", NAME]["spec"]["preemptible"]:
+            assert before["phase"] == verdict or self.newly_succeeded()
         self.world.reconcile(steps)
         assert verdict in (None, self.status.get("phase"), self.verdict())
         if not blamed:
             assert self.status.get("restarts", 0) == before.get("restarts", 0)
             assert before.get("phase") == "Failed" or self.status.get("phase") != "Failed"
+
+    def newly_succeeded(self) -> bool:
+        """Whether a pod of now has succeeded that the status does not speak of yet."""
+        return any(
+            obj["status"]["phase"] == "Succeeded"
+            and (labels := obj["metadata"]["labels"])[pods.GENERATION_LABEL] == str(self.status["generation"])
+            and int(labels[pods.INDEX_LABEL])
+            not in self.status["replicaStatuses"][labels[pods.TASK_LABEL]].get("completed", ())
+            for (kind, _), obj in self.world.objects.items()
+            if kind == "Pod"
+        )
 
     def blamed(self) -> bool:
         """Whether a pod has failed that the job still wants where it is."""

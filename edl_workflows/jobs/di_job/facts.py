@@ -143,6 +143,21 @@ class Facts:
         return pod is not None and manifests.label(pod, pods.GENERATION_LABEL) == generation
 
     @property
+    def completed(self) -> bool:
+        """Whether all replicas that the job is to have now have succeeded."""
+        return bool(self.places) and all(place.completed for place in self.places)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether an allocation has left a preemptible job only replicas that had succeeded, while others were at work.
+
+        A job comes to its own end with a pod that has just succeeded, and with all the replicas that it had before.
+        """
+        fresh = any(place.completed and not place.known_completed for place in self.places)
+        ended = fresh and len(self.places) >= self.job.status.replicas
+        return self.job.spec.preemptible and self.completed and not ended
+
+    @property
     def new_failures(self) -> list[Place]:
         """Failed pods that no restart was counted for.
 
@@ -235,5 +250,10 @@ def _place(job: DIJob, replica: Replica, own: Mapping[str, Manifest]) -> Place:
     pod = own.get(replica.name)
     before = job.status.replica_statuses.get(replica.task.title, TaskCounts()).completed
     known = replica.index in before
-    succeeded = pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.terminating(pod)
+    succeeded = (
+        pod is not None
+        and manifests.pod_phase(pod) == "Succeeded"
+        and not manifests.terminating(pod)
+        and manifests.label(pod, pods.GENERATION_LABEL) == str(job.status.generation)
+    )
     return Place(replica, pod, known or succeeded, known)

@@ -518,6 +518,50 @@ def test_a_preempted_job_waits_for_nodes() -> None:
     assert (job.phase, job.count()) == ("Running", (0, 1, 1))
 
 
+BOTH = ["collector-0", "collector-1"]
+CUTS: list[Any] = [
+    pytest.param(["ab"], False, BOTH, id="fewer nodes"),
+    pytest.param(["ab"], True, BOTH, id="fewer nodes, when another has just succeeded"),
+    pytest.param(["", "ab"], False, BOTH, id="none, and then fewer"),
+    pytest.param(
+        ["", "ab"], True, ["collector-1"], id="none when another has just succeeded, which nobody saw"
+    ),
+]
+
+
+@pytest.mark.parametrize(("allocations", "fresh", "again"), CUTS)
+def test_a_job_that_is_cut_to_its_successful_replicas_goes_on(
+    allocations: list[str], fresh: bool, again: list[str]
+) -> None:
+    """The others' work is not done: those that are left begin anew, and the job ends when they have succeeded again."""
+    job = Job(task("collector", 3, minReplicas=1), preemptible=True)
+    job.allocate("a", "b", "c")
+    job.run()
+    job.set(collector_0="Succeeded")
+    job.world.set_pod(f"{NAME}-collector-1", "Succeeded", 0)
+    if not fresh:
+        job.world.settle()
+    for nodes in allocations:
+        job.allocate(*nodes)
+        job.settle()
+    assert (job.phase, job.pods) == ("Starting", again)
+    job.run()
+    assert job.phase == "Running"
+    job.set(**{short.replace("-", "_"): "Succeeded" for short in again})
+    assert job.phase == "Succeeded"
+
+
+def test_a_job_whose_last_replica_succeeds_while_it_is_moved_has_succeeded() -> None:
+    """Another node for nobody who still works changes nothing about that."""
+    job = Job(task("collector", 2), preemptible=True)
+    job.allocate("a", "b")
+    job.run()
+    job.set(collector_0="Succeeded")
+    job.world.set_pod(f"{NAME}-collector-1", "Succeeded", 0)
+    job.allocate("a", "c")
+    assert job.phase == "Succeeded"
+
+
 def test_an_allocation_beyond_the_bounds_is_used_up_to_them() -> None:
     """More nodes than maxReplicas allows are left alone."""
     job = Job(task("collector", 1, maxReplicas=2), preemptible=True)
