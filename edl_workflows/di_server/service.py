@@ -2,6 +2,7 @@
 
 import hmac
 import threading
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import structlog
@@ -16,14 +17,25 @@ from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster
-from edl_workflows.kube.resources import Object
+from edl_workflows.kube.resources import Object, ObjectKey
 
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 5
 """Edits of a job tried in a row, while others change it."""
+MAX_LOOKS = 1000
+"""Jobs whose addresses are remembered."""
 LOCKS = 64
 """More than jobs that report at the same instant."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Where a job's replicas were at one version of it and its pods."""
+
+    version: int
+    job: DIJob
+    addresses: Addresses
 
 
 class Service:
@@ -39,6 +51,7 @@ class Service:
         # An edit that adds replicas must not be sent twice: whether a call without an answer was carried out is not known.
         self._once = cluster.with_policy(CallPolicy(attempts=1))
         self._watches = watches
+        self._looks: dict[ObjectKey, _Look] = {}
         self._reporting = tuple(threading.Lock() for _ in range(LOCKS))
 
     def has_token(self, job_id: JobId, token: str) -> bool:
@@ -60,12 +73,22 @@ class Service:
         return _checked(self._watches.job(job_id.key), job_id)
 
     def addresses(self, job_id: JobId) -> Addresses:
-        """Where its replicas are.
+        """Where its replicas are. Worked out once for each change: all of a job's replicas may ask at the same time.
 
         Raises:
             EdlError: as `find`.
         """
-        return replicas.addresses(self.find(job_id), self._watches.pods(job_id.key))
+        key = job_id.key
+        version = self._watches.version(key)
+        known = self._looks.get(key)
+        if known is None or not version or known.version != version:
+            job = DIJob.parse(self._watches.job(key))
+            known = _Look(version, job, replicas.addresses(job, self._watches.pods(key)))
+            if len(self._looks) >= MAX_LOOKS:
+                self._looks.clear()
+            self._looks[key] = known
+        job_id.check(known.job)
+        return known.addresses
 
     async def all_addresses(self, job_id: JobId, seconds: float) -> Addresses:
         """Where its replicas are, once all that are to run have an address; or as it stands after so many seconds.
