@@ -8,7 +8,7 @@ import pytest
 
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
-from edl_workflows.di_server import service
+from edl_workflows.di_server.replicas import addresses
 from edl_workflows.jobs.api import DI_JOBS, PODS
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.kube import client
@@ -80,13 +80,13 @@ def test_who_asks_at_once_shares_one_look(
     once for each change."""
     create(cluster)
     api.seen()
-    addresses, looks = service.replicas.addresses, []
+    looks: list[Any] = []
 
     def counted(*arguments: Any) -> Any:
         looks.append(arguments)
         return addresses(*arguments)
 
-    monkeypatch.setattr(service.replicas, "addresses", counted)
+    monkeypatch.setattr("edl_workflows.di_server.replicas.addresses", counted)
     for _ in range(10):
         assert data(api.ask("GET", api.path())) == ["", "", ""]
     assert len(looks) <= 1
