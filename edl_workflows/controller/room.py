@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.controller.snapshot import admits, gone, is_open
+from edl_workflows.jobs import demand
 from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.scaling import fulfilment
@@ -83,7 +84,7 @@ def question(
         if owner is not None and node in there:
             places[owner.key].append((_index(pod, owner.row), node))
         elif owner is None and node in there:
-            _add(used[node], pod["requests"])
+            demand.add(used[node], pod["requests"])
         elif owner is None and not node:
             jobs[f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"] = _waiting(pod)
     for one in mine.values():
@@ -127,8 +128,3 @@ def _index(pod: Object, row: Kind) -> int:
 
 def _finite(amounts: Mapping[str, float]) -> dict[str, float]:
     return {name: amount for name, amount in amounts.items() if math.isfinite(amount)}
-
-
-def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0.0) + amount

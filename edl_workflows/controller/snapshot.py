@@ -1,24 +1,28 @@
 """What an allocation policy is told, read from nodes, pods and preemptible DIJobs. Pure.
 
 A node that is not ready takes no new replicas, and counts as gone after five minutes, when Kubernetes gives its pods up, too.
-Of placement rules node selectors and taints are regarded; the scheduler, which places the pods in the end, knows all of them.
+A pod that runs on a cordoned or tainted node stays; once it is gone, as after a drain, its job no longer holds that place: a new
+pod could never get there.
+Of placement rules node selectors, required node affinity and taints are regarded; the scheduler, which places the pods in the
+end, knows all of them.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from edl_workflows.jobs import manifests
+from edl_workflows.jobs import demand, manifests
 from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.model import DIJob, Task
-from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo, Resources
 
 PATIENCE = timedelta(seconds=300)
 """For a node that is not ready: as ``tolerationSeconds`` of pods by default."""
 PODS = "pods"
+NOWHERE = ""
+"""In place of a node: where a replica has lost its place. No node is named so."""
 _HEAD = ("name", "namespace", "uid", "resourceVersion", "labels")
 _PRIORITIES = {"normal": 0, "high": 1}
 _REPELLING = ("NoSchedule", "NoExecute")
@@ -32,7 +36,7 @@ def kept_node(node: Object) -> dict[str, Any]:
     spec, status = node.get("spec") or {}, node.get("status") or {}
     ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     return _head(node) | {
-        "allocatable": {PODS: math.inf} | _amounts(status.get("allocatable") or {}),
+        "allocatable": {PODS: math.inf} | demand.amounts(status.get("allocatable") or {}),
         "unschedulable": bool(spec.get("unschedulable")),
         "taints": [taint for taint in spec.get("taints") or () if taint.get("effect") in _REPELLING],
         "notReadySince": None if ready.get("status") == "True" else ready.get("lastTransitionTime") or "",
@@ -45,27 +49,14 @@ def kept_pod(pod: Object) -> dict[str, Any]:
     return _head(pod) | {
         "node": spec.get("nodeName") or "",
         "over": manifests.ended(pod),
+        "succeeded": manifests.pod_phase(pod) == "Succeeded",
         "requests": requests(spec),
     }
 
 
 def requests(spec: Object) -> dict[str, float]:
-    """What a pod takes of its node: its containers together, or the largest that prepares it; and one pod."""
-    sidecars: dict[str, float] = {}
-    largest: dict[str, float] = {}
-    for container in spec.get("initContainers") or ():
-        asked = _requests(container)
-        if container.get("restartPolicy") == "Always":  # it stays beside those that come after it
-            _add(sidecars, asked)
-            asked = {}
-        _add(asked, sidecars)
-        largest = _larger(largest, asked)
-    total = dict(sidecars)
-    for container in spec.get("containers") or ():
-        _add(total, _requests(container))
-    found = _larger(total, largest)
-    _add(found, _amounts(spec.get("overhead") or {}))
-    return found | {PODS: 1.0}
+    """What a pod takes of its node, itself included."""
+    return demand.of_pod(spec) | {PODS: 1.0}
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class Snapshot:
     Attributes:
         jobs: by key.
         nodes: free is what the jobs may share: allocatable without what other pods take.
-        previous: what each job holds.
+        previous: what each job holds; `NOWHERE` for a rank that has lost its place.
         taken: node → what the jobs' allocations take of it, or their pods where that is more.
     """
 
@@ -96,7 +87,7 @@ class Snapshot:
         """The same after a job has got an allocation."""
         taken = {node: dict(amounts) for node, amounts in self.taken.items()}
         for node, amounts in _promised(self.jobs[key], places).items():
-            _add(taken.setdefault(node, {}), amounts)
+            demand.add(taken.setdefault(node, {}), amounts)
         return replace(self, previous=self.previous | {key: tuple(places)}, taken=taken)
 
 
@@ -121,20 +112,54 @@ def snapshot(
     infos = {key: _info(job, there, defaults, now) for key, job in ours.items()}
     free = {key: dict(node["allocatable"]) for key, node in there.items()}
     running: dict[str, ByNode] = {key: {} for key in ours}
+    staying: dict[str, set[tuple[str, str]]] = {key: set() for key in ours}
     for pod in placed:
         node = pod["node"]
-        if node not in there or pod["over"]:
+        if node not in there:
+            continue
+        if (not pod["over"] or pod["succeeded"]) and _job_key(pod) in ours:
+            staying[_job_key(pod)].add((pod["metadata"]["name"], node))
+        if pod["over"]:
             continue
         if (owner := _job_key(pod)) in ours:
-            _add(running[owner].setdefault(node, {}), pod["requests"])
+            demand.add(running[owner].setdefault(node, {}), pod["requests"])
         else:
             free[node] = _less(free[node], pod["requests"])
+    closed = {key for key, node in there.items() if not is_open(node)}
+    held = {key: _held(job, closed | infos[key].excluded, staying[key]) for key, job in ours.items()}
     return Snapshot(
         infos,
         {key: NodeInfo(key, amounts, is_open(there[key])) for key, amounts in free.items()},
-        {key: tuple(job.status.allocation) for key, job in ours.items()},
-        _taken([(_promised(infos[key], job.status.allocation), running[key]) for key, job in ours.items()]),
+        held,
+        _taken([(_promised(infos[key], held[key]), running[key]) for key in ours]),
     )
+
+
+def _held(job: DIJob, closed: Collection[str], staying: Collection[tuple[str, str]]) -> Allocation:
+    """A job's allocation without the places on closed nodes that nobody is at any more.
+
+    Args:
+        job: the job.
+        closed: nodes that take no new pods of it.
+        staying: name and node of its pods that run or have succeeded.
+    """
+    allocation = tuple(job.status.allocation)
+    if not any(node in closed for node in allocation):
+        return allocation
+    kept = {
+        replica.rank
+        for replica in pods.replicas(job)
+        if (replica.name, replica.node) in staying or replica.index in _completed(job, replica.task)
+    }
+    return tuple(
+        node if node not in closed or rank in kept else NOWHERE for rank, node in enumerate(allocation)
+    )
+
+
+def _completed(job: DIJob, task: Task) -> Collection[int]:
+    """Replicas that have succeeded: they stay where they were, since they need nothing there any more."""
+    counts = job.status.replica_statuses.get(task.title)
+    return counts.completed if counts else ()
 
 
 def _taken(jobs: Iterable[tuple[ByNode, ByNode]]) -> ByNode:
@@ -142,7 +167,9 @@ def _taken(jobs: Iterable[tuple[ByNode, ByNode]]) -> ByNode:
     taken: ByNode = {}
     for promised, running in jobs:
         for node in {*promised, *running}:
-            _add(taken.setdefault(node, {}), _larger(promised.get(node, {}), running.get(node, {})))
+            demand.add(
+                taken.setdefault(node, {}), demand.larger(promised.get(node, {}), running.get(node, {}))
+            )
     return taken
 
 
@@ -179,12 +206,54 @@ def _demand(task: Task, defaults: Mapping[str, str]) -> Resources:
 
 
 def admits(node: Object, spec: Object) -> bool:
-    """Whether a node's labels and taints let pods of such a spec in."""
+    """Whether a node's labels, name and taints let pods of such a spec in."""
     labels = node["metadata"].get("labels") or {}
     if not (spec.get("nodeSelector") or {}).items() <= labels.items():
         return False
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
+    if terms and not any(_matches(term, node) for term in terms):
+        return False
     tolerations = spec.get("tolerations") or ()
     return all(any(_tolerates(one, taint) for one in tolerations) for taint in node["taints"])
+
+
+def _matches(term: Object, node: Object) -> bool:
+    """Whether a node is one that a term of a node affinity means: all that it says holds.
+
+    One that says nothing means no node; in the pods of a placed job each names the node (see `pods.Maker`), so here it
+    means any.
+    """
+    labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
+    return all(_holds(one, labels) for one in term.get("matchExpressions") or ()) and all(
+        _holds(one, fields) for one in term.get("matchFields") or ()
+    )
+
+
+def _holds(requirement: Object, values: Mapping[str, str]) -> bool:
+    """Kubernetes' rule for one requirement. One that it does not know holds nowhere."""
+    value, wanted = values.get(requirement["key"]), requirement.get("values") or ()
+    match requirement["operator"]:
+        case "In":
+            return value in wanted
+        case "NotIn":
+            return value not in wanted
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator:
+            return _compared(operator, value, wanted)
+    return False
+
+
+def _compared(operator: str, value: str | None, wanted: Sequence[str]) -> bool:
+    """Both as whole numbers; what is none compares with nothing."""
+    try:
+        have, bound = int(value or ""), int(wanted[0])
+    except (ValueError, IndexError):
+        return False
+    return have > bound if operator == "Gt" else have < bound
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
@@ -207,7 +276,7 @@ def gone(node: Object, now: datetime) -> bool:
 def _promised(info: JobInfo, allocation: Allocation) -> ByNode:
     found: ByNode = {}
     for rank, node in enumerate(allocation):
-        _add(found.setdefault(node, {}), info.demand(rank))
+        demand.add(found.setdefault(node, {}), info.demand(rank))
     return found
 
 
@@ -222,23 +291,5 @@ def _head(obj: Object) -> dict[str, Any]:
     return {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), "metadata": metadata}
 
 
-def _requests(container: Object) -> dict[str, float]:
-    resources = container.get("resources") or {}
-    return _amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
-
-
-def _amounts(quantities: Mapping[str, Any]) -> dict[str, float]:
-    return {name: parse_quantity(str(text)) for name, text in quantities.items()}
-
-
-def _add(total: dict[str, float], more: Resources) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0.0) + amount
-
-
 def _less(amounts: Resources, taken: Resources) -> dict[str, float]:
     return {name: amounts.get(name, 0.0) - taken.get(name, 0.0) for name in {*amounts, *taken}}
-
-
-def _larger(one: Resources, other: Resources) -> dict[str, float]:
-    return {name: max(one.get(name, 0.0), other.get(name, 0.0)) for name in {*one, *other}}

@@ -132,7 +132,12 @@ def _routes(service: Service) -> APIRouter:
         await run_in_threadpool(service.resize, caller, asked.task, -asked.replicas)
         return answers.success("successfully delete replicas")
 
-    @router.post("/profilings", response_model=Envelope[None], openapi_extra=_taking(ProfilingsRequest))
+    @router.post(
+        "/profilings",
+        response_model=Envelope[None],
+        responses=CONFLICT,
+        openapi_extra=_taking(ProfilingsRequest),
+    )
     async def report_profilings(request: Request, caller: Caller) -> Response:
         """Merge what a program reports of its training into the job's status.profilings."""
         patch = profilings_of(await request.body())

@@ -1,7 +1,9 @@
 """What each call of the API does: read a job from the cache, change its spec, keep its profilings."""
 
 import hmac
-from typing import Any
+import threading
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import structlog
 
@@ -15,12 +17,25 @@ from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster
-from edl_workflows.kube.resources import Object
+from edl_workflows.kube.resources import Object, ObjectKey
 
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 5
 """Edits of a job tried in a row, while others change it."""
+MAX_LOOKS = 1000
+"""Jobs whose addresses are remembered."""
+LOCKS = 64
+"""More than jobs that report at the same instant."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Where a job's replicas were at one version of it and its pods."""
+
+    version: int
+    job: DIJob
+    addresses: Addresses
 
 
 class Service:
@@ -36,6 +51,8 @@ class Service:
         # An edit that adds replicas must not be sent twice: whether a call without an answer was carried out is not known.
         self._once = cluster.with_policy(CallPolicy(attempts=1))
         self._watches = watches
+        self._looks: dict[ObjectKey, _Look] = {}
+        self._reporting = tuple(threading.Lock() for _ in range(LOCKS))
 
     def has_token(self, job_id: JobId, token: str) -> bool:
         """Whether it is the job's token."""
@@ -56,12 +73,22 @@ class Service:
         return _checked(self._watches.job(job_id.key), job_id)
 
     def addresses(self, job_id: JobId) -> Addresses:
-        """Where its replicas are.
+        """Where its replicas are. Worked out once for each change: all of a job's replicas may ask at the same time.
 
         Raises:
             EdlError: as `find`.
         """
-        return replicas.addresses(self.find(job_id), self._watches.pods(job_id.key))
+        key = job_id.key
+        version = self._watches.version(key)
+        known = self._looks.get(key)
+        if known is None or not version or known.version != version:
+            job = DIJob.parse(self._watches.job(key))
+            known = _Look(version, job, replicas.addresses(job, self._watches.pods(key)))
+            if len(self._looks) >= MAX_LOOKS:
+                self._looks.clear()
+            self._looks[key] = known
+        job_id.check(known.job)
+        return known.addresses
 
     async def all_addresses(self, job_id: JobId, seconds: float) -> Addresses:
         """Where its replicas are, once all that are to run have an address; or as it stands after so many seconds.
@@ -93,36 +120,64 @@ class Service:
             job = _checked(manifest, job_id)
             spec = replicas.resized(job, task, delta)
             try:
-                answer = self._patch(manifest, spec)
+                answer = self._patch(self._once, manifest, {"spec": spec})
             except ConflictError:
-                manifest = client.get(self._cluster, api.DI_JOBS, job_id.name, job_id.namespace)
-                if manifest["metadata"]["uid"] != uid:
-                    raise NotFoundError(f"DIJob {job_id.key} was replaced by another one") from None
+                manifest = self._again(job_id, uid)
                 continue
             self._watches.wrote(answer)
             log.info("replicas changed", job=str(job_id.key), task=task, delta=delta)
             return DIJob.parse(answer)
-        raise ConflictError(f"DIJob {job_id.key} was changed by others {ATTEMPTS} times in a row; try again")
+        raise _beaten(job_id)
 
     def report(self, job_id: JobId, patch: dict[str, Any]) -> None:
         """Merge what a program reports into the job's profilings.
 
+        With the version that the bound was checked against: reports that come at once count together.
+
         Raises:
+            ConflictError: others changed the job each time.
             InvalidError: it is too much, or of a form that can't be kept.
             EdlError: as `find`.
         """
-        job = self.find(job_id)
-        if profilings.merged(job.status.profilings, patch) == job.status.profilings:
-            return
-        answer = client.patch_status(
-            self._cluster, api.DI_JOBS, job_id.name, {"profilings": patch}, job_id.namespace, job.metadata.uid
-        )
-        self._watches.wrote(answer)
+        # One report of a job after the other: so only another server's are in its way.
+        with self._reporting[hash(job_id.key) % LOCKS]:
+            manifest = self._watches.job(job_id.key)
+            uid = manifest["metadata"]["uid"]
+            for _ in range(ATTEMPTS):
+                job = _checked(manifest, job_id)
+                if profilings.merged(job.status.profilings, patch) == job.status.profilings:
+                    return
+                try:
+                    answer = self._patch(self._cluster, manifest, {"status": {"profilings": patch}}, "status")
+                except ConflictError:
+                    manifest = self._again(job_id, uid)
+                    continue
+                self._watches.wrote(answer)
+                return
+        raise _beaten(job_id)
 
-    def _patch(self, manifest: Object, spec: dict[str, Any]) -> Object:
+    def _again(self, job_id: JobId, uid: str) -> Object:
+        """The job as it is after a conflict.
+
+        Raises:
+            NotFoundError: it is another one.
+        """
+        manifest = client.get(self._cluster, api.DI_JOBS, job_id.name, job_id.namespace)
+        if manifest["metadata"]["uid"] != uid:
+            raise NotFoundError(f"DIJob {job_id.key} was replaced by another one")
+        return manifest
+
+    def _patch(
+        self, cluster: Cluster, manifest: Object, body: dict[str, Any], part: Literal["", "status"] = ""
+    ) -> Object:
+        """Change the job if it is still at this version."""
         metadata = manifest["metadata"]
-        body = {"metadata": {key: metadata[key] for key in ("uid", "resourceVersion")}, "spec": spec}
-        return client.patch(self._once, api.DI_JOBS, metadata["name"], body, metadata["namespace"])
+        guarded = {"metadata": {key: metadata[key] for key in ("uid", "resourceVersion")}, **body}
+        return client.patch(cluster, api.DI_JOBS, metadata["name"], guarded, metadata["namespace"], part)
+
+
+def _beaten(job_id: JobId) -> ConflictError:
+    return ConflictError(f"DIJob {job_id.key} was changed by others {ATTEMPTS} times in a row; try again")
 
 
 def _checked(manifest: Object, job_id: JobId) -> DIJob:

@@ -1,6 +1,7 @@
 """The jobs and their pods, by one LIST+WATCH each, and who waits for a change of them."""
 
 import asyncio
+import itertools
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,11 +16,15 @@ from edl_workflows.kube.cache import Change
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Object, ObjectKey, Scope
+from edl_workflows.kube.watch import EventType
 
 log = structlog.get_logger(__name__)
 
 COMPLAIN_EVERY = 20
 """A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+
+GATHER_SECONDS = 0.1
+"""Changes of a job's pods come in swarms: who waits for them looks after so many seconds of them."""
 
 Found = TypeVar("Found")
 
@@ -41,7 +46,10 @@ class Watches:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: defaultdict[ObjectKey, set[asyncio.Event]] = defaultdict(set)
-        self._jobs.on_change(lambda change: self._tell(change.key))
+        self._waking: set[ObjectKey] = set()
+        self._changes = itertools.count(1)
+        self._changed: dict[ObjectKey, int] = {}
+        self._jobs.on_change(self._job_changed)
         self._pods.on_change(self._tell_job)
         for informer in (self._jobs, self._pods):
             informer.on_error(_complain)
@@ -82,6 +90,10 @@ class Watches:
         self._check_ready()
         return self._pods.cache.by_index("job", str(key))
 
+    def version(self, key: ObjectKey) -> int:
+        """Which change of a job or its pods was the last; of what is looked up after this, at least that is in it. 0: none."""
+        return self._changed.get(key, 0)
+
     def wrote(self, job: Object) -> None:
         """Take in what the server answered to our own write."""
         self._jobs.put(job)
@@ -118,16 +130,29 @@ class Watches:
         if waits := self.waits_for():
             raise UnavailableError(f"the server has just started ({', '.join(waits)}); try again")
 
+    def _job_changed(self, change: Change) -> None:
+        self._tell(change.key)
+        if change.type is EventType.DELETED:
+            self._changed.pop(change.key, None)
+
     def _tell_job(self, change: Change) -> None:
         self._tell(ObjectKey(change.key.namespace, replicas.job_of(change.object)))
 
     def _tell(self, key: ObjectKey) -> None:
         """From any thread."""
+        self._changed[key] = next(self._changes)
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake, key)
 
     def _wake(self, key: ObjectKey) -> None:
+        """Soon, and all together, so that they can share what one of them works out."""
+        if self._waiting.get(key) and key not in self._waking:
+            self._waking.add(key)
+            asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake_all, key)
+
+    def _wake_all(self, key: ObjectKey) -> None:
+        self._waking.discard(key)
         for event in self._waiting.get(key, ()):
             event.set()
 

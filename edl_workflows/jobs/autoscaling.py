@@ -32,7 +32,7 @@ class Elastic:
         minimum, maximum: how many the spec allows.
         replicas: how many it asks for now.
         requests: what one of them asks its node for, in base units (cores, bytes, devices).
-        placement: of the pods' spec: ``nodeSelector`` and ``tolerations``.
+        placement: of the pods' spec: ``nodeSelector``, ``affinity`` and ``tolerations``.
         bounded: whether the spec itself says how far; else the annotation must.
     """
 

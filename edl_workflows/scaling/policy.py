@@ -92,7 +92,8 @@ class Policy(Protocol):
         Args:
             jobs: by key.
             nodes: by key; free is what these jobs may share: what they hold now is not taken off.
-            previous: what each holds; a job that is not named holds nothing.
+            previous: what each holds; a job that is not named holds nothing. A node that is not among `nodes` is a place
+                that is lost.
 
         Returns:
             An allocation for each job.

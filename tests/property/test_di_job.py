@@ -86,13 +86,54 @@ class DIJobs(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.world.tick(seconds)
 
+    def verdict(self) -> str | None:
+        """The final phase that the controller would write now."""
+        phase = (self.world.decide("DIJob", NAME).status or {}).get("phase")
+        return phase if phase in FINAL else None
+
     @rule(steps=STEPS)
     def controller_dies_at_it(self, steps: int) -> None:
+        self.die_at_it(steps)
+
+    def die_at_it(self, steps: int) -> None:
+        """Wherever it dies, a job whose end it had seen comes to that end; nobody fails whose pods were to go anyway, and
+        taking nodes away never makes a success."""
+        verdict, blamed, before = self.verdict(), self.blamed(), dict(self.status)
+        if verdict == "Succeeded" and self.world.objects["DIJob", NAME]["spec"]["preemptible"]:
+            assert before["phase"] == verdict or self.newly_succeeded()
         self.world.reconcile(steps)
+        assert verdict in (None, self.status.get("phase"), self.verdict())
+        if not blamed:
+            assert self.status.get("restarts", 0) == before.get("restarts", 0)
+            assert before.get("phase") == "Failed" or self.status.get("phase") != "Failed"
+
+    def newly_succeeded(self) -> bool:
+        """Whether a pod of now has succeeded that the status does not speak of yet."""
+        return any(
+            obj["status"]["phase"] == "Succeeded"
+            and (labels := obj["metadata"]["labels"])[pods.GENERATION_LABEL] == str(self.status["generation"])
+            and int(labels[pods.INDEX_LABEL])
+            not in self.status["replicaStatuses"][labels[pods.TASK_LABEL]].get("completed", ())
+            for (kind, _), obj in self.world.objects.items()
+            if kind == "Pod"
+        )
+
+    def blamed(self) -> bool:
+        """Whether a pod has failed that the job still wants where it is."""
+        job = DIJob.parse(self.world.objects["DIJob", NAME])
+        wanted = {replica.name: replica.place for replica in pods.replicas(job)}
+        return not job.spec.suspend and any(
+            obj["status"]["phase"] == "Failed"
+            and obj["metadata"]["labels"][pods.GENERATION_LABEL] == str(job.status.generation)
+            and obj["metadata"]["labels"][pods.PLACE_LABEL] == wanted.get(name)
+            for (kind, name), obj in self.world.objects.items()
+            if kind == "Pod"
+        )
 
     @rule()
     def controller_settles(self) -> None:
         """A fixed point exists: decisions end when nothing more happens."""
+        self.die_at_it(99)
         self.world.settle()
 
     @invariant()
@@ -159,6 +200,7 @@ class DIJobs(RuleBasedStateMachine):
         for _ in range(12):
             self.world.reap()
             self.world.tick(400)
+            self.die_at_it(1)
             self.world.settle()
             if self.status.get("phase") in FINAL:
                 self.the_end_is_right()

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.jobs import demand
 from edl_workflows.jobs.actions import Scaling, Wanted
 from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.di_job.model import MAX_REPLICAS, DIJob, DIJobSpec, Task, TaskType
-from edl_workflows.jobs.objects import parse_quantity
 
 
 def elastic_task(spec: DIJobSpec, name: str | None = None) -> Task:
@@ -119,21 +119,21 @@ def elastic(job: DIJob) -> Elastic | None:
 
 
 def requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:
-    """What a replica of a preemptible job asks its node for, by resource, of all containers together.
+    """What a replica of a preemptible job asks its node for, by resource, with all that runs in its pod.
 
     Args:
         task: the replica's.
         defaults: what the task's main container asks for where it does not say (`Settings.di_job_resources`).
     """
-    total: dict[str, float] = {}
-    for container in task.template["spec"]["containers"]:
-        resources = container.get("resources") or {}
-        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        if container is task.container:
-            asked |= unsaid(resources, defaults)
-        for name, amount in asked.items():
-            total[name] = total.get(name, 0.0) + parse_quantity(str(amount))
-    return total
+    main = task.container
+
+    def of(container: Mapping[str, Any]) -> dict[str, float]:
+        own = demand.of_container(container)
+        if container is not main:
+            return own
+        return own | demand.amounts(unsaid(container.get("resources") or {}, defaults))
+
+    return demand.of_pod(task.template["spec"], of)
 
 
 def unsaid(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:

@@ -136,19 +136,38 @@ class Facts:
     def stale(self) -> list[Manifest]:
         """Pods of unfinished replicas, and surplus ones, that are of an earlier generation."""
         own = [p.pod for p in self.places if p.pod is not None and not p.completed]
+        return [pod for pod in (*own, *self.surplus) if not self._of_now(pod)]
+
+    def _of_now(self, pod: Manifest | None) -> bool:
         generation = str(self.job.status.generation)
-        return [
-            pod for pod in (*own, *self.surplus) if manifests.label(pod, pods.GENERATION_LABEL) != generation
-        ]
+        return pod is not None and manifests.label(pod, pods.GENERATION_LABEL) == generation
+
+    @property
+    def completed(self) -> bool:
+        """Whether all replicas that the job is to have now have succeeded."""
+        return bool(self.places) and all(place.completed for place in self.places)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether an allocation has left a preemptible job only replicas that had succeeded, while others were at work.
+
+        A job comes to its own end with a pod that has just succeeded, and with all the replicas that it had before.
+        """
+        fresh = any(place.completed and not place.known_completed for place in self.places)
+        ended = fresh and len(self.places) >= self.job.status.replicas
+        return self.job.spec.preemptible and self.completed and not ended
 
     @property
     def new_failures(self) -> list[Place]:
         """Failed pods that no restart was counted for.
 
         A restart covers all pods that fail until every replica has a pod again, as of learner and collectors that need each
-        other; but not the pods that were made for it.
+        other; but not the pods that were made for it. A pod that is on its way out, since the job is suspended or the pod
+        was made for another place or generation, may fail as it likes: its peers are gone before it.
         """
-        failed = [place for place in self.places if place.failed]
+        if self.job.spec.suspend:
+            return []
+        failed = [p for p in self.places if p.failed and not p.moved and self._of_now(p.pod)]
         if self.phase is not Phase.RESTARTING:
             return failed
         count = str(self.job.status.restarts)
@@ -231,5 +250,10 @@ def _place(job: DIJob, replica: Replica, own: Mapping[str, Manifest]) -> Place:
     pod = own.get(replica.name)
     before = job.status.replica_statuses.get(replica.task.title, TaskCounts()).completed
     known = replica.index in before
-    succeeded = pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.terminating(pod)
+    succeeded = (
+        pod is not None
+        and manifests.pod_phase(pod) == "Succeeded"
+        and not manifests.terminating(pod)
+        and manifests.label(pod, pods.GENERATION_LABEL) == str(job.status.generation)
+    )
     return Place(replica, pod, known or succeeded, known)

@@ -1,7 +1,7 @@
 """The pure state machine of a DIJob: its pods and service, restarts, reschedules, the job's end, suspend, what stays.
 
-What is replaced is written down first: a decision that counts a restart or a reschedule deletes nothing, so that each counts
-once whoever dies in between.
+What is replaced is written down first: a decision that counts a restart or a reschedule, or that ends the job, deletes
+nothing, so that each counts once, and an end stays one, whoever dies in between.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
-from edl_workflows.jobs.di_job import pods
+from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.facts import Facts, Place
 from edl_workflows.jobs.di_job.model import DIJob, Phase
 from edl_workflows.jobs.di_job.status import Count, events, patience, status_patch
@@ -46,7 +46,7 @@ def reconcile(job: DIJob, observed: Observed) -> Actions:
 def _verdict(facts: Facts) -> Outcome | None:
     """How the job has ended; None while it has not."""
     key = facts.job.key
-    if facts.places and all(place.completed for place in facts.places):
+    if facts.completed and not facts.cut_short:
         return Outcome(Phase.SUCCEEDED, "JobSucceeded", f"DIJob {key} has succeeded: all its replicas have.")
     failed, limit = facts.new_failures, facts.job.spec.backoff_limit
     if failed and limit is not None and facts.job.status.restarts >= limit:
@@ -64,7 +64,9 @@ def _said(places: list[Place]) -> str:
 
 
 def _finished(facts: Facts, outcome: Outcome) -> Actions:
-    """The service goes, and pods by the clean-up policy."""
+    """Once the status tells of the end: the service goes, and pods by the clean-up policy."""
+    if not (facts.phase and facts.phase.final):
+        return _act(facts, outcome)  # the pods are all that tells of it so far
     policy = facts.job.spec.clean_pod_policy
     going = {"All": facts.pods, "Running": facts.live, "None": []}[policy]
     service = [] if facts.service is None else [facts.service]
@@ -108,6 +110,11 @@ def _counted(facts: Facts) -> Actions | None:
         return _act(
             facts, Outcome(Phase.RESTARTING, "JobRestarting", f"{_said(failed)} failed"), Count(restarts=1)
         )
+    if facts.cut_short:
+        anew = elastic.ranked(facts.job.spec)[-1].title
+        message = f"only replicas that had succeeded are left of those at work: task {anew} begins anew"
+        count = Count(reschedules=1, generation=1, anew=anew)
+        return _act(facts, Outcome(Phase.RESCHEDULING, "JobRescheduling", message), count)
     if facts.reallocated:
         count = Count(reschedules=1, generation=1)
         return _act(facts, Outcome(Phase.RESCHEDULING, "JobRescheduling", "the allocation changed"), count)

@@ -30,11 +30,16 @@ STARTING_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Count:
-    """What a decision adds to the status' counters."""
+    """What a decision adds to the status' counters.
+
+    Attributes:
+        anew: the task whose replicas have not succeeded any more; "" for none.
+    """
 
     restarts: int = 0
     reschedules: int = 0
     generation: int = 0
+    anew: str = ""
 
 
 def status_patch(
@@ -58,7 +63,7 @@ def status_patch(
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
             "conditions": conditions(old, outcome, CREATED, facts.now),
-            "replica_statuses": _by_task(facts, phase),
+            "replica_statuses": _by_task(facts, phase, count.anew),
             "replicas": old.replicas if phase.final else len(facts.places),
             "ready_replicas": 0 if phase.final else sum(place.ready for place in facts.places),
             "restarts": old.restarts + count.restarts,
@@ -87,11 +92,14 @@ def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
     return event(facts.job.status, outcome, WARNINGS, f"DIJob {facts.job.key} is {outcome.phase.lower()}.")
 
 
-def _by_task(facts: Facts, phase: KindPhase) -> dict[str, TaskCounts]:
-    return {
+def _by_task(facts: Facts, phase: KindPhase, anew: str) -> dict[str, TaskCounts]:
+    found = {
         task.title: _count(facts, task, [p for p in facts.places if p.replica.task is task], phase)
         for task in facts.job.spec.tasks
     }
+    if anew:
+        found[anew] = found[anew].model_copy(update={"succeeded": 0, "completed": []})
+    return found
 
 
 def _count(facts: Facts, task: Task, places: Sequence[Place], phase: KindPhase) -> TaskCounts:

@@ -47,6 +47,7 @@ def elastic(job: TrainingJob) -> Elastic | None:
     placement = {
         "nodeSelector": job.spec.node_selector or job.spec.node_selector_lower,
         "tolerations": template.get("tolerations") or [],
+        "affinity": template.get("affinity") or {},
     }
     return Elastic(str(Role.TRAINER), low, high, trainer.wanted, requests, placement, bounded=True)
 

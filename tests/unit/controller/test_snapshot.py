@@ -8,7 +8,8 @@ import pytest
 
 from edl_workflows.controller.snapshot import Snapshot, kept_node, kept_pod, requests, snapshot
 from edl_workflows.jobs.di_job import pods
-from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.jobs.di_job.model import DIJob, TaskCounts
+from edl_workflows.scaling.fit import FitPolicy
 from tests.unit.di_server.support import di_job, task
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -23,7 +24,7 @@ def node(name: str = "n1", cpu: str = "8", *, ready: str = "True", **spec: Any) 
         "kind": "Node",
         "metadata": {"name": name, "labels": {"disk": "ssd"}},
         "spec": spec,
-        "status": {"allocatable": {"cpu": cpu, "pods": "10"}, "conditions": [condition]},
+        "status": {"allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "10"}, "conditions": [condition]},
     }
 
 
@@ -132,6 +133,43 @@ def test_a_lost_node_is_gone() -> None:
     assert taken([], [lost]).nodes == {}
 
 
+CORDONED = {"unschedulable": True}
+TAINTED = {"taints": [{"key": "broken", "effect": "NoExecute"}]}
+HELD: list[Any] = [
+    pytest.param({}, [], ("n1", "n1", "n2"), id="an open node, pods still to come"),
+    pytest.param(CORDONED, [pod("walk-w-0", "1", "walk"), pod("walk-w-1", "1", "walk")], ("n1", "n1", "n2"), id="cordoned, and they run on"),
+    pytest.param(CORDONED, [], ("", "", "n2"), id="drained"),
+    pytest.param(TAINTED, [], ("", "", "n2"), id="tainted, and its pods are gone"),
+    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk")], ("", "n1", "n2"), id="a drain that is under way"),
+    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", on="", phase="Pending")], ("", "", "n2"), id="made anew, and waits for its node"),
+    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", phase="Failed")], ("", "", "n2"), id="failed there"),
+    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", phase="Succeeded")], ("", "n1", "n2"), id="succeeded there"),
+    pytest.param(CORDONED, [pod("walk-w-0", "1", "other")], ("", "", "n2"), id="another job's pod"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "placed", "held"), HELD)
+def test_places_on_closed_nodes(
+    spec: dict[str, Any], placed: list[dict[str, Any]], held: tuple[str, ...]
+) -> None:
+    """Who runs on a node that takes no new pods stays; a place there that nobody is at is lost, and gets another node."""
+    walk = job(task("none", 3, name="w"), allocation=("n1", "n1", "n2"))
+    found = taken([walk], [node(**spec), node("n2")], placed)
+    assert found.previous == {"default/walk": held}
+    answer = FitPolicy().optimize(found.jobs, found.nodes, found.previous)["default/walk"]
+    assert answer.count("n1") == held.count("n1")
+    assert len(answer) == 3
+
+
+def test_who_has_succeeded_needs_no_other_place() -> None:
+    """Also when its pod is gone from a node that is drained."""
+    done = job(task("none", 2, name="w"), allocation=("n1", "n2"))
+    status = done.status.model_copy(update={"replica_statuses": {"w": TaskCounts(completed=[0])}})
+    done = done.model_copy(update={"status": status})
+    found = taken([done], [node(unschedulable=True), node("n2")], [pod("walk-w-1", "1", "walk", on="n2")])
+    assert found.previous == {"default/walk": ("n1", "n2")}
+
+
 @pytest.mark.parametrize(
     ("rules", "excluded"),
     [
@@ -155,6 +193,74 @@ def test_selectors_and_taints(rules: dict[str, Any], excluded: set[str]) -> None
     wanted = job(task("none", name="w", template=template))
     (info,) = taken([wanted], [node("plain"), node("tainted", taints=taints)]).jobs.values()
     assert info.excluded == excluded
+
+
+def affine(*terms: dict[str, Any]) -> dict[str, Any]:
+    """A PodSpec's required node affinity."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def says(key: str, operator: str, *values: str, where: str = "matchExpressions") -> dict[str, Any]:
+    """A term of one requirement."""
+    return {where: [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("terms", "excluded"),
+    [
+        ([says("gpu", "In", "a100", "h100")], {"plain", "t4"}),
+        ([says("gpu", "NotIn", "a100")], {"a100"}),
+        ([says("gpu", "Exists")], {"plain"}),
+        ([says("gpu", "DoesNotExist")], {"a100", "t4"}),
+        ([says("memory", "Gt", "16")], {"plain", "t4"}),
+        ([says("memory", "Lt", "40")], {"plain", "a100"}),
+        ([says("gpu", "Gt", "1")], {"plain", "a100", "t4"}),
+        ([says("metadata.name", "In", "t4", where="matchFields")], {"plain", "a100"}),
+        ([says("metadata.name", "NotIn", "t4", where="matchFields")], {"t4"}),
+        (
+            [says("gpu", "Exists") | says("metadata.name", "NotIn", "t4", where="matchFields")],
+            {"plain", "t4"},
+        ),
+        ([says("gpu", "In", "a100"), says("gpu", "In", "t4")], {"plain"}),
+        ([says("gpu", "Near", "a100")], {"plain", "a100", "t4"}),
+        ([{}], set()),
+    ],
+)
+def test_required_node_affinity(terms: list[dict[str, Any]], excluded: set[str]) -> None:
+    """Nodes that the scheduler would never take are excluded: one of the terms must hold, with all that it says."""
+    nodes = [node("plain"), node("a100"), node("t4")]
+    nodes[1]["metadata"]["labels"] = {"gpu": "a100", "memory": "80"}
+    nodes[2]["metadata"]["labels"] = {"gpu": "t4", "memory": "16"}
+    template = {"spec": {"containers": [{"name": "main", "image": "a"}]} | affine(*terms)}
+    (info,) = taken([job(task("none", name="w", template=template))], nodes).jobs.values()
+    assert info.excluded == excluded
+
+
+def test_preferred_node_affinity_excludes_nothing() -> None:
+    """It is a wish."""
+    wish = {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": says("x", "Exists")}]
+    }
+    template = {"spec": {"containers": [{"name": "main", "image": "a"}], "affinity": {"nodeAffinity": wish}}}
+    (info,) = taken([job(task("none", name="w", template=template))], [node()]).jobs.values()
+    assert info.excluded == set()
+
+
+def test_a_demand_is_that_of_the_whole_pod() -> None:
+    """What prepares a replica, and what runs beside it, needs room on the node, too."""
+
+    def container(cpu: str = "", **more: str) -> dict[str, Any]:
+        return {"name": "c", "image": "i"} | ({"resources": {"requests": {"cpu": cpu}}} if cpu else {}) | more
+
+    spec = {
+        "initContainers": [container("3", restartPolicy="Always"), container("500m")],
+        "containers": [container()],
+        "overhead": {"cpu": "250m"},
+    }
+    wanted = job(task("none", name="w", template={"spec": spec}))
+    (info,) = taken([wanted], [node()]).jobs.values()
+    assert info.resources == {"cpu": 4.25, "memory": 2.0**30, "pods": 1.0}
 
 
 def test_requests_of_a_pod() -> None:

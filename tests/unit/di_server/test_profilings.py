@@ -1,6 +1,7 @@
 """What programs report of their training."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -67,6 +68,46 @@ def test_what_can_t_be_kept_is_refused(api: Api, cluster: Cluster, body: bytes, 
     api.seen()
     assert said in refusal(post(api, body), 422)
     assert job(cluster).status.profilings == {}
+
+
+def test_reports_at_once_keep_to_the_limit(api: Api, cluster: Cluster) -> None:
+    """Those that come together count together; none is lost, and what is too much is refused."""
+    create(cluster)
+    api.seen()
+    answers: dict[int, int] = {}
+
+    def report(index: int) -> None:
+        body = {f"k{index}": "x" * (MAX_BYTES // 4)}
+        answers[index] = api.ask("POST", api.path("profilings"), json=body).status_code
+
+    threads = [threading.Thread(target=report, args=(index,)) for index in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers.values()) == [200] * 3 + [422] * 7
+    kept = job(cluster).status.profilings
+    assert kept.keys() == {f"k{index}" for index, status in answers.items() if status == 200}
+
+
+def test_a_report_from_what_was_seen_earlier_is_checked_anew(
+    api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server's report, which this one has not seen yet, counts for the limit, too."""
+    create(cluster)
+    api.seen()
+    patch = client.patch
+    others = iter([{"profilings": {"theirs": "x" * (MAX_BYTES // 2)}}])
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        for status in others:
+            client.patch_status(cluster, DI_JOBS, "walk", status)
+        return patch(*arguments, **more)
+
+    monkeypatch.setattr(client, "patch", late)
+    body = {"ours": "x" * (MAX_BYTES // 2)}
+    assert "at most 65536" in refusal(api.ask("POST", api.path("profilings"), json=body), 422)
+    assert job(cluster).status.profilings.keys() == {"theirs"}
 
 
 def test_reports_don_t_add_up_beyond_the_limit() -> None:

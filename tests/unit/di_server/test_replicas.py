@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
+from edl_workflows.di_server.replicas import addresses
 from edl_workflows.jobs.api import DI_JOBS, PODS
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.kube import client
@@ -69,6 +71,32 @@ def test_discovery_waits(api: Api, cluster: Cluster, controller: RunningControll
 
     caller.join(20)
     assert data(answers[0]) == ["10.0.0.1:22270", "[fd00::2]:22270"]
+
+
+def test_who_asks_at_once_shares_one_look(
+    api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand replicas that look for each other must not cost a thousand times a thousand: where they are is worked out
+    once for each change."""
+    create(cluster)
+    api.seen()
+    looks: list[Any] = []
+
+    def counted(*arguments: Any) -> Any:
+        looks.append(arguments)
+        return addresses(*arguments)
+
+    monkeypatch.setattr("edl_workflows.di_server.replicas.addresses", counted)
+    for _ in range(10):
+        assert data(api.ask("GET", api.path())) == ["", "", ""]
+    assert len(looks) <= 1
+    assert "not matched" in refusal(api.ask("GET", api.path(generation=".7")), 400)
+    data(api.ask("POST", api.path(), json={"replicas": 1}))
+    assert data(api.ask("GET", api.path())) == ["", "", "", ""]
+    client.delete(cluster, DI_JOBS, "walk")
+    eventually(lambda: api.ask("GET", api.path()).status_code == 404)
+    create(cluster, task("none", 2, name="w"))
+    eventually(lambda: bool(api.ask("GET", api.path()).json()["data"] == ["", ""]))
 
 
 def test_discovery_gives_up(api: Api, cluster: Cluster, controller: RunningController) -> None:

@@ -323,6 +323,24 @@ def test_clean_up(policy: str, left: list[str]) -> None:
     assert job.status["replicaStatuses"]["learner"]["failed"] == 1
 
 
+ALL_SUCCEED = dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Succeeded")
+
+
+@pytest.mark.parametrize("ends", [ALL_SUCCEED, {"learner_0": ("Failed", 1)}], ids=["Succeeded", "Failed"])
+def test_an_end_is_written_before_anything_is_deleted(ends: dict[str, Any]) -> None:
+    """Whoever dies in between: a job that has ended does not run again for want of its pods."""
+    job = Job(cleanPodPolicy="All", backoffLimit=0)
+    job.run()
+    for short, end in ends.items():
+        phase, code = end if isinstance(end, tuple) else (end, 0)
+        job.world.set_pod(f"{NAME}-{short.replace('_', '-')}", phase, code)
+    actions = job.world.decide("DIJob", NAME)
+    assert not actions.delete
+    assert (actions.status or {})["phase"] == ("Failed" if len(ends) == 1 else "Succeeded")
+    job.settle()
+    assert job.pods == []
+
+
 def test_an_end_is_an_end() -> None:
     """Nothing that happens to the pods, and no edit, changes a final phase."""
     job = Job(cleanPodPolicy="None")
@@ -359,6 +377,17 @@ def test_suspend_and_resume() -> None:
     assert job.env("learner-0")["DI_JOB_GENERATION"] == "1"
     job.run()
     assert (job.phase, job.count()) == ("Running", (0, 0, 1))
+
+
+def test_a_failure_while_the_job_is_suspended_is_none() -> None:
+    """The controller died between two deletions: who was left alone may fail for want of the others."""
+    job = Job(backoffLimit=0)
+    job.run()
+    job.world.edit("DIJob", NAME, {"spec": {"suspend": True}})
+    job.world.reconcile(1)
+    job.set(collector_1=("Failed", 1))
+    job.settle()
+    assert (job.phase, job.count()) == ("Suspended", (0, 0, 1))
 
 
 # Preemptible jobs: replicas and nodes are the allocation's.
@@ -442,6 +471,35 @@ def test_another_allocation_is_another_generation(before: tuple[str, ...], after
     assert (job.phase, job.count()) == ("Running", (0, 1, 1))
 
 
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "not yet counted"])
+def test_a_failure_of_an_earlier_allocation_is_none(counted: bool) -> None:
+    """Pods that are to go for another allocation fail for want of those that went before them, or of a lost node."""
+    job = Job(preemptible=True, backoffLimit=0)
+    job.allocate("a", "a", "b")
+    job.run()
+    job.world.edit("DIJob", NAME, {"status": {"allocation": ["a", "a", "c"]}})
+    if counted:
+        job.world.reconcile()
+        job.world.reconcile(1)
+    job.set(collector_0=("Failed", 1))
+    job.settle()
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 1))
+
+
+def test_a_failure_of_an_old_template_is_none() -> None:
+    """The pod is about to be replaced anyway, as a reschedule."""
+    job = Job(backoffLimit=0)
+    job.run()
+    tasks = make()["spec"]["tasks"]
+    tasks[2]["template"]["spec"]["containers"][0]["image"] = "ding:2"
+    job.world.edit("DIJob", NAME, {"spec": {"tasks": tasks}})
+    job.set(evaluator_0=("Failed", 1))
+    job.settle()
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 0))
+
+
 def test_a_preempted_job_waits_for_nodes() -> None:
     """An empty allocation takes all pods; a new one starts the job again."""
     job = Job(preemptible=True)
@@ -458,6 +516,50 @@ def test_a_preempted_job_waits_for_nodes() -> None:
     job.allocate("b", "b", "b")
     job.run()
     assert (job.phase, job.count()) == ("Running", (0, 1, 1))
+
+
+BOTH = ["collector-0", "collector-1"]
+CUTS: list[Any] = [
+    pytest.param(["ab"], False, BOTH, id="fewer nodes"),
+    pytest.param(["ab"], True, BOTH, id="fewer nodes, when another has just succeeded"),
+    pytest.param(["", "ab"], False, BOTH, id="none, and then fewer"),
+    pytest.param(
+        ["", "ab"], True, ["collector-1"], id="none when another has just succeeded, which nobody saw"
+    ),
+]
+
+
+@pytest.mark.parametrize(("allocations", "fresh", "again"), CUTS)
+def test_a_job_that_is_cut_to_its_successful_replicas_goes_on(
+    allocations: list[str], fresh: bool, again: list[str]
+) -> None:
+    """The others' work is not done: those that are left begin anew, and the job ends when they have succeeded again."""
+    job = Job(task("collector", 3, minReplicas=1), preemptible=True)
+    job.allocate("a", "b", "c")
+    job.run()
+    job.set(collector_0="Succeeded")
+    job.world.set_pod(f"{NAME}-collector-1", "Succeeded", 0)
+    if not fresh:
+        job.world.settle()
+    for nodes in allocations:
+        job.allocate(*nodes)
+        job.settle()
+    assert (job.phase, job.pods) == ("Starting", again)
+    job.run()
+    assert job.phase == "Running"
+    job.set(**{short.replace("-", "_"): "Succeeded" for short in again})
+    assert job.phase == "Succeeded"
+
+
+def test_a_job_whose_last_replica_succeeds_while_it_is_moved_has_succeeded() -> None:
+    """Another node for nobody who still works changes nothing about that."""
+    job = Job(task("collector", 2), preemptible=True)
+    job.allocate("a", "b")
+    job.run()
+    job.set(collector_0="Succeeded")
+    job.world.set_pod(f"{NAME}-collector-1", "Succeeded", 0)
+    job.allocate("a", "c")
+    assert job.phase == "Succeeded"
 
 
 def test_an_allocation_beyond_the_bounds_is_used_up_to_them() -> None:

@@ -1,0 +1,57 @@
+"""What a pod takes of its node, as the scheduler counts it. Pure."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edl_workflows.jobs.objects import parse_quantity
+
+Container = Mapping[str, Any]
+Amounts = Mapping[str, float]
+
+
+def of_container(container: Container) -> dict[str, float]:
+    """What a container requests; its limit where it requests nothing else."""
+    resources = container.get("resources") or {}
+    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def of_pod(
+    spec: Mapping[str, Any], of: Callable[[Container], dict[str, float]] = of_container
+) -> dict[str, float]:
+    """Its containers together, or the largest of those that prepare it, with what runs beside them; and its overhead.
+
+    Args:
+        spec: the PodSpec.
+        of: what a container requests.
+    """
+    sidecars: dict[str, float] = {}
+    largest: dict[str, float] = {}
+    for container in spec.get("initContainers") or ():
+        asked = of(container)
+        if container.get("restartPolicy") == "Always":  # it stays beside those that come after it
+            add(sidecars, asked)
+            asked = {}
+        add(asked, sidecars)
+        largest = larger(largest, asked)
+    total = dict(sidecars)
+    for container in spec.get("containers") or ():
+        add(total, of(container))
+    found = larger(total, largest)
+    add(found, amounts(spec.get("overhead") or {}))
+    return found
+
+
+def amounts(quantities: Mapping[str, Any]) -> dict[str, float]:
+    """Quantities as numbers, in base units."""
+    return {name: parse_quantity(str(text)) for name, text in quantities.items()}
+
+
+def add(total: dict[str, float], more: Amounts) -> None:
+    """Add to `total`."""
+    for name, amount in more.items():
+        total[name] = total.get(name, 0.0) + amount
+
+
+def larger(one: Amounts, other: Amounts) -> dict[str, float]:
+    """Of each resource the larger amount."""
+    return {name: max(one.get(name, 0.0), other.get(name, 0.0)) for name in {*one, *other}}
