@@ -23,6 +23,7 @@ class TFJobs(RuleBasedStateMachine):
         self.world = World()
         self.final: str | None = None
         self.counts: dict[str, int] = {}
+        self.done: set[str] = set()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -31,6 +32,11 @@ class TFJobs(RuleBasedStateMachine):
 
     def pods(self) -> list[str]:
         return sorted(name for kind, name in self.world.objects if kind == "Pod")
+
+    def set_pod(self, name: str, phase: str, exit_code: int | None) -> None:
+        if phase == "Succeeded" and "deletionTimestamp" not in self.world.objects["Pod", name]["metadata"]:
+            self.done.add(name)
+        self.world.set_pod(name, phase, exit_code)
 
     @initialize(
         policy=POLICIES, chief=st.booleans(), dynamic=st.booleans(), limit=st.none() | st.integers(0, 3)
@@ -66,7 +72,7 @@ class TFJobs(RuleBasedStateMachine):
         ]
         if live:
             exit_code = 0 if phase == "Succeeded" else code if phase == "Failed" else None
-            self.world.set_pod(live[which % len(live)], phase, exit_code)
+            self.set_pod(live[which % len(live)], phase, exit_code)
 
     @rule(which=st.integers(0, 10))
     def pod_deleted(self, which: int) -> None:
@@ -100,6 +106,14 @@ class TFJobs(RuleBasedStateMachine):
         self.final = phase if phase in FINAL else None
         true = {c["type"] for c in self.status.get("conditions", ()) if c["status"] == "True"}
         assert len(true & {"Running", "Restarting", "Suspended", "Succeeded", "Failed"}) <= 1
+
+    @invariant()
+    def only_its_own_end_is_a_success(self) -> None:
+        """No replica has succeeded whose pod ended only because it was told to."""
+        if ("TFJob", NAME) in self.world.objects:
+            for kind, counts in self.status.get("replicaStatuses", {}).items():
+                said = {f"{NAME}-{kind.lower()}-{index}" for index in counts.get("completed", ())}
+                assert said <= self.done
 
     @invariant()
     def counts_of_restarts_never_fall(self) -> None:
@@ -136,7 +150,7 @@ class TFJobs(RuleBasedStateMachine):
                     pod["status"]["phase"] in ("Pending", "Running")
                     and "deletionTimestamp" not in pod["metadata"]
                 ):
-                    self.world.set_pod(name, "Succeeded", 0)
+                    self.set_pod(name, "Succeeded", 0)
             self.world.tick(400)
         raise AssertionError(f"the job never ends: {self.status}")
 

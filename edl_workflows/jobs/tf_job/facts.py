@@ -23,7 +23,7 @@ class Place:
     Attributes:
         policy: its restart policy.
         pod: its pod, if there is one.
-        completed: it has succeeded, now or earlier.
+        completed: it has succeeded, now or earlier. A program that is told to end may exit with 0, too: that is none.
         restart: its restarts so far.
     """
 
@@ -166,13 +166,14 @@ def _place(job: TFJob, kind: ReplicaType, index: int, own: Mapping[str, Manifest
     name = cluster.replica_name(job, kind, index)
     pod = own.get(name)
     before = job.status.replica_statuses.get(kind, ReplicaStatus()).completed
+    now = pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.terminating(pod)
     return Place(
         kind=kind,
         index=index,
         name=name,
         policy=job.spec.replicas[kind].policy,
         pod=pod,
-        completed=index in before or (pod is not None and manifests.pod_phase(pod) == "Succeeded"),
+        completed=now or index in before,
         restart=job.status.restarts.get(name, Restart()),
         exit_codes_2021="exit-codes-2021" in job.compat,
     )

@@ -166,6 +166,43 @@ def test_who_decides_about_the_end(types: dict[str, Any], phases: dict[str, Any]
     assert job.phase == end
 
 
+TOLD_TO_END: list[Any] = [
+    pytest.param({"tfReplicaSpecs": {"PS": {"replicas": 2}}}, id="other parameter servers"),
+    pytest.param({"runPolicy": {"suspend": True}}, id="suspended"),
+    pytest.param(None, id="its machine is drained"),
+]
+
+
+@pytest.mark.parametrize("edit", TOLD_TO_END)
+def test_a_chief_that_is_told_to_end_has_not_succeeded(edit: dict[str, Any] | None) -> None:
+    """A program that saves and exits with 0 on SIGTERM: its pod is Succeeded, and the job goes on."""
+    job = Job(Chief=1, PS=1)
+    job.set(chief_0="Running", ps_0="Running")
+    if edit:
+        job.edit(**edit)
+    else:
+        job.world.delete("Pod", "mnist-chief-0")
+    job.set(chief_0="Succeeded")
+    assert job.phase not in ("Succeeded", "Failed")
+    job.settle()
+    job.settle()
+    job.edit(runPolicy={"suspend": False})
+    assert "chief-0" in job.pods
+    job.set(chief_0="Succeeded")
+    assert job.phase == "Succeeded"
+
+
+def test_what_has_succeeded_stays_so_when_it_is_deleted() -> None:
+    """A pod that had succeeded before somebody deleted it, and that a finalizer keeps for a while."""
+    job = Job({"successPolicy": "AllWorkers"}, Worker=2)
+    job.set(worker_0="Succeeded")
+    job.pod("worker-0")["metadata"]["deletionTimestamp"] = job.world.now.isoformat()
+    job.settle()
+    assert "worker-0" not in job.pods
+    job.set(worker_1="Succeeded")
+    assert job.phase == "Succeeded"
+
+
 def test_all_workers_when_asked_for() -> None:
     """SuccessPolicy AllWorkers waits for every worker, also for one whose pod is gone after it had succeeded."""
     job = Job({"successPolicy": "AllWorkers"}, PS=1, Worker=2)
