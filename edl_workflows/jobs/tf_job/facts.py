@@ -64,6 +64,11 @@ class Place:
         return None
 
     @property
+    def disrupted(self) -> bool:
+        """Whether its pod says that it ended for a cause outside of it, as an eviction."""
+        return self.pod is not None and manifests.marked_disrupted(self.pod)
+
+    @property
     def retryable(self) -> bool:
         """Whether a failed pod is to be replaced."""
         if self.policy is RestartPolicy.NEVER:
@@ -71,8 +76,10 @@ class Place:
         if self.policy is not RestartPolicy.EXIT_CODE:
             return True  # its containers are restarted by the node: a pod fails only when it is lost
         code = self.exit_code
-        if code is None or code < FIRST_RETRYABLE:
-            return code is None
+        if code is None or self.disrupted:
+            return True  # whatever the program made of being told to end, 0 included
+        if code < FIRST_RETRYABLE:
+            return False
         return code in RETRYABLE_2021 if self.exit_codes_2021 else True
 
     @property

@@ -102,10 +102,11 @@ def _said(facts: Facts, failed: list[Place]) -> str:
 
 
 def _how(place: Place) -> str:
-    if place.exit_code is not None:
-        return f"exit code {place.exit_code}"
+    code = "without an exit code" if place.exit_code is None else f"exit code {place.exit_code}"
+    if place.exit_code is not None and not place.disrupted:
+        return code
     reason = ((place.pod or {}).get("status") or {}).get("reason") or "lost"
-    return f"{reason}, without an exit code"
+    return f"{reason}, {code}"
 
 
 def _seconds_left(facts: Facts) -> float | None:
@@ -228,8 +229,7 @@ def _phase(facts: Facts) -> Outcome:
     going = [place for place in facts.places if place.recorded or (place.failed and place.retryable)]
     if going:
         place = going[0]
-        code = f"exit code {place.restart.exit_code}" if place.recorded else _how(place)
-        return _restarting(facts, f"{place.name} is being replaced ({code})")
+        return _restarting(facts, f"{place.name} is being replaced ({_how(place)})")
     if any(place.active for place in facts.deciding):
         return Outcome(
             Phase.RUNNING,

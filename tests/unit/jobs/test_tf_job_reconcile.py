@@ -258,6 +258,22 @@ def test_which_failures_are_restarted(policy: str, code: int | None, compat: str
     assert sorted(job.true_conditions()) == ["Created", "Running"]
 
 
+@pytest.mark.parametrize("reason", ["Evicted", "Terminated", "Preempting"])
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_disrupted_pod_is_replaced_whatever_it_exits_with(reason: str, code: int) -> None:
+    """ExitCode: what its program made of being told to end says nothing about it."""
+    job = Job(PS=(1, "ExitCode"), Worker=(1, "ExitCode"))
+    job.set(ps_0="Running", worker_0="Running")
+    before = job.pod("ps-0")["metadata"]["uid"]
+    job.world.set_pod("mnist-ps-0", "Failed", code, reason)
+    job.world.reconcile()
+    assert f"mnist-ps-0 is being replaced ({reason}, exit code {code})" in job.status["message"]
+    job.settle()
+    assert job.pod("ps-0")["metadata"]["uid"] != before
+    assert job.phase == "Running"
+    assert job.status["restarts"]["mnist-ps-0"]["count"] == 1
+
+
 def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
     """Restarting excludes Running, and names the replica."""
     job = Job(PS=(1, "ExitCode"), Worker=(1, "ExitCode"))
