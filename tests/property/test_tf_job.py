@@ -108,6 +108,14 @@ class TFJobs(RuleBasedStateMachine):
         assert len(true & {"Running", "Restarting", "Suspended", "Succeeded", "Failed"}) <= 1
 
     @invariant()
+    def the_end_is_written_first(self) -> None:
+        """No decision that ends the job deletes anything: its pods tell the end until its status does."""
+        if ("TFJob", NAME) in self.world.objects and self.status.get("phase") not in FINAL:
+            actions = self.world.decide("TFJob", NAME)
+            if (actions.status or {}).get("phase") in FINAL:
+                assert not actions.delete
+
+    @invariant()
     def only_its_own_end_is_a_success(self) -> None:
         """No replica has succeeded whose pod ended only because it was told to."""
         if ("TFJob", NAME) in self.world.objects:

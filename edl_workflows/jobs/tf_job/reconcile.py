@@ -28,10 +28,11 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
     status = job.status
     if status.phase is not None and status.phase.final:
         return _finished(facts, Outcome(status.phase, status.reason, status.message))
-    # 2. The job's end: by its replicas, by its deadline, by too many restarts.
+    # 2. The job's end: by its replicas, by its deadline, by too many restarts. Nothing goes before the status says it: who
+    #    looks next could not tell from pods that are gone.
     restarts = _recorded(facts)
     if verdict := _verdict(facts, restarts):
-        return _finished(facts, verdict, restarts)
+        return _act(facts, verdict, restarts)
     # 3. Suspended: no pods.
     if job.spec.run_policy.suspend:
         return _suspend(facts)
@@ -116,7 +117,7 @@ def _seconds_left(facts: Facts) -> float | None:
     return (start + timedelta(seconds=limit) - facts.now).total_seconds()
 
 
-def _finished(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart] | None = None) -> Actions:
+def _finished(facts: Facts, outcome: Outcome) -> Actions:
     """What runs is stopped by the clean-up policy; services of pods that are gone or ended go; the TTL deletes the job."""
     gone = _cleaned(facts, outcome)
     staying = {manifests.name_of(pod) for pod in facts.live if pod not in gone}
@@ -127,12 +128,10 @@ def _finished(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart] | 
     ttl = facts.job.spec.policies.ttl_seconds_after_finished
     ended = facts.job.status.completion_time or facts.now
     left = None if ttl is None else (ended + timedelta(seconds=ttl) - facts.now).total_seconds()
-    # Not before the status says how it ended: somebody may wait for that.
-    if left is not None and left <= 0 and facts.job.status.phase is outcome.phase:
+    if left is not None and left <= 0:
         metadata = facts.job.metadata
         deletions = [Deletion(facts.job.api_version, KIND, metadata.name, metadata.uid)]
-    known = facts.job.status.restarts if restarts is None else restarts
-    return replace(_act(facts, outcome, known, delete=deletions), requeue_after=left)
+    return replace(_act(facts, outcome, facts.job.status.restarts, delete=deletions), requeue_after=left)
 
 
 def _cleaned(facts: Facts, outcome: Outcome) -> list[Manifest]:

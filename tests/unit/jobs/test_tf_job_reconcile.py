@@ -346,6 +346,21 @@ def test_clean_up(policies: dict[str, Any], compat: str, left: list[str]) -> Non
     assert job.status["replicaStatuses"]["PS"].get("active", 0) == 0
 
 
+@pytest.mark.parametrize(("end", "phase"), [("Succeeded", 0), ("Failed", 1)])
+def test_the_end_is_written_before_pods_go(end: str, phase: int) -> None:
+    """Whoever goes on with a job whose controller died finds its end in its status or its pods, and starts nothing."""
+    job = Job(policies={"cleanPodPolicy": "All"}, Chief=1, Worker=2)
+    job.set(chief_0="Running", worker_0="Running", worker_1="Running")
+    job.world.set_pod("mnist-chief-0", end, phase)
+    ending = job.world.decide("TFJob", NAME)
+    assert not ending.delete
+    job.world.apply("TFJob", NAME, ending, steps=1)
+    job.world.apply("TFJob", NAME, job.world.decide("TFJob", NAME), steps=2)
+    job.settle()
+    job.settle()
+    assert (job.phase, job.pods) == (end, [])
+
+
 def test_time_to_live() -> None:
     """A finished job is deleted when its TTL has passed, and not before."""
     job = Job(policies={"ttlSecondsAfterFinished": 30}, Worker=1)
