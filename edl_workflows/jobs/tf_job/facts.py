@@ -25,6 +25,7 @@ class Place:
         pod: its pod, if there is one.
         completed: it has succeeded, now or earlier. A program that is told to end may exit with 0, too: that is none.
         restart: its restarts so far.
+        stale: it is unfinished, and its pod was told of an earlier cluster.
     """
 
     kind: ReplicaType
@@ -34,6 +35,7 @@ class Place:
     pod: Manifest | None
     completed: bool
     restart: Restart
+    stale: bool
     exit_codes_2021: bool
 
     @property
@@ -120,7 +122,8 @@ class Facts:
     def of(cls, job: TFJob, observed: Observed) -> "Facts":
         """Sort what was observed."""
         own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
-        places = [_place(job, kind, index, own) for kind, index in cluster.replicas(job)]
+        told = cluster.cluster_id(job)
+        places = [_place(job, kind, index, own, told) for kind, index in cluster.replicas(job)]
         wanted = {place.name for place in places}
         surplus = [pod for name, pod in own.items() if name not in wanted]
         services = {manifests.name_of(s): s for s in observed.of("Service") if manifests.owned_by(s, job)}
@@ -144,9 +147,15 @@ class Facts:
     @property
     def stale(self) -> list[Manifest]:
         """Pods of unfinished replicas that were told of an earlier cluster."""
-        wanted = cluster.cluster_id(self.job)
-        own = (place.pod for place in self.places if place.pod is not None and not place.completed)
-        return [pod for pod in own if manifests.label(pod, pods.CLUSTER_LABEL) != wanted]
+        return [place.pod for place in self.places if place.stale and place.pod is not None]
+
+    @property
+    def failed(self) -> list[Place]:
+        """Replicas whose failure counts: not those of an earlier cluster or of a job that is being suspended. They are told
+        to end one after the other, and whoever still runs may crash over a peer that is gone."""
+        if self.job.spec.run_policy.suspend:
+            return []
+        return [place for place in self.places if place.failed and not place.stale]
 
     @property
     def deciding(self) -> list[Place]:
@@ -161,26 +170,30 @@ class Facts:
 
     @property
     def restarts(self) -> int:
-        """Restarts so far: pods that were replaced, and containers that the node restarted."""
+        """Restarts so far: pods that were replaced, and containers that the node restarted. For whose, see `failed`."""
+        suspend = self.job.spec.run_policy.suspend
+        stay = [] if suspend else [p.pod for p in self.places if p.pod is not None and not p.stale]
         return sum(restart.count for restart in self.job.status.restarts.values()) + sum(
             int(status.get("restartCount") or 0)
-            for pod in self.pods
+            for pod in stay
             for status in (pod.get("status") or {}).get("containerStatuses") or ()
         )
 
 
-def _place(job: TFJob, kind: ReplicaType, index: int, own: Mapping[str, Manifest]) -> Place:
+def _place(job: TFJob, kind: ReplicaType, index: int, own: Mapping[str, Manifest], told: str) -> Place:
     name = cluster.replica_name(job, kind, index)
     pod = own.get(name)
     before = job.status.replica_statuses.get(kind, ReplicaStatus()).completed
     now = pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.terminating(pod)
+    completed = now or index in before
     return Place(
         kind=kind,
         index=index,
         name=name,
         policy=job.spec.replicas[kind].policy,
         pod=pod,
-        completed=now or index in before,
+        completed=completed,
         restart=job.status.restarts.get(name, Restart()),
+        stale=pod is not None and not completed and manifests.label(pod, pods.CLUSTER_LABEL) != told,
         exit_codes_2021="exit-codes-2021" in job.compat,
     )

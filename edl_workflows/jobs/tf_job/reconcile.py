@@ -49,8 +49,8 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
 def _recorded(facts: Facts) -> dict[str, Restart]:
     """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each counts once."""
     found = dict(facts.job.status.restarts)
-    for place in facts.places:
-        if place.pod is not None and place.failed and place.retryable and not place.recorded:
+    for place in facts.failed:
+        if place.pod is not None and place.retryable and not place.recorded:
             uid = str(place.pod["metadata"].get("uid", ""))
             found[place.name] = Restart(count=place.restart.count + 1, uid=uid, exit_code=place.exit_code)
     return found
@@ -83,7 +83,7 @@ def _succeeded(facts: Facts) -> bool:
 
 def _fatal(facts: Facts) -> list[Place]:
     """The replicas whose failure is the job's."""
-    failed = [place for place in facts.places if place.failed and not place.retryable and not place.completed]
+    failed = [place for place in facts.failed if not place.retryable and not place.completed]
     if not facts.job.spec.enable_dynamic_worker:
         return failed
     # Dynamic workers may be lost, as long as one can go on.

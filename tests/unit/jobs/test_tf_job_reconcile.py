@@ -407,6 +407,32 @@ def test_other_parameter_servers_are_a_new_cluster() -> None:
     assert job.phase == "Running"
 
 
+GOING: list[Any] = [
+    pytest.param({"tfReplicaSpecs": {"Worker": {"replicas": 2}}}, id="other workers"),
+    pytest.param({"runPolicy": {"suspend": True}}, id="suspended"),
+]
+
+
+@pytest.mark.parametrize("edit", GOING)
+@pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure"])
+def test_who_crashes_over_a_peer_that_was_told_to_end_costs_nothing(
+    policy: str, edit: dict[str, Any]
+) -> None:
+    """Pods are deleted one after the other: one of the others may fail before its own turn comes, or be restarted."""
+    job = Job(policies={"backoffLimit": 0}, Worker=(3, policy))
+    job.set(worker_0="Running", worker_1="Running", worker_2="Running")
+    job.world.edit("TFJob", NAME, {"spec": edit})
+    job.world.apply("TFJob", NAME, job.world.decide("TFJob", NAME), steps=1)
+    job.world.reap()
+    job.world.set_pod("mnist-worker-1", "Failed", 137 if policy == "ExitCode" else 1)
+    restarted = {"name": "tensorflow", "restartCount": 1, "state": {"running": {}}}
+    job.pod("worker-2")["status"]["containerStatuses"] = [restarted]
+    for _ in range(3):
+        job.settle()
+    job.edit(runPolicy={"suspend": False})
+    assert (job.phase in ("Created", "Restarting"), job.status.get("restarts", {})) == (True, {})
+
+
 def test_pods_keep_their_cluster_where_users_depend_on_it() -> None:
     """Compat static-cluster: a change of replicas adds and removes pods, and restarts none."""
     job = Job(compat="static-cluster", PS=1, Worker=2)
