@@ -90,12 +90,16 @@ class Place:
         return self.pod is not None and self.restart.uid == self.pod["metadata"].get("uid")
 
     def wait(self, now: datetime) -> float:
-        """Seconds until a failed pod is replaced: none after the first failure, then 10, 20, 40 and so on."""
+        """Seconds until a failed pod is replaced: none after the first failure, then 10, 20, 40 and so on.
+
+        From its end; from when it was made if it never ran, as one that its node refuses again and again.
+        """
         if self.pod is None or self.restart.count <= 1:
             return 0.0
         statuses = (self.pod.get("status") or {}).get("containerStatuses") or ()
         ends = [((s.get("state") or {}).get("terminated") or {}).get("finishedAt") for s in statuses]
-        times = [time for time in map(manifests.parse_time, ends) if time is not None]
+        since = [end for end in ends if end] or [self.pod["metadata"].get("creationTimestamp")]
+        times = [time for time in map(manifests.parse_time, since) if time is not None]
         if not times:
             return 0.0
         backoff = min(timedelta(seconds=10 * 2 ** min(self.restart.count - 2, 5)), MAX_BACKOFF)

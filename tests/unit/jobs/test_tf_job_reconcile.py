@@ -299,6 +299,21 @@ def test_a_crash_loop_slows_down() -> None:
         assert job.pod("worker-1")["metadata"]["uid"] != before
 
 
+def test_a_pod_that_its_node_refuses_is_not_made_again_at_once_for_ever() -> None:
+    """Without any container's end the pause counts from when the pod was made."""
+    job = Job(Worker=(1, "OnFailure"))
+    for wait in (0, 10, 20):
+        before = job.pod("worker-0")["metadata"]["uid"]
+        job.world.set_pod("mnist-worker-0", "Failed", reason="UnexpectedAdmissionError")
+        job.world.settle()
+        if wait:
+            assert job.pod("worker-0")["metadata"]["uid"] == before, "too early"
+            assert job.world.decide("TFJob", NAME).requeue_after == wait
+            job.world.tick(wait)
+        job.settle()
+        assert job.pod("worker-0")["metadata"]["uid"] != before
+
+
 def test_back_off_limit() -> None:
     """A job survives as many restarts as its backoffLimit says, those by the node included."""
     job = Job(policies={"backoffLimit": 1, "cleanPodPolicy": "None"}, Worker=(2, "ExitCode"))
