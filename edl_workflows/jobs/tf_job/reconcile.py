@@ -183,7 +183,7 @@ def _blocked(facts: Facts) -> Actions | None:
     if obstacle is None:
         return None
     outcome = Outcome(_phase(facts).phase, obstacle.reason, obstacle.message)
-    return replace(_act(facts, outcome, facts.job.status.restarts), requeue_after=obstacle.seconds)
+    return _by(_act(facts, outcome, facts.job.status.restarts), obstacle.seconds)
 
 
 def _run(facts: Facts, restarts: Mapping[str, Restart]) -> Actions:
@@ -197,12 +197,10 @@ def _run(facts: Facts, restarts: Mapping[str, Restart]) -> Actions:
     leftover = [s for name, s in facts.services.items() if name not in names]
     going = [obj for obj in (*facts.surplus, *due, *leftover) if not manifests.terminating(obj)]
     waits = [seconds for place in failed if (seconds := place.wait(facts.now))]
-    if (left := _seconds_left(facts)) is not None:
-        waits.append(left)
     actions = _act(
         facts, _phase(facts), restarts, create=_missing(facts), delete=map(manifests.deletion, going)
     )
-    return actions if actions.requeue_after else replace(actions, requeue_after=min(waits, default=None))
+    return _by(actions, *waits)
 
 
 def _missing(facts: Facts) -> list[Manifest]:
@@ -260,15 +258,24 @@ def _act(
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:
-    """Everything at once. Refused creations are told in the status, and tried again."""
+    """Everything at once. Refused creations are told in the status, and tried again; the deadline is kept whatever else the
+    job waits for."""
     create = tuple(create)
     obstacle = obstacles.refused(facts.observed, create)
     if obstacle is not None:
         outcome = Outcome(outcome.phase, obstacle.reason, obstacle.message)
-    return Actions(
+    actions = Actions(
         create=create,
         delete=tuple(delete),
         status=status_patch(facts, outcome, restarts),
         events=events(facts, outcome),
-        requeue_after=obstacle.seconds if obstacle else None,
     )
+    at_rest = outcome.phase.final or outcome.phase is Phase.SUSPENDED
+    deadline = None if at_rest else _seconds_left(facts)
+    return _by(actions, obstacle.seconds if obstacle else None, deadline)
+
+
+def _by(actions: Actions, *seconds: float | None) -> Actions:
+    """The same, with another look after the shortest of these times at the latest."""
+    times = [time for time in (actions.requeue_after, *seconds) if time is not None]
+    return replace(actions, requeue_after=min(times, default=None))

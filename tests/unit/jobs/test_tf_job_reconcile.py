@@ -338,6 +338,24 @@ def test_deadline() -> None:
     assert (job.phase, job.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
+GOING: list[Any] = [
+    pytest.param({"tfReplicaSpecs": {"Worker": {"replicas": 2}}}, id="other workers"),
+    pytest.param({"runPolicy": {"suspend": True}}, id="suspended"),
+]
+
+
+@pytest.mark.parametrize("edit", GOING)
+def test_the_deadline_holds_while_pods_do_not_go(edit: dict[str, Any]) -> None:
+    """Pods of an earlier cluster or of a suspended job that hang on a lost machine: the controller wakes up none the less."""
+    job = Job(policies={"activeDeadlineSeconds": 60}, Worker=3)
+    job.set(worker_0="Running", worker_1="Running", worker_2="Running")
+    job.edit(**edit)
+    assert job.world.decide("TFJob", NAME).requeue_after == 60
+    job.world.tick(60)
+    job.world.settle()
+    assert (job.phase, job.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
 CLEAN: list[Any] = [
     pytest.param({}, "", ["worker-0"], id="default: what runs goes"),
     pytest.param({"cleanPodPolicy": "Running"}, "", ["worker-0"], id="Running"),
@@ -420,12 +438,6 @@ def test_other_parameter_servers_are_a_new_cluster() -> None:
     assert job.config("worker-0")["cluster"]["ps"] == [f"mnist-ps-{i}.default.svc:2222" for i in range(2)]
     job.set(ps_0="Running", ps_1="Running", worker_0="Running")
     assert job.phase == "Running"
-
-
-GOING: list[Any] = [
-    pytest.param({"tfReplicaSpecs": {"Worker": {"replicas": 2}}}, id="other workers"),
-    pytest.param({"runPolicy": {"suspend": True}}, id="suspended"),
-]
 
 
 @pytest.mark.parametrize("edit", GOING)
