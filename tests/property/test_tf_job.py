@@ -39,14 +39,19 @@ class TFJobs(RuleBasedStateMachine):
         self.world.set_pod(name, phase, exit_code)
 
     @initialize(
-        policy=POLICIES, chief=st.booleans(), dynamic=st.booleans(), limit=st.none() | st.integers(0, 3)
+        policy=POLICIES,
+        chief=st.booleans(),
+        dynamic=st.booleans(),
+        limit=st.none() | st.integers(0, 3),
+        gang=st.booleans(),
     )
-    def submit(self, policy: str, chief: bool, dynamic: bool, limit: int | None) -> None:
+    def submit(self, policy: str, chief: bool, dynamic: bool, limit: int | None, gang: bool) -> None:
         template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
         role = {"restartPolicy": policy, "template": template}
         types = {"PS": role | {"replicas": 1}, "Worker": role | {"replicas": 2}}
         types |= {"Chief": role | {"replicas": 1}} if chief else {}
-        run = {} if limit is None else {"backoffLimit": limit}
+        run: dict[str, Any] = {} if limit is None else {"backoffLimit": limit}
+        run |= {"schedulingPolicy": {}} if gang else {}
         spec = {"tfReplicaSpecs": types, "enableDynamicWorker": dynamic, "runPolicy": run}
         metadata = {"name": NAME}
         self.world.add({"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata, "spec": spec})
@@ -93,8 +98,13 @@ class TFJobs(RuleBasedStateMachine):
 
     @rule()
     def controller_settles(self) -> None:
-        """A fixed point exists: decisions end when nothing more happens."""
+        """A fixed point exists: decisions end when nothing more happens. A gang is as large as its job then."""
         self.world.settle()
+        spec = self.world.objects["TFJob", NAME]["spec"]
+        group = self.world.objects.get(("PodGroup", NAME))
+        if group and self.status.get("phase") not in FINAL and not spec["runPolicy"].get("suspend"):
+            replicas = sum(role["replicas"] for role in spec["tfReplicaSpecs"].values())
+            assert group["spec"]["minMember"] == replicas
 
     @invariant()
     def an_end_is_an_end(self) -> None:

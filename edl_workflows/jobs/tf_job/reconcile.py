@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from edl_workflows.jobs import manifests, obstacles
-from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed, Patch
 from edl_workflows.jobs.status import Outcome
 from edl_workflows.jobs.tf_job import cluster, pods
 from edl_workflows.jobs.tf_job.facts import Facts, Place
@@ -41,7 +41,8 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
         return blocked
     # 5. Pods of an earlier cluster go before those of the new one are made.
     if facts.stale:
-        return _act(facts, _restarting(facts, "the cluster changed"), restarts, delete=_oldest_wave(facts))
+        why = _restarting(facts, "the cluster changed")
+        return _act(facts, why, restarts, create=_gang(facts), delete=_oldest_wave(facts))
     # 6. Surplus and failed replicas go, missing ones are made.
     return _run(facts, restarts)
 
@@ -205,11 +206,7 @@ def _run(facts: Facts, restarts: Mapping[str, Restart]) -> Actions:
 
 def _missing(facts: Facts) -> list[Manifest]:
     """What is to be made: the gang before its pods, a service before its pod. A replica that has succeeded is done."""
-    made: list[Manifest] = []
-    group = pods.pod_group(facts.job)
-    known = group is None or facts.observed.find(group["kind"], manifests.name_of(group)) is not None
-    if group is not None and not known and not facts.pods:
-        made.append(group)
+    made = _gang(facts)
     for place in facts.places:
         if place.completed:
             continue
@@ -218,6 +215,34 @@ def _missing(facts: Facts) -> list[Manifest]:
         if place.pod is None:
             made.append(pods.pod(facts.job, place.kind, place.index))
     return made
+
+
+def _gang(facts: Facts) -> list[Manifest]:
+    """The gang, where it may be missing or not be what the spec says by now.
+
+    Nobody watches it, since its definition need not be installed: to find that its name is taken is how it is looked at.
+    """
+    group, status = pods.pod_group(facts.job), facts.job.status
+    if group is None or _observed_gang(facts, group) is not None:
+        return []
+    edited = status.observed_generation != facts.job.metadata.generation
+    # After an obstacle this one may never have been looked at.
+    return [group] if edited or not facts.pods or status.reason in obstacles.REASONS else []
+
+
+def _gang_patch(facts: Facts) -> tuple[Patch, ...]:
+    """What makes an observed gang what the spec says."""
+    group = pods.pod_group(facts.job)
+    there = _observed_gang(facts, group) if group else None
+    if group is None or there is None or not manifests.owned_by(there, facts.job):
+        return ()
+    change = pods.gang_change(there, group)
+    body = {"metadata": {"resourceVersion": there["metadata"]["resourceVersion"]}, "spec": change}
+    return (Patch(there["apiVersion"], there["kind"], manifests.name_of(there), body),) if change else ()
+
+
+def _observed_gang(facts: Facts, group: Manifest) -> Manifest | None:
+    return facts.observed.find(group["kind"], manifests.name_of(group))
 
 
 def _phase(facts: Facts) -> Outcome:
@@ -267,6 +292,7 @@ def _act(
     actions = Actions(
         create=create,
         delete=tuple(delete),
+        patch=_gang_patch(facts),
         status=status_patch(facts, outcome, restarts),
         events=events(facts, outcome),
     )
