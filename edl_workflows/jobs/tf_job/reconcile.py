@@ -48,8 +48,15 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
 
 
 def _recorded(facts: Facts) -> dict[str, Restart]:
-    """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each counts once."""
-    found = dict(facts.job.status.restarts)
+    """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each counts once.
+
+    Of pods that are gone only their number is kept: a status has room for ten thousand such entries.
+    """
+    there = {place.name: place.recorded for place in facts.places}
+    found = {
+        name: restart if there.get(name) else Restart(count=restart.count)
+        for name, restart in facts.job.status.restarts.items()
+    }
     for place in facts.failed:
         if place.pod is not None and place.retryable and not place.recorded:
             uid = str(place.pod["metadata"].get("uid", ""))

@@ -286,6 +286,21 @@ def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
     assert "mnist-worker-0" in job.status["message"]
 
 
+def test_a_pod_that_was_replaced_leaves_only_its_number() -> None:
+    """Ten thousand entries have to fit into a status; each restart still counts once, whoever dies in between."""
+    job = Job(Worker=(2, "ExitCode"))
+    job.set(worker_0="Running")
+    uid = job.pod("worker-1")["metadata"]["uid"]
+    job.world.set_pod("mnist-worker-1", "Failed", 137)
+    job.world.reconcile(steps=1)
+    assert job.status["restarts"]["mnist-worker-1"] == {"count": 1, "uid": uid, "exitCode": 137}
+    job.settle()
+    assert job.pod("worker-1")["metadata"]["uid"] != uid
+    assert {name: {k: v for k, v in r.items() if v} for name, r in job.status["restarts"].items()} == {
+        "mnist-worker-1": {"count": 1}
+    }
+
+
 def test_a_crash_loop_slows_down() -> None:
     """The second restart of a replica waits 10 s, the third 20 s."""
     job = Job(Worker=(2, "ExitCode"))
