@@ -211,7 +211,9 @@ def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, 
     group = client.get(cluster, POD_GROUPS, "tf-gang", here.jobs)
     assert group["spec"] == {"minMember": 2, "queue": "q"}
     one = {"worker": ReplicaResourceSpec(replicas=1)}
-    SCALE.begin(pipeline, ScaleRequest(job="tf-gang", kind="TFJob", replicas=one), Identity("tests/cluster/gang"))
+    SCALE.begin(
+        pipeline, ScaleRequest(job="tf-gang", kind="TFJob", replicas=one), Identity("tests/cluster/gang")
+    )
 
     def members() -> int:
         return int(client.get(cluster, POD_GROUPS, "tf-gang", here.jobs)["spec"]["minMember"])
