@@ -44,6 +44,14 @@ class Creations:
     refused: list[Refusal] = field(default_factory=list)
 
 
+def _why(manifest: Manifest, error: EdlError) -> str:
+    """Why a create was refused. Without its namespace a job would be gone, too: what is not found is the kind."""
+    if isinstance(error, NotFoundError):
+        kind, version = manifest["kind"], manifest["apiVersion"]
+        return f"it does not have {kind} of {version}: install what brings this kind"
+    return str(error)
+
+
 class Applier:
     """Writes decisions to the API.
 
@@ -82,10 +90,10 @@ class Applier:
             except AlreadyExistsError:
                 result.clashes.append(self._read(manifest, group))
                 break
-            except (InvalidError, ForbiddenError) as error:
+            except (InvalidError, ForbiddenError, NotFoundError) as error:
                 if (kind, name) not in known:
                     invalid = isinstance(error, InvalidError)
-                    result.refused.append(Refusal(kind, name, invalid, str(error)))
+                    result.refused.append(Refusal(kind, name, invalid, _why(manifest, error)))
                     break
         return result
 

@@ -24,6 +24,9 @@ MAX_DECISIONS = 3
 """Decisions about one object in a row, each with what the server refused to the one before. One more than the contract
 needs: an object that appears between the first and the second is seen, too."""
 
+_WORDS = frozenset({"message", "conditions", "lastReconcileTime"})
+"""Fields of every kind's status that only tell."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -106,8 +109,11 @@ class Reconciler:
             total.made += creations.made
             if not _news(total, creations):
                 break
+        words = bool(total.refused) and _only_words(actions)
+        if words:
+            actions = replace(actions, status_may_wait=actions.requeue_after or 0.0)
         actions = self._held_back(manifest, actions)
-        changed = self.applier.finish(manifest, actions, group, now)
+        changed = self.applier.finish(manifest, actions, group, now) and not words
         return Outcome(changed=bool(total.made or changed), requeue_after=actions.requeue_after)
 
     def _held_back(self, manifest: Manifest, actions: Actions) -> Actions:
@@ -133,6 +139,12 @@ class Reconciler:
         name = manifest["metadata"]["name"]
         log.warning("decision failed", kind=kind.name, name=name, error=message)
         self.applier.tell(manifest, EventNote("ReconcileFailed", message, "Warning"), self.clock())
+
+
+def _only_words(actions: Actions) -> bool:
+    """Whether nothing changes but what the status says. No decision rests on that, and servers word a refusal anew each time
+    (a request's id, how much of a quota is used): to write that and look again at once would go on for ever."""
+    return not (actions.delete or actions.patch or (actions.status or {}).keys() - _WORDS)
 
 
 def _news(known: Creations, creations: Creations) -> bool:

@@ -47,7 +47,8 @@ class Refusal:
     """A ``create`` of the previous round that the API server refused for a reason other than AlreadyExists.
 
     Attributes:
-        invalid: it can never succeed as it is (422). Otherwise (403: a quota, an admission policy) it may later.
+        invalid: it can never succeed as it is (422). Otherwise (403: a quota, an admission policy; 404: a kind that is not
+            installed) it may later.
         message: the server's.
     """
 
@@ -127,7 +128,7 @@ class Actions:
 
     The loop applies them to the namespace of the reconciled object. A ``create`` refused with AlreadyExists: the loop
     reads that object, adds it to `Observed.objects` and decides again at once, without trying the creates behind it.
-    Refused with 422 or 403: it adds a
+    Refused with 422, 403 or 404: it adds a
     `Refusal` and decides again at once, too; if then the same create is refused once more it goes on with the rest of
     that second decision. Any other failure: it stops and retries the whole reconcile later, with back-off.
     So a status is written only when all that stands before it is done.

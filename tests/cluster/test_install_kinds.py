@@ -190,7 +190,7 @@ def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
 
 
 def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, pipeline: Cluster) -> None:
-    """A scheduling policy makes a PodGroup; one that somebody else has made is not taken over."""
+    """A scheduling policy makes a PodGroup, which follows the job; one that somebody else has made is not taken over."""
     apply(bed, [POD_GROUP_DEFINITION])
     until(lambda: _served(cluster), "PodGroups are served")
     foreign = {
@@ -210,6 +210,15 @@ def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, 
     until(lambda: client.find(cluster, POD_GROUPS, "tf-gang", here.jobs) is not None, "the gang is made")
     group = client.get(cluster, POD_GROUPS, "tf-gang", here.jobs)
     assert group["spec"] == {"minMember": 2, "queue": "q"}
+    one = {"worker": ReplicaResourceSpec(replicas=1)}
+    SCALE.begin(
+        pipeline, ScaleRequest(job="tf-gang", kind="TFJob", replicas=one), Identity("tests/cluster/gang")
+    )
+
+    def members() -> int:
+        return int(client.get(cluster, POD_GROUPS, "tf-gang", here.jobs)["spec"]["minMember"])
+
+    until(lambda: members() == 1, "the gang is as large as its job")
     for name in ("tf-gang", "tf-taken"):
         client.delete(pipeline, TF_JOBS, name)
 

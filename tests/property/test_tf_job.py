@@ -23,6 +23,7 @@ class TFJobs(RuleBasedStateMachine):
         self.world = World()
         self.final: str | None = None
         self.counts: dict[str, int] = {}
+        self.done: set[str] = set()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -32,15 +33,25 @@ class TFJobs(RuleBasedStateMachine):
     def pods(self) -> list[str]:
         return sorted(name for kind, name in self.world.objects if kind == "Pod")
 
+    def set_pod(self, name: str, phase: str, exit_code: int | None) -> None:
+        if phase == "Succeeded" and "deletionTimestamp" not in self.world.objects["Pod", name]["metadata"]:
+            self.done.add(name)
+        self.world.set_pod(name, phase, exit_code)
+
     @initialize(
-        policy=POLICIES, chief=st.booleans(), dynamic=st.booleans(), limit=st.none() | st.integers(0, 3)
+        policy=POLICIES,
+        chief=st.booleans(),
+        dynamic=st.booleans(),
+        limit=st.none() | st.integers(0, 3),
+        gang=st.booleans(),
     )
-    def submit(self, policy: str, chief: bool, dynamic: bool, limit: int | None) -> None:
+    def submit(self, policy: str, chief: bool, dynamic: bool, limit: int | None, gang: bool) -> None:
         template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
         role = {"restartPolicy": policy, "template": template}
         types = {"PS": role | {"replicas": 1}, "Worker": role | {"replicas": 2}}
         types |= {"Chief": role | {"replicas": 1}} if chief else {}
-        run = {} if limit is None else {"backoffLimit": limit}
+        run: dict[str, Any] = {} if limit is None else {"backoffLimit": limit}
+        run |= {"schedulingPolicy": {}} if gang else {}
         spec = {"tfReplicaSpecs": types, "enableDynamicWorker": dynamic, "runPolicy": run}
         metadata = {"name": NAME}
         self.world.add({"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata, "spec": spec})
@@ -66,7 +77,7 @@ class TFJobs(RuleBasedStateMachine):
         ]
         if live:
             exit_code = 0 if phase == "Succeeded" else code if phase == "Failed" else None
-            self.world.set_pod(live[which % len(live)], phase, exit_code)
+            self.set_pod(live[which % len(live)], phase, exit_code)
 
     @rule(which=st.integers(0, 10))
     def pod_deleted(self, which: int) -> None:
@@ -87,8 +98,13 @@ class TFJobs(RuleBasedStateMachine):
 
     @rule()
     def controller_settles(self) -> None:
-        """A fixed point exists: decisions end when nothing more happens."""
+        """A fixed point exists: decisions end when nothing more happens. A gang is as large as its job then."""
         self.world.settle()
+        spec = self.world.objects["TFJob", NAME]["spec"]
+        group = self.world.objects.get(("PodGroup", NAME))
+        if group and self.status.get("phase") not in FINAL and not spec["runPolicy"].get("suspend"):
+            replicas = sum(role["replicas"] for role in spec["tfReplicaSpecs"].values())
+            assert group["spec"]["minMember"] == replicas
 
     @invariant()
     def an_end_is_an_end(self) -> None:
@@ -100,6 +116,22 @@ class TFJobs(RuleBasedStateMachine):
         self.final = phase if phase in FINAL else None
         true = {c["type"] for c in self.status.get("conditions", ()) if c["status"] == "True"}
         assert len(true & {"Running", "Restarting", "Suspended", "Succeeded", "Failed"}) <= 1
+
+    @invariant()
+    def the_end_is_written_first(self) -> None:
+        """No decision that ends the job deletes anything: its pods tell the end until its status does."""
+        if ("TFJob", NAME) in self.world.objects and self.status.get("phase") not in FINAL:
+            actions = self.world.decide("TFJob", NAME)
+            if (actions.status or {}).get("phase") in FINAL:
+                assert not actions.delete
+
+    @invariant()
+    def only_its_own_end_is_a_success(self) -> None:
+        """No replica has succeeded whose pod ended only because it was told to."""
+        if ("TFJob", NAME) in self.world.objects:
+            for kind, counts in self.status.get("replicaStatuses", {}).items():
+                said = {f"{NAME}-{kind.lower()}-{index}" for index in counts.get("completed", ())}
+                assert said <= self.done
 
     @invariant()
     def counts_of_restarts_never_fall(self) -> None:
@@ -136,7 +168,7 @@ class TFJobs(RuleBasedStateMachine):
                     pod["status"]["phase"] in ("Pending", "Running")
                     and "deletionTimestamp" not in pod["metadata"]
                 ):
-                    self.world.set_pod(name, "Succeeded", 0)
+                    self.set_pod(name, "Succeeded", 0)
             self.world.tick(400)
         raise AssertionError(f"the job never ends: {self.status}")
 

@@ -23,8 +23,9 @@ class Place:
     Attributes:
         policy: its restart policy.
         pod: its pod, if there is one.
-        completed: it has succeeded, now or earlier.
+        completed: it has succeeded, now or earlier. A program that is told to end may exit with 0, too: that is none.
         restart: its restarts so far.
+        stale: it is unfinished, and its pod was told of an earlier cluster.
     """
 
     kind: ReplicaType
@@ -34,6 +35,7 @@ class Place:
     pod: Manifest | None
     completed: bool
     restart: Restart
+    stale: bool
     exit_codes_2021: bool
 
     @property
@@ -64,6 +66,11 @@ class Place:
         return None
 
     @property
+    def disrupted(self) -> bool:
+        """Whether its pod says that it ended for a cause outside of it, as an eviction."""
+        return self.pod is not None and manifests.marked_disrupted(self.pod)
+
+    @property
     def retryable(self) -> bool:
         """Whether a failed pod is to be replaced."""
         if self.policy is RestartPolicy.NEVER:
@@ -71,8 +78,10 @@ class Place:
         if self.policy is not RestartPolicy.EXIT_CODE:
             return True  # its containers are restarted by the node: a pod fails only when it is lost
         code = self.exit_code
-        if code is None or code < FIRST_RETRYABLE:
-            return code is None
+        if code is None or self.disrupted:
+            return True  # whatever the program made of being told to end, 0 included
+        if code < FIRST_RETRYABLE:
+            return False
         return code in RETRYABLE_2021 if self.exit_codes_2021 else True
 
     @property
@@ -81,12 +90,16 @@ class Place:
         return self.pod is not None and self.restart.uid == self.pod["metadata"].get("uid")
 
     def wait(self, now: datetime) -> float:
-        """Seconds until a failed pod is replaced: none after the first failure, then 10, 20, 40 and so on."""
+        """Seconds until a failed pod is replaced: none after the first failure, then 10, 20, 40 and so on.
+
+        From its end; from when it was made if it never ran, as one that its node refuses again and again.
+        """
         if self.pod is None or self.restart.count <= 1:
             return 0.0
         statuses = (self.pod.get("status") or {}).get("containerStatuses") or ()
         ends = [((s.get("state") or {}).get("terminated") or {}).get("finishedAt") for s in statuses]
-        times = [time for time in map(manifests.parse_time, ends) if time is not None]
+        since = [end for end in ends if end] or [self.pod["metadata"].get("creationTimestamp")]
+        times = [time for time in map(manifests.parse_time, since) if time is not None]
         if not times:
             return 0.0
         backoff = min(timedelta(seconds=10 * 2 ** min(self.restart.count - 2, 5)), MAX_BACKOFF)
@@ -113,7 +126,8 @@ class Facts:
     def of(cls, job: TFJob, observed: Observed) -> "Facts":
         """Sort what was observed."""
         own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
-        places = [_place(job, kind, index, own) for kind, index in cluster.replicas(job)]
+        told = cluster.cluster_id(job)
+        places = [_place(job, kind, index, own, told) for kind, index in cluster.replicas(job)]
         wanted = {place.name for place in places}
         surplus = [pod for name, pod in own.items() if name not in wanted]
         services = {manifests.name_of(s): s for s in observed.of("Service") if manifests.owned_by(s, job)}
@@ -137,9 +151,15 @@ class Facts:
     @property
     def stale(self) -> list[Manifest]:
         """Pods of unfinished replicas that were told of an earlier cluster."""
-        wanted = cluster.cluster_id(self.job)
-        own = (place.pod for place in self.places if place.pod is not None and not place.completed)
-        return [pod for pod in own if manifests.label(pod, pods.CLUSTER_LABEL) != wanted]
+        return [place.pod for place in self.places if place.stale and place.pod is not None]
+
+    @property
+    def failed(self) -> list[Place]:
+        """Replicas whose failure counts: not those of an earlier cluster or of a job that is being suspended. They are told
+        to end one after the other, and whoever still runs may crash over a peer that is gone."""
+        if self.job.spec.run_policy.suspend:
+            return []
+        return [place for place in self.places if place.failed and not place.stale]
 
     @property
     def deciding(self) -> list[Place]:
@@ -154,25 +174,30 @@ class Facts:
 
     @property
     def restarts(self) -> int:
-        """Restarts so far: pods that were replaced, and containers that the node restarted."""
+        """Restarts so far: pods that were replaced, and containers that the node restarted. For whose, see `failed`."""
+        suspend = self.job.spec.run_policy.suspend
+        stay = [] if suspend else [p.pod for p in self.places if p.pod is not None and not p.stale]
         return sum(restart.count for restart in self.job.status.restarts.values()) + sum(
             int(status.get("restartCount") or 0)
-            for pod in self.pods
+            for pod in stay
             for status in (pod.get("status") or {}).get("containerStatuses") or ()
         )
 
 
-def _place(job: TFJob, kind: ReplicaType, index: int, own: Mapping[str, Manifest]) -> Place:
+def _place(job: TFJob, kind: ReplicaType, index: int, own: Mapping[str, Manifest], told: str) -> Place:
     name = cluster.replica_name(job, kind, index)
     pod = own.get(name)
     before = job.status.replica_statuses.get(kind, ReplicaStatus()).completed
+    now = pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.terminating(pod)
+    completed = now or index in before
     return Place(
         kind=kind,
         index=index,
         name=name,
         policy=job.spec.replicas[kind].policy,
         pod=pod,
-        completed=index in before or (pod is not None and manifests.pod_phase(pod) == "Succeeded"),
+        completed=completed,
         restart=job.status.restarts.get(name, Restart()),
+        stale=pod is not None and not completed and manifests.label(pod, pods.CLUSTER_LABEL) != told,
         exit_codes_2021="exit-codes-2021" in job.compat,
     )

@@ -29,7 +29,7 @@ TF_JOB = Kind(
     observes=(_owned(api.PODS, kept.pod), _owned(api.SERVICES, kept.head)),
     crd=OPTIONS,
     view=view,
-    makes=(Source(api.POD_GROUPS, _by_job_label, rights=(("", ("list", "create")),)),),
+    makes=(Source(api.POD_GROUPS, _by_job_label, rights=(("", ("list", "create", "patch")),)),),
     labels=(pods.JOB_LABEL, pods.TYPE_LABEL, pods.INDEX_LABEL),
     suspend=("runPolicy", "suspend"),
     scale=scale,

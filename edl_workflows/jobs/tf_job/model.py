@@ -45,8 +45,8 @@ class ReplicaSpec(Model):
         replicas: how many.
         template: the pods'. Its container ``tensorflow``, else its first, is the replica.
         restart_policy: Always and OnFailure leave restarts to the node and replace pods that are lost; ExitCode replaces
-            a pod whose exit code can be transient (128 to 255) and fails the job for others; Never fails it. Default: the
-            template's ``restartPolicy``, else Never.
+            a pod that is lost (evicted, its node shut down) or whose exit code can be transient (128 to 255) and fails the
+            job for others; Never fails it. Default: the template's ``restartPolicy``, else Never.
     """
 
     replicas: int = Field(default=1, ge=1, le=10_000)
@@ -187,7 +187,7 @@ class Restart(Status):
 
     Attributes:
         count: pods of this replica that were replaced.
-        uid: the pod that is being replaced, or was last: recorded before it is deleted, so that each counts once.
+        uid: the pod that is being replaced: recorded before it is deleted, so that each counts once; "" once it is gone.
         exit_code: of that pod's container; absent if it was lost without one.
     """
 

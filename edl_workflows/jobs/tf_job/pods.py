@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from edl_workflows.jobs import api, manifests, names
+from edl_workflows.jobs.actions import Manifest, merge_patch
 from edl_workflows.jobs.tf_job.cluster import cluster_id, port_of, replica_name, replicas, tf_config
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.tf_job.types import PORT_NAME, ReplicaType, RestartPolicy, container_of
@@ -21,6 +22,7 @@ CLUSTER_LABEL = f"{names.GROUP}/cluster"
 """`cluster.cluster_id` of the cluster that the pod was told of."""
 
 VOLCANO = "volcano"
+_GANG_FIELDS = ("minMember", "queue", "minResources", "priorityClassName")
 
 
 def labels(job: TFJob, kind: ReplicaType) -> dict[str, str]:
@@ -88,6 +90,14 @@ def pod_group(job: TFJob) -> dict[str, Any] | None:
     }
     made["spec"] = {key: value for key, value in wanted.items() if value}
     return made
+
+
+def gang_change(there: Manifest, wanted: Manifest) -> dict[str, Any] | None:
+    """The merge patch that gives a PodGroup the wanted spec; None if it has it. What others have put there stays."""
+    now, then = there.get("spec") or {}, wanted["spec"]
+    # Volcano writes its own queue where none is named.
+    queue = then.get("queue") or ("default" if now.get("queue") else None)
+    return merge_patch(now, {key: then.get(key) for key in _GANG_FIELDS} | {"queue": queue})
 
 
 def _pod_labels(job: TFJob, kind: ReplicaType, index: int) -> dict[str, str]:

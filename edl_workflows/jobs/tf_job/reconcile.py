@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from edl_workflows.jobs import manifests, obstacles
-from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed, Patch
 from edl_workflows.jobs.status import Outcome
 from edl_workflows.jobs.tf_job import cluster, pods
 from edl_workflows.jobs.tf_job.facts import Facts, Place
@@ -28,10 +28,11 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
     status = job.status
     if status.phase is not None and status.phase.final:
         return _finished(facts, Outcome(status.phase, status.reason, status.message))
-    # 2. The job's end: by its replicas, by its deadline, by too many restarts.
+    # 2. The job's end: by its replicas, by its deadline, by too many restarts. Nothing goes before the status says it: who
+    #    looks next could not tell from pods that are gone.
     restarts = _recorded(facts)
     if verdict := _verdict(facts, restarts):
-        return _finished(facts, verdict, restarts)
+        return _act(facts, verdict, restarts)
     # 3. Suspended: no pods.
     if job.spec.run_policy.suspend:
         return _suspend(facts)
@@ -40,16 +41,24 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
         return blocked
     # 5. Pods of an earlier cluster go before those of the new one are made.
     if facts.stale:
-        return _act(facts, _restarting(facts, "the cluster changed"), restarts, delete=_oldest_wave(facts))
+        why = _restarting(facts, "the cluster changed")
+        return _act(facts, why, restarts, create=_gang(facts), delete=_oldest_wave(facts))
     # 6. Surplus and failed replicas go, missing ones are made.
     return _run(facts, restarts)
 
 
 def _recorded(facts: Facts) -> dict[str, Restart]:
-    """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each counts once."""
-    found = dict(facts.job.status.restarts)
-    for place in facts.places:
-        if place.pod is not None and place.failed and place.retryable and not place.recorded:
+    """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each counts once.
+
+    Of pods that are gone only their number is kept: a status has room for ten thousand such entries.
+    """
+    there = {place.name: place.recorded for place in facts.places}
+    found = {
+        name: restart if there.get(name) else Restart(count=restart.count)
+        for name, restart in facts.job.status.restarts.items()
+    }
+    for place in facts.failed:
+        if place.pod is not None and place.retryable and not place.recorded:
             uid = str(place.pod["metadata"].get("uid", ""))
             found[place.name] = Restart(count=place.restart.count + 1, uid=uid, exit_code=place.exit_code)
     return found
@@ -82,7 +91,7 @@ def _succeeded(facts: Facts) -> bool:
 
 def _fatal(facts: Facts) -> list[Place]:
     """The replicas whose failure is the job's."""
-    failed = [place for place in facts.places if place.failed and not place.retryable and not place.completed]
+    failed = [place for place in facts.failed if not place.retryable and not place.completed]
     if not facts.job.spec.enable_dynamic_worker:
         return failed
     # Dynamic workers may be lost, as long as one can go on.
@@ -102,10 +111,11 @@ def _said(facts: Facts, failed: list[Place]) -> str:
 
 
 def _how(place: Place) -> str:
-    if place.exit_code is not None:
-        return f"exit code {place.exit_code}"
+    code = "without an exit code" if place.exit_code is None else f"exit code {place.exit_code}"
+    if place.exit_code is not None and not place.disrupted:
+        return code
     reason = ((place.pod or {}).get("status") or {}).get("reason") or "lost"
-    return f"{reason}, without an exit code"
+    return f"{reason}, {code}"
 
 
 def _seconds_left(facts: Facts) -> float | None:
@@ -115,7 +125,7 @@ def _seconds_left(facts: Facts) -> float | None:
     return (start + timedelta(seconds=limit) - facts.now).total_seconds()
 
 
-def _finished(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart] | None = None) -> Actions:
+def _finished(facts: Facts, outcome: Outcome) -> Actions:
     """What runs is stopped by the clean-up policy; services of pods that are gone or ended go; the TTL deletes the job."""
     gone = _cleaned(facts, outcome)
     staying = {manifests.name_of(pod) for pod in facts.live if pod not in gone}
@@ -126,12 +136,10 @@ def _finished(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart] | 
     ttl = facts.job.spec.policies.ttl_seconds_after_finished
     ended = facts.job.status.completion_time or facts.now
     left = None if ttl is None else (ended + timedelta(seconds=ttl) - facts.now).total_seconds()
-    # Not before the status says how it ended: somebody may wait for that.
-    if left is not None and left <= 0 and facts.job.status.phase is outcome.phase:
+    if left is not None and left <= 0:
         metadata = facts.job.metadata
         deletions = [Deletion(facts.job.api_version, KIND, metadata.name, metadata.uid)]
-    known = facts.job.status.restarts if restarts is None else restarts
-    return replace(_act(facts, outcome, known, delete=deletions), requeue_after=left)
+    return replace(_act(facts, outcome, facts.job.status.restarts, delete=deletions), requeue_after=left)
 
 
 def _cleaned(facts: Facts, outcome: Outcome) -> list[Manifest]:
@@ -183,7 +191,7 @@ def _blocked(facts: Facts) -> Actions | None:
     if obstacle is None:
         return None
     outcome = Outcome(_phase(facts).phase, obstacle.reason, obstacle.message)
-    return replace(_act(facts, outcome, facts.job.status.restarts), requeue_after=obstacle.seconds)
+    return _by(_act(facts, outcome, facts.job.status.restarts), obstacle.seconds)
 
 
 def _run(facts: Facts, restarts: Mapping[str, Restart]) -> Actions:
@@ -197,21 +205,15 @@ def _run(facts: Facts, restarts: Mapping[str, Restart]) -> Actions:
     leftover = [s for name, s in facts.services.items() if name not in names]
     going = [obj for obj in (*facts.surplus, *due, *leftover) if not manifests.terminating(obj)]
     waits = [seconds for place in failed if (seconds := place.wait(facts.now))]
-    if (left := _seconds_left(facts)) is not None:
-        waits.append(left)
     actions = _act(
         facts, _phase(facts), restarts, create=_missing(facts), delete=map(manifests.deletion, going)
     )
-    return actions if actions.requeue_after else replace(actions, requeue_after=min(waits, default=None))
+    return _by(actions, *waits)
 
 
 def _missing(facts: Facts) -> list[Manifest]:
     """What is to be made: the gang before its pods, a service before its pod. A replica that has succeeded is done."""
-    made: list[Manifest] = []
-    group = pods.pod_group(facts.job)
-    known = group is None or facts.observed.find(group["kind"], manifests.name_of(group)) is not None
-    if group is not None and not known and not facts.pods:
-        made.append(group)
+    made = _gang(facts)
     for place in facts.places:
         if place.completed:
             continue
@@ -222,14 +224,41 @@ def _missing(facts: Facts) -> list[Manifest]:
     return made
 
 
+def _gang(facts: Facts) -> list[Manifest]:
+    """The gang, where it may be missing or not be what the spec says by now.
+
+    Nobody watches it, since its definition need not be installed: to find that its name is taken is how it is looked at.
+    """
+    group, status = pods.pod_group(facts.job), facts.job.status
+    if group is None or _observed_gang(facts, group) is not None:
+        return []
+    edited = status.observed_generation != facts.job.metadata.generation
+    # After an obstacle this one may never have been looked at.
+    return [group] if edited or not facts.pods or status.reason in obstacles.REASONS else []
+
+
+def _gang_patch(facts: Facts) -> tuple[Patch, ...]:
+    """What makes an observed gang what the spec says."""
+    group = pods.pod_group(facts.job)
+    there = _observed_gang(facts, group) if group else None
+    if group is None or there is None or not manifests.owned_by(there, facts.job):
+        return ()
+    change = pods.gang_change(there, group)
+    body = {"metadata": {"resourceVersion": there["metadata"]["resourceVersion"]}, "spec": change}
+    return (Patch(there["apiVersion"], there["kind"], manifests.name_of(there), body),) if change else ()
+
+
+def _observed_gang(facts: Facts, group: Manifest) -> Manifest | None:
+    return facts.observed.find(group["kind"], manifests.name_of(group))
+
+
 def _phase(facts: Facts) -> Outcome:
     """The phase of a job that is to run. What it was before tells a start from a restart."""
     before = facts.job.status.phase
     going = [place for place in facts.places if place.recorded or (place.failed and place.retryable)]
     if going:
         place = going[0]
-        code = f"exit code {place.restart.exit_code}" if place.recorded else _how(place)
-        return _restarting(facts, f"{place.name} is being replaced ({code})")
+        return _restarting(facts, f"{place.name} is being replaced ({_how(place)})")
     if any(place.active for place in facts.deciding):
         return Outcome(
             Phase.RUNNING,
@@ -261,15 +290,25 @@ def _act(
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:
-    """Everything at once. Refused creations are told in the status, and tried again."""
+    """Everything at once. Refused creations are told in the status, and tried again; the deadline is kept whatever else the
+    job waits for."""
     create = tuple(create)
     obstacle = obstacles.refused(facts.observed, create)
     if obstacle is not None:
         outcome = Outcome(outcome.phase, obstacle.reason, obstacle.message)
-    return Actions(
+    actions = Actions(
         create=create,
         delete=tuple(delete),
+        patch=_gang_patch(facts),
         status=status_patch(facts, outcome, restarts),
         events=events(facts, outcome),
-        requeue_after=obstacle.seconds if obstacle else None,
     )
+    at_rest = outcome.phase.final or outcome.phase is Phase.SUSPENDED
+    deadline = None if at_rest else _seconds_left(facts)
+    return _by(actions, obstacle.seconds if obstacle else None, deadline)
+
+
+def _by(actions: Actions, *seconds: float | None) -> Actions:
+    """The same, with another look after the shortest of these times at the latest."""
+    times = [time for time in (actions.requeue_after, *seconds) if time is not None]
+    return replace(actions, requeue_after=min(times, default=None))

@@ -139,6 +139,43 @@ def test_a_refusal_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -
     assert client.find(cluster, CONFIG_MAPS, "other") is not None
 
 
+def test_a_kind_that_is_not_installed_is_a_refusal(loop: Loop, cluster: Cluster) -> None:
+    """A create of a kind that the server does not have leads to a decision that knows which kind, and the rest is done."""
+    gang = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": {"name": "gang"}}
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        message = "; ".join(f"{r.name}: {r.message} {r.invalid}" for r in observed.refused)
+        other = () if observed.find("ConfigMap", "other") else (config_map("other"),)
+        status = {"message": message} if message != job.status.message else None
+        return Actions(create=(gang, *other), status=status)
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    told = "gang: it does not have PodGroup of scheduling.volcano.sh/v1beta1: install what brings this kind False"
+    eventually(lambda: status_of(cluster, "mnist").get("message") == told)
+    assert client.find(cluster, CONFIG_MAPS, "other") is not None
+
+
+def test_a_refusal_in_other_words_is_no_reason_to_look_at_once(loop: Loop, cluster: Cluster) -> None:
+    """Webhooks and quotas say something new each time: the next try comes when it was asked for, and what is new is said."""
+    bad = config_map("child") | {"data": {"a": {"not": "text"}}}
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        status = {"phase": "Pending", "message": f"request {len(loop.seen)}"} if observed.refused else None
+        if status and job.status.phase == "Pending":
+            del status["phase"]  # a status is only what differs
+        return Actions(create=(bad,), status=status, requeue_after=2.0)
+
+    loop.start(decide)
+    client.create(cluster, elastic_job())
+
+    eventually(lambda: bool(loop.seen) and (loop.seen[-1].now - loop.seen[0].now).total_seconds() > 1.5)
+    looks = sorted({observed.now for observed in loop.seen})
+    assert sum((look - looks[0]).total_seconds() < 1.5 for look in looks) <= 4
+    eventually(lambda: status_of(cluster, "mnist")["message"] != "request 2")
+
+
 def test_deletes_this_very_object(loop: Loop, cluster: Cluster) -> None:
     """A delete hits the object that was seen, and its successor of the same name stays."""
     old = client.create(cluster, config_map("child"))

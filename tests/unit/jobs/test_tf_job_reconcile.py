@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from edl_workflows.jobs.actions import Refusal
 from edl_workflows.jobs.testing import World
 
 NAME = "mnist"
@@ -166,6 +167,43 @@ def test_who_decides_about_the_end(types: dict[str, Any], phases: dict[str, Any]
     assert job.phase == end
 
 
+TOLD_TO_END: list[Any] = [
+    pytest.param({"tfReplicaSpecs": {"PS": {"replicas": 2}}}, id="other parameter servers"),
+    pytest.param({"runPolicy": {"suspend": True}}, id="suspended"),
+    pytest.param(None, id="its machine is drained"),
+]
+
+
+@pytest.mark.parametrize("edit", TOLD_TO_END)
+def test_a_chief_that_is_told_to_end_has_not_succeeded(edit: dict[str, Any] | None) -> None:
+    """A program that saves and exits with 0 on SIGTERM: its pod is Succeeded, and the job goes on."""
+    job = Job(Chief=1, PS=1)
+    job.set(chief_0="Running", ps_0="Running")
+    if edit:
+        job.edit(**edit)
+    else:
+        job.world.delete("Pod", "mnist-chief-0")
+    job.set(chief_0="Succeeded")
+    assert job.phase not in ("Succeeded", "Failed")
+    job.settle()
+    job.settle()
+    job.edit(runPolicy={"suspend": False})
+    assert "chief-0" in job.pods
+    job.set(chief_0="Succeeded")
+    assert job.phase == "Succeeded"
+
+
+def test_what_has_succeeded_stays_so_when_it_is_deleted() -> None:
+    """A pod that had succeeded before somebody deleted it, and that a finalizer keeps for a while."""
+    job = Job({"successPolicy": "AllWorkers"}, Worker=2)
+    job.set(worker_0="Succeeded")
+    job.pod("worker-0")["metadata"]["deletionTimestamp"] = job.world.now.isoformat()
+    job.settle()
+    assert "worker-0" not in job.pods
+    job.set(worker_1="Succeeded")
+    assert job.phase == "Succeeded"
+
+
 def test_all_workers_when_asked_for() -> None:
     """SuccessPolicy AllWorkers waits for every worker, also for one whose pod is gone after it had succeeded."""
     job = Job({"successPolicy": "AllWorkers"}, PS=1, Worker=2)
@@ -221,6 +259,22 @@ def test_which_failures_are_restarted(policy: str, code: int | None, compat: str
     assert sorted(job.true_conditions()) == ["Created", "Running"]
 
 
+@pytest.mark.parametrize("reason", ["Evicted", "Terminated", "Preempting"])
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_disrupted_pod_is_replaced_whatever_it_exits_with(reason: str, code: int) -> None:
+    """ExitCode: what its program made of being told to end says nothing about it."""
+    job = Job(PS=(1, "ExitCode"), Worker=(1, "ExitCode"))
+    job.set(ps_0="Running", worker_0="Running")
+    before = job.pod("ps-0")["metadata"]["uid"]
+    job.world.set_pod("mnist-ps-0", "Failed", code, reason)
+    job.world.reconcile()
+    assert f"mnist-ps-0 is being replaced ({reason}, exit code {code})" in job.status["message"]
+    job.settle()
+    assert job.pod("ps-0")["metadata"]["uid"] != before
+    assert job.phase == "Running"
+    assert job.status["restarts"]["mnist-ps-0"]["count"] == 1
+
+
 def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
     """Restarting excludes Running, and names the replica."""
     job = Job(PS=(1, "ExitCode"), Worker=(1, "ExitCode"))
@@ -230,6 +284,21 @@ def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
     assert job.phase == "Restarting"
     assert sorted(job.true_conditions()) == ["Created", "Restarting"]
     assert "mnist-worker-0" in job.status["message"]
+
+
+def test_a_pod_that_was_replaced_leaves_only_its_number() -> None:
+    """Ten thousand entries have to fit into a status; each restart still counts once, whoever dies in between."""
+    job = Job(Worker=(2, "ExitCode"))
+    job.set(worker_0="Running")
+    uid = job.pod("worker-1")["metadata"]["uid"]
+    job.world.set_pod("mnist-worker-1", "Failed", 137)
+    job.world.reconcile(steps=1)
+    assert job.status["restarts"]["mnist-worker-1"] == {"count": 1, "uid": uid, "exitCode": 137}
+    job.settle()
+    assert job.pod("worker-1")["metadata"]["uid"] != uid
+    assert {name: {k: v for k, v in r.items() if v} for name, r in job.status["restarts"].items()} == {
+        "mnist-worker-1": {"count": 1}
+    }
 
 
 def test_a_crash_loop_slows_down() -> None:
@@ -244,6 +313,21 @@ def test_a_crash_loop_slows_down() -> None:
             job.world.tick(wait)
         job.settle()
         assert job.pod("worker-1")["metadata"]["uid"] != before
+
+
+def test_a_pod_that_its_node_refuses_is_not_made_again_at_once_for_ever() -> None:
+    """Without any container's end the pause counts from when the pod was made."""
+    job = Job(Worker=(1, "OnFailure"))
+    for wait in (0, 10, 20):
+        before = job.pod("worker-0")["metadata"]["uid"]
+        job.world.set_pod("mnist-worker-0", "Failed", reason="UnexpectedAdmissionError")
+        job.world.settle()
+        if wait:
+            assert job.pod("worker-0")["metadata"]["uid"] == before, "too early"
+            assert job.world.decide("TFJob", NAME).requeue_after == wait
+            job.world.tick(wait)
+        job.settle()
+        assert job.pod("worker-0")["metadata"]["uid"] != before
 
 
 def test_back_off_limit() -> None:
@@ -264,6 +348,24 @@ def test_deadline() -> None:
     """ActiveDeadlineSeconds counts from the start; the controller wakes up for it."""
     job = Job(policies={"activeDeadlineSeconds": 60}, Worker=1)
     job.set(worker_0="Running")
+    assert job.world.decide("TFJob", NAME).requeue_after == 60
+    job.world.tick(60)
+    job.world.settle()
+    assert (job.phase, job.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+GOING: list[Any] = [
+    pytest.param({"tfReplicaSpecs": {"Worker": {"replicas": 2}}}, id="other workers"),
+    pytest.param({"runPolicy": {"suspend": True}}, id="suspended"),
+]
+
+
+@pytest.mark.parametrize("edit", GOING)
+def test_the_deadline_holds_while_pods_do_not_go(edit: dict[str, Any]) -> None:
+    """Pods of an earlier cluster or of a suspended job that hang on a lost machine: the controller wakes up none the less."""
+    job = Job(policies={"activeDeadlineSeconds": 60}, Worker=3)
+    job.set(worker_0="Running", worker_1="Running", worker_2="Running")
+    job.edit(**edit)
     assert job.world.decide("TFJob", NAME).requeue_after == 60
     job.world.tick(60)
     job.world.settle()
@@ -291,6 +393,21 @@ def test_clean_up(policies: dict[str, Any], compat: str, left: list[str]) -> Non
     assert job.services == [name for name in left if name != "worker-0"]
     assert job.status["replicaStatuses"]["Worker"]["succeeded"] == 1
     assert job.status["replicaStatuses"]["PS"].get("active", 0) == 0
+
+
+@pytest.mark.parametrize(("end", "phase"), [("Succeeded", 0), ("Failed", 1)])
+def test_the_end_is_written_before_pods_go(end: str, phase: int) -> None:
+    """Whoever goes on with a job whose controller died finds its end in its status or its pods, and starts nothing."""
+    job = Job(policies={"cleanPodPolicy": "All"}, Chief=1, Worker=2)
+    job.set(chief_0="Running", worker_0="Running", worker_1="Running")
+    job.world.set_pod("mnist-chief-0", end, phase)
+    ending = job.world.decide("TFJob", NAME)
+    assert not ending.delete
+    job.world.apply("TFJob", NAME, ending, steps=1)
+    job.world.apply("TFJob", NAME, job.world.decide("TFJob", NAME), steps=2)
+    job.settle()
+    job.settle()
+    assert (job.phase, job.pods) == (end, [])
 
 
 def test_time_to_live() -> None:
@@ -339,6 +456,26 @@ def test_other_parameter_servers_are_a_new_cluster() -> None:
     assert job.phase == "Running"
 
 
+@pytest.mark.parametrize("edit", GOING)
+@pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure"])
+def test_who_crashes_over_a_peer_that_was_told_to_end_costs_nothing(
+    policy: str, edit: dict[str, Any]
+) -> None:
+    """Pods are deleted one after the other: one of the others may fail before its own turn comes, or be restarted."""
+    job = Job(policies={"backoffLimit": 0}, Worker=(3, policy))
+    job.set(worker_0="Running", worker_1="Running", worker_2="Running")
+    job.world.edit("TFJob", NAME, {"spec": edit})
+    job.world.apply("TFJob", NAME, job.world.decide("TFJob", NAME), steps=1)
+    job.world.reap()
+    job.world.set_pod("mnist-worker-1", "Failed", 137 if policy == "ExitCode" else 1)
+    restarted = {"name": "tensorflow", "restartCount": 1, "state": {"running": {}}}
+    job.pod("worker-2")["status"]["containerStatuses"] = [restarted]
+    for _ in range(3):
+        job.settle()
+    job.edit(runPolicy={"suspend": False})
+    assert (job.phase in ("Created", "Restarting"), job.status.get("restarts", {})) == (True, {})
+
+
 def test_pods_keep_their_cluster_where_users_depend_on_it() -> None:
     """Compat static-cluster: a change of replicas adds and removes pods, and restarts none."""
     job = Job(compat="static-cluster", PS=1, Worker=2)
@@ -350,13 +487,68 @@ def test_pods_keep_their_cluster_where_users_depend_on_it() -> None:
 
 
 def test_a_gang_is_made_once_before_its_pods() -> None:
-    """A scheduling policy gives a PodGroup and the pods' annotations; it is not made again when someone removes it."""
+    """A scheduling policy gives a PodGroup and the pods' annotations."""
     job = Job(policies={"schedulingPolicy": {"queue": "q"}}, PS=1, Worker=2)
     group = job.world.objects["PodGroup", NAME]
     assert group["spec"] == {"minMember": 3, "queue": "q"}
     pod = job.pod("ps-0")
     assert pod["spec"]["schedulerName"] == "volcano"
     assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == NAME
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_gang_follows_its_job(dynamic: bool) -> None:
+    """A job that is scaled, either way and with pods that stay or go, has a gang of its new size: Volcano would wait for ever
+    for the pods of a larger one. What Volcano itself has put there stays."""
+    job = Job({"enableDynamicWorker": dynamic}, policies={"schedulingPolicy": {}}, PS=1, Worker=8)
+    job.world.edit("PodGroup", NAME, {"spec": {"queue": "default", "minTaskMember": {"a": 1}}})
+    for replicas in (4, 6):
+        job.edit(tfReplicaSpecs={"Worker": {"replicas": replicas}})
+        for _ in range(3):
+            job.settle()
+        own = {"minMember": replicas + 1, "queue": "default", "minTaskMember": {"a": 1}}
+        assert job.world.objects["PodGroup", NAME]["spec"] == own
+        assert len(job.pods) == replicas + 1
+        assert not job.world.decide("TFJob", NAME).create, "it is looked at once an edit"
+    policy = {"queue": "q", "minResources": {"cpu": "8"}, "priorityClass": "high"}
+    job.edit(runPolicy={"schedulingPolicy": policy})
+    spec = job.world.objects["PodGroup", NAME]["spec"]
+    assert (spec["queue"], spec["minResources"], spec["priorityClassName"]) == ("q", {"cpu": "8"}, "high")
+    job.edit(runPolicy={"schedulingPolicy": dict.fromkeys(policy)})
+    assert job.world.objects["PodGroup", NAME]["spec"] == own
+
+
+def test_a_gang_that_is_refused_is_tried_again() -> None:
+    """Without Volcano the job says so; when it is there, the gang is made, although there are pods by then."""
+    world = World()
+    refusal = Refusal("PodGroup", NAME, False, "it has no PodGroup of scheduling.volcano.sh/v1beta1")
+    world.refuse[NAME] = refusal
+    world.add(make_tf_job(policies={"schedulingPolicy": {}}, Worker=2))
+    for _ in range(3):
+        world.reconcile()
+    status = world.objects["TFJob", NAME]["status"]
+    assert (status["phase"], status["reason"]) == ("Created", "CreateRefused")
+    assert refusal.message in status["message"]
+    assert world.decide("TFJob", NAME).requeue_after == 30
+    world.refuse.clear()
+    world.settle()
+    assert world.objects["PodGroup", NAME]["spec"]["minMember"] == 2
+    assert world.objects["TFJob", NAME]["status"]["reason"] == "TFJobCreated"
+
+
+def test_a_gang_of_somebody_else_is_left_alone() -> None:
+    """A PodGroup that is not the job's: NameConflict, also when the job is edited."""
+    world = World()
+    metadata = {"name": NAME, "labels": {"training.kubeflow.org/job-name": NAME}}
+    foreign = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": metadata}
+    world.add(foreign | {"spec": {"minMember": 9}})
+    world.add(make_tf_job(policies={"schedulingPolicy": {}}, Worker=2))
+    world.settle()
+    assert world.objects["TFJob", NAME]["status"]["reason"] == "NameConflict"
+    world.edit("TFJob", NAME, {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 3}}}})
+    world.settle()
+    assert world.objects["TFJob", NAME]["status"]["reason"] == "NameConflict"
+    assert world.objects["PodGroup", NAME]["spec"] == {"minMember": 9}
 
 
 def test_a_foreign_object_of_our_name_is_told() -> None:
