@@ -187,7 +187,9 @@ class GoodputModel:
         nodes, replicas = np.asarray(nodes), np.asarray(replicas)
         if not np.all((nodes >= 1) & (nodes <= replicas)):
             raise InvalidError("a placement has at least one node, and at least as many replicas as nodes")
-        atomic, accumulation = self._candidates(replicas)
+        # Candidates don't depend on the nodes: of a table over both there are as many as numbers of replicas.
+        missing = np.broadcast(nodes, replicas).ndim - replicas.ndim
+        atomic, accumulation = self._candidates(replicas.reshape((1,) * missing + replicas.shape))
         least, most = self.limits.atomic
         allowed = (least <= atomic) & (atomic <= most)
         rates = self.goodput(nodes, replicas, np.maximum(atomic, 1), accumulation)

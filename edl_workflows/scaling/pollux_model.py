@@ -41,12 +41,12 @@ class PolluxOptions:
 
     Attributes:
         fairness: exponent of the power mean of the speed-ups: 1 is their sum, 0 their product, -1, the paper's, the harmonic
-            mean; the lower, the more the slow ones count.
+            mean; the lower, down to -10, the more the slow ones count.
         restart_seconds: what a re-allocated job loses.
         avoid_interference: at most one job that spans nodes on a node, since such jobs slow each other down.
 
     Raises:
-        InvalidError: a number is not one, `restart_seconds` is negative, or `fairness` above 1.
+        InvalidError: a number is not one, `restart_seconds` is negative, or `fairness` out of its range.
     """
 
     fairness: float = -1.0
@@ -54,7 +54,7 @@ class PolluxOptions:
     avoid_interference: bool = True
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.fairness) and self.fairness <= 1):
-            raise InvalidError(f"fairness: {self.fairness} is not a number up to 1")
+        if not -10 <= self.fairness <= 1:
+            raise InvalidError(f"fairness: {self.fairness} is not a number between -10 and 1")
         if not (isfinite(self.restart_seconds) and self.restart_seconds >= 0):
             raise InvalidError(f"restart_seconds: {self.restart_seconds} is not a number from 0 up")
