@@ -15,13 +15,13 @@ That ends, since each turn's answer is worth more than the one before it, also w
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
 from edl_workflows.scaling.policy import Allocation, NodeInfo
 from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
-from edl_workflows.scaling.pollux_search import Place, Question, Search
+from edl_workflows.scaling.pollux_search import Cluster, Place, Question, Search
 from edl_workflows.scaling.pollux_values import Floats, Shape, shape_of, values_of, vector
 
 LEAST_GAIN = 5e-4
@@ -53,6 +53,37 @@ def optimize(
     return found
 
 
+def worth(
+    jobs: Sequence[PolluxJob],
+    nodes: Sequence[NodeInfo],
+    previous: Mapping[str, Allocation],
+    allocations: Mapping[str, Allocation],
+    options: PolluxOptions | None = None,
+) -> float:
+    """What `optimize` makes as high as it can: the sum of what each job's allocation is worth to it.
+
+    Args:
+        jobs: as put to `optimize`, like the nodes, what is held, and the options.
+        nodes: the nodes.
+        previous: what is held.
+        options: how to weigh.
+        allocations: what each job would have. Jobs that may not be touched don't count.
+
+    Returns:
+        With the paper's fairness minus the sum of the inverse speed-ups; -inf if a job would have what it may not.
+    """
+    problem = _Problem(jobs, nodes, options or PolluxOptions())
+    question = problem.question({job.info.key: list(previous.get(job.info.key, ())) for job in jobs})
+    cluster = Cluster(question)
+    for number, shape in enumerate(question.shapes):
+        there = allocations.get(shape.job.info.key, ())
+        place = problem.place(shape, there)
+        if there and place is None:
+            return -inf
+        cluster.put(number, place)
+    return cluster.worth
+
+
 class _Problem:
     """What does not change from turn to turn.
 
@@ -66,11 +97,13 @@ class _Problem:
         self._options = options
         self._least_gain = LEAST_GAIN * sum(job.weight for job in jobs)
         self._numbers = {node.key: number for number, node in enumerate(self._nodes)}
-        self._names = sorted(
+        names = sorted(
             {name for job in jobs for one in (job.info.resources, *job.info.fixed) for name in one}
         )
-        free = [vector(node.free, self._names) for node in self._nodes]
-        self._free = np.array(free).reshape(len(nodes), len(self._names))
+        free = [vector(node.free, names) for node in self._nodes]
+        self._free = np.array(free).reshape(len(nodes), len(names))
+        there = np.maximum(self._free, 0.0).sum(axis=0).tolist()
+        self._total: Mapping[str, float] = dict(zip(names, there, strict=True))
 
     def turn(self, held: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """A better answer than what is held, or that."""
@@ -97,7 +130,7 @@ class _Problem:
         jobs = [job for job in self._jobs if job.info.preemptible or not held[job.info.key]]
         elastic = [Counter(self._known(held[job.info.key][len(job.info.fixed) :])) for job in jobs]
         shapes = [
-            shape_of(job, self._nodes, self._names, counts) for job, counts in zip(jobs, elastic, strict=True)
+            shape_of(job, self._nodes, self._total, counts) for job, counts in zip(jobs, elastic, strict=True)
         ]
         places = [self.place(shape, held[shape.job.info.key]) for shape in shapes]
         kept = [{} if place is None else dict(place.counts) for place in places]
@@ -117,7 +150,7 @@ class _Problem:
         """Take off what a job holds that keeps it."""
         for rank, node in enumerate(held):
             if node in self._numbers:
-                free[self._numbers[node]] -= vector(job.info.demand(rank), self._names)
+                free[self._numbers[node]] -= vector(job.info.demand(rank), self._total)
         counts = Counter(self._known(held[len(job.info.fixed) :]))
         for number in counts if len(counts) > 1 else ():
             spanned[number] += 1

@@ -215,7 +215,9 @@ class Search:
 
     def __init__(self, question: Question) -> None:
         self._question = question
-        self._wants = [question.values.wants(question.price * step) for step in _PRICE_STEPS]
+        prices = [question.price * step for step in _PRICE_STEPS] if question.price else [0.0]
+        self._wants = [question.values.wants(price) for price in prices]
+        self._prices = prices
         self._jobs = range(len(question.shapes))
 
     def best(self) -> Cluster:
@@ -270,10 +272,10 @@ class Search:
     def _offer(self, cluster: Cluster, jobs: Iterable[int]) -> None:
         """Let each take the best place that the others leave, at falling prices."""
         jobs = list(jobs)
-        for wants, step in zip(self._wants, _PRICE_STEPS, strict=True):
+        for wants, price in zip(self._wants, self._prices, strict=True):
             for job in jobs:
                 place = cluster.take(job)
-                worth, price = cluster.worth_of(job, place), self._question.price * step
+                worth = cluster.worth_of(job, place)
                 score, found = cluster.proposal(job, wants)
                 better = score > worth - price * self._share(job, place) + _LEAST_GAIN
                 cluster.put(job, found if better else place)

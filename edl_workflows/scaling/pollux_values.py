@@ -10,7 +10,7 @@ The mean is a sum over jobs, so that each allocation has a *worth* of its own, `
 for p = 0. A job that starts pays no REALLOC: it interrupts nothing, and has to start once anyway.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
@@ -28,9 +28,11 @@ PRIORITY_FACTOR = 10.0
 """How many times more it counts that a job waits, by each step of its priority."""
 _SLACK = 1e-6
 """Sums of floats such as 0.1 are off by less than this part of them."""
+_LEAST_SPEED = 1e-200
+"""What is less is none: quotients of it would not be numbers."""
 _PRICES = (1e-9, 1e15)
-_BISECTIONS = 50
-"""Each halves the orders of magnitude that are left, of 24."""
+_BISECTIONS = 20
+"""Each halves the logarithm of what is left; so many leave a price that is right to 0.01 %."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,14 @@ class Shape:
 
 
 def shape_of(
-    job: PolluxJob, nodes: Sequence[NodeInfo], names: Sequence[str], held: Mapping[int, int]
+    job: PolluxJob, nodes: Sequence[NodeInfo], total: Mapping[str, float], held: Mapping[int, int]
 ) -> Shape:
     """A job as the search sees it.
 
     Args:
         job: the job.
         nodes: in the order of their numbers.
-        names: the resources, in the order of the arrays.
+        total: what all nodes have together, by resource, in the order of the arrays.
         held: node → elastic replicas that it has there.
     """
     info = job.info
@@ -84,27 +86,26 @@ def shape_of(
     most = max(min(info.max_replicas, max(job.speedup.max_replicas, info.min_replicas)) - fixed, 0)
     if info.max_replicas < info.min_replicas or not all(map(_sound, (info.resources, *info.fixed))):
         least, most = 1, 0  # a contradiction, or no number: nothing is allowed
-    demand = vector(info.resources, names)
-    total = sum((np.maximum(vector(node.free, names), 0.0) for node in nodes), np.zeros(len(names)))
+    demand = vector(info.resources, total)
     shares = [
         min(amount / there, 1.0) if there > 0 else 1.0
-        for amount, there in zip(demand, total, strict=True)
+        for amount, there in zip(demand.tolist(), total.values(), strict=True)
         if amount
     ]
     free_to = np.array([node.schedulable and node.key not in info.excluded for node in nodes], dtype=bool)
-    caps = np.array(
-        [most if free_to[n] else min(held.get(n, 0), most) for n in range(len(nodes))], dtype=np.int64
-    )
+    caps = np.full(len(nodes), most, dtype=np.int64)
+    for number in np.flatnonzero(~free_to).tolist():
+        caps[number] = min(held.get(number, 0), most)
     return Shape(
-        job,
-        least,
-        most,
-        demand,
-        tuple(vector(one, names) for one in info.fixed),
-        caps,
-        free_to,
-        max(shares, default=0.0),
-        np.flatnonzero(demand),
+        job=job,
+        least=least,
+        most=most,
+        demand=demand,
+        fixed=tuple(vector(one, total) for one in info.fixed),
+        caps=caps,
+        open=free_to,
+        share=max(shares, default=0.0),
+        wanted=np.flatnonzero(demand),
     )
 
 
@@ -263,9 +264,14 @@ def _speeds(table: Sequence[float], fixed: int, most: int) -> Floats:
 
 
 def _fair_speed(job: PolluxJob, replicas: int, spread: bool) -> float:
+    """With a fair share; where the job hardly gets on with that, a part of the best."""
     table = job.speedup.spread if spread else job.speedup.local
-    speed = table[min(max(replicas, 1), len(table) - 1)]
-    return speed if speed > 0 else (max(*job.speedup.local, *job.speedup.spread) or 1.0)
+    best = max(*job.speedup.local, *job.speedup.spread)
+    return (
+        max(table[min(max(replicas, 1), len(table) - 1)], LEAST_SPEEDUP * best)
+        if best > _LEAST_SPEED
+        else 1.0
+    )
 
 
 def _restart_factor(job: PolluxJob, seconds: float) -> float:
@@ -297,7 +303,7 @@ def _running_best(scores: Floats) -> tuple[NDArray[np.int64], Floats]:
     return np.maximum.accumulate(np.where(fresh, np.arange(scores.shape[1]), 0), axis=1), best
 
 
-def vector(amounts: Resources, names: Sequence[str]) -> Floats:
+def vector(amounts: Resources, names: Iterable[str]) -> Floats:
     """Amounts in the order of the names; what is no number is nothing."""
     found = np.array([amounts.get(name, 0.0) for name in names], dtype=float)
     return np.where(np.isfinite(found), found, 0.0)
