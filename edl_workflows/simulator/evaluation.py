@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.optimus import OptimusScheduler
+from edl_workflows.simulator.pollux import PolluxScheduler
 from edl_workflows.simulator.readers import read_application
 from edl_workflows.simulator.scheduler import Scheduler
 from edl_workflows.simulator.tiresias import TiresiasScheduler
@@ -39,6 +40,7 @@ SINGLE_REPLICA = {"ncf": 1}
 SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
     "tiresias": TiresiasScheduler,
     "optimus": lambda: OptimusScheduler(SINGLE_REPLICA),
+    "pollux": lambda: PolluxScheduler(most_replicas=SINGLE_REPLICA),
 }
 """Policy → a new scheduler for one run."""
 
