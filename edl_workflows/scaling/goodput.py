@@ -151,9 +151,9 @@ class GoodputModel:
         Returns:
             An array of the arguments' common shape.
         """
-        passes = np.asarray(accumulation)
+        passes = np.asarray(accumulation, dtype=float)
         seconds = passes * grad_seconds(self.perf, atomic) + step_seconds(self.perf, nodes, replicas, atomic)
-        rate: Floats = np.asarray(replicas) * np.asarray(atomic) * (passes + 1) / seconds
+        rate: Floats = np.asarray(replicas, dtype=float) * np.asarray(atomic) * (passes + 1) / seconds
         return rate
 
     def efficiency(self, batch: ArrayLike) -> Floats:
@@ -171,7 +171,7 @@ class GoodputModel:
         self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accumulation: ArrayLike = 0
     ) -> Floats:
         """Useful samples a second: throughput times efficiency."""
-        batch = np.asarray(replicas) * np.asarray(atomic) * (np.asarray(accumulation) + 1)
+        batch = np.asarray(replicas, dtype=float) * np.asarray(atomic) * (np.asarray(accumulation) + 1)
         return self.throughput(nodes, replicas, atomic, accumulation) * self.efficiency(batch)
 
     def best(self, nodes: ArrayLike, replicas: ArrayLike) -> Choice:

@@ -15,7 +15,7 @@ That ends, since each turn's answer is worth more than the one before it, also w
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import ceil, inf
+from math import ceil, inf, isfinite
 
 import numpy as np
 
@@ -72,8 +72,7 @@ def worth(
     Returns:
         With the paper's fairness minus the sum of the inverse speed-ups; -inf if a job would have what it may not.
     """
-    problem = _Problem(jobs, nodes, options or PolluxOptions())
-    question = problem.question({job.info.key: list(previous.get(job.info.key, ())) for job in jobs})
+    problem, question = _asked(jobs, nodes, previous, options)
     cluster = Cluster(question)
     for number, shape in enumerate(question.shapes):
         there = allocations.get(shape.job.info.key, ())
@@ -82,6 +81,26 @@ def worth(
             return -inf
         cluster.put(number, place)
     return cluster.worth
+
+
+def question_of(
+    jobs: Sequence[PolluxJob],
+    nodes: Sequence[NodeInfo],
+    previous: Mapping[str, Allocation],
+    options: PolluxOptions | None = None,
+) -> Question:
+    """What is searched for, with the worth of all options, and the bound; the arguments are as put to `optimize`."""
+    return _asked(jobs, nodes, previous, options)[1]
+
+
+def _asked(
+    jobs: Sequence[PolluxJob],
+    nodes: Sequence[NodeInfo],
+    previous: Mapping[str, Allocation],
+    options: PolluxOptions | None,
+) -> tuple["_Problem", Question]:
+    problem = _Problem(jobs, nodes, options or PolluxOptions())
+    return problem, problem.question({job.info.key: list(previous.get(job.info.key, ())) for job in jobs})
 
 
 class _Problem:
@@ -137,9 +156,17 @@ class _Problem:
         values = values_of(shapes, kept, [self._fair(shape) for shape in shapes], self._options)
         capacity = self._capacity(free)
         price = values.price(capacity)
-        enough = values.bound(price, capacity) - self._least_gain
-        exclusive = self._options.avoid_interference
-        return Question(shapes, values, places, free, tuple(spanned), exclusive, price, enough)
+        return Question(
+            shapes=shapes,
+            values=values,
+            held=places,
+            free=free,
+            spanned=tuple(spanned),
+            exclusive=self._options.avoid_interference,
+            price=price,
+            bound=values.bound(price, capacity),
+            near=self._least_gain,
+        )
 
     def _capacity(self, free: Floats) -> float:
         """The part of the cluster that is left of each resource, of the scarcest."""
@@ -181,4 +208,5 @@ class _Problem:
 
 def importance(job: PolluxJob) -> tuple[int, float, str]:
     """Who comes first where nothing else decides: priority, age, name."""
-    return -job.info.priority, -job.info.age, job.info.key
+    age = job.info.age if isfinite(job.info.age) else 0.0
+    return -job.info.priority, -age, job.info.key

@@ -25,7 +25,7 @@ from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
 from edl_workflows.scaling.speedup import Speedups, SpeedupTable
 
 MOST_REPLICAS = 512
-"""More than so many no job gets by this policy, unless it needs them: tables have an end."""
+"""A table has no more: further ones count as worth nothing, and no job gets them beyond its minimum."""
 _PERF = ("alpha_c", "beta_c", "alpha_n", "beta_n", "alpha_r", "beta_r", "gamma")
 
 
@@ -131,7 +131,7 @@ def _hints(job: JobInfo) -> Hints:
 
 def _most(job: JobInfo) -> int:
     """As many replicas as its table has."""
-    return max(min(job.max_replicas, MOST_REPLICAS), job.min_replicas, 1)
+    return max(min(job.max_replicas, MOST_REPLICAS), 1)
 
 
 def _allowed(job: JobInfo, hints: Hints, held: Allocation) -> int:

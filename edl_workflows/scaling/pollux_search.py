@@ -52,7 +52,8 @@ class Question:
         spanned: by node, how many jobs there are that span nodes and are not among these.
         exclusive: at most one job that spans nodes on a node.
         price: of a share of the cluster.
-        enough: a worth that is so near to what is possible that the search may end.
+        bound: what no answer is worth more than, if only one resource is scarce.
+        near: a search may end when it is so near to the bound.
     """
 
     shapes: Sequence[Shape]
@@ -62,7 +63,8 @@ class Question:
     spanned: tuple[int, ...]
     exclusive: bool
     price: float
-    enough: float
+    bound: float
+    near: float
 
 
 class Cluster:
@@ -223,10 +225,13 @@ class Search:
     def best(self) -> Cluster:
         """The better of what is held, filled up, and of what each job would have at the price."""
         found = self._improved(self.held())
-        if found.worth >= self._question.enough:
+        if self._near(found):
             return found
         other = self._improved(self._at_price())
         return other if other.worth > found.worth else found
+
+    def _near(self, cluster: Cluster) -> bool:
+        return cluster.worth >= self._question.bound - self._question.near
 
     def held(self) -> Cluster:
         """What is held, as far as it may be kept; who comes first keeps it."""
@@ -262,7 +267,7 @@ class Search:
         trials = _TRIALS
         for _, job in self._unhappy(cluster):
             for others in self._rivals(cluster, job):
-                if trials == 0 or cluster.worth >= self._question.enough:
+                if trials == 0 or self._near(cluster):
                     return cluster
                 trials -= 1
                 if self._exchanged(cluster, job, others):

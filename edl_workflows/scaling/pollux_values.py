@@ -26,6 +26,8 @@ LEAST_SPEEDUP = 1e-3
 """Of a job that waits, so that its worth is finite: as the artifact of the paper."""
 PRIORITY_FACTOR = 10.0
 """How many times more it counts that a job waits, by each step of its priority."""
+MOST_PRIORITY = 5
+"""Steps above it make no difference, so that sums keep their digits."""
 _SLACK = 1e-6
 """Sums of floats such as 0.1 are off by less than this part of them."""
 _LEAST_SPEED = 1e-200
@@ -87,6 +89,9 @@ def shape_of(
     if info.max_replicas < info.min_replicas or not all(map(_sound, (info.resources, *info.fixed))):
         least, most = 1, 0  # a contradiction, or no number: nothing is allowed
     demand = vector(info.resources, total)
+    for amount, there in zip(demand.tolist(), total.values(), strict=True):
+        if amount > 0:  # more than the whole cluster holds need not be looked at
+            most = min(most, int(there / amount * (1 + _SLACK)))
     shares = [
         min(amount / there, 1.0) if there > 0 else 1.0
         for amount, there in zip(demand.tolist(), total.values(), strict=True)
@@ -248,7 +253,7 @@ def _fill(
         rows[row, allowed] = _worth(speeds[allowed] / base * factor, job.weight, options.fairness)
     waiting = _worth(np.array([0.0, 1.0]), job.weight, options.fairness)
     # A placed job is worth more than a waiting one, whatever its table says: its speed counts from LEAST_SPEEDUP up.
-    urgency = PRIORITY_FACTOR ** max(min(job.info.priority, 10), 0)
+    urgency = PRIORITY_FACTOR ** max(min(job.info.priority, MOST_PRIORITY), 0)
     values.nothing[row] = waiting[1] - (waiting[1] - _lowest(job.weight, options.fairness)) * urgency
     values.share[row] = (np.arange(values.share.shape[1]) + fixed) * shape.share
     total = sum(held.values())

@@ -16,6 +16,8 @@ from edl_workflows.scaling.speedup import SpeedupTable
 from tests.property.test_fit_policy import Question, jobs, nodes, pinned, questions, used
 
 POLICY = PolluxPolicy()
+few = settings(max_examples=50)
+"""As many examples as keep the whole file within some seconds."""
 HINTS = {
     "initBatchSize": 128,
     "maxBatchSize": 1280,
@@ -57,6 +59,7 @@ def answered(question: Question) -> dict[str, list[str]]:
 
 
 @given(reported())
+@few
 def test_nothing_is_given_twice(question: Question) -> None:
     """No node has more replicas than its room, but for what jobs hold that may not be touched."""
     answer = answered(question)
@@ -68,6 +71,7 @@ def test_nothing_is_given_twice(question: Question) -> None:
 
 
 @given(reported())
+@few
 def test_bounds_are_kept(question: Question) -> None:
     """A job has nothing, or between its minimum and its maximum, on nodes that are there; or what it may keep."""
     for key, places in answered(question).items():
@@ -80,7 +84,6 @@ def test_bounds_are_kept(question: Question) -> None:
 
 
 @given(reported())
-@settings(max_examples=200)
 def test_its_answer_is_a_fixed_point(question: Question) -> None:
     """Asked again with its own answer as what is held, it changes nothing."""
     answer = answered(question)
@@ -88,6 +91,7 @@ def test_its_answer_is_a_fixed_point(question: Question) -> None:
 
 
 @given(reported(), st.randoms(use_true_random=False))
+@few
 def test_order_does_not_matter(question: Question, random: Random) -> None:
     """Jobs and nodes in any order of the maps have the same answer."""
     keys, names = list(question.jobs), list(question.nodes)
@@ -102,6 +106,7 @@ def test_order_does_not_matter(question: Question, random: Random) -> None:
 
 
 @given(reported())
+@few
 def test_no_new_replica_on_a_closed_node(question: Question) -> None:
     """A node that takes no new replicas, or is excluded, keeps at most what the job had there."""
     for key, places in answered(question).items():
@@ -111,6 +116,7 @@ def test_no_new_replica_on_a_closed_node(question: Question) -> None:
 
 
 @given(reported())
+@few
 def test_spanning_jobs_share_no_node(question: Question) -> None:
     """At most one job with replicas of its elastic role on several nodes is on a node, beside those left alone."""
     spanning: dict[str, list[str]] = {}
@@ -124,6 +130,7 @@ def test_spanning_jobs_share_no_node(question: Question) -> None:
 
 
 @given(jobs("new"), nodes(), REPORTS)
+@few
 def test_a_first_allocation_is_kept(
     job: JobInfo, free: dict[str, NodeInfo], report: dict[str, object]
 ) -> None:
@@ -168,7 +175,6 @@ def clusters(
 
 
 @given(clusters())
-@settings(max_examples=200)
 def test_a_change_pays(
     cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions],
 ) -> None:
@@ -185,6 +191,7 @@ def test_a_change_pays(
 
 
 @given(clusters(), st.integers(1, 4))
+@few
 def test_a_node_more_does_no_harm(
     cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions], gpus: int
 ) -> None:
