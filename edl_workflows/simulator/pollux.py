@@ -52,6 +52,8 @@ class AdaptiveBatch:
         )
         self._measured: dict[tuple[int, int, int], goodput_fit.Measurement] = {}
         """(Nodes, replicas, mini-batch) → its first measurement. The fit knows one node from several, no more."""
+        self._stale = False
+        """Whether there are measurements that `_perf` does not know."""
         self._perf: PerfParams | None = None
         self._gradient: Gradient | None = None
         self._model: GoodputModel | None = None
@@ -65,12 +67,17 @@ class AdaptiveBatch:
         """What is known of the job; None before it has run."""
         if self._gradient is None:
             return None
-        if self._perf is None:
-            self._perf = self._fits.fit(self._measured.values())
         if self._model is None:
             grad = GradParams(self._gradient.sqr, self._gradient.var)
-            self._model = GoodputModel(self._perf, grad, self._limits)
+            self._model = GoodputModel(self._perf or self._learned(), grad, self._limits)
         return self._model
+
+    def refreshed(self) -> GoodputModel | None:
+        """The model with all that was measured; asked once an interval, since a fit takes long beside an epoch."""
+        if self._stale:
+            self._learned()
+            self._forget()
+        return self.model
 
     def split(self, placement: Placement) -> Split:
         """The batch with the best goodput; the smallest one before anything is known."""
@@ -93,9 +100,18 @@ class AdaptiveBatch:
         if key not in self._measured:
             step = measurement.step
             self._measured[key] = goodput_fit.Measurement(*key, step.total, step.total - step.sync)
-            self._perf = None
+            self._stale = True
         self.profiled = max(self.profiled, replicas)
         self._gradient = measurement.gradient
+        self._forget()
+
+    def _learned(self) -> PerfParams:
+        self._perf = self._fits.fit(self._measured.values())
+        self._stale = False
+        return self._perf
+
+    def _forget(self) -> None:
+        """What follows from the model."""
         self._model = None
         self._splits = {}
 
@@ -129,7 +145,8 @@ class PolluxScheduler:
         models = {
             job.spec.name: (model, MOST_REPLICAS)
             for job in jobs
-            if (agent := self._agents.get(job.spec.name)) is not None and (model := agent.model) is not None
+            if (agent := self._agents.get(job.spec.name)) is not None
+            and (model := agent.refreshed()) is not None
         }
         tables = self._speedups.tables(models)
         asked = [self._asked(job, tables.get(job.spec.name)) for job in jobs]
