@@ -67,9 +67,8 @@ class Job:
 
     def fulfilment(self, instances: int) -> float:
         """The score with so many instances: 0 at the minimum, 1 at the maximum, 1 for a job that isn't elastic."""
-        if not self.elastic:
-            return 1.0
-        return (instances - self.min_instances) / (self.max_instances - self.min_instances)
+        span = self.max_instances - self.min_instances
+        return (instances - self.min_instances) / span if span > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -145,37 +144,42 @@ class _Share:
     """What a job has in the plan.
 
     Attributes:
-        rank: place in the order of the tie-breakers.
-        kept: nodes of the instances that the plan doesn't touch: the oldest, up to the minimum, and those on nodes that
-            don't count.
+        rank: its place in the order of the tie-breakers.
+        most: how many it may have at most; 0 for a job that never gets more.
+        instances: how many it has, the waiting ones among them.
+        kept: nodes of those that the plan doesn't touch: the oldest, up to the minimum, and those on nodes that don't count.
         beyond: the others' nodes, by index, the oldest first.
         waiting: how many of its minimum wait for a node.
         fault: why its numbers can't be used; empty if they can.
         made_room: whether it gave one up on a node for a job that waited.
         why: why it gave up, if it did.
-        short: why it has no more.
+        short: why it gets no more.
     """
 
     key: str
     job: Job
     shape: Shape
+    cpu_only: bool
     rank: int
+    most: int
+    instances: int
     kept: list[str]
     beyond: list[int]
     waiting: int
-    fault: str = ""
+    fault: str
     made_room: bool = False
     why: str = ""
     short: str = ""
 
     @property
-    def instances(self) -> int:
-        return len(self.kept) + len(self.beyond) + self.waiting
+    def first(self) -> tuple[float, int]:
+        """Sorts the least fulfilled before the others."""
+        return self.job.fulfilment(self.instances), self.rank
 
     @property
-    def order(self) -> tuple[bool, float, int]:
-        """Who gets first; who gives last."""
-        return not self.job.gpus, self.job.fulfilment(self.instances), self.rank
+    def last(self) -> tuple[float, int]:
+        """Sorts the most fulfilled before the others."""
+        return -self.job.fulfilment(self.instances), -self.rank
 
 
 class _Planner:
@@ -194,12 +198,14 @@ class _Planner:
         faults = {key: self._fault(job) for key, job in jobs.items()}
         sound = {key: _left_alone(job) if faults[key] else job for key, job in jobs.items()}
         order = sorted(sound, key=lambda key: (_tie_breakers(sound[key]), key))
-        self._shares = [self._share(key, sound[key], rank) for rank, key in enumerate(order)]
-        for share in self._shares:
-            share.fault = faults[share.key]
+        shapes = self._room.shapes([(sound[key].requests, sound[key].excluded) for key in order])
+        self._shares = [
+            self._share(key, sound[key], shape, rank, faults[key])
+            for rank, (key, shape) in enumerate(zip(order, shapes, strict=True))
+        ]
         index = self._room.index
         self._room.load(
-            [share.shape for share in self._shares],
+            shapes,
             [[index[place] for place in share.kept if place in index] for share in self._shares],
             [share.beyond for share in self._shares],
         )
@@ -211,59 +217,53 @@ class _Planner:
         refused: dict[Shape, int] = {}
         """So many of a shape found no room; room for minima only shrinks, so that so many never will."""
         for share in self._shares:
-            if share.waiting == 0 or share.waiting >= refused.get(share.shape, share.waiting + 1):
-                continue
-            if self._room.attainable(share.shape) < share.waiting:
+            if 0 < share.waiting < refused.get(share.shape, share.waiting + 1) and not self._place_minimum(
+                share
+            ):
                 refused[share.shape] = share.waiting
-                continue
-            for _ in range(share.waiting):
-                node = self._room.first_fit(share.shape)
-                if node == NOWHERE:
-                    node = self._make_room(share)
-                self._room.take(node, share.shape, minimum=True)
-                share.kept.append(self._room.keys[node])
-            share.waiting = 0
 
     def relieve(self) -> None:
         """Step 3."""
         overloaded = self._room.overloaded()
-        heap = [_reversed(share) for share in self._shares if share.beyond] if overloaded else []
-        heapq.heapify(heap)
-        while heap and overloaded:
-            share = self._shares[-heap[0][-1]]
-            guilty = overloaded.intersection(share.shape.resources)
-            if not guilty or not share.beyond:
-                heapq.heappop(heap)
-                continue
-            self._room.release(share.beyond.pop(), share.shape)
-            name = self._room.names[min(guilty)]
-            share.why = f"{name} is used beyond {self._load[name]:.0%} of the cluster, and it is the most fulfilled job"
-            overloaded = self._room.overloaded()
-            heapq.heapreplace(heap, _reversed(share))
+        for cpu_only in (True, False) if overloaded else ():
+            heap = [share.last for share in self._shares if share.cpu_only is cpu_only and share.beyond]
+            heapq.heapify(heap)
+            while heap and overloaded:
+                share = self._shares[-heap[0][1]]
+                guilty = overloaded.intersection(share.shape.resources)
+                if not guilty or not share.beyond:
+                    heapq.heappop(heap)
+                    continue
+                self._room.release(share.beyond.pop(), share.shape)
+                share.instances -= 1
+                name = self._room.names[min(guilty)]
+                load = f"more than {self._load[name]:.0%} of the cluster's {name} is used"
+                share.why = share.why or f"{load}; the most fulfilled give way"
+                overloaded = self._room.overloaded()
+                heapq.heapreplace(heap, share.last)
 
     def grow(self) -> None:
         """Step 4."""
-        growing = [share for share in self._shares if share.job.elastic and not share.waiting]
-        heap = [
-            share.order
-            for share in growing
-            if not share.made_room and share.instances < share.job.max_instances
-        ]
-        heapq.heapify(heap)
-        while heap:
-            share = self._shares[heap[0][-1]]
-            # Room only shrinks here: a job that gets no more now never will.
-            share.short = self._obstacle(share.shape)
-            if share.short:
-                heapq.heappop(heap)
-                continue
-            node = self._room.first_fit(share.shape)
-            self._room.take(node, share.shape)
-            share.beyond.append(node)
-            if share.instances < share.job.max_instances:
-                heapq.heapreplace(heap, share.order)
-            else:
-                heapq.heappop(heap)
+        growing = [share for share in self._shares if not share.waiting and not share.made_room]
+        for cpu_only in (False, True):
+            group = [
+                share for share in growing if share.cpu_only is cpu_only and share.instances < share.most
+            ]
+            heap = [share.first for share in group]
+            heapq.heapify(heap)
+            while heap:
+                share = self._shares[heap[0][1]]
+                node = self._room.add(share.shape)
+                if node == NOWHERE:  # Room only shrinks here: a job that gets no more now never will.
+                    share.short = self._obstacle(share.shape)
+                    heapq.heappop(heap)
+                    continue
+                share.beyond.append(node)
+                share.instances += 1
+                if share.instances < share.most:
+                    heapq.heapreplace(heap, share.first)
+                else:
+                    heapq.heappop(heap)
 
     def result(self, ignored: Mapping[str, str]) -> Plan:
         """The plan as it stands."""
@@ -290,36 +290,56 @@ class _Planner:
             )
         if job.parallelism < 0:
             fault = f"its parallelism is {job.parallelism}; it must be at least 0"
-        for name in sorted(job.requests):
+        for name in job.requests:
             if not 0 < self._load[name] <= 1:
                 fault = f"the max load of {name} is {self._load[name]}; it must be above 0 and at most 1"
         return fault and f"left as it is: {fault}"
 
-    def _share(self, key: str, job: Job, rank: int) -> _Share:
+    def _share(self, key: str, job: Job, shape: Shape, rank: int, fault: str) -> _Share:
         """Step 1."""
+        least, most = (job.min_instances, job.max_instances) if job.elastic else (job.parallelism, 0)
         held = job.places[: min(job.parallelism, job.max_instances) if job.elastic else job.parallelism]
-        least = job.min_instances if job.elastic else job.parallelism
         index = self._room.index
         kept = [*held[:least], *(place for place in held[least:] if place not in index)]
         beyond = [index[place] for place in held[least:] if place in index]
-        shape = self._room.shape(job.requests, job.excluded)
-        return _Share(key, job, shape, rank, kept, beyond, waiting=max(least - len(held), 0))
+        instances = max(least, len(held))
+        waiting = instances - len(held)
+        return _Share(key, job, shape, not job.gpus, rank, most, instances, kept, beyond, waiting, fault)
+
+    def _place_minimum(self, share: _Share) -> bool:
+        """Whether all that waits of a job's minimum has a place; otherwise none of it has."""
+        found: list[int] = []
+        while len(found) < share.waiting:
+            node = self._room.next_fit(share.shape)
+            if node == NOWHERE:
+                if not self._room.can_host(share.shape, share.waiting - len(found)):
+                    break
+                node = self._make_room(share)
+            self._room.take(node, share.shape, minimum=True)
+            found.append(node)
+        else:
+            share.kept += [self._room.keys[node] for node in found]
+            share.waiting = 0
+            return True
+        for node in found:
+            self._room.release(node, share.shape, minimum=True)
+        return False
 
     def _make_room(self, waiting: _Share) -> int:
-        """Makes room for one more of a job's minimum on one node, which the caller knows to be possible.
+        """Makes room for one more of a job's minimum, which the caller knows to be possible.
 
         Returns:
-            The node.
+            The node that has it.
         """
         if not self._givers:
             for share in self._shares:
                 for node in share.beyond:
                     self._givers.setdefault(node, []).append(share)
         node = self._room.nearest(waiting.shape)
-        gave = []
+        gave: list[_Share] = []
         while lacking := self._room.lacking(node, waiting.shape):
             able = (share for share in self._givers[node] if not lacking.isdisjoint(share.shape.resources))
-            gave.append(max(able, key=lambda share: share.order))
+            gave.append(min(able, key=lambda share: (not share.cpu_only, share.last)))
             self._give(gave[-1], node)
         for share in reversed(gave):
             if self._room.lacking(node, waiting.shape, share.shape):
@@ -335,17 +355,19 @@ class _Planner:
         self._room.release(node, share.shape)
         self._givers[node].remove(share)
         share.beyond.remove(node)
+        share.instances -= 1
 
     def _take_back(self, share: _Share, node: int) -> None:
         self._room.take(node, share.shape)
         self._givers[node].append(share)
         share.beyond.append(node)
+        share.instances += 1
 
     def _obstacle(self, shape: Shape) -> str:
-        """Why there is no room for one more; empty if there is."""
+        """Why there is no room for one more."""
         if name := self._room.exceeded(shape):
-            return f"with one more {name} would be used beyond {self._load[name]:.0%} of the cluster"
-        return "no node has room for one more" if self._room.first_fit(shape) == NOWHERE else ""
+            return f"with one more, above {self._load[name]:.0%} of the cluster's {name} would be used"
+        return "no node has room for one more"
 
 
 def _unusable_node(node: Node) -> str:
@@ -362,17 +384,11 @@ def _tie_breakers(job: Job) -> tuple[float, float, float]:
     return job.gpus, job.requests.get("cpu", 0.0), job.requests.get("memory", 0.0)
 
 
-def _reversed(share: _Share) -> tuple[bool, float, int]:
-    """Its place where the most fulfilled come first."""
-    cpu_only, fulfilment, rank = share.order
-    return not cpu_only, -fulfilment, -rank
-
-
 def _shortage(share: _Share) -> str:
     """Why a job has less than it may have; empty if it has all."""
     if share.waiting:
         return (
-            f"{share.waiting} of its minimum wait: there is no room for them on the nodes,"
+            f"{share.waiting} of its minimum wait: the nodes have no room for them,"
             " not even with every elastic job at its minimum"
         )
     if share.made_room:
@@ -390,4 +406,4 @@ def _reason(share: _Share) -> str:
         return f"there is room for {after - before} more: its fulfilment goes from {scores}"
     if before > job.max_instances:
         return f"it had more than its maximum of {job.max_instances}"
-    return share.why or f"{before - after} of it wait for a node, and none is to be had: {share.short}"
+    return share.why or f"{before - after} of it wait for a node, and there is no room"

@@ -24,6 +24,10 @@ _GRAIN = {"cpu": 1000}
 """Units of one; Kubernetes knows fractions of cores only."""
 _LARGEST = 1e18
 """More units than that count as so many."""
+_STRIDE = 7919
+"""A prime: origins at such distances lie evenly on rings of most lengths."""
+_FIRST_LOOK = 32
+"""Nodes looked at in one go. A search that finds nothing looks at four times as many next."""
 
 Amounts = NDArray[np.float64]
 
@@ -45,10 +49,10 @@ class Node:
 
 def unusable(resources: Resources) -> str:
     """The first amount that is no finite number of at least 0, in words; empty where there is none."""
-    for name in sorted(resources):
-        if not 0 <= resources[name] < math.inf:
-            return f"{name} is {resources[name]}; it must be a finite number, at least 0"
-    return ""
+    wrong = [name for name, amount in resources.items() if not 0 <= amount < math.inf]
+    if not wrong:
+        return ""
+    return f"{min(wrong)} is {resources[min(wrong)]}; it must be a finite number, at least 0"
 
 
 @dataclass(eq=False, slots=True)
@@ -58,12 +62,16 @@ class Shape:
     Attributes:
         amounts: resource index → units, those above 0 alone.
         open: which nodes may host it.
-        cursor: no node before this one has room, as long as `releases` is the room's.
+        origin: the node where the search for room begins; it goes round all nodes once.
+        passed: how many nodes from there on have no room, as long as `releases` is the room's.
+        node: the node found last; NOWHERE at first.
     """
 
     amounts: tuple[tuple[int, int], ...]
     open: NDArray[np.bool_]
-    cursor: int = 0
+    origin: int
+    passed: int = 0
+    node: int = NOWHERE
     releases: int = 0
     resources: frozenset[int] = field(init=False)
     """The indices in `amounts`."""
@@ -82,8 +90,7 @@ class Room:
 
     Attributes:
         keys: the nodes' names, sorted; everything else calls a node by its index here.
-        used: resource index → units in use on all nodes.
-        limit: resource index → units that may be used, max_load × total.
+        left: resource index → units that may still be used: max_load × total - use. Below 0 there is too much use.
     """
 
     def __init__(
@@ -92,39 +99,33 @@ class Room:
         self.names = list(names)
         self.keys = sorted(nodes)
         self.index = {key: number for number, key in enumerate(self.keys)}
-        ordered = [nodes[key] for key in self.keys]
-        totals = [[_units(name, _total(node, name)) for node in ordered] for name in names]
-        others = [[_units(name, node.used.get(name, 0), up=True) for node in ordered] for name in names]
-        self.used = [sum(row) for row in others]
-        self.limit = [
-            math.floor(round(sum(row) * max_load[name], 3)) for name, row in zip(names, totals, strict=True)
-        ]
-        self._free: list[Amounts] = [
-            np.array(total, dtype=np.float64) - np.array(other, dtype=np.float64)
-            for total, other in zip(totals, others, strict=True)
-        ]
+        self.left: list[int] = []
+        self._free: list[Amounts] = []
+        for name in self.names:
+            totals = _units(name, [_total(nodes[key], name) for key in self.keys])
+            others = _units(name, [nodes[key].used.get(name, 0) for key in self.keys], up=True)
+            self.left.append(math.floor(round(sum(totals) * max_load[name], 3)) - sum(others))
+            self._free.append(np.array(totals, np.float64) - np.array(others, np.float64))
+        self._cells = [row.data for row in self._free]
+        """The same memory: single amounts are read and written several times faster than in an array."""
         self._attainable = [row.copy() for row in self._free]
         """What would be free if every job gave up all that it has beyond its minimum."""
-        self._shapes: dict[tuple[tuple[tuple[int, int], ...], frozenset[str]], Shape] = {}
+        self._open: dict[frozenset[str], NDArray[np.bool_]] = {}
+        self._shapes: dict[tuple[tuple[int, ...], frozenset[str]], Shape] = {}
         self._releases = 0
 
-    def shape(self, requests: Resources, excluded: frozenset[str] = frozenset()) -> Shape:
-        """The shape of an instance; it takes one of the node's pods.
+    def shapes(self, asked: Sequence[tuple[Resources, frozenset[str]]]) -> list[Shape]:
+        """The shapes of instances; each takes one of its node's pods.
 
         Args:
-            requests: in base units.
-            excluded: nodes that can't host it.
+            asked: requests of one instance in base units, and the nodes that can't host it.
         """
-        asked = {PODS: 1.0, **requests}
-        units = (
-            (number, _units(name, asked.get(name, 0), up=True)) for number, name in enumerate(self.names)
+        columns = (
+            _units(name, [requests.get(name, 1 if name == PODS else 0) for requests, _ in asked], up=True)
+            for name in self.names
         )
-        amounts = tuple((number, amount) for number, amount in units if amount)
-        if (known := self._shapes.get((amounts, excluded))) is not None:
-            return known
-        open_ = np.ones(len(self.keys), dtype=np.bool_)
-        open_[[self.index[key] for key in excluded if key in self.index]] = False
-        return self._shapes.setdefault((amounts, excluded), Shape(amounts, open_))
+        rows = zip(*columns, strict=True)
+        return [self._shape(row, excluded) for row, (_, excluded) in zip(rows, asked, strict=True)]
 
     def load(
         self, shapes: Sequence[Shape], minimum: Sequence[Sequence[int]], beyond: Sequence[Sequence[int]]
@@ -133,7 +134,8 @@ class Room:
 
         Args:
             shapes: job → the shape of its instances.
-            minimum, beyond: job → the nodes of its instances within and beyond its minimum.
+            minimum: job → the nodes of its instances within its minimum.
+            beyond: job → the nodes of the others.
         """
         held = [dict(shape.amounts) for shape in shapes]
         for places, account in ((minimum, (self._free, self._attainable)), (beyond, (self._free,))):
@@ -141,7 +143,7 @@ class Room:
             where = np.fromiter((node for of_job in places for node in of_job), np.intp, sum(counts))
             for number in range(len(self.names)):
                 each = [amounts.get(number, 0) for amounts in held]
-                self.used[number] += sum(amount * count for amount, count in zip(each, counts, strict=True))
+                self.left[number] -= sum(amount * count for amount, count in zip(each, counts, strict=True))
                 taken = np.bincount(where, np.repeat(np.array(each, np.float64), counts), len(self.keys))
                 for row in account:
                     row[number] -= taken
@@ -149,16 +151,18 @@ class Room:
     def take(self, node: int, shape: Shape, *, minimum: bool = False) -> None:
         """One instance more on a node, within its job's minimum or beyond it."""
         for number, amount in shape.amounts:
-            self._free[number][node] -= amount
-            self.used[number] += amount
+            self._cells[number][node] -= amount
+            self.left[number] -= amount
             if minimum:
                 self._attainable[number][node] -= amount
 
-    def release(self, node: int, shape: Shape) -> None:
-        """One instance beyond its job's minimum less."""
+    def release(self, node: int, shape: Shape, *, minimum: bool = False) -> None:
+        """One instance less on a node, of those within its job's minimum or beyond it."""
         for number, amount in shape.amounts:
-            self._free[number][node] += amount
-            self.used[number] -= amount
+            self._cells[number][node] += amount
+            self.left[number] += amount
+            if minimum:
+                self._attainable[number][node] += amount
         self._releases += 1
 
     def lacking(self, node: int, *shapes: Shape) -> set[int]:
@@ -167,59 +171,105 @@ class Room:
         for shape in shapes:
             for number, amount in shape.amounts:
                 wanted[number] = wanted.get(number, 0) + amount
-        return {number for number, amount in wanted.items() if self._free[number][node] < amount}
+        return {number for number, amount in wanted.items() if self._cells[number][node] < amount}
 
-    def first_fit(self, shape: Shape) -> int:
-        """The first node by name that has room for one more; NOWHERE if none has."""
-        if shape.releases != self._releases:
-            shape.cursor, shape.releases = 0, self._releases
-        start = shape.cursor
-        if start < len(self.keys) and not self._holds(start, shape):
-            found = shape.open[start:].copy()
+    def add(self, shape: Shape) -> int:
+        """Takes room for one more beyond its job's minimum, within the limits.
+
+        Returns:
+            Its node; NOWHERE if no node has room or a limit would be broken.
+        """
+        # Written out where `exceeded` and `take` would do: a large plan comes here a hundred thousand times.
+        left, cells = self.left, self._cells
+        for number, amount in shape.amounts:
+            if left[number] < amount:
+                return NOWHERE
+        node = self.next_fit(shape)
+        if node != NOWHERE:
             for number, amount in shape.amounts:
-                found &= self._free[number][start:] >= amount
-            first = int(found.argmax())
-            shape.cursor = start + first if found[first] else len(self.keys)
-        return shape.cursor if shape.cursor < len(self.keys) else NOWHERE
+                cells[number][node] -= amount
+                left[number] -= amount
+        return node
 
-    def attainable(self, shape: Shape) -> int:
-        """How many more instances there would be room for if every job gave up what is beyond its minimum."""
-        each = [self._attainable[number] // amount for number, amount in shape.amounts]
-        return int(np.where(shape.open, np.minimum.reduce(each).clip(0), 0).sum())
+    def next_fit(self, shape: Shape) -> int:
+        """A node that has room for one more: the next from the shape's origin on; NOWHERE if none has."""
+        if shape.releases != self._releases:
+            shape.passed, shape.node, shape.releases = 0, NOWHERE, self._releases
+        if (node := shape.node) != NOWHERE:
+            for number, amount in shape.amounts:
+                if self._cells[number][node] < amount:
+                    break
+            else:
+                return node
+        count, width = len(self.keys), _FIRST_LOOK
+        while shape.passed < count:
+            start = (shape.origin + shape.passed) % count
+            end = min(start + width, count, start + count - shape.passed)
+            found = self._fits(shape, self._free, start, end)
+            first = int(found.argmax())
+            if found[first]:
+                shape.passed += first
+                shape.node = start + first
+                return shape.node
+            shape.passed += end - start
+            width *= 4
+        shape.node = NOWHERE
+        return NOWHERE
+
+    def can_host(self, shape: Shape, count: int) -> bool:
+        """Whether so many more would have room if every job gave up what is beyond its minimum."""
+        nodes = np.flatnonzero(self._fits(shape, self._attainable))
+        if len(nodes) >= count:
+            return True
+        each = [self._attainable[number][nodes] // amount for number, amount in shape.amounts]
+        return int(np.minimum.reduce(each).sum()) >= count
 
     def nearest(self, shape: Shape) -> int:
         """Of the nodes where room for one more can be made, the one that lacks the least of it."""
-        possible = shape.open.copy()
         lack = np.zeros(len(self.keys))
         for number, amount in shape.amounts:
-            possible &= self._attainable[number] >= amount
             np.maximum(lack, (amount - self._free[number]) / amount, out=lack)
-        return int(np.where(possible, lack, np.inf).argmin())
+        return int(np.where(self._fits(shape, self._attainable), lack, np.inf).argmin())
 
     def overloaded(self) -> set[int]:
         """The resources whose use is beyond the limit."""
-        return {number for number, limit in enumerate(self.limit) if self.used[number] > limit}
+        return {number for number, left in enumerate(self.left) if left < 0}
 
     def exceeded(self, shape: Shape) -> str:
         """The first resource whose limit one more instance would break; empty if none."""
         for number, amount in shape.amounts:
-            if self.used[number] + amount > self.limit[number]:
+            if self.left[number] < amount:
                 return self.names[number]
         return ""
 
-    def _holds(self, node: int, shape: Shape) -> bool:
-        return bool(shape.open[node]) and all(
-            self._free[number][node] >= amount for number, amount in shape.amounts
-        )
+    def _shape(self, units: tuple[int, ...], excluded: frozenset[str]) -> Shape:
+        if (known := self._shapes.get((units, excluded))) is not None:
+            return known
+        if excluded not in self._open:
+            self._open[excluded] = np.array([key not in excluded for key in self.keys])
+        # Origins of their own keep jobs from searching through the nodes that others have just filled.
+        origin = len(self._shapes) * _STRIDE % len(self.keys)
+        amounts = tuple((number, amount) for number, amount in enumerate(units) if amount)
+        return self._shapes.setdefault((units, excluded), Shape(amounts, self._open[excluded], origin))
+
+    @staticmethod
+    def _fits(
+        shape: Shape, room: Sequence[Amounts], start: int = 0, end: int | None = None
+    ) -> NDArray[np.bool_]:
+        """Which of the nodes from start to end have so much room."""
+        found = shape.open[start:end].copy()
+        for number, amount in shape.amounts:
+            found &= room[number][start:end] >= amount
+        return found
 
 
 def _total(node: Node, name: str) -> float:
     return node.total.get(name, PODS_PER_NODE if name == PODS else 0)
 
 
-def _units(name: str, amount: float, *, up: bool = False) -> int:
+def _units(name: str, amounts: Sequence[float], *, up: bool = False) -> list[int]:
     """Base units → whole units. A product such as 0.57 × 1000 is a little off a whole number; that is no fraction."""
-    scaled = round(min(amount * _GRAIN.get(name, 1), _LARGEST), 3)
-    if not up:
-        return math.floor(scaled)
-    return max(math.ceil(scaled), 1) if amount > 0 else 0
+    given = np.array([min(amount, _LARGEST) for amount in amounts], np.float64)
+    scaled = np.minimum(given * _GRAIN.get(name, 1), _LARGEST).round(3)
+    whole = np.maximum(np.ceil(scaled), given > 0) if up else np.floor(scaled)
+    return [int(amount) for amount in whole.tolist()]

@@ -1,0 +1,173 @@
+"""What one kind of training does: how long its steps take, and how far each gets it.
+
+Progress is counted in steps of the initial batch size. A step of a larger batch is worth more of them, up to the gradient's
+noise scale: with the batch M₀ at first and M now, s = M / M₀,
+
+    gain(s) = (var + sqr) / (var / s + sqr)
+
+where sqr is the squared norm of the gradient and var its variance at M₀ (Pollux, OSDI'21, §3.1: s times the statistical
+efficiency). Both were measured epoch by epoch in trainings at several batch sizes.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.simulator.throughput import Placement, StepTime, ThroughputTable
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A measured training at one batch size; an item an epoch, in order.
+
+    Attributes:
+        progress: after the epoch, in steps of the initial batch size.
+        iterations: steps that were made until then.
+        grad_sqr, grad_var: the gradient's squared norm and variance in the epoch.
+    """
+
+    progress: Sequence[float]
+    iterations: Sequence[float]
+    grad_sqr: Sequence[float]
+    grad_var: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient's squared norm and its variance at the initial batch size."""
+
+    sqr: float
+    var: float
+
+    def gain(self, scale: float) -> float:
+        """Progress of a step whose batch is `scale` times the initial one; see the module."""
+        denominator = self.var / scale + self.sqr
+        return (self.var + self.sqr) / denominator if denominator > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a batch is divided.
+
+    Attributes:
+        local_bsz: examples in one replica's mini-batch.
+        accumulation: mini-batches whose gradients are added up before the one that is followed by an exchange.
+    """
+
+    local_bsz: int
+    accumulation: int
+
+    def batch_size(self, replicas: int) -> int:
+        """Examples in a step of all replicas."""
+        return replicas * self.local_bsz * (self.accumulation + 1)
+
+
+class Application:
+    """One kind of training.
+
+    Args:
+        name: as workloads call it.
+        validation: batch size → the training measured with it; all with as many epochs.
+        throughput: its step times.
+        min_local_bsz: smallest mini-batch of a replica.
+        max_local_bsz: largest one that fits a GPU.
+
+    Raises:
+        InvalidError: there is no measured training, or they differ in epochs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        validation: Mapping[int, Validation],
+        throughput: ThroughputTable,
+        *,
+        min_local_bsz: int,
+        max_local_bsz: int,
+    ) -> None:
+        epochs = {len(measured.progress) for measured in validation.values()}
+        if len(epochs) != 1 or epochs == {0}:
+            raise InvalidError(
+                f"application {name}: its trainings have {sorted(epochs)} epochs; give at least one, all of a length"
+            )
+        self.name = name
+        self.epochs = epochs.pop()
+        """A job is complete after so many."""
+        self.min_local_bsz = min_local_bsz
+        self.max_local_bsz = max_local_bsz
+        self._validation = validation
+        self._sizes = sorted(validation)
+        self._throughput = throughput
+        # The same few placements and batches are asked for in each interval of a run.
+        self._steps: dict[tuple[Placement, int], StepTime] = {}
+        self._gradients: dict[tuple[int, int], Gradient] = {}
+
+    @property
+    def batch_sizes(self) -> Sequence[int]:
+        """Those that were measured, ascending."""
+        return self._sizes
+
+    @property
+    def init_batch_size(self) -> int:
+        """The batch that a training begins with, and the unit of progress."""
+        return self._sizes[0]
+
+    @property
+    def max_batch_size(self) -> int:
+        """The largest batch that was tried."""
+        return self._sizes[-1]
+
+    def progress_after(self, epochs: int) -> float:
+        """Progress at which so many epochs are complete."""
+        if epochs == 0:
+            return 0.0
+        return min(measured.progress[epochs - 1] for measured in self._validation.values())
+
+    def iterations(self, batch_size: int, epoch: int) -> float:
+        """Steps of this batch from the begin of training to the end of an epoch, counted from 0."""
+        low, high, part = self._around(batch_size)
+        return low.iterations[epoch] + (high.iterations[epoch] - low.iterations[epoch]) * part
+
+    def gradient(self, batch_size: int, epoch: int) -> Gradient:
+        """What was measured in an epoch, counted from 0, of a training with this batch."""
+        found = self._gradients.get((batch_size, epoch))
+        if found is None:
+            low, high, part = self._around(batch_size)
+            found = self._gradients[batch_size, epoch] = Gradient(
+                low.grad_sqr[epoch] + (high.grad_sqr[epoch] - low.grad_sqr[epoch]) * part,
+                low.grad_var[epoch] + (high.grad_var[epoch] - low.grad_var[epoch]) * part,
+            )
+        return found
+
+    def step_time(self, placement: Placement, local_bsz: int) -> StepTime:
+        """How long a step takes; see `ThroughputTable.step_time`."""
+        found = self._steps.get((placement, local_bsz))
+        if found is None:
+            found = self._steps[placement, local_bsz] = self._throughput.step_time(placement, local_bsz)
+        return found
+
+    def split(self, batch_size: int, replicas: int, *, measured: bool = True) -> Split:
+        """How replicas share a batch: mini-batches of one size, at most `max_local_bsz`, rounded up.
+
+        Args:
+            batch_size: of all replicas.
+            replicas: how many.
+            measured: whether the gradient's noise is measured. It can't be from a single mini-batch: one replica that
+                trains with more than the initial batch then accumulates at least once.
+        """
+        local = -(-batch_size // replicas)
+        accumulation = -(-local // self.max_local_bsz) - 1
+        if measured and replicas == 1 and batch_size > self.init_batch_size:
+            accumulation = max(1, accumulation)
+        mini_batches = accumulation + 1
+        size = min(-(-local // mini_batches), self.max_batch_size // (replicas * mini_batches))
+        return Split(max(1, size), accumulation)
+
+    def _around(self, batch_size: int) -> tuple[Validation, Validation, float]:
+        """The measured trainings with the next smaller and larger batch, and how far it is from one to the other."""
+        size = min(max(batch_size, self._sizes[0]), self._sizes[-1])
+        high = self._sizes[bisect_left(self._sizes, size)]
+        low = high if high == size else self._sizes[bisect_left(self._sizes, size) - 1]
+        part = 0.0 if low == high else (size - low) / (high - low)
+        return self._validation[low], self._validation[high], part

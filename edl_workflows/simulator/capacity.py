@@ -1,0 +1,72 @@
+"""What others take of the nodes, over time: failures, and services that come before jobs.
+
+Everything is a list of changes; in a run without any, jobs may have all nodes all the time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+FAILURE = "failure"
+"""What takes all of a node that is down."""
+
+
+@dataclass(frozen=True)
+class CapacityChange:
+    """From a time on, something takes so many GPUs of a node.
+
+    Attributes:
+        time: seconds after the begin of the run.
+        node: which.
+        by: what takes them: `FAILURE`, or a service by name. It replaces what the same one took of this node before; what
+            several take adds up. Where it is a failure, jobs lose what they trained since their last checkpoint;
+            otherwise they make one before they go.
+        taken: how many GPUs.
+    """
+
+    time: float
+    node: str
+    by: str
+    taken: int
+
+
+def failures(
+    nodes: Mapping[str, int], *, mean_time_between: float, repair_time: float, until: float, seed: int
+) -> list[CapacityChange]:
+    """Nodes that fail independently, with exponential times between failures, and come back.
+
+    Args:
+        nodes: node → its GPUs.
+        mean_time_between: of one node, in seconds of its being up.
+        repair_time: seconds until it is back.
+        until: no failure begins later, in seconds.
+        seed: the same seed gives the same failures.
+    """
+    changes = []
+    for number, (node, gpus) in enumerate(sorted(nodes.items())):
+        # A generator a node: one node more changes nothing for the others.
+        random = np.random.default_rng([seed, number])
+        time = float(random.exponential(mean_time_between))
+        while time < until:
+            changes.append(CapacityChange(time, node, FAILURE, gpus))
+            changes.append(CapacityChange(time + repair_time, node, FAILURE, 0))
+            time += repair_time + float(random.exponential(mean_time_between))
+    return sorted(changes, key=lambda change: (change.time, change.node))
+
+
+def service(name: str, nodes: Mapping[str, int], demand: Sequence[tuple[float, int]]) -> list[CapacityChange]:
+    """A service that comes before jobs, spread over the nodes that have most left of it.
+
+    Args:
+        name: of the service.
+        nodes: node → its GPUs.
+        demand: (seconds after the begin of the run, GPUs in all from then on). What there isn't it doesn't get.
+    """
+    changes = []
+    for time, gpus in demand:
+        left = dict(sorted(nodes.items()))
+        for _ in range(min(gpus, sum(nodes.values()))):
+            left[max(left, key=lambda node: left[node])] -= 1
+        changes += [CapacityChange(time, node, name, nodes[node] - rest) for node, rest in left.items()]
+    return changes

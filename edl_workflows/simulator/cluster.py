@@ -1,0 +1,296 @@
+"""The run, interval by interval.
+
+As in the simulator of the Pollux artifact: jobs train for an interval with what they hold; then the scheduler is asked
+once, and each job whose places change restarts. A job is seen at the end of the interval in which it is submitted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf, isfinite
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.simulator.application import Application
+from edl_workflows.simulator.capacity import FAILURE, CapacityChange
+from edl_workflows.simulator.job import Job
+from edl_workflows.simulator.scheduler import ActiveJob, Scheduler
+from edl_workflows.simulator.throughput import Placement
+from edl_workflows.simulator.workload import WorkloadJob
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The cluster and its rules; the defaults are those of the Pollux paper's evaluation.
+
+    Attributes:
+        nodes: how many.
+        node_gpus: GPUs of each.
+        interval: seconds between two decisions.
+        restart_penalty: seconds that a job stands still when its places change.
+        interference: part of the speed that a job on several nodes loses while it shares one with another such job.
+        checkpoint_interval: seconds of training that a failure undoes at most.
+        changes: what others take of the nodes; see `capacity`.
+        horizon: seconds after the last submission at which the run ends, whatever is incomplete.
+
+    Raises:
+        InvalidError: a number that is missing, negative or not one, or a change of a node that isn't there.
+    """
+
+    nodes: int = 16
+    node_gpus: int = 4
+    interval: float = 60.0
+    restart_penalty: float = 30.0
+    interference: float = 0.0
+    checkpoint_interval: float = 600.0
+    changes: Sequence[CapacityChange] = ()
+    horizon: float = 30 * 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "node_gpus", "interval", "checkpoint_interval", "horizon"):
+            if not 0 < getattr(self, name) < inf:
+                raise InvalidError(f"{name}: {getattr(self, name)} is not a number above 0")
+        if not 0 <= self.restart_penalty < inf:
+            raise InvalidError(f"restart_penalty: {self.restart_penalty} is not a number of at least 0")
+        if not 0 <= self.interference <= 1:
+            raise InvalidError(f"interference: {self.interference} is not between 0 and 1")
+        for change in self.changes:
+            if change.node not in self.capacity() or not isfinite(change.time) or change.taken < 0:
+                raise InvalidError(f"{change}: give a node of {self.nodes}, a time, and 0 or more GPUs")
+
+    def capacity(self) -> dict[str, int]:
+        """Node → GPUs, if nothing takes any."""
+        return {f"node-{number:03}": self.node_gpus for number in range(self.nodes)}
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What became of a job.
+
+    Attributes:
+        name: of the job.
+        submitted: in seconds after the begin of the run, as all times.
+        started: when it first held a GPU; None: never.
+        finished: when it was complete; None: it wasn't at the end of the run.
+        pending: seconds without a GPU.
+        attained_service: GPU seconds.
+        restarts: without the first start.
+    """
+
+    name: str
+    submitted: float
+    started: float | None
+    finished: float | None
+    pending: float
+    attained_service: float
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The cluster after one decision.
+
+    Attributes:
+        time: in seconds.
+        gpus: that jobs may have.
+        used: of them.
+        running: jobs that hold some.
+        waiting: jobs that hold none.
+    """
+
+    time: float
+    gpus: int
+    used: int
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result: jobs in the workload's order, and a sample for each interval in which there were jobs."""
+
+    jobs: Sequence[JobResult]
+    samples: Sequence[Sample]
+
+
+def simulate(
+    workload: Sequence[WorkloadJob],
+    applications: Mapping[str, Application],
+    scheduler: Scheduler,
+    settings: Settings | None = None,
+) -> Run:
+    """Run a workload.
+
+    Args:
+        workload: any order.
+        applications: by name, each that the workload mentions.
+        scheduler: a new one.
+        settings: the cluster.
+
+    Raises:
+        InvalidError: an application is missing, two jobs have one name, or the scheduler promised GPUs that aren't there.
+    """
+    run = _Simulation(workload, applications, scheduler, settings or Settings())
+    while not run.over():
+        run.step()
+    return run.result()
+
+
+class _Simulation:
+    """The state of a run."""
+
+    def __init__(
+        self,
+        workload: Sequence[WorkloadJob],
+        applications: Mapping[str, Application],
+        scheduler: Scheduler,
+        settings: Settings,
+    ) -> None:
+        _check(workload, applications)
+        self._settings = settings
+        self._scheduler = scheduler
+        self._jobs = {
+            spec.name: Job(
+                spec,
+                applications[spec.application],
+                scheduler.agent(spec, applications[spec.application]),
+                settings.checkpoint_interval,
+            )
+            for spec in sorted(workload, key=lambda spec: spec.submitted)
+        }
+        self._to_come = list(self._jobs.values())[::-1]
+        """The next one last."""
+        self._end = max((spec.submitted for spec in workload), default=0.0) + settings.horizon
+        self._active: dict[str, Job] = {}
+        self._held: dict[str, Sequence[str]] = {}
+        self._total = settings.capacity()
+        self._taken: Counter[tuple[str, str]] = Counter()
+        """(Node, by what) → GPUs."""
+        self._nodes = dict(self._total)
+        """Node → GPUs that jobs may have."""
+        self._changes = sorted(settings.changes, key=lambda change: change.time)[::-1]
+        self._now = 0.0
+        self._samples: list[Sample] = []
+
+    def over(self) -> bool:
+        """Whether all is complete, or the time is up."""
+        return not (self._active or self._to_come) or self._now >= self._end
+
+    def step(self) -> None:
+        """One interval and one decision."""
+        if self._active:
+            self._train()
+        self._now += self._settings.interval
+        self._admit()
+        self._change_capacity()
+        if self._active:
+            self._decide()
+
+    def result(self) -> Run:
+        """What became of all jobs."""
+        return Run(
+            [
+                JobResult(
+                    name=job.spec.name,
+                    submitted=job.spec.submitted,
+                    started=job.started,
+                    finished=job.finished,
+                    pending=job.pending,
+                    attained_service=job.attained_service,
+                    restarts=job.restarts,
+                )
+                for job in self._jobs.values()
+            ],
+            self._samples,
+        )
+
+    def _train(self) -> None:
+        disturbed = self._disturbed() if self._settings.interference else set[str]()
+        for name, job in list(self._active.items()):
+            job.advance(
+                self._now, self._settings.interval, self._settings.interference if name in disturbed else 0.0
+            )
+            if job.finished is not None:
+                del self._active[name]
+                self._held.pop(name, None)
+
+    def _disturbed(self) -> set[str]:
+        """Jobs on several nodes that share one of them with another such job."""
+        spread = {name: set(places) for name, places in self._held.items() if len(set(places)) > 1}
+        shared = Counter(node for nodes in spread.values() for node in nodes)
+        return {name for name, nodes in spread.items() if any(shared[node] > 1 for node in nodes)}
+
+    def _admit(self) -> None:
+        """Those submitted by now; they waited for the end of the interval."""
+        while self._to_come and self._to_come[-1].spec.submitted <= self._now:
+            job = self._to_come.pop()
+            job.pending += self._now - job.spec.submitted
+            self._active[job.spec.name] = job
+
+    def _change_capacity(self) -> None:
+        """What others took by now; on nodes with too little left jobs lose all their places, the youngest first."""
+        while self._changes and self._changes[-1].time <= self._now:
+            change = self._changes.pop()
+            self._taken[change.node, change.by] = change.taken
+            taken = sum(count for (node, _), count in self._taken.items() if node == change.node)
+            self._nodes[change.node] = max(0, self._total[change.node] - taken)
+            self._evict(change.node, crash=change.by == FAILURE)
+
+    def _evict(self, node: str, *, crash: bool) -> None:
+        there = [name for name in self._active if node in self._held.get(name, ())]
+        while sum(self._held[name].count(node) for name in there) > self._nodes[node]:
+            name = there.pop()
+            del self._held[name]
+            if crash:
+                self._active[name].crash()
+            else:
+                self._active[name].place((), self._now, 0.0)
+
+    def _decide(self) -> None:
+        """Ask the scheduler, and give each job what it shall hold."""
+        nodes = {node: gpus for node, gpus in self._nodes.items() if gpus > 0}
+        found = self._scheduler.schedule([self._seen(job) for job in self._active.values()], nodes)
+        _check_promise(found, nodes)
+        for name, job in self._active.items():
+            places = list(found.get(name, ()))
+            if places != self._held.get(name, []):
+                job.place(_placement(places), self._now, self._settings.restart_penalty)
+                self._held[name] = places
+        used = sum(len(self._held.get(name, ())) for name in self._active)
+        running = sum(bool(job.placement) for job in self._active.values())
+        waiting = len(self._active) - running
+        self._samples.append(Sample(self._now, sum(nodes.values()), used, running, waiting))
+
+    def _seen(self, job: Job) -> ActiveJob:
+        return ActiveJob(
+            spec=job.spec,
+            application=job.application,
+            epoch=job.epoch,
+            age=self._now - job.spec.submitted,
+            attained_service=job.attained_service,
+            restarts=job.restarts,
+            held=self._held.get(job.spec.name, []),
+        )
+
+
+def _placement(places: Iterable[str]) -> Placement:
+    """Replicas of each node, in the order of ranks."""
+    return tuple(len(list(ranks)) for _, ranks in groupby(places))
+
+
+def _check(workload: Sequence[WorkloadJob], applications: Mapping[str, Application]) -> None:
+    """Raise what `simulate` says about its input."""
+    names = Counter(job.name for job in workload)
+    if twice := sorted(name for name, count in names.items() if count > 1):
+        raise InvalidError(f"workload: {', '.join(twice)}: more than one job of this name; make names unique")
+    if missing := sorted({job.application for job in workload} - set(applications)):
+        raise InvalidError(f"workload: no traces of the applications {', '.join(missing)}; read them first")
+
+
+def _check_promise(found: Mapping[str, Sequence[str]], nodes: Mapping[str, int]) -> None:
+    used = Counter(node for places in found.values() for node in places)
+    for node, count in used.items():
+        if count > nodes.get(node, 0):
+            raise InvalidError(
+                f"scheduler: {count} replicas on {node}, which has {nodes.get(node, 0)} GPUs; correct the scheduler"
+            )

@@ -1,0 +1,172 @@
+"""One job's training in simulated time."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from edl_workflows.simulator.application import Application, Gradient, Split
+from edl_workflows.simulator.throughput import Placement, StepTime
+from edl_workflows.simulator.workload import WorkloadJob
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a job sees of its own training.
+
+    Attributes:
+        placement: replicas on each node.
+        split: how it divides its batch.
+        step: time of a step without accumulation.
+        gradient: of the current epoch.
+    """
+
+    placement: Placement
+    split: Split
+    step: StepTime
+    gradient: Gradient
+
+
+class Agent(Protocol):
+    """Decides a job's batch, from what the job measures."""
+
+    def split(self, placement: Placement) -> Split:
+        """How the batch is divided on this placement; asked when training begins there and after each epoch."""
+        ...
+
+    def observe(self, measurement: Measurement) -> None:
+        """Learn from a measurement; told whenever one of its parts changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedBatch:
+    """The agent of a job whose user has chosen the batch."""
+
+    application: Application
+    batch_size: int
+
+    def split(self, placement: Placement) -> Split:
+        """The same batch on any placement."""
+        return self.application.split(self.batch_size, sum(placement))
+
+    def observe(self, measurement: Measurement) -> None:
+        """Nothing depends on it."""
+
+
+class Job:
+    """One job's training.
+
+    Args:
+        spec: as submitted.
+        application: what it trains.
+        agent: decides its batch.
+        checkpoint_interval: seconds of training between checkpoints; what a failure undoes.
+
+    Attributes:
+        placement: replicas on each node; empty while it holds nothing.
+        epoch: how many are complete.
+        progress: in steps of the initial batch size.
+        started: when it first held a GPU; None before.
+        finished: when it completed; None before.
+        pending: seconds in which it held nothing, since it was submitted.
+        attained_service: GPU seconds it has held.
+        restarts: how often its training began anew, without the first time.
+    """
+
+    def __init__(
+        self, spec: WorkloadJob, application: Application, agent: Agent, checkpoint_interval: float
+    ) -> None:
+        self.spec = spec
+        self.application = application
+        self.agent = agent
+        self.placement: Placement = ()
+        self.epoch = 0
+        self.progress = 0.0
+        self.started: float | None = None
+        self.finished: float | None = None
+        self.pending = 0.0
+        self.attained_service = 0.0
+        self.restarts = 0
+        self._split = Split(1, 0)
+        self._delay = 0.0
+        """Seconds of the restart that are left."""
+        self._checkpoint_interval = checkpoint_interval
+        self._checkpoint = (0, 0.0)
+        self._since_checkpoint = 0.0
+        self._observed: Measurement | None = None
+
+    def place(self, placement: Placement, now: float, restart_penalty: float) -> None:
+        """Go on with these replicas from a checkpoint made now, or with none."""
+        self._save()
+        self.placement = placement
+        if not placement:
+            return
+        self._split = self.agent.split(placement)
+        self._delay = restart_penalty
+        if self.started is None:
+            self.started = now
+        else:
+            self.restarts += 1
+
+    def crash(self) -> None:
+        """Lose the replicas and what was trained since the last checkpoint."""
+        self.epoch, self.progress = self._checkpoint
+        self._since_checkpoint = 0.0
+        self.placement = ()
+
+    def advance(self, now: float, seconds: float, slowdown: float = 0.0) -> None:
+        """Train for a while.
+
+        Args:
+            now: when it begins.
+            seconds: how long.
+            slowdown: part of the speed that is lost to interference, in [0, 1].
+        """
+        if not self.placement:
+            self.pending += seconds
+            return
+        # Not after training: a failure within these seconds must not find them in a checkpoint.
+        if self._since_checkpoint >= self._checkpoint_interval:
+            self._save()
+        end = now + seconds
+        now += self._restart(seconds)
+        began = now
+        while now < end and self.finished is None:
+            now = self._train(now, end, slowdown)
+        self.attained_service += sum(self.placement) * (now - (end - seconds))
+        self._since_checkpoint += now - began
+
+    def _restart(self, seconds: float) -> float:
+        """How much of the time goes to the restart."""
+        delay = min(self._delay, seconds)
+        self._delay -= delay
+        return delay
+
+    def _train(self, now: float, end: float, slowdown: float) -> float:
+        """Until the epoch is complete or the time is up; returns when that is."""
+        speed = self._goodput() * (1.0 - slowdown)
+        target = self.application.progress_after(self.epoch + 1)
+        missing = max(0.0, target - self.progress)
+        if speed * (end - now) < missing:
+            self.progress += speed * (end - now)
+            now = end
+        else:
+            now = min(end, now + missing / speed) if missing else now
+            self.progress = target
+            self.epoch += 1
+            if self.epoch == self.application.epochs:
+                self.finished = now
+        self._split = self.agent.split(self.placement)
+        return now
+
+    def _goodput(self) -> float:
+        """Progress a second; the agent is told what it can measure of it."""
+        batch_size = self._split.batch_size(sum(self.placement))
+        gradient = self.application.gradient(batch_size, self.epoch)
+        step = self.application.step_time(self.placement, self._split.local_bsz)
+        self.agent.observe(Measurement(self.placement, self._split, step, gradient))
+        gain = gradient.gain(batch_size / self.application.init_batch_size)
+        return gain / step.accumulated(self._split.accumulation)
+
+    def _save(self) -> None:
+        self._checkpoint = (self.epoch, self.progress)
+        self._since_checkpoint = 0.0

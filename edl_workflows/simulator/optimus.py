@@ -1,0 +1,90 @@
+"""Optimus: the next GPU goes where it saves most time (EuroSys'18), with an oracle, as the Pollux paper evaluates it.
+
+Each job gets one GPU while there are some. Each of the others goes to the job for which it shortens the remaining training
+most:
+
+    (T(r) - T(r + 1)) * remaining iterations
+
+with T(r) the time of a step of r replicas packed on as few nodes as possible. The oracle knows T and the remaining
+iterations. A job whose number of replicas stays keeps its places.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from edl_workflows.simulator.application import Application
+from edl_workflows.simulator.job import Agent, FixedBatch
+from edl_workflows.simulator.scheduler import ActiveJob, free_gpus, take_emptiest
+from edl_workflows.simulator.workload import WorkloadJob
+
+
+class OptimusScheduler:
+    """Marginal gains; see the module.
+
+    Args:
+        most_replicas: application → the most replicas that its jobs get, where it is less than one for each
+            smallest mini-batch.
+    """
+
+    def __init__(self, most_replicas: Mapping[str, int] | None = None) -> None:
+        self._most_replicas = most_replicas or {}
+        self._times: dict[tuple[str, int, int, int], float] = {}
+
+    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+        """The user's batch."""
+        return FixedBatch(application, job.batch_size)
+
+    def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
+        """Numbers of replicas by gain; then places, the smallest jobs first."""
+        replicas = self._share(jobs, nodes)
+        found = {
+            job.spec.name: job.held for job in jobs if job.held and len(job.held) == replicas[job.spec.name]
+        }
+        free = free_gpus(nodes, found.values())
+        for name in sorted(replicas, key=lambda one: replicas[one]):
+            if name not in found:
+                found[name] = take_emptiest(free, replicas[name])
+        return found
+
+    def _share(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> dict[str, int]:
+        """Job → its number of replicas."""
+        gpus, node_gpus = sum(nodes.values()), max(nodes.values(), default=0)
+        replicas = {job.spec.name: int(order < gpus) for order, job in enumerate(jobs)}
+        gpus -= sum(replicas.values())
+        by_name = {job.spec.name: job for job in jobs}
+        gains = {
+            name: self._gain(job, replicas[name], node_gpus) if replicas[name] else 0.0
+            for name, job in by_name.items()
+        }
+        for _ in range(gpus if gains else 0):
+            name = max(gains, key=lambda one: gains[one])
+            if gains[name] <= 0:
+                break
+            replicas[name] += 1
+            gains[name] = self._gain(by_name[name], replicas[name], node_gpus)
+        return replicas
+
+    def _gain(self, job: ActiveJob, replicas: int, node_gpus: int) -> float:
+        """Seconds that one replica more saves."""
+        application, batch_size = job.application, job.spec.batch_size
+        most = self._most_replicas.get(application.name, batch_size // application.min_local_bsz)
+        if replicas + 1 > most:
+            return 0.0
+        last = application.epochs - 1
+        remaining = 1.0
+        if job.epoch < last:
+            remaining = application.iterations(batch_size, last) - application.iterations(
+                batch_size, job.epoch
+            )
+        saved = self._time(job, replicas, node_gpus) - self._time(job, replicas + 1, node_gpus)
+        return saved * remaining
+
+    def _time(self, job: ActiveJob, replicas: int, node_gpus: int) -> float:
+        """Seconds of a step."""
+        key = (job.application.name, job.spec.batch_size, replicas, node_gpus)
+        if key not in self._times:
+            full, rest = divmod(replicas, node_gpus)
+            placement = (node_gpus,) * full + ((rest,) if rest else ())
+            split = job.application.split(job.spec.batch_size, replicas)
+            step = job.application.step_time(placement, split.local_bsz)
+            self._times[key] = step.accumulated(split.accumulation)
+        return self._times[key]

@@ -1,0 +1,163 @@
+"""Pollux in the simulator: jobs that fit their own goodput, and the optimizer of `edl_workflows.scaling.pollux` over them.
+
+As in the artifact, a job begins with the initial batch on one GPU and may have twice the replicas with which it was seen.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from edl_workflows.scaling import goodput_fit, pollux
+from edl_workflows.scaling.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
+from edl_workflows.scaling.policy import JobInfo, NodeInfo
+from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.speedup import Speedups, SpeedupTable
+from edl_workflows.simulator.application import Application, Gradient, Split
+from edl_workflows.simulator.job import Agent, FixedBatch, Measurement
+from edl_workflows.simulator.scheduler import GPU, ActiveJob
+from edl_workflows.simulator.throughput import Placement
+from edl_workflows.simulator.workload import WorkloadJob
+
+MOST_REPLICAS = 64
+"""As in the artifact; no more were measured."""
+
+
+class Fits:
+    """Fits that several jobs share: jobs of one application that ran alike measured alike."""
+
+    def __init__(self) -> None:
+        self._found: dict[frozenset[goodput_fit.Measurement], PerfParams] = {}
+
+    def fit(self, measurements: Iterable[goodput_fit.Measurement]) -> PerfParams:
+        """`goodput_fit.fit`, once for the same measurements."""
+        key = frozenset(measurements)
+        if key not in self._found:
+            self._found[key] = goodput_fit.fit(key)
+        return self._found[key]
+
+
+class AdaptiveBatch:
+    """The agent of a job whose batch follows its goodput.
+
+    Args:
+        application: what it trains; only bounds of the batch are asked of it.
+        fits: shared by the run.
+    """
+
+    def __init__(self, application: Application, fits: Fits) -> None:
+        self._application = application
+        self._fits = fits
+        self._limits = BatchLimits(
+            application.init_batch_size,
+            application.max_batch_size,
+            (application.min_local_bsz, application.max_local_bsz),
+        )
+        self._measured: dict[tuple[int, int, int], goodput_fit.Measurement] = {}
+        """(Nodes, replicas, mini-batch) → its first measurement. The fit knows one node from several, no more."""
+        self._stale = False
+        """Whether there are measurements that `_perf` does not know."""
+        self._perf: PerfParams | None = None
+        self._gradient: Gradient | None = None
+        self._model: GoodputModel | None = None
+        self._splits: dict[tuple[int, int], Split] = {}
+        """Of the current model."""
+        self.profiled = 0
+        """The most replicas with which it ran."""
+
+    @property
+    def model(self) -> GoodputModel | None:
+        """What is known of the job; None before it has run."""
+        if self._gradient is None:
+            return None
+        if self._model is None:
+            grad = GradParams(self._gradient.sqr, self._gradient.var)
+            self._model = GoodputModel(self._perf or self._learned(), grad, self._limits)
+        return self._model
+
+    def refreshed(self) -> GoodputModel | None:
+        """The model with all that was measured; asked once an interval, since a fit takes long beside an epoch."""
+        if self._stale:
+            self._learned()
+            self._forget()
+        return self.model
+
+    def split(self, placement: Placement) -> Split:
+        """The batch with the best goodput; the smallest one before anything is known."""
+        nodes, replicas = min(len(placement), 2), sum(placement)
+        model = self.model
+        if model is None:
+            batch_size = max(self._limits.initial, self._limits.atomic[0] * replicas)
+            return self._application.split(batch_size, replicas)
+        if (nodes, replicas) not in self._splits:
+            best = model.best(nodes, replicas)
+            self._splits[nodes, replicas] = Split(int(best.atomic), int(best.accumulation))
+        return self._splits[nodes, replicas]
+
+    def observe(self, measurement: Measurement) -> None:
+        """A placement and batch are measured once, the gradient always."""
+        nodes, replicas = min(len(measurement.placement), 2), sum(measurement.placement)
+        key = (nodes, replicas, measurement.split.local_bsz)
+        if key in self._measured and measurement.gradient == self._gradient:
+            return
+        if key not in self._measured:
+            step = measurement.step
+            self._measured[key] = goodput_fit.Measurement(*key, step.total, step.total - step.sync)
+            self._stale = True
+        self.profiled = max(self.profiled, replicas)
+        self._gradient = measurement.gradient
+        self._forget()
+
+    def _learned(self) -> PerfParams:
+        self._perf = self._fits.fit(self._measured.values())
+        self._stale = False
+        return self._perf
+
+    def _forget(self) -> None:
+        """What follows from the model."""
+        self._model = None
+        self._splits = {}
+
+
+class PolluxScheduler:
+    """Pollux; see the module.
+
+    Args:
+        options: how jobs and restarts are weighed; the paper's if left out.
+        most_replicas: application → the most replicas that its jobs get, with the batch that their users chose.
+    """
+
+    def __init__(
+        self, options: PolluxOptions | None = None, most_replicas: Mapping[str, int] | None = None
+    ) -> None:
+        self._options = options or PolluxOptions()
+        self._most_replicas = most_replicas or {}
+        self._agents: dict[str, AdaptiveBatch] = {}
+        self._fits = Fits()
+        self._speedups = Speedups()
+
+    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+        """One that adapts the batch, but where replicas are limited."""
+        if application.name in self._most_replicas:
+            return FixedBatch(application, job.batch_size)
+        self._agents[job.name] = AdaptiveBatch(application, self._fits)
+        return self._agents[job.name]
+
+    def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
+        """The optimizer's answer, for what the jobs know of themselves."""
+        models = {
+            job.spec.name: (model, MOST_REPLICAS)
+            for job in jobs
+            if (agent := self._agents.get(job.spec.name)) is not None
+            and (model := agent.refreshed()) is not None
+        }
+        tables = self._speedups.tables(models)
+        asked = [self._asked(job, tables.get(job.spec.name)) for job in jobs]
+        free = [NodeInfo(node, {GPU: float(gpus)}) for node, gpus in nodes.items()]
+        return pollux.optimize(asked, free, {job.spec.name: job.held for job in jobs}, self._options)
+
+    def _asked(self, job: ActiveJob, table: SpeedupTable | None) -> PolluxJob:
+        name, application = job.spec.name, job.application
+        most = self._most_replicas.get(application.name, 1)
+        if name in self._agents:
+            most = max(1, 2 * self._agents[name].profiled)
+            most = min(most, MOST_REPLICAS, application.max_batch_size // application.min_local_bsz)
+        info = JobInfo(name, {GPU: 1.0}, min_replicas=1, max_replicas=most, age=job.age)
+        return PolluxJob(info, table or SpeedupTable.linear(most), restarts=job.restarts)

@@ -1,0 +1,104 @@
+"""What a scheduler is asked and told.
+
+A scheduler of the simulator may know more than a live one: `ActiveJob.application` is what will be, for policies that are
+compared with an oracle. `PolicyScheduler` gives the policies of `edl_workflows.scaling` only what they get in a cluster.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edl_workflows.scaling.policy import JobInfo, NodeInfo, Policy
+from edl_workflows.simulator.application import Application
+from edl_workflows.simulator.job import Agent, FixedBatch
+from edl_workflows.simulator.workload import WorkloadJob
+
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True)
+class ActiveJob:
+    """A job that was submitted and is not complete.
+
+    Attributes:
+        spec: as submitted.
+        application: what it trains.
+        epoch: how many are complete.
+        age: seconds since it was submitted.
+        attained_service: GPU seconds it has held.
+        restarts: how often its training began anew.
+        held: the nodes of its replicas, in the order of ranks.
+    """
+
+    spec: WorkloadJob
+    application: Application
+    epoch: int
+    age: float
+    attained_service: float
+    restarts: int
+    held: Sequence[str]
+
+
+class Scheduler(Protocol):
+    """Decides who gets what, once an interval. Made for one run: it may remember."""
+
+    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+        """Who decides the job's batch; asked once a job, before the run."""
+        ...
+
+    def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
+        """What each job shall hold.
+
+        Args:
+            jobs: in the order of the workload.
+            nodes: node → GPUs that jobs may have there.
+
+        Returns:
+            Job name → the nodes of its replicas, in the order of ranks. A job that is not named gets nothing.
+        """
+        ...
+
+
+class PolicyScheduler:
+    """Any policy of `edl_workflows.scaling`, with jobs of one to `replicas` GPUs and the batch that their users chose."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+        """The user's batch."""
+        return FixedBatch(application, job.batch_size)
+
+    def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
+        """The policy's answer."""
+        infos = {
+            job.spec.name: JobInfo(job.spec.name, {GPU: 1.0}, max_replicas=job.spec.replicas, age=job.age)
+            for job in jobs
+        }
+        free = {node: NodeInfo(node, {GPU: float(gpus)}) for node, gpus in nodes.items()}
+        return self._policy.optimize(infos, free, {job.spec.name: job.held for job in jobs})
+
+
+def free_gpus(nodes: Mapping[str, int], held: Iterable[Collection[str]]) -> dict[str, int]:
+    """Node → GPUs that none of these replicas have."""
+    free = dict(nodes)
+    for places in held:
+        for node in places:
+            free[node] -= 1
+    return free
+
+
+def take_emptiest(free: dict[str, int], replicas: int) -> list[str]:
+    """Places for replicas on the nodes with most GPUs free, which are taken; the first node of several.
+
+    Args:
+        free: node → free GPUs; at least `replicas` in all.
+        replicas: how many.
+    """
+    places: list[str] = []
+    while len(places) < replicas:
+        node = max(free, key=lambda one: free[one])
+        count = min(free[node], replicas - len(places))
+        places += [node] * count
+        free[node] -= count
+    return places

@@ -1,0 +1,159 @@
+"""How long a training step takes on a placement, from measurements.
+
+Small placements were measured one by one, each at several local batch sizes. Larger ones were measured at some numbers of
+nodes and replicas; what lies between is interpolated: linearly in the local batch size, in the replicas per node, and in
+the number of nodes.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from edl_workflows.exceptions import InvalidError
+
+Placement = tuple[int, ...]
+"""Replicas on each node that holds some, in the order of ranks: ``(4, 2)`` is six replicas on two nodes."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A step of one mini-batch per replica, in seconds.
+
+    Attributes:
+        total: from its begin to the next one's.
+        sync: the part in which gradients are exchanged and nothing is computed. A step that only accumulates gradients
+            has no such part.
+    """
+
+    total: float
+    sync: float
+
+    def accumulated(self, accumulation: int) -> float:
+        """A step of `accumulation` mini-batches more, whose gradients are exchanged once."""
+        return self.total + (self.total - self.sync) * accumulation
+
+
+def ring(placement: Placement) -> Placement:
+    """The name of a placement among those that are the same ring begun elsewhere: the smallest rotation."""
+    return min(placement[start:] + placement[:start] for start in range(len(placement)))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Step times by local batch size, ascending; linear between the points.
+
+    Below the first point its value stays, for a step is never shorter than what it costs to begin one; beyond the last
+    point time grows as the batch does. Neither flatters a batch that nobody has measured.
+    """
+
+    sizes: tuple[int, ...]
+    steps: tuple[StepTime, ...]
+
+    @classmethod
+    def of(cls, points: Mapping[int, StepTime]) -> "Curve":
+        """From local batch size → step time."""
+        sizes = tuple(sorted(points))
+        return cls(sizes, tuple(points[size] for size in sizes))
+
+    def at(self, size: float) -> StepTime:
+        """The step time at a local batch size."""
+        if size <= self.sizes[0]:
+            return self.steps[0]
+        if size > self.sizes[-1]:
+            return StepTime(self.steps[-1].total * size / self.sizes[-1], self.steps[-1].sync)
+        upper = bisect_left(self.sizes, size)
+        low, high = self.sizes[upper - 1], self.sizes[upper]
+        return _between(self.steps[upper - 1], self.steps[upper], (size - low) / (high - low))
+
+
+@dataclass(frozen=True)
+class ThroughputTable:
+    """Step times of one application; see the module.
+
+    Attributes:
+        placements: measured ones, by their `ring`.
+        scalability: nodes → replicas → what was measured, averaged over placements.
+    """
+
+    placements: Mapping[Placement, Curve]
+    scalability: Mapping[int, Mapping[int, Curve]] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        placements: Mapping[Placement, Mapping[int, StepTime]],
+        scalability: Mapping[tuple[int, int], Mapping[int, StepTime]],
+    ) -> "ThroughputTable":
+        """From measurements.
+
+        Args:
+            placements: placement → local batch size → step time.
+            scalability: (nodes, replicas) → local batch size → step time.
+
+        Raises:
+            InvalidError: nothing was measured.
+        """
+        if not placements:
+            raise InvalidError("no placement was measured; give at least the one of one replica")
+        found: dict[int, dict[int, Curve]] = defaultdict(dict)
+        for (nodes, replicas), points in (_averaged(placements) | dict(scalability)).items():
+            found[nodes][replicas] = Curve.of(points)
+        curves = {ring(placement): Curve.of(points) for placement, points in placements.items()}
+        return cls(curves, {nodes: dict(sorted(found[nodes].items())) for nodes in sorted(found)})
+
+    def step_time(self, placement: Placement, local_bsz: int) -> StepTime:
+        """The time of a step.
+
+        Args:
+            placement: replicas on each node.
+            local_bsz: examples in one replica's mini-batch.
+        """
+        measured = self.placements.get(ring(placement))
+        if measured is not None:
+            return measured.at(local_bsz)
+        replicas = sum(placement)
+        low, high, part = _around(tuple(self.scalability), len(placement))
+        # Replicas per node, not replicas, are kept from one number of nodes to the next: each lies in [1, GPUs of a node]
+        # and so within what was measured.
+        per_node = replicas / min(len(placement), max(self.scalability))
+        return _between(
+            self._on(low, per_node * low, local_bsz), self._on(high, per_node * high, local_bsz), part
+        )
+
+    def _on(self, nodes: int, replicas: float, local_bsz: int) -> StepTime:
+        curves = self.scalability[nodes]
+        low, high, part = _around(tuple(curves), replicas)
+        return _between(curves[low].at(local_bsz), curves[high].at(local_bsz), part)
+
+
+def _around(measured: tuple[int, ...], value: float) -> tuple[int, int, float]:
+    """The neighbours of a value among ascending ones, and how far it is from the lower to the upper; clamped."""
+    upper = bisect_left(measured, value)
+    if upper == 0 or upper == len(measured):
+        nearest = measured[min(upper, len(measured) - 1)]
+        return nearest, nearest, 0.0
+    low, high = measured[upper - 1], measured[upper]
+    return low, high, (value - low) / (high - low)
+
+
+def _between(low: StepTime, high: StepTime, part: float) -> StepTime:
+    return StepTime(low.total + (high.total - low.total) * part, low.sync + (high.sync - low.sync) * part)
+
+
+def _averaged(
+    placements: Mapping[Placement, Mapping[int, StepTime]],
+) -> dict[tuple[int, int], dict[int, StepTime]]:
+    """(nodes, replicas) → local batch size → the mean over the placements that are so."""
+    found: dict[tuple[int, int], dict[int, list[StepTime]]] = defaultdict(lambda: defaultdict(list))
+    for placement, points in placements.items():
+        for size, step in points.items():
+            found[len(placement), sum(placement)][size].append(step)
+    return {shape: {size: _mean(steps) for size, steps in points.items()} for shape, points in found.items()}
+
+
+def _mean(steps: Iterable[StepTime]) -> StepTime:
+    steps = list(steps)
+    return StepTime(
+        sum(step.total for step in steps) / len(steps), sum(step.sync for step in steps) / len(steps)
+    )

@@ -1,0 +1,310 @@
+"""Laws of the fulfilment planner, for any jobs on any nodes, whatever they hold; `bench_fulfilment` checks them at length."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from edl_workflows.scaling.fulfilment import DEFAULT_MAX_LOAD, Job, Plan, plan
+from edl_workflows.scaling.fulfilment_nodes import Node
+
+NODES = ("a", "b", "c", "d")
+RESOURCES = ("cpu", "memory", "nvidia.com/gpu")
+GI = 2.0**30
+MADE_ROOM = "it gives up room for a job that waits, and doesn't grow in the same plan"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What is put to the planner."""
+
+    jobs: dict[str, Job]
+    nodes: dict[str, Node]
+    max_load: dict[str, float] = field(default_factory=dict)
+
+    def plan(self) -> Plan:
+        return plan(self.jobs, self.nodes, self.max_load)
+
+    def applied(self, planned: Plan) -> "Cluster":
+        """After the plan is carried out, and the scheduler has done what was expected."""
+        found = {
+            key: replace(
+                job,
+                parallelism=planned.changes[key].after if key in planned.changes else job.parallelism,
+                places=planned.places.get(key, job.places),
+            )
+            for key, job in self.jobs.items()
+        }
+        return replace(self, jobs=found)
+
+    def counts(self, node: str) -> bool:
+        return node in self.nodes and self.nodes[node].schedulable
+
+    def free(self, name: str, *, minima: bool = False) -> dict[str, float]:
+        """Node → how much of a resource is free, now or if every elastic job gave up what it has beyond its minimum."""
+        found = {
+            key: node.total.get(name, 0) - node.used.get(name, 0)
+            for key, node in self.nodes.items()
+            if node.schedulable
+        }
+        for job in self.jobs.values():
+            for place in job.places[: job.min_instances if minima and job.elastic else None]:
+                if place in found:
+                    found[place] -= job.requests.get(name, 0)
+        return found
+
+    def left(self, name: str) -> float:
+        """How much of a resource may still be used of the whole cluster."""
+        load = self.max_load.get(name, 1.0 if name == "nvidia.com/gpu" else DEFAULT_MAX_LOAD)
+        totals = (node.total.get(name, 0) for node in self.nodes.values() if node.schedulable)
+        used = sum(totals) - sum(self.free(name).values())
+        return sum(node.total.get(name, 0) for node in self.nodes.values() if node.schedulable) * load - used
+
+
+def random_cluster(random: Random) -> Cluster:
+    """Up to 7 jobs on up to 4 nodes; about half of the clusters are full, and a third of the jobs wait."""
+    nodes = {
+        key: Node(
+            total={
+                "cpu": random.choice([2.0, 4.0, 7.5, 16.0]),
+                "memory": random.choice([4, 16, 64]) * GI,
+                "nvidia.com/gpu": random.choice([0.0, 0.0, 2.0, 8.0]),
+            },
+            used={"cpu": random.choice([0.0, 0.1, 1.0, 5.0]), "memory": random.choice([0.0, 1.0]) * GI},
+            schedulable=random.random() > 0.1,
+        )
+        for key in random.sample(NODES, random.randint(1, 4))
+    }
+    jobs = {
+        f"job-{number}": random_job(random, [*nodes, *nodes, "gone"])
+        for number in range(random.randint(0, 7))
+    }
+    loads = {name: random.choice([0.5, 0.9, 1.0]) for name in RESOURCES if random.random() < 0.3}
+    return Cluster(jobs, nodes, loads)
+
+
+def random_job(random: Random, places: list[str]) -> Job:
+    """Its instances are anywhere, also where there is no room: limits and nodes change under them."""
+    requests = {
+        "cpu": random.choice([0.1, 0.5, 1.0, 2.0, 3.5]),
+        "memory": random.choice([0.5, 1.0, 8.0]) * GI,
+    }
+    if random.random() < 0.3:
+        requests["nvidia.com/gpu"] = random.choice([1.0, 2.0])
+    low = random.randint(0, 3)
+    high = low + random.choice([0, 1, 2, 5, 20])
+    held = random.randint(0, high + 1) if random.random() < 0.7 else 0
+    return Job(
+        requests,
+        low,
+        high,
+        parallelism=max(0, random.choice([low, held, held, held + 2])),
+        places=tuple(random.choices(places, k=held)),
+        excluded=frozenset(random.sample(NODES, 1)) if random.random() < 0.1 else frozenset(),
+    )
+
+
+def check_bounds(cluster: Cluster, planned: Plan) -> None:
+    """Every elastic job is within its bounds; no other is touched; no new instance is where it must not be."""
+    after = cluster.applied(planned)
+    for key, job in cluster.jobs.items():
+        if not job.elastic:
+            assert key not in planned.changes, key
+        else:
+            assert job.min_instances <= after.jobs[key].parallelism <= job.max_instances, key
+        places = planned.places.get(key, ())
+        assert len(places) <= after.jobs[key].parallelism, key
+        for place in set(places):
+            if not cluster.counts(place) or place in job.excluded:
+                assert places.count(place) <= job.places.count(place), key
+
+
+def check_capacity(cluster: Cluster, planned: Plan) -> None:
+    """Use beyond a limit is use of minima alone; no node is given more than it holds; no job grows beyond a limit."""
+    after = cluster.applied(planned)
+    for name in RESOURCES:
+        over = after.left(name) < -1e-6 * GI
+        free, before = after.free(name), cluster.free(name)
+        for key, job in after.jobs.items():
+            if not over or not job.elastic or not job.requests.get(name):
+                continue
+            spare = [place for place in job.places[job.min_instances :] if cluster.counts(place)]
+            assert not spare, (name, key, "holds more than its minimum of what is used too much")
+        for node, amount in free.items():
+            assert amount >= min(before[node], 0) - 1e-6 * GI, (name, node)
+
+
+def check_fixed_point(cluster: Cluster, planned: Plan) -> int:
+    """Planned again, nothing changes, but that who made room on a node may grow elsewhere; and then nothing at all.
+
+    Returns:
+        How many grew again.
+    """
+    once = cluster.applied(planned)
+    again = once.plan()
+    for key, change in again.changes.items():
+        assert change.after > change.before, (key, change)
+        assert planned.held_back[key] == MADE_ROOM, (key, change)
+    assert again.changes.keys() == again.places.keys(), (again.changes, again.places)
+    if again.changes:
+        third = once.applied(again).plan()
+        assert not third.changes, third.changes
+        assert not third.places, third.places
+    return len(again.changes)
+
+
+def check_exhausted(cluster: Cluster, planned: Plan) -> None:
+    """A job that could have one more has it, and a minimum that waits could not be placed; the others say why."""
+    after = cluster.applied(planned)
+    free = {name: after.free(name) for name in RESOURCES}
+    left = {name: after.left(name) for name in RESOURCES}
+    attainable = {name: after.free(name, minima=True) for name in RESOURCES}
+    for key, job in after.jobs.items():
+        waits = job.pending
+        if waits:
+            assert fitting(job, after, attainable) < (
+                (job.min_instances if job.elastic else job.parallelism) - len(job.places)
+            ), (key, "could be helped")
+        elif job.elastic and job.parallelism < job.max_instances:
+            in_limits = all(
+                amount <= left[name] - 1e-6 * GI * (name == "memory") for name, amount in job.requests.items()
+            )
+            room = fitting(job, after, free) and in_limits
+            assert not room or planned.held_back[key] == MADE_ROOM, (key, "could grow")
+        else:
+            assert key not in planned.held_back, key
+            continue
+        assert planned.held_back[key], key
+
+
+def fitting(job: Job, cluster: Cluster, free: Mapping[str, Mapping[str, float]]) -> int:
+    """How many more instances the nodes have room for."""
+    return sum(
+        max(
+            0,
+            min(
+                math.floor(free[name][node] / amount + 1e-9)
+                for name, amount in job.requests.items()
+                if amount
+            ),
+        )
+        for node in free["cpu"]
+        if node not in job.excluded
+    )
+
+
+def check_permutation(cluster: Cluster, planned: Plan, random: Random) -> None:
+    """Jobs and nodes in any order of the maps have the same plan."""
+    jobs, nodes = list(cluster.jobs.items()), list(cluster.nodes.items())
+    random.shuffle(jobs)
+    random.shuffle(nodes)
+    assert replace(cluster, jobs=dict(jobs), nodes=dict(nodes)).plan() == planned
+
+
+def check_all(cluster: Cluster, random: Random) -> int:
+    """All laws.
+
+    Returns:
+        How many jobs grew again after the plan was carried out.
+    """
+    planned = cluster.plan()
+    if not any(cluster.counts(node) for node in cluster.nodes):
+        assert (planned.changes, planned.held_back.keys()) == ({}, cluster.jobs.keys())
+        return 0
+    check_bounds(cluster, planned)
+    check_capacity(cluster, planned)
+    check_exhausted(cluster, planned)
+    check_permutation(cluster, planned, random)
+    return check_fixed_point(cluster, planned)
+
+
+CLUSTERS = st.randoms(use_true_random=False).map(random_cluster)
+ODD = st.floats() | st.sampled_from([0.0, -1.0, 1e-9, 1e300, math.inf, math.nan])
+ODD_COUNTS = st.integers(-3, 6) | st.sampled_from([10**9, 10**400, -(10**400)])
+
+
+@given(CLUSTERS, st.randoms(use_true_random=False))
+@settings(max_examples=300)
+def test_all_laws(cluster: Cluster, random: Random) -> None:
+    """Bounds, limits, nodes' room, fixed point, no room left to waste, and the order of the maps, each named above."""
+    check_all(cluster, random)
+
+
+@given(CLUSTERS)
+def test_a_stale_view_changes_nothing(cluster: Cluster) -> None:
+    """Before the scheduler has placed anything of a plan that was carried out, the next plan is the same."""
+    jobs = {key: replace(job, places=job.places[: job.parallelism]) for key, job in cluster.jobs.items()}
+    planned = plan(jobs, cluster.nodes, cluster.max_load)
+    told = {
+        key: replace(jobs[key], parallelism=change.after)
+        for key, change in planned.changes.items()
+        if change.after > change.before
+    }
+    again = plan(jobs | told, cluster.nodes, cluster.max_load)
+    assert again.changes == {key: change for key, change in planned.changes.items() if key not in told}
+    assert again.places == planned.places
+
+
+@given(CLUSTERS, st.sampled_from(RESOURCES))
+def test_who_does_not_use_a_resource_keeps_what_it_has(cluster: Cluster, name: str) -> None:
+    """A job without GPUs, say, loses nothing because GPUs are short."""
+    jobs = {
+        key: replace(job, requests={name: job.requests.get(name, 0.0)})
+        if number % 2
+        else replace(job, requests={})
+        for number, (key, job) in enumerate(cluster.jobs.items())
+    }
+    quiet = replace(cluster, jobs=jobs)
+    if any(quiet.counts(node) for node in quiet.nodes):
+        for key, job in jobs.items():
+            if job.elastic and not job.requests:
+                held = min(len(job.places), job.parallelism, job.max_instances)
+                assert quiet.applied(quiet.plan()).jobs[key].parallelism >= held
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 4)), min_size=1, max_size=5),
+    st.integers(1, 6),
+    st.data(),
+)
+def test_more_room_takes_from_nobody(sizes: list[tuple[int, int]], count: int, data: st.DataObject) -> None:
+    """Jobs of one shape: with a node more, or a higher limit, each gets at least as many as without."""
+    jobs = {f"job-{n}": Job({"cpu": 1.0}, 0, high, 0) for n, (high, _) in enumerate(sizes)}
+    nodes = {f"node-{n}": Node({"cpu": 4.0}) for n in range(count)}
+    less, more = sorted(data.draw(st.tuples(*[st.sampled_from([0.5, 0.8, 0.97, 1.0])] * 2)))
+    few = plan(jobs, nodes, {"cpu": less}).changes
+    for many in (
+        plan(jobs, nodes, {"cpu": more}).changes,
+        plan(jobs, nodes | {"node-x": Node({"cpu": 4.0})}, {"cpu": less}).changes,
+    ):
+        assert all(many[key].after >= change.after for key, change in few.items())
+
+
+@st.composite
+def odd_jobs(draw: st.DrawFn) -> Job:
+    requests = draw(st.dictionaries(st.sampled_from([*RESOURCES, "pods", ""]), ODD, max_size=3))
+    places = tuple(draw(st.lists(st.sampled_from([*NODES, "gone"]), max_size=4)))
+    return Job(requests, draw(ODD_COUNTS), draw(ODD_COUNTS), draw(ODD_COUNTS), places)
+
+
+@given(
+    st.dictionaries(st.sampled_from("uvwxyz"), odd_jobs()),
+    st.dictionaries(
+        st.sampled_from(NODES), st.builds(Node, *[st.dictionaries(st.sampled_from(RESOURCES), ODD)] * 2)
+    ),
+    st.dictionaries(st.sampled_from(RESOURCES), ODD, max_size=1),
+)
+def test_nonsense_is_left_alone(jobs: dict[str, Job], nodes: dict[str, Node], load: dict[str, float]) -> None:
+    """Whatever the numbers are, there is a plan; what makes no sense is left as it is, for a reason."""
+    planned = plan(jobs, nodes, load)
+    for key, job in jobs.items():
+        sound = 0 <= job.min_instances <= job.max_instances and job.parallelism >= 0
+        if not sound or any(not 0 <= amount < math.inf for amount in job.requests.values()):
+            assert key not in planned.changes
+            assert planned.held_back[key]
+        elif key in planned.changes:
+            assert job.min_instances <= planned.changes[key].after <= job.max_instances
+            assert planned.changes[key].reason

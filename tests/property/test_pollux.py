@@ -1,0 +1,203 @@
+"""Laws of Pollux's policy, for any jobs on any nodes, whatever they hold and report."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from edl_workflows.scaling.policy import JobInfo, NodeInfo
+from edl_workflows.scaling.pollux import optimize, worth
+from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux_policy import PolluxPolicy
+from edl_workflows.scaling.speedup import SpeedupTable
+from tests.property.test_fit_policy import Question, jobs, nodes, pinned, questions, used
+
+POLICY = PolluxPolicy()
+few = settings(max_examples=50)
+"""As many examples as keep the whole file within some seconds."""
+HINTS = {
+    "initBatchSize": 128,
+    "maxBatchSize": 1280,
+    "localBszBounds": [64, 256],
+    "gradientAccumulation": True,
+    "gradParams": {"norm": 0.00136, "var": 0.000502},
+    "perfParams": {
+        "alpha_c": 0.121,
+        "beta_c": 0.00568,
+        "alpha_n": 0.0236,
+        "beta_n": 0.00634,
+        "alpha_r": 0.0118,
+        "beta_r": 0.00317,
+        "gamma": 1.14,
+    },
+}
+REPORTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({}),
+    st.builds(lambda count: HINTS | {"maxProfiledReplicas": count}, st.integers(0, 5)),
+    st.dictionaries(
+        st.sampled_from([*HINTS, "maxProfiledReplicas"]),
+        st.one_of(
+            st.none(), st.floats(), st.text(max_size=3), st.lists(st.integers()), st.just({"gamma": -1})
+        ),
+    ),
+)
+
+
+@st.composite
+def reported(draw: st.DrawFn) -> Question:
+    """A question whose jobs have reported something."""
+    question = draw(questions())
+    found = {key: replace(job, profilings=draw(REPORTS)) for key, job in question.jobs.items()}
+    return replace(question, jobs=found)
+
+
+def answered(question: Question) -> dict[str, list[str]]:
+    return POLICY.optimize(question.jobs, question.nodes, question.previous)
+
+
+@given(reported())
+@few
+def test_nothing_is_given_twice(question: Question) -> None:
+    """No node has more replicas than its room, but for what jobs hold that may not be touched."""
+    answer = answered(question)
+    untouchable = {key: places for key, places in answer.items() if pinned(question, key)}
+    for key, node in question.nodes.items():
+        for resource, free in node.free.items():
+            taken = used(question, answer, key, resource)
+            assert taken <= max(free, used(question, untouchable, key, resource), 0.0) + 1e-4
+
+
+@given(reported())
+@few
+def test_bounds_are_kept(question: Question) -> None:
+    """A job has nothing, or between its minimum and its maximum, on nodes that are there; or what it may keep."""
+    for key, places in answered(question).items():
+        job = question.jobs[key]
+        if pinned(question, key):
+            assert places == question.previous[key]
+            continue
+        assert not places or job.min_replicas <= len(places) <= job.max_replicas
+        assert set(places) <= set(question.nodes)
+
+
+@given(reported())
+def test_its_answer_is_a_fixed_point(question: Question) -> None:
+    """Asked again with its own answer as what is held, it changes nothing."""
+    answer = answered(question)
+    assert answered(replace(question, previous=answer)) == answer
+
+
+@given(reported(), st.randoms(use_true_random=False))
+@few
+def test_order_does_not_matter(question: Question, random: Random) -> None:
+    """Jobs and nodes in any order of the maps have the same answer."""
+    keys, names = list(question.jobs), list(question.nodes)
+    random.shuffle(keys)
+    random.shuffle(names)
+    shuffled = Question(
+        {key: question.jobs[key] for key in keys},
+        {name: question.nodes[name] for name in names},
+        {key: question.previous[key] for key in keys},
+    )
+    assert answered(shuffled) == answered(question)
+
+
+@given(reported())
+@few
+def test_no_new_replica_on_a_closed_node(question: Question) -> None:
+    """A node that takes no new replicas, or is excluded, keeps at most what the job had there."""
+    for key, places in answered(question).items():
+        for node in question.nodes.values():
+            if not node.schedulable or node.key in question.jobs[key].excluded:
+                assert places.count(node.key) <= question.previous[key].count(node.key)
+
+
+@given(reported())
+@few
+def test_spanning_jobs_share_no_node(question: Question) -> None:
+    """At most one job with replicas of its elastic role on several nodes is on a node, beside those left alone."""
+    spanning: dict[str, list[str]] = {}
+    for key, places in answered(question).items():
+        elastic = set(places[len(question.jobs[key].fixed) :])
+        if len(elastic) > 1 and not pinned(question, key):
+            for node in elastic:
+                spanning.setdefault(node, []).append(key)
+
+    assert all(len(keys) == 1 for keys in spanning.values())
+
+
+@given(jobs("new"), nodes(), REPORTS)
+@few
+def test_a_first_allocation_is_kept(
+    job: JobInfo, free: dict[str, NodeInfo], report: dict[str, object]
+) -> None:
+    """What a new job gets is what it has after the next look at all jobs."""
+    job = replace(job, profilings=report)
+    first = POLICY.allocate(job, free)
+    assert not first or POLICY.optimize({"new": job}, free, {"new": first}) == {"new": first}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> SpeedupTable:
+    """Any table, also of a job that gets slower."""
+    speeds = st.lists(st.floats(0, 10), min_size=8, max_size=8)
+    return SpeedupTable((0.0, *draw(speeds)), (0.0, *draw(speeds)))
+
+
+@st.composite
+def clusters(
+    draw: st.DrawFn,
+) -> tuple[list[PolluxJob], list[NodeInfo], Mapping[str, list[str]], PolluxOptions]:
+    """Jobs with tables on nodes with GPUs, and what they hold: any, also what can't be."""
+    found = [
+        PolluxJob(
+            JobInfo(
+                f"job-{number}",
+                {"gpu": 1.0},
+                max_replicas=draw(st.integers(1, 8)),
+                age=draw(st.floats(0, 9999)),
+            ),
+            draw(tables()),
+            restarts=draw(st.integers(0, 9)),
+            weight=draw(st.floats(0.1, 10)),
+        )
+        for number in range(draw(st.integers(1, 5)))
+    ]
+    there = [NodeInfo(name, {"gpu": float(draw(st.integers(0, 4)))}) for name in ("a", "b", "c")]
+    held = {job.info.key: draw(st.lists(st.sampled_from(["a", "b", "c"]), max_size=4)) for job in found}
+    options = PolluxOptions(
+        draw(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0])), draw(st.sampled_from([0.0, 30.0]))
+    )
+    return found, there, held, options
+
+
+@given(clusters())
+def test_a_change_pays(
+    cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions],
+) -> None:
+    """From a state that is allowed, the answer is worth at least as much, restarts counted; and it stands."""
+    found, there, held, options = cluster
+    first = optimize(found, there, held, options)
+    waiting: dict[str, list[str]] = {job.info.key: [] for job in found}
+    assert worth(found, there, waiting, first, options) >= worth(found, there, waiting, waiting, options)
+    assert optimize(found, there, first, options) == first
+
+    aged = [replace(job, info=replace(job.info, age=job.info.age + 60), restarts=0) for job in found]
+    later = optimize(aged, there, first, options)
+    assert worth(aged, there, first, later, options) >= worth(aged, there, first, first, options)
+
+
+@given(clusters(), st.integers(1, 4))
+@few
+def test_a_node_more_does_no_harm(
+    cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions], gpus: int
+) -> None:
+    """With what it had before, and a node more, the jobs together are not worse off."""
+    found, there, held, options = cluster
+    first = optimize(found, there, held, options)
+    more = [*there, NodeInfo("d", {"gpu": float(gpus)})]
+    then = optimize(found, more, first, options)
+    assert worth(found, more, first, then, options) >= worth(found, more, first, first, options)

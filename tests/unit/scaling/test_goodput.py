@@ -1,0 +1,283 @@
+"""Goodput, its fit, and speed-up tables by example."""
+
+from dataclasses import astuple, replace
+from math import inf, nan
+from random import Random
+
+import numpy as np
+import pytest
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.goodput import (
+    BatchLimits,
+    GoodputModel,
+    GradParams,
+    PerfParams,
+    grad_seconds,
+    step_seconds,
+    sync_seconds,
+)
+from edl_workflows.scaling.goodput_fit import Measurement, fit
+from edl_workflows.scaling.speedup import Speedups, SpeedupTable
+
+PERF = PerfParams(0.121, 0.00568, 0.0236, 0.00634, 0.0118, 0.00317, 1.14)
+GRAD = GradParams(sqr=0.00136, var=0.000502)
+LIMITS = BatchLimits(128, 1280, (64, 256))
+MODEL = GoodputModel(PERF, GRAD, LIMITS)
+PLACEMENTS = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (4, 16)]
+
+
+def measured(perf: PerfParams, placements: list[tuple[int, int]], noise: float = 0.0) -> list[Measurement]:
+    """Exact step times, each off by up to this part."""
+    random = Random(1)
+    found = []
+    for nodes, replicas in placements:
+        for atomic in (64, 128, 256):
+            factor = 1 + random.uniform(-noise, noise)
+            step = float(step_seconds(perf, nodes, replicas, atomic)) * factor
+            found.append(
+                Measurement(nodes, replicas, atomic, step, float(grad_seconds(perf, atomic)) * factor)
+            )
+    return found
+
+
+def largest_error(found: PerfParams, true: PerfParams, placements: list[tuple[int, int]]) -> float:
+    """Of predicted step times, as a part."""
+    return max(
+        abs(float(step_seconds(found, *place, atomic) / step_seconds(true, *place, atomic)) - 1)
+        for place in placements
+        for atomic in (64, 100, 256)
+    )
+
+
+def test_a_step_by_hand() -> None:
+    """2 replicas on 2 nodes, no overlap: 0.1 + 0.01 · 10 for the pass, 0.3 for the exchange; 10 samples each."""
+    perf = PerfParams(0.1, 0.01, 0.3, 0.05, 0.2, 0.05, 1.0)
+    assert float(step_seconds(perf, 2, 2, 10)) == pytest.approx(0.5)
+    assert float(step_seconds(perf, 1, 4, 10)) == pytest.approx(0.2 + 0.2 + 2 * 0.05)
+    assert float(GoodputModel(perf, GRAD, LIMITS).throughput(2, 2, 10, 1)) == pytest.approx(40 / 0.7)
+
+
+def test_one_replica_exchanges_nothing() -> None:
+    """Its step is the pass."""
+    assert float(sync_seconds(PERF, 1, 1)) == 0
+    assert float(step_seconds(PERF, 1, 1, 64)) == float(grad_seconds(PERF, 64))
+
+
+def test_perfect_overlap_hides_the_shorter() -> None:
+    """With the largest gamma a step takes little more than the longer of both."""
+    perf = PerfParams(0.1, 0.0, 1.0, 0.0, 1.0, 0.0, 10.0)
+    assert float(step_seconds(perf, 2, 2, 1)) == pytest.approx(1.0, rel=0.01)
+
+
+def test_efficiency_at_its_ends() -> None:
+    """The initial batch is worth 1; without noise a batch of ten times is worth a tenth; with nothing but noise, as much."""
+    assert float(MODEL.efficiency(128)) == 1
+    assert float(replace(MODEL, grad=GradParams(1, 0)).efficiency(1280)) == pytest.approx(0.1)
+    assert float(replace(MODEL, grad=GradParams(0, 1)).efficiency(1280)) == 1
+    assert float(replace(MODEL, grad=GradParams(0, 0)).efficiency(1280)) == pytest.approx(0.1)
+
+
+def test_efficiency_is_the_noise_scales() -> None:
+    """(φ + initial) / (φ + batch) with φ = initial · var / sqr."""
+    scale = 128 * GRAD.var / GRAD.sqr
+    assert float(MODEL.efficiency(512)) == pytest.approx((scale + 128) / (scale + 512))
+
+
+def test_laws_of_efficiency() -> None:
+    """It is between 0 and 1 and falls with the batch."""
+    values = MODEL.efficiency(np.arange(1, 5000))
+    assert ((values > 0) & (values <= 1)).all()
+    assert (np.diff(values) <= 0).all()
+
+
+def test_throughput_grows_less_than_linearly() -> None:
+    """Of the same atomic batch, more replicas do more, but never more than so many times one."""
+    replicas = np.arange(1, 33)
+    rates = MODEL.throughput(1, replicas, 128)
+    assert (np.diff(rates) > 0).all()
+    assert (rates <= rates[0] * replicas * (1 + 1e-9)).all()
+
+
+def test_the_best_batch_is_within_its_limits() -> None:
+    """For each placement the batch is between the initial and the largest, and each pass within its own limits."""
+    replicas = np.arange(1, 21)
+    found = MODEL.best(np.minimum(replicas, 4), replicas)
+    batch = replicas * found.atomic * (found.accumulation + 1)
+    possible = replicas * 64 <= 1280
+    assert ((found.goodput > 0) == possible).all()
+    assert ((found.atomic >= 64) & (found.atomic <= 256))[possible].all()
+    assert ((batch > 128 - replicas) & (batch <= 1280))[possible].all()
+
+
+def test_no_batch_tried_by_hand_is_better() -> None:
+    """Within a percent, which the steps between candidates cost."""
+    best = float(MODEL.best(2, 8).goodput)
+    rates = [float(MODEL.goodput(2, 8, atomic)) for atomic in range(64, 161)]
+    assert best >= 0.99 * max(rates)
+
+
+def test_accumulation_makes_larger_batches() -> None:
+    """What memory does not hold at once is done in several passes, if that is allowed."""
+    noisy = replace(MODEL, grad=GradParams(1e-9, 1.0), limits=BatchLimits(128, 4096, (16, 64)))
+    assert noisy.best(1, 4).accumulation > 0
+    single = replace(noisy, limits=replace(noisy.limits, accumulation=False))
+    assert single.best(1, 4).accumulation == 0
+    assert single.best(1, 4).atomic <= 64
+
+
+def test_one_replica_measures_noise_in_two_passes() -> None:
+    """A single replica with more than the initial batch accumulates, though memory would hold it."""
+    noisy = replace(MODEL, grad=GradParams(1e-9, 1.0), limits=BatchLimits(16, 256, (16, 256)))
+    found = noisy.best(1, 1)
+    assert found.atomic * (found.accumulation + 1) > 16
+    assert found.accumulation >= 1
+
+
+def test_a_fixed_batch_is_divided() -> None:
+    """Where the largest is the initial batch, replicas share it, rounded down."""
+    found = replace(MODEL, limits=BatchLimits(128, 128, (1, 128))).best(1, 3)
+    assert (int(found.atomic), int(found.accumulation)) == (42, 0)
+
+
+def test_an_impossible_placement_is_refused() -> None:
+    """More nodes than replicas."""
+    with pytest.raises(InvalidError, match="at least as many replicas as nodes"):
+        MODEL.best(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alpha_c", nan), ("beta_n", -1.0), ("alpha_r", inf), ("gamma", 0.5), ("gamma", 11.0)],
+)
+def test_absurd_parameters_are_refused(name: str, value: float) -> None:
+    """By the name of the parameter."""
+    with pytest.raises(InvalidError, match=name):
+        replace(PERF, **{name: value})
+
+
+def test_absurd_limits_are_refused() -> None:
+    """Bounds in the wrong order, batches of nothing, no pass at all, negative noise."""
+    with pytest.raises(InvalidError, match="largest"):
+        BatchLimits(128, 64, (1, 2))
+    with pytest.raises(InvalidError, match="atomic"):
+        BatchLimits(128, 256, (0, 2))
+    with pytest.raises(InvalidError, match="alpha_c"):
+        PerfParams(0, 0, 1, 1, 1, 1, 1)
+    with pytest.raises(InvalidError, match="var"):
+        GradParams(1, -1)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.14, 2.5, 8.0])
+def test_exact_data_are_fitted_exactly(gamma: float) -> None:
+    """Without noise the predicted times are right to 1 %: no residual of 0 stops the search."""
+    true = replace(PERF, gamma=gamma)
+    assert largest_error(fit(measured(true, PLACEMENTS)), true, PLACEMENTS) < 0.01
+
+
+def test_noise_is_averaged() -> None:
+    """With ±5 % noise the predicted times are right to 5 %."""
+    assert largest_error(fit(measured(PERF, PLACEMENTS, 0.05)), PERF, PLACEMENTS) < 0.05
+
+
+def test_passes_need_not_be_measured() -> None:
+    """Step times alone, with several replicas and with one, are enough for them."""
+    steps = [replace(one, grad_seconds=None) for one in measured(PERF, PLACEMENTS)]
+    assert largest_error(fit(steps), PERF, PLACEMENTS) < 0.02
+
+
+def test_a_straggler_does_not_spoil_it() -> None:
+    """One step that took twenty times as long changes predictions by less than a tenth."""
+    rows = measured(PERF, PLACEMENTS)
+    slow = replace(rows[7], step_seconds=20 * rows[7].step_seconds)
+    assert largest_error(fit([*rows[:7], slow, *rows[8:]]), PERF, PLACEMENTS) < 0.1
+
+
+def test_useless_measurements_are_left_out() -> None:
+    """What can't be changes nothing."""
+    rows = measured(PERF, PLACEMENTS)
+    absurd = [
+        Measurement(1, 2, 64, nan),
+        Measurement(1, 2, 64, -1.0),
+        Measurement(3, 2, 64, 1.0),
+        Measurement(0, 0, 64, 1.0),
+        Measurement(1, 1, 0, 1.0),
+    ]
+    assert fit([*absurd, *rows]) == fit(rows)
+    with pytest.raises(InvalidError, match="no measurement"):
+        fit(absurd)
+
+
+def test_order_does_not_matter() -> None:
+    """The same measurements in any order have the same parameters."""
+    rows = measured(PERF, PLACEMENTS, 0.05)
+    assert fit(rows[::-1]) == fit(rows)
+
+
+@pytest.mark.parametrize(
+    ("case", "placements", "pinned"),
+    [
+        ("one replica: the exchange takes no time", [(1, 1)], ("alpha_r", "beta_r")),
+        ("two replicas: it does not grow with them", [(1, 1), (1, 2)], ("beta_r",)),
+        ("only on several nodes: none within one", [(1, 1), (2, 4)], ("alpha_r", "beta_r")),
+    ],
+)
+def test_what_was_never_seen_is_assumed(
+    case: str, placements: list[tuple[int, int]], pinned: tuple[str, ...]
+) -> None:
+    """Optimistically: as good as nothing."""
+    found = fit(measured(PERF, placements))
+    assert all(getattr(found, name) == pytest.approx(1e-8) for name in pinned), case
+    assert largest_error(found, PERF, placements) < 0.02
+
+
+def test_between_nodes_is_assumed_slower_than_within() -> None:
+    """Without a measurement on several nodes: by a tenth."""
+    found = fit(measured(PERF, [(1, 1), (1, 2), (1, 4)]))
+    assert found.alpha_n == pytest.approx(1.1 * found.alpha_r)
+    assert found.beta_n == pytest.approx(1.1 * found.beta_r)
+
+
+def test_one_batch_size_is_half_constant() -> None:
+    """A single measurement: half of the pass is constant, and the pass is as measured."""
+    found = fit([Measurement(1, 1, 100, 0.4)])
+    assert found.alpha_c == pytest.approx(0.2)
+    assert float(grad_seconds(found, 100)) == pytest.approx(0.4, rel=0.01)
+
+
+def test_a_table_is_relative_to_one_replica() -> None:
+    """1 for one replica, 0 for none and where no batch is allowed; on several nodes never faster."""
+    table = SpeedupTable.of(MODEL, 24)
+    assert table.local[:2] == (0.0, 1.0)
+    assert (table.local[21], table.spread[21]) == (0.0, 0.0)
+    assert all(far <= near for near, far in zip(table.local, table.spread, strict=True))
+
+
+def test_a_table_of_the_unknown_is_linear() -> None:
+    """Each replica is worth as much as the first."""
+    assert SpeedupTable.linear(3) == SpeedupTable((0, 1, 2, 3), (0, 1, 2, 3))
+
+
+def test_absurd_tables_are_refused() -> None:
+    """No number, or one list longer than the other."""
+    with pytest.raises(InvalidError, match="from 0 up"):
+        SpeedupTable((0, nan), (0, 1))
+    with pytest.raises(InvalidError, match="one node and on several"):
+        SpeedupTable((0, 1), (0, 1, 2))
+
+
+def test_tables_are_made_once() -> None:
+    """A job's table is the same object until its model changes; a job that is gone is forgotten."""
+    tables = Speedups()
+    first = tables.tables({"a": (MODEL, 4), "b": (MODEL, 4)})
+    changed = replace(MODEL, grad=GradParams(1, 1))
+    second = tables.tables({"a": (MODEL, 4), "b": (changed, 4)})
+    assert second["a"] is first["a"]
+    assert second["b"] == SpeedupTable.of(changed, 4)
+    assert tables.tables({}) == {}
+    assert tables.tables({"a": (MODEL, 4)})["a"] is not first["a"]
+
+
+def test_parameters_are_a_tuple_of_their_formula() -> None:
+    """The order in which AdaptDL lists them."""
+    assert astuple(PERF) == (0.121, 0.00568, 0.0236, 0.00634, 0.0118, 0.00317, 1.14)

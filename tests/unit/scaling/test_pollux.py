@@ -1,0 +1,302 @@
+"""Pollux's optimizer and policy by example."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import nan
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.policy import JobInfo, NodeInfo
+from edl_workflows.scaling.pollux import optimize, worth
+from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux_policy import PolluxPolicy, hints_of
+from edl_workflows.scaling.speedup import SpeedupTable
+
+SCALING = SpeedupTable.linear(16)
+SOME = SpeedupTable((0, 1, 1.8, 2.5, 3.1, *[3.1] * 12), (0, 1, 1.4, 1.7, 1.9, *[2.0] * 12))
+"""Slower on several nodes."""
+NONE = SpeedupTable((0, *[1] * 16), (0, *[1] * 16))
+"""Gains nothing from a second replica."""
+HINTS: dict[str, Any] = {
+    "initBatchSize": 128,
+    "maxBatchSize": 1280,
+    "localBszBounds": [64, 256],
+    "gradientAccumulation": True,
+    "maxProfiledReplicas": 2,
+    "gradParams": {"norm": 0.00136, "var": 0.00502},
+    "perfParams": {
+        "alpha_c": 0.121,
+        "beta_c": 0.00568,
+        "alpha_n": 0.0236,
+        "beta_n": 0.00634,
+        "alpha_r": 0.0118,
+        "beta_r": 0.00317,
+        "gamma": 1.14,
+    },
+}
+
+
+def job(
+    key: str, table: SpeedupTable = SCALING, low: int = 1, high: int = 16, *, age: float = 3600
+) -> PolluxJob:
+    """A job of one GPU a replica."""
+    return PolluxJob(JobInfo(key, {"gpu": 1}, min_replicas=low, max_replicas=high, age=age), table)
+
+
+def nodes(*gpus: int) -> list[NodeInfo]:
+    """n0, n1, … with so many GPUs."""
+    return [NodeInfo(f"n{number}", {"gpu": count}) for number, count in enumerate(gpus)]
+
+
+def counts(answer: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Replicas of each."""
+    return {key: len(places) for key, places in answer.items()}
+
+
+def test_a_job_alone_gets_what_it_gains_from() -> None:
+    """All there is, if each replica helps; one, if the second doesn't."""
+    assert counts(optimize([job("a")], nodes(4, 4), {})) == {"a": 8}
+    assert counts(optimize([job("a", NONE)], nodes(4, 4), {})) == {"a": 1}
+
+
+def test_equals_share_equally() -> None:
+    """Four jobs on four nodes: each has one of its own."""
+    answer = optimize([job(key, SOME) for key in "abcd"], nodes(4, 4, 4, 4), {})
+    assert counts(answer) == {"a": 4, "b": 4, "c": 4, "d": 4}
+    assert all(len(set(places)) == 1 for places in answer.values())
+
+
+def test_replicas_go_where_they_help() -> None:
+    """A job that gains nothing from more leaves them to one that does."""
+    assert counts(optimize([job("a", NONE), job("b", SOME)], nodes(4, 1), {})) == {"a": 1, "b": 4}
+
+
+def test_nobody_waits_while_there_is_room() -> None:
+    """As many jobs as GPUs have one each, however well one of them would use two."""
+    assert set(counts(optimize([job(f"job-{i}") for i in range(8)], nodes(4, 4), {})).values()) == {1}
+
+
+def test_the_oldest_are_first_where_not_all_fit() -> None:
+    """Three equal jobs, two GPUs."""
+    jobs = [job("a", age=10), job("b", age=30), job("c", age=20)]
+    assert counts(optimize(jobs, nodes(2), {})) == {"a": 0, "b": 1, "c": 1}
+
+
+def test_priority_comes_before_age() -> None:
+    """An important job takes the place of one that runs."""
+    young = job("b", age=1)
+    important = replace(young, info=replace(young.info, priority=1))
+    assert optimize([job("a"), important], nodes(1), {"a": ["n0"]}) == {"a": [], "b": ["n0"]}
+    assert optimize([job("a"), young], nodes(1), {"a": ["n0"]}) == {"a": ["n0"], "b": []}
+
+
+def test_weight_moves_replicas() -> None:
+    """A job that counts more has more of what both want."""
+    answer = counts(optimize([job("a"), replace(job("b"), weight=9.0)], nodes(4, 4), {}))
+    assert answer["b"] > answer["a"] > 0
+
+
+def test_a_minimum_is_all_or_nothing() -> None:
+    """A job that needs more than is left waits, and leaves it to others."""
+    assert counts(optimize([job("a", low=3), job("b", low=3)], nodes(4), {})) == {"a": 4, "b": 0}
+
+
+def test_one_spanning_job_on_a_node() -> None:
+    """Of two jobs of six on three nodes of four, only one may span nodes; unless that is allowed."""
+    jobs = [job("a", low=6, high=6), job("b", low=6, high=6)]
+    assert sorted(counts(optimize(jobs, nodes(4, 4, 4), {})).values()) == [0, 6]
+    free = PolluxOptions(avoid_interference=False)
+    assert counts(optimize(jobs, nodes(4, 4, 4), {}, free)) == {"a": 6, "b": 6}
+
+
+def test_what_may_not_be_touched_stays() -> None:
+    """A job that is not preemptible keeps what it has, also beyond its bounds; it counts as one that spans nodes."""
+    fixed = PolluxJob(JobInfo("a", {"gpu": 1}, max_replicas=1, preemptible=False), SCALING)
+    answer = optimize([fixed, job("b")], nodes(4, 4), {"a": ["n1", "n0"]})
+    assert answer["a"] == ["n1", "n0"]
+    assert counts(answer)["b"] == 3
+
+
+def test_a_young_job_is_not_moved_for_little() -> None:
+    """A replica more is worth a restart to an old job, not to one that has just started."""
+    held = {"a": ["n0"] * 4}
+    table = SpeedupTable((0, 1, 2, 3, 4, 4.4), (0, 1, 2, 3, 4, 4.4))
+    for age, expected in ((60.0, 4), (36000.0, 5)):
+        assert counts(optimize([job("a", table, age=age)], nodes(4, 4), held)) == {"a": expected}
+
+
+def test_many_restarts_bind() -> None:
+    """A job that has lost most of its time by restarts stays where it is."""
+    held = {"a": ["n0"]}
+    restless = replace(job("a", age=300), restarts=10)
+    assert optimize([restless], nodes(4), held) == held
+    assert counts(optimize([replace(restless, restarts=1)], nodes(4), held)) == {"a": 4}
+
+
+def test_what_stays_is_as_it_was() -> None:
+    """The order of a list that is kept is kept."""
+    held = {"a": ["n1", "n0", "n1"]}
+    assert optimize([job("a", low=3, high=3)], nodes(1, 2), held) == held
+
+
+def test_a_lost_node_is_left() -> None:
+    """A job of a node that is gone is placed anew."""
+    assert optimize([job("a", high=2)], nodes(4), {"a": ["gone", "n0"]}) == {"a": ["n0", "n0"]}
+
+
+def test_a_closed_node_takes_nobody() -> None:
+    """A cordoned node keeps who is there."""
+    closed = [replace(nodes(4)[0], schedulable=False)]
+    assert optimize([job("a")], closed, {}) == {"a": []}
+    assert optimize([job("a", high=1)], closed, {"a": ["n0"]}) == {"a": ["n0"]}
+
+
+def test_other_roles_come_first() -> None:
+    """Replicas of fixed roles have the lowest ranks, and the job has nothing where they find no room."""
+    learner = {"gpu": 2.0}
+    info = JobInfo("a", {"cpu": 1.0}, fixed=(learner,), min_replicas=2, max_replicas=3)
+    there = [NodeInfo("n0", {"cpu": 4.0}), NodeInfo("n1", {"gpu": 2.0, "cpu": 1.0})]
+    assert optimize([PolluxJob(info, SCALING)], there, {}) == {"a": ["n1", "n0", "n0"]}
+    assert optimize([PolluxJob(info, SCALING)], there[:1], {}) == {"a": []}
+
+
+@pytest.mark.parametrize(
+    ("case", "info"),
+    [
+        ("a demand that is no number", JobInfo("a", {"gpu": nan})),
+        ("a negative demand", JobInfo("a", {"gpu": -1.0})),
+        ("bounds in the wrong order", JobInfo("a", {"gpu": 1.0}, min_replicas=4, max_replicas=2)),
+        ("more than any node has", JobInfo("a", {"gpu": 5.0})),
+        ("what no node has", JobInfo("a", {"tpu": 1.0})),
+    ],
+)
+def test_absurd_jobs_get_nothing(case: str, info: JobInfo) -> None:
+    """And the others all there is."""
+    answer = optimize([PolluxJob(info, SCALING), job("b")], nodes(4), {})
+    assert counts(answer) == {"a": 0, "b": 4}, case
+
+
+def test_absurd_nodes_are_of_no_use() -> None:
+    """Less than nothing, and no number."""
+    bad = [NodeInfo("n1", {"gpu": -3.0}), NodeInfo("n2", {"gpu": nan})]
+    assert optimize([job("a")], [*nodes(2), *bad], {}) == {"a": ["n0", "n0"]}
+
+
+def test_an_absurd_age_is_none() -> None:
+    """It changes nothing but the order."""
+    assert counts(optimize([job("a", age=nan), job("b", age=-5)], nodes(2), {})) == {"a": 1, "b": 1}
+
+
+def test_nothing_to_do() -> None:
+    """No jobs, or no nodes."""
+    assert optimize([], nodes(4), {}) == {}
+    assert optimize([job("a")], [], {}) == {"a": []}
+
+
+def test_a_table_of_nothing_still_starts() -> None:
+    """A job whose model allows no batch gets its minimum rather than wait for ever."""
+    assert counts(optimize([job("a", SpeedupTable((0, 0, 0), (0, 0, 0)))], nodes(4), {})) == {"a": 1}
+
+
+@pytest.mark.parametrize("change", [{"weight": 0.0}, {"weight": nan}, {"restarts": -1}])
+def test_absurd_weights_are_refused(change: dict[str, Any]) -> None:
+    """By the job's name."""
+    with pytest.raises(InvalidError, match=r"^a: "):
+        replace(job("a"), **change)
+
+
+@pytest.mark.parametrize("change", [{"fairness": 2.0}, {"fairness": nan}, {"restart_seconds": -1.0}])
+def test_absurd_options_are_refused(change: dict[str, Any]) -> None:
+    """By the option's name."""
+    with pytest.raises(InvalidError, match=next(iter(change))):
+        PolluxOptions(**change)
+
+
+def test_worth_by_hand() -> None:
+    """The paper's mean: minus the sum of 1 / speed-up by the fair share, here 2 replicas each of 4."""
+    allocations = {"a": ["n0"], "b": ["n0", "n0", "n0"]}
+    expected = -1 / (1 / 2 + 1e-3) - 1 / (3 / 2 + 1e-3)
+    assert worth([job("a"), job("b")], nodes(4), {}, allocations) == pytest.approx(expected)
+    restarted = -1 / (1 / 2 * 3600 / 3630 + 1e-3) - 1 / (3 / 2 + 1e-3)
+    before = {"a": ["n0", "n0"], "b": ["n0", "n0", "n0"]}
+    assert worth([job("a"), job("b")], nodes(4), before, allocations) == pytest.approx(restarted)
+
+
+def reporting(key: str, hints: Mapping[str, Any], low: int = 1, high: int = 8) -> JobInfo:
+    """A job that has reported this."""
+    return JobInfo(key, {"gpu": 1}, min_replicas=low, max_replicas=high, age=3600, profilings=hints)
+
+
+def asked(*jobs: JobInfo, held: Mapping[str, list[str]] | None = None) -> dict[str, int]:
+    """What they get of two nodes with four GPUs."""
+    answer = PolluxPolicy().optimize(
+        {one.key: one for one in jobs}, {node.key: node for node in nodes(4, 4)}, held or {}
+    )
+    return counts(answer)
+
+
+@pytest.mark.parametrize(
+    ("case", "hints", "low", "expected"),
+    [
+        ("nothing reported: the minimum", {}, 2, 2),
+        (
+            "nonsense reported: the minimum",
+            HINTS | {"perfParams": {"gamma": "fast"}, "maxProfiledReplicas": -1},
+            1,
+            1,
+        ),
+        ("twice what was measured", HINTS, 1, 4),
+        ("the maximum", HINTS | {"maxProfiledReplicas": 64}, 1, 8),
+        ("without a model, twice what was measured", {"maxProfiledReplicas": 3}, 1, 6),
+    ],
+)
+def test_growth_follows_reports(case: str, hints: Mapping[str, Any], low: int, expected: int) -> None:
+    """Nobody gets more than twice the replicas with which he was measured."""
+    assert asked(reporting("a", hints, low)) == {"a": expected}, case
+
+
+def test_a_change_of_policy_takes_nothing() -> None:
+    """A job that has more than it would be given keeps it while nobody else wants it."""
+    assert asked(reporting("a", {}), held={"a": ["n0"] * 3}) == {"a": 3}
+
+
+def test_allocate_is_optimize_for_one() -> None:
+    """A new job gets its minimum on one node, if one has room."""
+    there = {node.key: node for node in nodes(1, 3)}
+    assert PolluxPolicy().allocate(reporting("a", {}, low=2), there) == ["n1", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"perfParams": [1]}, "perfParams"),
+        ({"perfParams": {"alpha_c": 1}}, "perfParams.beta_c"),
+        ({"gradParams": {"norm": nan, "var": 1}}, "gradParams.norm"),
+        ({"gradParams": {"norm": -1, "var": 1}}, "sqr"),
+        ({"initBatchSize": None}, "initBatchSize"),
+        ({"initBatchSize": True}, "initBatchSize"),
+        ({"maxBatchSize": 1.5}, "maxBatchSize"),
+        ({"maxBatchSize": 100}, "largest"),
+        ({"localBszBounds": [1]}, "localBszBounds"),
+        ({"localBszBounds": [9, 2]}, "atomic"),
+        ({"maxProfiledReplicas": "2"}, "maxProfiledReplicas"),
+    ],
+)
+def test_nonsense_is_named(change: dict[str, Any], field: str) -> None:
+    """The error tells which field, so that it can be shown."""
+    with pytest.raises(InvalidError, match=field):
+        hints_of(HINTS | change)
+
+
+def test_what_is_not_reported_is_as_upstream_has_it() -> None:
+    """Without a largest batch the batch is fixed; without bounds a pass may be of any size."""
+    hints = hints_of({name: HINTS[name] for name in ("initBatchSize", "gradParams", "perfParams")})
+    assert hints.model is not None
+    assert (hints.model.limits.initial, hints.model.limits.largest, hints.model.limits.atomic) == (
+        128,
+        128,
+        (1, 128),
+    )
+    assert hints_of({}).model is None

@@ -1,0 +1,72 @@
+"""Pollux in the simulator: agents that learn, and the optimizer over them."""
+
+from edl_workflows.simulator.application import Gradient, Split
+from edl_workflows.simulator.cluster import Settings, simulate
+from edl_workflows.simulator.job import FixedBatch, Measurement
+from edl_workflows.simulator.pollux import AdaptiveBatch, Fits, PolluxScheduler
+from edl_workflows.simulator.scheduler import Scheduler
+from edl_workflows.simulator.throughput import Placement, StepTime
+from tests.unit.simulator.builders import always, application, job
+
+DIGITS = application(epochs=20)
+
+
+def seen(placement: Placement = (1,), local_bsz: int = 10, *, noise: float = 1.0) -> Measurement:
+    """A step of one second."""
+    return Measurement(placement, Split(local_bsz, 0), StepTime(1.0, 0.0), Gradient(0.0, noise))
+
+
+def test_a_new_job_has_the_initial_batch() -> None:
+    """Nothing is known of it; on more replicas than the batch has room for it gets the least that they can have."""
+    agent = AdaptiveBatch(DIGITS, Fits())
+    assert agent.model is None
+    assert agent.split((1,)) == Split(10, 0)
+    assert agent.split((4,)) == Split(5, 0)
+
+
+def test_what_was_measured_changes_the_batch() -> None:
+    """With nothing but noise a larger batch is worth as much as it is larger."""
+    agent = AdaptiveBatch(DIGITS, Fits())
+    agent.observe(seen())
+    assert agent.split((2,)).batch_size(2) > 10
+    assert agent.profiled == 1
+
+
+def test_the_gradient_is_followed() -> None:
+    """A job whose gradient changes has another model; one that sees the same again has the same."""
+    agent = AdaptiveBatch(DIGITS, Fits())
+    agent.observe(seen())
+    before = agent.model
+    agent.observe(seen())
+    same = agent.model
+    agent.observe(seen(noise=2.0))
+
+    assert before is same
+    assert agent.model != before
+
+
+def test_limited_applications_keep_their_batch() -> None:
+    """One that can't be distributed trains as its user says."""
+    scheduler = PolluxScheduler(most_replicas={"digits": 1})
+    assert scheduler.agent(job("a", batch_size=40), DIGITS) == FixedBatch(DIGITS, 40)
+
+
+def finished(scheduler: Scheduler, *names: str) -> list[float]:
+    """When jobs of 2000 s on one GPU are complete, on one node of four."""
+    settings = Settings(nodes=1, horizon=100_000)
+    run = simulate([job(name) for name in names], {"digits": DIGITS}, scheduler, settings)
+    return [one.finished or 0.0 for one in run.jobs]
+
+
+def test_a_job_grows_by_what_it_has_seen() -> None:
+    """From one GPU by doubling, which is faster than to stay there."""
+    [fixed] = finished(always(a=["node-000"]), "a")
+    [adaptive] = finished(PolluxScheduler(), "a")
+    assert adaptive < 0.7 * fixed
+
+
+def test_jobs_that_are_alike_are_served_alike() -> None:
+    """Nobody waits until the other is complete, and a second run is the same."""
+    first = finished(PolluxScheduler(), "a", "b")
+    assert max(first) < 1.3 * min(first)
+    assert first == finished(PolluxScheduler(), "a", "b")

@@ -1,0 +1,122 @@
+"""The baselines by example, and that none promises what isn't there."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.simulator.cluster import Settings, simulate
+from edl_workflows.simulator.optimus import OptimusScheduler
+from edl_workflows.simulator.scheduler import ActiveJob, PolicyScheduler, Scheduler
+from edl_workflows.simulator.tiresias import QUEUE_THRESHOLD, TiresiasScheduler
+from edl_workflows.simulator.workload import WorkloadJob
+from tests.unit.simulator.builders import application, job
+
+DIGITS = application()
+NODES = {"n0": 4, "n1": 4}
+
+
+def active(name: str, replicas: int = 1, *, held: tuple[str, ...] = (), service: float = 0.0) -> ActiveJob:
+    """A job of `DIGITS` with a batch of 40."""
+    spec = WorkloadJob(name, 0.0, "digits", replicas, 40)
+    return ActiveJob(spec, DIGITS, epoch=0, age=60.0, attained_service=service, restarts=0, held=held)
+
+
+def shares(scheduler: Scheduler, *jobs: ActiveJob) -> dict[str, list[str]]:
+    """The answer, without jobs that get nothing."""
+    found = scheduler.schedule(jobs, NODES)
+    return {name: list(places) for name, places in found.items() if places}
+
+
+def test_tiresias_gives_all_or_nothing() -> None:
+    """The first in the queue get what they ask for; one for whom too little is left is passed over."""
+    found = shares(TiresiasScheduler(), active("a", 4), active("b", 5), active("c", 2))
+    assert found == {"a": ["n0"] * 4, "c": ["n1"] * 2}
+
+
+def test_tiresias_leaves_jobs_where_they_are() -> None:
+    """Others go to the emptiest nodes."""
+    found = shares(TiresiasScheduler(), active("a", 2, held=("n0", "n0")), active("b", 5))
+    assert found == {"a": ["n0", "n0"], "b": ["n1"] * 4 + ["n0"]}
+
+
+def test_tiresias_prefers_jobs_that_had_little() -> None:
+    """A job with 16 GPU hours goes behind the others, and is preempted when there is no room."""
+    old = active("a", 8, held=("n0",) * 4 + ("n1",) * 4, service=QUEUE_THRESHOLD)
+    assert shares(TiresiasScheduler(), old, active("b", 1)) == {"b": ["n0"]}
+
+
+def test_tiresias_second_queue_is_in_order() -> None:
+    """Those who came to it first are served first, whatever their place in the workload."""
+    scheduler = TiresiasScheduler()
+    late = active("a", 4, held=("n0",) * 4)
+    soon = active("b", 4, held=("n1",) * 4, service=QUEUE_THRESHOLD)
+    scheduler.schedule([late, soon], NODES)
+    late = replace(late, spec=replace(late.spec, replicas=8), attained_service=QUEUE_THRESHOLD)
+
+    assert set(shares(scheduler, late, soon)) == {"b"}
+
+
+def test_optimus_shares_by_gain() -> None:
+    """The GPU that is left goes to the job with more to do."""
+    long = replace(active("b"), application=application("long", epochs=20))
+    found = OptimusScheduler().schedule([active("a"), long], {"n0": 3})
+    assert found == {"a": ["n0"], "b": ["n0", "n0"]}
+
+
+def test_optimus_gives_no_more_than_helps() -> None:
+    """With a batch of 40 in mini-batches of 10, two replicas need 1.75 s a step, and so do three."""
+    assert shares(OptimusScheduler(), active("a")) == {"a": ["n0", "n0"]}
+
+
+def test_optimus_respects_the_most() -> None:
+    """An application that can't be distributed gets one GPU."""
+    assert shares(OptimusScheduler({"digits": 1}), active("a")) == {"a": ["n0"]}
+
+
+def test_optimus_keeps_places() -> None:
+    """A job whose number stays is not moved."""
+    assert shares(OptimusScheduler(), active("a", held=("n1", "n1"))) == {"a": ["n1", "n1"]}
+
+
+def test_more_jobs_than_gpus() -> None:
+    """The first in the workload get one each."""
+    found = shares(OptimusScheduler(), *(active(str(number)) for number in range(10)))
+    assert sorted(found) == [str(number) for number in range(8)]
+
+
+def test_a_policy_of_the_allocator_schedules() -> None:
+    """What live jobs are scaled by can be tried out."""
+    found = shares(PolicyScheduler(FitPolicy()), active("a", 8, held=("n0",)), active("b", 2))
+    assert Counter(len(places) for places in found.values()) == {6: 1, 2: 1}
+
+
+@pytest.mark.parametrize(
+    "scheduler", [TiresiasScheduler, OptimusScheduler, lambda: PolicyScheduler(FitPolicy())]
+)
+@settings(max_examples=25)
+@given(
+    jobs=st.lists(
+        st.tuples(st.integers(0, 600), st.integers(1, 8), st.sampled_from([10, 20, 40])), max_size=8
+    ),
+    nodes=st.integers(2, 3),
+)
+def test_runs_end_with_all_jobs_complete(
+    scheduler: type[Scheduler], jobs: list[tuple[int, int, int]], nodes: int
+) -> None:
+    """Whatever comes, no node has more replicas than GPUs (the run would say so), and nobody starves; the same run again
+    is the same.
+    """
+    workload = [
+        job(f"job-{number}", submitted, replicas, batch_size)
+        for number, (submitted, replicas, batch_size) in enumerate(jobs)
+    ]
+    cluster = Settings(nodes=nodes, node_gpus=4, horizon=100_000)
+
+    run = simulate(workload, {"digits": DIGITS}, scheduler(), cluster)
+
+    assert all(one.finished is not None for one in run.jobs)
+    assert run == simulate(workload, {"digits": DIGITS}, scheduler(), cluster)
