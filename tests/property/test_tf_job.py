@@ -126,6 +126,16 @@ class TFJobs(RuleBasedStateMachine):
                 assert not actions.delete
 
     @invariant()
+    def pods_that_are_to_go_cost_nothing(self) -> None:
+        """While a job is being suspended no failure of its pods ends it or counts as a restart."""
+        if ("TFJob", NAME) not in self.world.objects or self.status.get("phase") in FINAL:
+            return
+        if self.world.objects["TFJob", NAME]["spec"]["runPolicy"].get("suspend"):
+            status = self.world.decide("TFJob", NAME).status or {}
+            assert status.get("phase") != "Failed"
+            assert not any("count" in (r or {}) for r in (status.get("restarts") or {}).values())
+
+    @invariant()
     def only_its_own_end_is_a_success(self) -> None:
         """No replica has succeeded whose pod ended only because it was told to."""
         if ("TFJob", NAME) in self.world.objects:
