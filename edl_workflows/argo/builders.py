@@ -131,6 +131,11 @@ def resume(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     return template(steps.resume(kind=kind), waiting)
 
 
+def autoscale(waiting: Waiting, *, kind: str = "TrainingJob") -> StageTemplate:
+    """See `steps.autoscale`."""
+    return template(steps.autoscale(kind=kind), waiting)
+
+
 def delete(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.delete`."""
     return template(steps.delete(kind=kind), waiting)

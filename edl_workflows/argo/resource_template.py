@@ -43,7 +43,7 @@ def resource_templates(step: Step) -> list[dict[str, Any]]:
             f"step {step.name!r} waits for a condition: a resource template finds none, as they stand in a list; "
             "wait for a phase or a step, or by the plugin"
         )
-    if isinstance(step.action, Change):
+    if isinstance(step.action, Change) and step.action.success:
         return _change(step, step.action)
     if isinstance(step.action, Cancel):
         return _cancel(step, step.action)
@@ -156,7 +156,7 @@ def _cancel(step: Step, action: Cancel) -> list[dict[str, Any]]:
         _steps(step, [[_call(look, inputs)], ends], list(_passed_on(look))),
         looking,
         _template(delete, Remove(action.manifest), inputs, []),
-        _template(suspend, Change(held, "", ""), inputs, []),
+        _template(suspend, Change(held), inputs, []),
     ]
 
 

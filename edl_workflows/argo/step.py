@@ -71,11 +71,16 @@ class Get:
 
 @dataclass(frozen=True)
 class Change:
-    """Patch an object, and wait for conditions that its controller states of the patched spec, not of the old one."""
+    """Patch an object, and wait for conditions that its controller states of the patched spec, not of the old one.
+
+    Attributes:
+        manifest: what is patched.
+        success, failure: conditions on its status; "" for a step that does not wait.
+    """
 
     manifest: Mapping[str, Any]
-    success: str
-    failure: str
+    success: str = ""
+    failure: str = ""
 
 
 @dataclass(frozen=True)

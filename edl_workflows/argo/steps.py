@@ -9,9 +9,10 @@ from typing import Any
 from edl_workflows.argo.manifest_text import Tag
 from edl_workflows.argo.resource_template import JQ
 from edl_workflows.argo.step import Apply, Cancel, Change, Get, Input, Remove, Step
-from edl_workflows.jobs import kinds, names
+from edl_workflows.jobs import autoscaling, kinds, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
+from edl_workflows.stages.autoscale import AUTOSCALE
 from edl_workflows.stages.cancel import CANCEL
 from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
@@ -302,6 +303,22 @@ def resume(*, kind: str = ELASTIC_JOB) -> Step:
     """Let a suspended job go on, and wait until it runs."""
     goal = (_phase(kind, "Running", "Succeeded"), _phase(kind, "Failed"))
     return _switch("resume", RESUME.name, kind, False, goal)
+
+
+def autoscale(*, kind: str = "TrainingJob") -> Step:
+    """Let the cluster's autoscaler change a job's replicas, or no longer."""
+    bounds = Input("bounds", "true, false, or bounds such as 2-8.", default="true")
+    wanted = _object(kind, NAME)
+    wanted["metadata"]["annotations"] = {autoscaling.ANNOTATION: bounds}
+    return Step(
+        _named("autoscale", kind),
+        AUTOSCALE.name,
+        (NAME, bounds, timeout("5m")),
+        {**_about(kind), "bounds": bounds.tag},
+        Change(wanted),
+        _job_outputs(kind),
+        on_cancel="keep",
+    )
 
 
 def delete(*, kind: str = ELASTIC_JOB) -> Step:

@@ -25,12 +25,13 @@ ALL = (
         for kind in ("TFJob", "TrainingJob", "DIJob")
         for step in (steps.submit, steps.wait_for_job, steps.collect, steps.cancel, steps.suspend, steps.resume, steps.delete)
     ),
+    steps.autoscale(), steps.autoscale(kind="DIJob"),
 )  # fmt: skip
 EACH = pytest.mark.parametrize("step", ALL, ids=lambda step: step.name)
 VALUES = {
     "spec": "replicaSpecs: {worker: {replicas: 1}}", "replicas": "{worker: {replicas: 3}}", "resource": "{cpu: '2'}",
     "migrate": "{0: {cpu: '2'}}", "step": "50", "phases": "Running,Failed", "step-timeout-seconds": "30",
-    "policy": "suspend",
+    "policy": "suspend", "bounds": "2-8",
 }  # fmt: skip
 
 
