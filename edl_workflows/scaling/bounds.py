@@ -204,6 +204,8 @@ class _Draft:
                 self.notes.append(
                     f"{role} stays at {fitting}: resourceLimits leave no room ({self._why(role)})"
                 )
+            elif role in self.proposal.node_group_resources:
+                self.notes.append(f"{role} stays as it is: {self._why(role)}")
             return
         self.groups[role] = NodeGroupResource(fitting if fitting != has.count else None, size)
         counted = f"{has.count} → {fitting} nodes" if fitting != has.count else ""

@@ -187,7 +187,7 @@ def _hot_ps(window: Window) -> ResourcePlan:
     sizes = {node.name: window.ps_cpu(node) for node in job.of(PS)}
     hot = [name for name, cpu in sizes.items() if cpu > 0 and used[name] / cpu >= HOT]
     if not hot:
-        return nothing(*window.notes)
+        return nothing("no parameter server is hot", *window.notes)
     need = process_need(window)
     factor = max(1.0, math.floor(job.limits.cpu / need.cpu) / window.trainers)
     factor = min(factor, *(size_range(job, PS, "cpu", sizes[name]).high / used[name] for name in hot))

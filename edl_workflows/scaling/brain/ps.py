@@ -53,7 +53,8 @@ def optimize_job_hot_ps_resource(request: Request) -> ResourcePlan:
     found = sorted({*cpu.node_resources, *memory.node_resources})
     sizes = {n: memory.node_resources.get(n, none).over(cpu.node_resources.get(n, none)) for n in found}
     reasons = {n: "; ".join(plan.reasons[n] for plan in (cpu, memory) if n in plan.reasons) for n in found}
-    return bounded(request.job, ResourcePlan({}, sizes, reasons, window.notes))
+    notes = window.notes if found else ("no parameter server is hot", *window.notes)
+    return bounded(request.job, ResourcePlan({}, sizes, reasons, notes))
 
 
 def optimize_job_ps_cold_create_resource(request: Request) -> ResourcePlan:
@@ -162,7 +163,10 @@ def optimize_job_ps_resource_util(request: Request) -> ResourcePlan:
     )
     if not (window.trainers >= TARGET_WORKERS and busiest > OVERLOAD) and max(used.values()) < FULL_CPU:
         return nothing("no parameter server is at its end", *window.notes)
-    return bounded(request.job, _with_notes(_returned(window), window))
+    plan = _returned(window)
+    if plan.empty:
+        return nothing("no parameter server is idle", *window.notes)
+    return bounded(request.job, _with_notes(plan, window))
 
 
 def _hot_cpu(window: Window) -> ResourcePlan:

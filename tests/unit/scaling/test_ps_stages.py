@@ -313,7 +313,7 @@ def with_usage(of: Job, cpu: float, memory: float = 100.0) -> Job:
         (job(ps_size=NodeResource(math.inf)), "the cpu of ps is inf"),
         (TRAINING.measured(replace(job(), roles={**job().roles, WORKER: Role(-1)})), "worker wants -1 nodes"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.parametrize(
     "rule", [worker_plan, ps_initial_plan, hot_ps_plan, running_plan], ids=lambda f: f.__name__
