@@ -63,7 +63,7 @@ class Job:
     @property
     def gpus(self) -> float:
         """Devices of one instance; above 0 makes it a GPU job."""
-        return sum(amount for name, amount in self.requests.items() if name.endswith("gpu"))
+        return sum([amount for name, amount in self.requests.items() if name.endswith("gpu")])
 
     def fulfilment(self, instances: int) -> float:
         """The score with so many instances: 0 at the minimum, 1 at the maximum, 1 for a job that isn't elastic."""
@@ -197,7 +197,8 @@ class _Planner:
         self._room = Room(names, nodes, limits)
         faults = {key: self._fault(job) for key, job in jobs.items()}
         sound = {key: _left_alone(job) if faults[key] else job for key, job in jobs.items()}
-        order = sorted(sound, key=lambda key: (_tie_breakers(sound[key]), key))
+        ties = {key: _tie_breakers(job) for key, job in sound.items()}
+        order = sorted(sound, key=lambda key: (ties[key], key))
         shapes = self._room.shapes([(sound[key].requests, sound[key].excluded) for key in order])
         self._shares = [
             self._share(key, sound[key], shape, rank, faults[key])

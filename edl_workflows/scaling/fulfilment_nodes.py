@@ -26,8 +26,10 @@ _LARGEST = 1e18
 """More units than that count as so many."""
 _STRIDE = 7919
 """A prime: origins at such distances lie evenly on rings of most lengths."""
-_FIRST_LOOK = 32
-"""Nodes looked at in one go. A search that finds nothing looks at four times as many next."""
+_ONE_BY_ONE = 10
+"""A search looks at so many nodes in turn: most find room there, and an array costs as much as twenty of them."""
+_FIRST_LOOK = 64
+"""Then at so many in one go, and at four times as many each time that it finds nothing."""
 
 Amounts = NDArray[np.float64]
 
@@ -62,22 +64,22 @@ class Shape:
     Attributes:
         amounts: resource index → units, those above 0 alone.
         open: which nodes may host it.
+        everywhere: whether all may.
         origin: the node where the search for room begins; it goes round all nodes once.
         passed: how many nodes from there on have no room, as long as `releases` is the room's.
-        node: the node found last; NOWHERE at first.
     """
 
     amounts: tuple[tuple[int, int], ...]
     open: NDArray[np.bool_]
+    everywhere: bool
     origin: int
     passed: int = 0
-    node: int = NOWHERE
     releases: int = 0
-    resources: frozenset[int] = field(init=False)
-    """The indices in `amounts`."""
 
-    def __post_init__(self) -> None:
-        self.resources = frozenset(number for number, _ in self.amounts)
+    @property
+    def resources(self) -> frozenset[int]:
+        """The indices in `amounts`."""
+        return frozenset(number for number, _ in self.amounts)
 
 
 class Room:
@@ -120,10 +122,13 @@ class Room:
         Args:
             asked: requests of one instance in base units, and the nodes that can't host it.
         """
-        columns = (
-            _units(name, [requests.get(name, 1 if name == PODS else 0) for requests, _ in asked], up=True)
-            for name in self.names
-        )
+        columns = []
+        for name in self.names:
+            # A job can't say that it takes no pod: so many of it would fit anywhere.
+            amounts = [requests.get(name, 0) for requests, _ in asked]
+            columns.append(
+                _units(name, [max(amount, 1) for amount in amounts] if name == PODS else amounts, up=True)
+            )
         rows = zip(*columns, strict=True)
         return [self._shape(row, excluded) for row, (_, excluded) in zip(rows, asked, strict=True)]
 
@@ -194,14 +199,14 @@ class Room:
     def next_fit(self, shape: Shape) -> int:
         """A node that has room for one more: the next from the shape's origin on; NOWHERE if none has."""
         if shape.releases != self._releases:
-            shape.passed, shape.node, shape.releases = 0, NOWHERE, self._releases
-        if (node := shape.node) != NOWHERE:
-            for number, amount in shape.amounts:
-                if self._cells[number][node] < amount:
-                    break
-            else:
-                return node
+            shape.passed, shape.releases = 0, self._releases
         count, width = len(self.keys), _FIRST_LOOK
+        last = min(shape.passed + _ONE_BY_ONE, count)
+        while shape.passed < last:
+            node = (shape.origin + shape.passed) % count
+            if self._holds(node, shape):
+                return node
+            shape.passed += 1
         while shape.passed < count:
             start = (shape.origin + shape.passed) % count
             end = min(start + width, count, start + count - shape.passed)
@@ -209,11 +214,9 @@ class Room:
             first = int(found.argmax())
             if found[first]:
                 shape.passed += first
-                shape.node = start + first
-                return shape.node
+                return start + first
             shape.passed += end - start
             width *= 4
-        shape.node = NOWHERE
         return NOWHERE
 
     def can_host(self, shape: Shape, count: int) -> bool:
@@ -250,7 +253,15 @@ class Room:
         # Origins of their own keep jobs from searching through the nodes that others have just filled.
         origin = len(self._shapes) * _STRIDE % len(self.keys)
         amounts = tuple((number, amount) for number, amount in enumerate(units) if amount)
-        return self._shapes.setdefault((units, excluded), Shape(amounts, self._open[excluded], origin))
+        return self._shapes.setdefault(
+            (units, excluded), Shape(amounts, self._open[excluded], not excluded, origin)
+        )
+
+    def _holds(self, node: int, shape: Shape) -> bool:
+        for number, amount in shape.amounts:  # a loop, since all() with a generator takes twice as long
+            if self._cells[number][node] < amount:
+                return False
+        return shape.everywhere or bool(shape.open[node])
 
     @staticmethod
     def _fits(

@@ -1,4 +1,4 @@
-"""Pollux's optimizer against its limits: ``python tests/benchmarks/bench_pollux.py [--generations 1000]``.
+"""Pollux's optimizer against its limits: ``python tests/benchmarks/bench_pollux.py [--generations 300]``.
 
 Each case is a cluster of nodes with 4 GPUs and two cycles: a cold start; then a quarter of the jobs has ended and as many new
 ones have come. The time is this process's CPU time for speed-up tables and `optimize` together, the least of three runs. The
@@ -203,7 +203,7 @@ def run(case: Case, generations: int) -> bool:
 def main() -> None:
     """Run all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--generations", type=int, default=1000, help="of the genetic algorithm")
+    parser.add_argument("--generations", type=int, default=300, help="of the genetic algorithm")
     arguments = parser.parse_args()
     missed = sum(not run(case, arguments.generations) for case in CASES)
     if missed:

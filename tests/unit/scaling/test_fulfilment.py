@@ -238,6 +238,7 @@ def test_a_node_takes_so_many_pods() -> None:
     """Instances that ask for next to nothing are bounded by what a kubelet takes, 110 pods if the node doesn't say."""
     tiny = {"a": job(1, 10**9, cpu=1e-6)}
     assert after(plan(tiny, nodes(n1=64)), "a") == [110]
+    assert after(plan({"a": job(1, 10**9, pods=0.0)}, nodes(n1=64)), "a") == [110]
     assert after(plan(tiny, {"n1": Node({"cpu": 64.0, "pods": 30.0}, used={"pods": 4.0})}), "a") == [26]
 
 

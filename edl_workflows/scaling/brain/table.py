@@ -1,0 +1,126 @@
+"""Brain's algorithms by name, and which of them answer a stage."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.bounds import count_range
+from edl_workflows.scaling.brain import ps, workers
+from edl_workflows.scaling.brain.request import Algorithm, Request
+from edl_workflows.scaling.ps_stages import Question, Stage
+from edl_workflows.scaling.resources import PS, WORKER, Range, ResourcePlan, applied, merged, nothing
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {
+        algorithm.__name__: algorithm
+        for algorithm in (
+            ps.optimize_job_hot_ps_resource,
+            ps.optimize_job_ps_cold_create_resource,
+            ps.optimize_job_ps_create_resource,
+            ps.optimize_job_ps_init_adjust_resource,
+            ps.optimize_job_ps_oom_resource,
+            ps.optimize_job_ps_resource_util,
+            workers.optimize_job_worker_create_resource,
+            workers.optimize_job_worker_create_oom_resource,
+            workers.optimize_job_worker_resource,
+            workers.optimize_job_fair_share,
+        )
+    }
+)
+"""The nine of DLRover's Brain, and fairness. A new one is a function and a row."""
+
+
+def algorithm_of(name: str) -> Algorithm:
+    """The algorithm of this name.
+
+    Raises:
+        InvalidError: there is none.
+    """
+    found = ALGORITHMS.get(name)
+    if found is None:
+        raise InvalidError(f"no Brain algorithm {name!r}; known are {', '.join(sorted(ALGORITHMS))}")
+    return found
+
+
+def optimize(question: Question, request: Request) -> ResourcePlan:
+    """What Brain plans for a job at a stage.
+
+    A job that has more than its fair share gives it back first; all other plans stay within the share. Then:
+
+    - CREATE: the first worker, and parameter servers from former jobs, else the cold start.
+    - WORKER_INITIAL: workers.
+    - PS_INITIAL: parameter servers; more memory for one that ran out of it.
+    - RUNNING: memory for nodes that ran out of it, hot parameter servers, idle ones, workers: the first that has a plan.
+    """
+    request = replace(request, phase=question.phase)
+    share = workers.optimize_job_fair_share(request)
+    if not share.empty:
+        return share
+    return _BY_STAGE[question.stage](question, _within_share(request))
+
+
+def _create(_: Question, request: Request) -> ResourcePlan:
+    plan = workers.optimize_job_worker_create_resource(request)
+    request = replace(
+        request, job=applied(request.job, plan)
+    )  # parameter servers get what the limits then leave
+    servers = ps.optimize_job_ps_create_resource(request)
+    if servers.empty and PS in request.job.roles:
+        servers = ps.optimize_job_ps_cold_create_resource(request)
+    return merged(plan, servers)
+
+
+def _worker_initial(_: Question, request: Request) -> ResourcePlan:
+    return _first(
+        request, workers.optimize_job_worker_create_oom_resource, workers.optimize_job_worker_resource
+    )
+
+
+def _ps_initial(_: Question, request: Request) -> ResourcePlan:
+    if any(node.oom for node in request.job.of(PS)):
+        return ps.optimize_job_ps_oom_resource(request)
+    return ps.optimize_job_ps_init_adjust_resource(request)
+
+
+def _running(question: Question, request: Request) -> ResourcePlan:
+    oom = (ps.optimize_job_ps_oom_resource, workers.optimize_job_worker_create_oom_resource)
+    servers = (ps.optimize_job_hot_ps_resource, ps.optimize_job_ps_resource_util)
+    return _first(
+        request, *oom, *(servers if question.ps_may_change else ()), workers.optimize_job_worker_resource
+    )
+
+
+_BY_STAGE: Mapping[Stage, Callable[[Question, Request], ResourcePlan]] = MappingProxyType(
+    {
+        Stage.CREATE: _create,
+        Stage.WORKER_INITIAL: _worker_initial,
+        Stage.PS_INITIAL: _ps_initial,
+        Stage.RUNNING: _running,
+    }
+)
+
+
+def _first(request: Request, *algorithms: Algorithm) -> ResourcePlan:
+    """The first plan that changes something; else the empty one with all notes."""
+    notes: list[str] = []
+    waiting = False
+    for algorithm in algorithms:
+        plan = algorithm(request)
+        notes += plan.notes
+        waiting = waiting or plan.waiting
+        if not plan.empty:
+            return replace(plan, notes=tuple(dict.fromkeys(notes)))
+    return nothing(*dict.fromkeys(notes), waiting=waiting)
+
+
+def _within_share(request: Request) -> Request:
+    """The request, with the fair share as the most workers that are allowed."""
+    job, share = request.job, workers.fair_share(request)
+    if isinstance(share, str) or WORKER not in job.roles:
+        return request
+    role = job.roles[WORKER]
+    allowed = count_range(job, WORKER)
+    most = max(allowed.low, min(allowed.high, share))
+    bounds = replace(role.bounds, count=Range(allowed.low, most))
+    return replace(request, job=replace(job, roles={**job.roles, WORKER: replace(role, bounds=bounds)}))

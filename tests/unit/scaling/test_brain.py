@@ -1,0 +1,370 @@
+"""Brain's algorithms by example, and the law of each: bounds, a reason for each change, and rest."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.brain import table
+from edl_workflows.scaling.brain.fairness import Claim, fair_shares
+from edl_workflows.scaling.brain.request import JobRecord, Request, major_cluster
+from edl_workflows.scaling.brain.request import Training as Said
+from edl_workflows.scaling.ps_stages import Progress, Question, Stage, WorkerPhase, advance
+from edl_workflows.scaling.resources import (
+    PS,
+    WORKER,
+    Bounds,
+    Job,
+    Limits,
+    NodeGroupResource,
+    NodeResource,
+    Range,
+    ResourcePlan,
+    Role,
+    applied,
+    total,
+)
+from edl_workflows.scaling.samples import NodeUsage, Sample
+from tests.unit.scaling.training import GIB, Training, fixed, job, node
+
+TRAINING = Training()
+NEW = Job("job", {PS: Role(0), WORKER: Role(0)}, Limits(1000, 1000 * GIB))
+SMALL = NodeResource(2, 4 * GIB)
+LONG = Said(batch_size=1, dataset_size=10**9)
+
+
+def plan(name: str, of: Job, **said: object) -> ResourcePlan:
+    """The plan of the algorithm with this name."""
+    return table.ALGORITHMS[f"optimize_job_{name}"](replace(Request(of), **said))  # type: ignore[arg-type]
+
+
+def with_oom(of: Job, role: str, *numbers: int) -> Job:
+    """The job; these nodes of the role ran out of memory."""
+    names = {node(role, number) for number in numbers}
+    return replace(of, nodes=tuple(replace(n, oom=n.name in names) for n in of.nodes))
+
+
+def former(ps: list[list[float]], workers: list[float], memory: float = 8 * GIB, **said: object) -> JobRecord:
+    """A former job, by cores of each parameter server and of its worker at each moment, each with so much memory."""
+    samples = tuple(
+        Sample(
+            float(time),
+            time,
+            1.0,
+            (
+                *(NodeUsage(node(PS, i), PS, cpu, memory) for i, cpu in enumerate(cpus)),
+                NodeUsage(node(WORKER), WORKER, worker, memory),
+            ),
+        )
+        for time, (cpus, worker) in enumerate(zip(ps, workers, strict=True))
+    )
+    return replace(JobRecord("former", samples=samples), **said)  # type: ignore[arg-type]
+
+
+def test_hot_servers_get_cores_for_32_workers() -> None:
+    """At 88 % with 14 workers all get 32/14 of what they use, the memory stays."""
+    hot = TRAINING.measured(job(2, 14, worker_size=SMALL))
+    assert plan("hot_ps_resource", hot).node_resources == {node(PS, i): NodeResource(16) for i in range(2)}
+
+
+def test_no_hot_server_gets_more_than_there_is() -> None:
+    """The ratio is the one at which the hottest gets 32 cores."""
+    hot = Training(skew=3, ps_cpu=3).measured(job(2, 8, ps_size=NodeResource(22, 8 * GIB), worker_size=SMALL))
+    sizes = plan("hot_ps_resource", hot).node_resources
+    assert sizes == {node(PS): NodeResource(32)}
+
+
+def test_full_memory_grows_by_8_gib() -> None:
+    """Above 90 % in the three newest samples; together with cores where both are short."""
+    full = Training(model=15 * GIB).measured(job(2, 2))
+    assert plan("hot_ps_resource", full).node_resources == {
+        node(PS, i): NodeResource(memory=16 * GIB) for i in range(2)
+    }
+    both = plan("hot_ps_resource", Training(model=15 * GIB).measured(job(2, 14, worker_size=SMALL)))
+    assert both.node_resources[node(PS)] == NodeResource(16, 16 * GIB)
+    assert "more than 80% of its cores" in both.reasons[node(PS)]
+    assert "more than 90% of its memory" in both.reasons[node(PS)]
+
+
+def test_cold_start() -> None:
+    """Four parameter servers, and the first worker, where nothing is known."""
+    assert plan("ps_cold_create_resource", NEW).node_group_resources == {
+        PS: NodeGroupResource(4, NodeResource(12, 16 * GIB))
+    }
+    assert plan("worker_create_resource", NEW).node_group_resources == {
+        WORKER: NodeGroupResource(1, NodeResource(12, 16 * GIB))
+    }
+
+
+def test_former_jobs_tell_what_servers_need() -> None:
+    """1.5 times the 30 cores used together, in servers of at least 12 and 4 more than the busiest; an outlier of a moment
+    or of a job does not count."""
+    usual = former([[20, 10], [20, 10], [90, 90], [20, 10]], [1] * 4, 10 * GIB)
+    absurd = former([[900, 900]], [1], 1 * GIB)
+    history = (usual, usual, usual, absurd)
+    found = plan("ps_create_resource", NEW, history=(usual,)).node_group_resources[PS]
+    assert found.node_resource.memory == 12 * GIB
+    assert found.count == math.ceil(45 / (37.5 + 4))
+    assert plan("ps_create_resource", NEW, history=history).node_group_resources[PS].count == 1
+    assert plan("ps_create_resource", NEW, history=()).notes == (
+        "no former job tells what parameter servers use",
+    )
+
+
+def test_major_cluster_leaves_outliers_out() -> None:
+    """More than half of the values, those closest around the median."""
+    assert major_cluster([1, 10, 11, 12, 100]) == [10, 11, 12]
+    assert major_cluster([5]) == [5]
+    assert major_cluster([7, 1]) == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (Said(recv_ops=100), NodeGroupResource(2, NodeResource(12, 6 * GIB))),
+        (Said(recv_ops=400), NodeGroupResource(2, NodeResource(16, 6 * GIB))),
+        (Said(), NodeGroupResource(3, NodeResource(memory=6 * GIB))),
+        (Said(max_steps=100), NodeGroupResource(2, NodeResource(memory=6 * GIB))),
+    ],
+    ids=["operations", "many operations", "nothing said", "a short job"],
+)
+def test_servers_for_the_workers_to_come(said: Said, wanted: NodeGroupResource) -> None:
+    """20 workers, or 10 in a short job, each making servers use one core; one server now, at 4 of its cores."""
+    found = plan("ps_init_adjust_resource", TRAINING.measured(job(1, 4)), training=said)
+    assert found.node_group_resources == {PS: wanted}
+
+
+def test_unbalanced_servers_get_memory_and_balanced_ones_company() -> None:
+    """After one ran out of memory."""
+    here = TRAINING.measured(job(2, 2))
+    assert plan("ps_oom_resource", here).notes == ("no parameter server ran out of memory",)
+    doubled = plan("ps_oom_resource", with_oom(here, PS, 0))
+    assert doubled.node_group_resources == {PS: NodeGroupResource(4)}
+    unknown = plan("ps_oom_resource", with_oom(job(2, 2), PS, 0))
+    assert unknown.node_group_resources == {PS: NodeGroupResource(None, NodeResource(memory=16 * GIB))}
+    most = job(2, 2, ps_size=NodeResource(8, 64 * GIB))
+    assert plan("ps_oom_resource", with_oom(most, PS, 1)).node_group_resources == {PS: NodeGroupResource(4)}
+    uneven = former([[1, 1]], [1]).samples[0]
+    held = replace(uneven, nodes=tuple(replace(n, memory=(i + 1) * GIB) for i, n in enumerate(uneven.nodes)))
+    lone = plan("ps_oom_resource", with_oom(replace(job(2, 1), samples=(held,)), PS, 0))
+    assert lone.node_group_resources == {PS: NodeGroupResource(None, NodeResource(memory=16 * GIB))}
+
+
+def test_idle_servers_give_cores_back() -> None:
+    """Where another is at its end and the job goes on for long; not otherwise."""
+    busy = Training(skew=30, ps_cpu=0.9).measured(
+        job(2, 32, ps_size=NodeResource(32, 8 * GIB), worker_size=SMALL)
+    )
+    found = plan("ps_resource_util", busy, training=LONG)
+    assert found.node_resources == {node(PS, 1): NodeResource(5, 6 * GIB)}
+    assert "less than 40% of its cores while others are at their end" in found.reasons[node(PS, 1)]
+    assert plan("ps_resource_util", busy).notes == ("how long the job will go on is not known",)
+    assert "ends in about" in plan("ps_resource_util", busy, training=Said(max_steps=200)).notes[0]
+
+
+def test_workers_after_running_out_of_memory() -> None:
+    """What former workers needed, more where those ran out of it too; else 4 GB more than they had."""
+    ill = with_oom(job(1, 2), WORKER, 1)
+    step = math.ceil(8 * GIB + 4e9 / 2**20)
+    assert plan("worker_create_oom_resource", ill).node_group_resources[WORKER].node_resource.memory == step
+    record = former([[1]], [1], 20 * GIB)
+    after = plan("worker_create_oom_resource", ill, history=(record,))
+    assert after.node_group_resources[WORKER].node_resource == NodeResource(memory=20 * GIB)
+    worse = plan("worker_create_oom_resource", ill, history=(replace(record, oom=frozenset({node(WORKER)})),))
+    assert worse.node_group_resources[WORKER].node_resource == NodeResource(memory=24 * GIB)
+    assert plan("worker_create_oom_resource", job()).notes == ("no worker ran out of memory",)
+
+
+@pytest.mark.parametrize(
+    ("workers", "phase", "said", "wanted"),
+    [
+        (1, WorkerPhase.STABLE, LONG, 5),
+        (1, WorkerPhase.SAMPLE, LONG, 6),
+        (1, WorkerPhase.SAMPLE, Said(), 5),
+        (1, WorkerPhase.INITIAL, Said(max_steps=10), 6),
+        (6, WorkerPhase.STABLE, LONG, None),
+        (7, WorkerPhase.STABLE, LONG, None),
+        (8, WorkerPhase.STABLE, LONG, 4),
+    ],
+    ids=["small steps", "large steps", "unknown length", "short", "80 % is left", "between", "exhausted"],
+)
+def test_workers_by_phase(workers: int, phase: WorkerPhase, said: Said, wanted: int | None) -> None:
+    """One server of 8 cores, of which each worker uses one: 6 workers are 80 %."""
+    here = TRAINING.measured(job(1, workers))
+    found = plan("worker_resource", here, phase=phase, training=said).node_group_resources[WORKER]
+    assert found.count == wanted
+
+
+def test_slower_jobs_get_no_workers() -> None:
+    """Where the last workers made it slower, and in the stable phase where they did not make it faster."""
+    before = TRAINING.measured(job(1, 1))
+    grown = replace(job(1, 3), samples=before.samples)
+    for rate, phase, more in [
+        (2.9, WorkerPhase.SAMPLE, False),
+        (3.1, WorkerPhase.SAMPLE, True),
+        (3.3, WorkerPhase.STABLE, False),
+        (3.4, WorkerPhase.STABLE, True),
+    ]:
+        after = plan("worker_resource", Training(rate=rate).measured(grown), phase=phase, training=LONG)
+        assert (after.node_group_resources[WORKER].count is not None) == more
+
+
+def test_fair_shares_of_a_full_cluster() -> None:
+    """Equal jobs share equally, weights count, and who wants less leaves the rest to others."""
+    size = NodeResource(4)
+    a, b, c = Claim("a", size, 1, 60), Claim("b", size, 1, 60), Claim("c", size, 1, 2)
+    assert fair_shares([a, b, c], {"cpu": 40}).workers == {"a": 4, "b": 4, "c": 2}
+    assert fair_shares([a, replace(b, weight=3)], {"cpu": 64}).workers == {"a": 4, "b": 12}
+    assert fair_shares([a, replace(b, fixed=NodeResource(24))], {"cpu": 40}).workers == {"a": 2, "b": 2}
+    assert fair_shares([replace(a, least=9), b], {"cpu": 8}).workers == {"a": 9, "b": 1}
+
+
+def test_two_jobs_share_a_full_cluster() -> None:
+    """The one that came first gives back what is beyond its share; the other grows into it, and both stay."""
+    capacity = {"cpu": 40.0}
+    claims = tuple(Claim(name, NodeResource(2), 1, 60, fixed=NodeResource(4)) for name in ("first", "second"))
+    jobs = {"first": job(2, 12, worker_size=SMALL), "second": job(2, 1, worker_size=SMALL)}
+    jobs = {name: TRAINING.measured(replace(one, name=name)) for name, one in jobs.items()}
+    question = Question(Stage.RUNNING, WorkerPhase.STABLE, ps_may_change=False)
+    seen = []
+    for _ in range(4):
+        for name, one in jobs.items():
+            found = table.optimize(question, Request(one, claims=claims, capacity=capacity))
+            jobs[name] = TRAINING.measured(replace(applied(one, found), samples=one.samples))
+        seen.append([one.roles[WORKER].count for one in jobs.values()])
+    assert seen == [[8, 5], [8, 8], [8, 8], [8, 8]]
+
+
+@pytest.mark.parametrize("capacity", [math.nan, -1.0, 0.0, math.inf])
+def test_no_share_of_an_impossible_cluster(capacity: float) -> None:
+    """A reason instead."""
+    claim = Claim("job", SMALL)
+    found = plan("fair_share", job(), claims=(claim,), capacity={"cpu": capacity})
+    assert found.empty
+    assert "a fair share of it can't be told" in found.notes[0]
+
+
+def test_an_impossible_claim_is_left_out() -> None:
+    """The others share all the same."""
+    wrong = [
+        Claim("nan", SMALL, weight=math.nan),
+        Claim("less", SMALL, 5, 3),
+        Claim("size", NodeResource(-1)),
+        Claim("twice", SMALL),
+        Claim("twice", SMALL),
+    ]
+    found = fair_shares([*wrong, Claim("right", SMALL)], {"cpu": 20})
+    assert found.workers == {"right": 10}
+    assert set(found.problems) == {"nan", "less", "size", "twice"}
+
+
+claims = st.builds(
+    Claim,
+    st.sampled_from("abcdef"),
+    st.builds(NodeResource, st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([None, 1.0, 2.0])),
+    st.integers(0, 3),
+    st.integers(3, 20),
+    st.sampled_from([0.5, 1.0, 2.0]),
+)
+
+
+@given(st.lists(claims, unique_by=lambda claim: claim.job), st.sampled_from([1.0, 9.0, 30.0]))
+@settings(max_examples=50)
+def test_laws_of_fairness(found: list[Claim], capacity: float) -> None:
+    """Bounds and capacity hold, order does not matter, and who has less per weight than another could not have more."""
+    free = {"cpu": capacity, "memory": 20.0}
+    workers = fair_shares(found, free).workers
+    assert fair_shares(found[::-1], free).workers == workers
+    assert all(claim.least <= workers[claim.job] <= claim.wanted for claim in found)
+
+    def used(counts: dict[str, int], amount: str) -> float:
+        return sum(counts[claim.job] * (claim.worker.amount(amount) or 0) for claim in found)
+
+    least = {claim.job: claim.least for claim in found}
+    assert all(
+        used(dict(workers), name) <= max(limit, used(least, name)) + 1e-6 for name, limit in free.items()
+    )
+    for claim in found:
+        more = dict(workers) | {claim.job: workers[claim.job] + 1}
+        assert workers[claim.job] == claim.wanted or any(used(more, name) > free[name] for name in free)
+
+
+STEADY = [name for name in table.ALGORITHMS if "create_resource" not in name]
+BAD: dict[str, Callable[[Job], Job]] = {
+    "no samples": lambda of: replace(of, samples=()),
+    "nan": lambda of: replace(
+        of,
+        samples=tuple(replace(s, nodes=tuple(replace(n, cpu=math.nan) for n in s.nodes)) for s in of.samples),
+    ),
+    "negative": lambda of: replace(of, samples=tuple(replace(s, speed=-1.0) for s in of.samples)),
+    "endless limits": lambda of: replace(of, limits=Limits(math.inf)),
+    "no parameter servers": lambda of: replace(of, roles={WORKER: Role(1)}, nodes=()),
+    "impossible bounds": lambda of: replace(
+        of, roles={**of.roles, PS: replace(of.roles[PS], bounds=Bounds(count=Range(3, 1)))}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
+def test_bad_input_has_no_plan_but_a_reason(name: str, wrong: Callable[[Job], Job]) -> None:
+    """Of no algorithm that looks at a job that runs."""
+    found = table.algorithm_of(name)(
+        Request(wrong(TRAINING.measured(job(2, 14, worker_size=SMALL))), training=LONG)
+    )
+    assert found.empty
+    assert found.notes
+
+
+def test_corrupt_history_is_left_out() -> None:
+    """A former job with impossible numbers tells nothing; the others do."""
+    corrupt = former([[math.nan]], [math.inf], -1.0)
+    good = former([[10, 10]], [20])
+    for name in ("ps_create_resource", "worker_create_resource"):
+        assert (
+            plan(name, NEW, history=(corrupt, good)).node_group_resources
+            == plan(name, NEW, history=(good,)).node_group_resources
+        )
+    assert plan("ps_create_resource", NEW, history=(corrupt,)).empty
+
+
+def test_unknown_algorithms_are_named() -> None:
+    """With those that there are."""
+    assert len(table.ALGORITHMS) == 10
+    with pytest.raises(InvalidError, match="no Brain algorithm 'best'; known are optimize_job_fair_share"):
+        table.algorithm_of("best")
+
+
+def test_roles_that_may_not_change_stay() -> None:
+    """For each algorithm and stage."""
+    here = with_oom(TRAINING.measured(job(2, 14, worker_size=SMALL)), WORKER, 1)
+    kept = fixed(fixed(here, PS), WORKER)
+    for stage in Stage:
+        assert table.optimize(Question(stage), Request(kept)).empty
+
+
+@pytest.mark.parametrize("skew", [0.0, 9.0])
+@pytest.mark.parametrize("ps_cpu", [0.05, 6.0])
+@pytest.mark.parametrize("limit", [15.0, 1000.0])
+def test_a_job_that_brain_plans_comes_to_rest(limit: float, ps_cpu: float, skew: float) -> None:
+    """From the cold start through all stages, within its limits, and no plan is made twice."""
+    training = Training(ps_cpu=ps_cpu, skew=skew)
+    here, progress, quiet = replace(NEW, limits=Limits(limit, 1000 * GIB)), Progress(), 0
+
+    def brain(question: Question, of: Job) -> ResourcePlan:
+        return table.optimize(question, Request(of, training=LONG))
+
+    for turn in range(20):
+        question = progress.question(3600.0 * turn)
+        found, progress = advance(progress, here, 3600.0 * turn, brain)
+        assert set(found.reasons) == {*found.node_group_resources, *found.node_resources}
+        after = applied(here, found)
+        assert total(after, "cpu") <= limit + 1e-6
+        assert brain(question, after).empty
+        here = training.measured(replace(after, samples=after.samples[-9:]), 3)
+        quiet = quiet + 1 if found.empty else 0
+    assert quiet > 5

@@ -1,0 +1,395 @@
+"""Stages and rules of jobs with parameter servers, by example."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from edl_workflows.jobs.scale_plan import model
+from edl_workflows.scaling.bounds import bounded, count_range
+from edl_workflows.scaling.local_optimizer import (
+    create_plan,
+    hot_ps_plan,
+    ps_initial_plan,
+    running_plan,
+    worker_plan,
+)
+from edl_workflows.scaling.ps_stages import (
+    PS_REST,
+    Progress,
+    Question,
+    Stage,
+    WorkerPhase,
+    advance,
+    optimize_locally,
+)
+from edl_workflows.scaling.recovery import oom_recovery_plan, pending_cut_plan
+from edl_workflows.scaling.resources import (
+    PS,
+    WORKER,
+    Bounds,
+    Job,
+    Limits,
+    NodeGroupResource,
+    NodeResource,
+    Range,
+    ResourcePlan,
+    Role,
+    applied,
+    group,
+    resource_of,
+    scale_plan_spec,
+    total,
+)
+from edl_workflows.scaling.samples import NodeUsage, Sample, usable
+from tests.unit.scaling.training import GIB, Training, fixed, job, node
+
+TRAINING = Training()
+
+
+def hot_job(cores: float = 64) -> Job:
+    """Eight workers keep the first of two parameter servers busy to 97 %."""
+    small = NodeResource(2, 2 * GIB)
+    limits = Limits(cores, 1000 * GIB)
+    wanted = job(2, 8, limits=limits, ps_size=NodeResource(7.5, 8 * GIB), worker_size=small)
+    return Training(skew=9).measured(wanted)
+
+
+def count(plan: ResourcePlan, role: str) -> int | None:
+    """What the plan wants of a role."""
+    return plan.node_group_resources.get(role, NodeGroupResource()).count
+
+
+def new_job(limits: Limits | None = None, **roles: Role) -> Job:
+    """A job that has no nodes yet."""
+    return Job("job", {PS: Role(0), WORKER: Role(0)} | roles, limits or Limits())
+
+
+def test_a_new_job_gets_one_node_of_each_role() -> None:
+    """Each with a fifth of the limits, at most 16 cores and 8 GiB."""
+    plan = create_plan(new_job())
+    wanted = NodeGroupResource(1, NodeResource(16, 8192))
+    assert plan.node_group_resources == {PS: wanted, WORKER: wanted}
+    assert plan.reasons[PS].startswith(
+        "0 → 1 nodes; cpu no size → 16 cores, memory no size → 8192 MiB: nothing is known"
+    )
+
+
+def test_what_the_user_says_of_a_new_job_stays() -> None:
+    """Counts and sizes of the spec win; only what is left out is filled in."""
+    said = new_job(ps=Role(3, NodeResource(0.5)), worker=Role(2, NodeResource(1, 512)))
+    plan = create_plan(said)
+    assert plan.node_group_resources == {PS: NodeGroupResource(None, NodeResource(memory=8192))}
+
+
+@pytest.mark.parametrize("cpu", [0.5, 1, 3, 15, 100])
+def test_a_new_job_fits_its_limits(cpu: float) -> None:
+    """However small they are, each role gets a node, and all together stay within."""
+    small = new_job(Limits(cpu, 1000))
+    after = applied(small, create_plan(small))
+    assert {name: role.count for name, role in after.roles.items()} == {PS: 1, WORKER: 1}
+    assert 0 < total(after, "cpu") <= cpu
+    assert 0 < total(after, "memory") <= 1000
+
+
+def test_many_nodes_of_a_new_job_share_its_limits() -> None:
+    """Twenty workers without a size get what the parameter server leaves, in equal parts."""
+    many = new_job(Limits(100, 102_400), worker=Role(20))
+    assert create_plan(many).node_group_resources[WORKER].node_resource == NodeResource(4.2, 4710)
+
+
+def test_workers_grow_to_what_parameter_servers_serve() -> None:
+    """A server at an eighth of its cores with one worker serves seven at 90 %; their size follows from use."""
+    plan = worker_plan(TRAINING.measured(job()))
+    assert plan.node_group_resources == {WORKER: NodeGroupResource(7, NodeResource(4, 6144))}
+    assert "12% of its cores with 1 workers, 90% is aimed at" in plan.reasons[WORKER]
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        (Limits(100, 1000 * GIB), 7),
+        (Limits(28, 1000 * GIB), 4),
+        (Limits(1000, 30 * GIB), 3),
+        (Limits(19.9, 1000 * GIB), None),
+        (Limits(2, 10), None),
+    ],
+    ids=["enough", "cores", "memory", "none left", "beyond"],
+)
+def test_workers_stay_within_the_limits(limits: Limits, wanted: int | None) -> None:
+    """With a server and a worker of 8 cores and 8 GiB, and workers of 4 and 6 to come."""
+    plan = worker_plan(TRAINING.measured(job(limits=limits)))
+    assert count(plan, WORKER) == wanted
+
+
+def test_saturated_servers_get_no_more_workers() -> None:
+    """Beyond 95 % of their cores workers would only wait."""
+    plan = worker_plan(TRAINING.measured(job(1, 8)))
+    assert plan.empty
+    assert "parameter servers use 100% of their cores" in plan.notes[0]
+
+
+def test_workers_that_bring_nothing_are_the_last() -> None:
+    """Where three more workers made nothing faster, there are no more, although parameter servers have time."""
+    before = TRAINING.measured(job(1, 1))
+    slow = Training(rate=2.5).measured(replace(applied(before, group(WORKER, "", 4)), samples=before.samples))
+    plan = worker_plan(slow)
+    assert plan.empty
+    assert plan.notes == ("the workers added last brought 0% of what each brought before; 20% is the least",)
+
+
+def test_a_chief_of_its_own_counts_as_a_worker() -> None:
+    """It computes too: with it, one worker less is needed."""
+    alone = job(1, 1)
+    two = applied(
+        replace(alone, roles={**alone.roles, "chief": Role(1, NodeResource(8, 8 * GIB))}), ResourcePlan()
+    )
+    assert count(worker_plan(TRAINING.measured(two)), WORKER) == 6
+
+
+def test_parameter_servers_for_all_workers_that_have_room() -> None:
+    """Of 60 cores, 20 workers use 40 themselves and 20 of parameter servers, which are three of 8 cores."""
+    plan = ps_initial_plan(TRAINING.measured(job(1, 4, limits=Limits(60, 1000 * GIB))))
+    assert count(plan, PS) == 3
+
+
+def test_fewer_parameter_servers_can_hold_the_model() -> None:
+    """Two that replace six get 1.2 times half of what the six hold."""
+    many = Training(model=60 * GIB).measured(job(6, 4, limits=Limits(40, 1000 * GIB)))
+    wanted = ps_initial_plan(many).node_group_resources[PS]
+    assert wanted == NodeGroupResource(2, NodeResource(memory=36 * GIB))
+
+
+def test_workers_that_the_user_does_not_allow_need_no_servers() -> None:
+    """With at most 8 workers, one server is enough, whatever the limits hold."""
+    few = job(1, 4, worker_bounds=Bounds(count=Range(1, 8)))
+    assert ps_initial_plan(TRAINING.measured(few)).empty
+
+
+def test_hot_servers_are_migrated_and_keep_their_memory() -> None:
+    """All get the cores that 21 workers need; the idle one has enough."""
+    hot = hot_job()
+    plan = hot_ps_plan(hot)
+    assert plan.node_resources == {node(PS): NodeResource(cpu=19.1)}
+    assert "97% of its cores on average, 90% is hot" in plan.reasons[node(PS)]
+
+
+def test_a_hot_server_that_can_not_grow_does_not_stop_the_rest() -> None:
+    """It is said, and workers are looked at (upstream's empty plan blocks them)."""
+    hot = hot_job(24)
+    plan = running_plan(hot)
+    assert plan.empty
+    assert plan.notes == (
+        f"{node(PS)} is hot, but limits allow no more",
+        "parameter servers use 97% of their cores: workers would wait",
+    )
+
+
+def test_migrations_share_what_the_limits_leave() -> None:
+    """Two hot servers that want 8 cores more each and have room for 8 together get 4 more each."""
+    hot = Training(worker_cpu=1.0).measured(job(2, 16, limits=Limits(152, 1000 * GIB)))
+    plan = hot_ps_plan(hot)
+    assert plan.node_resources == {node(PS, i): NodeResource(cpu=12.0) for i in range(2)}
+    assert plan.reasons[node(PS)].endswith("(resourceLimits allow no more)")
+
+
+def test_a_role_that_may_not_change_leaves_the_others_free() -> None:
+    """Of autoScale: false on ps, workers know nothing; on worker, servers are migrated all the same."""
+    hot = hot_job()
+    assert hot_ps_plan(fixed(hot, WORKER)) == hot_ps_plan(hot)
+    kept = hot_ps_plan(fixed(hot, PS))
+    assert kept.empty
+    assert "ps has autoScale: false" in kept.notes[0]
+    calm = TRAINING.measured(job())
+    assert worker_plan(fixed(calm, PS)) == worker_plan(calm)
+    assert worker_plan(fixed(calm, WORKER)).empty
+
+
+@pytest.mark.parametrize(
+    ("bounds", "wanted"),
+    [(Range(1, 4), 4), (Range(9, 12), 9), (Range(3, 90), 7)],
+    ids=["at most", "at least", "wide"],
+)
+def test_the_users_bounds_win(bounds: Range, wanted: int) -> None:
+    """Over whatever statistics say, and over our own constants."""
+    plan = worker_plan(TRAINING.measured(job(1, 1, worker_bounds=Bounds(count=bounds))))
+    assert count(plan, WORKER) == wanted
+
+
+def test_bounds_hold_without_a_proposal() -> None:
+    """A count outside what the user allows is corrected even if nobody proposes anything."""
+    many = job(1, 9, worker_bounds=Bounds(count=Range(1, 4)))
+    plan = bounded(many, ResourcePlan())
+    assert plan.reasons == {WORKER: "9 → 4 nodes: the user's bounds (wanted 9; 1 to 4 are allowed)"}
+
+
+def test_defaults_do_not_shrink_what_the_user_made() -> None:
+    """A job that was given 80 workers and half a core for each may keep them."""
+    big = job(1, 80, worker_size=NodeResource(0.5, 100))
+    assert count_range(big, WORKER) == Range(1, 80)
+    assert bounded(big, group(WORKER, "", 80, NodeResource(0.5, 100))).empty
+
+
+def test_small_differences_are_left() -> None:
+    """Less than a tenth is not worth a change; a tenth is."""
+    size = NodeResource(10, 10 * GIB)
+    here = job(1, 4, worker_size=size)
+    assert bounded(here, group(WORKER, "", 4, NodeResource(10.9, 9.1 * GIB))).empty
+    assert not bounded(here, group(WORKER, "", 4, NodeResource(11))).empty
+
+
+def test_a_node_out_of_memory_gets_twice_as_much() -> None:
+    """But at most 8 GiB more at once, 64 GiB in all, and not where there is no limit to raise."""
+    sizes = (1000.0, 10_000.0, 60_000.0, 65_536.0, None)
+    ill = job(1, 5)
+    nodes = [
+        replace(n, oom=True, resource=NodeResource(8, m)) for n, m in zip(ill.of(WORKER), sizes, strict=True)
+    ]
+    unlimited = replace(ill.roles[WORKER], resource=NodeResource(8))
+    plan = oom_recovery_plan(
+        replace(ill, nodes=(*ill.of(PS), *nodes), roles={**ill.roles, WORKER: unlimited})
+    )
+    assert [plan.node_resources.get(n.name) for n in nodes] == [
+        NodeResource(memory=2000),
+        NodeResource(memory=18_192),
+        NodeResource(memory=65_536),
+        None,
+        None,
+    ]
+    assert len(plan.notes) == 2
+
+
+def test_pending_nodes_are_cut_in_half() -> None:
+    """After 900 s, down to what the bounds allow; never those with GPUs."""
+    waiting = job(1, 4)
+    sizes = [
+        NodeResource(16, 32 * GIB),
+        NodeResource(6, 32 * GIB),
+        NodeResource(4, 4 * GIB),
+        NodeResource(16, gpu=1),
+    ]
+    nodes = [
+        replace(n, pending_since=0.0, resource=s) for n, s in zip(waiting.of(WORKER), sizes, strict=True)
+    ]
+    here = replace(waiting, nodes=(*waiting.of(PS), *nodes))
+    assert pending_cut_plan(here, 900).empty
+    plan = pending_cut_plan(here, 901)
+    assert plan.node_resources == {
+        node(WORKER, 0): NodeResource(8, 16 * GIB),
+        node(WORKER, 1): NodeResource(memory=16 * GIB),
+    }
+    assert plan.notes == (
+        f"{node(WORKER, 2)} is not cut: half of it is less than is allowed (it has been pending for 901 s)",
+        f"{node(WORKER, 3)} is not cut: it has GPUs (it has been pending for 901 s)",
+    )
+
+
+def with_usage(of: Job, cpu: float, memory: float = 100.0) -> Job:
+    """Three samples in which the first parameter server reported this."""
+    nodes = tuple(NodeUsage(n.name, n.role, cpu if n.role == PS else 1.0, memory) for n in of.nodes)
+    return replace(of, samples=tuple(Sample(time, 1, 1.0, nodes) for time in (1.0, 2.0, 3.0)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "note"),
+    [
+        (with_usage(job(), math.nan), "reported nan cores"),
+        (with_usage(job(), -1.0), "reported -1.0 cores"),
+        (with_usage(job(), math.inf), "reported inf cores"),
+        (with_usage(job(), 1.0, 1e30), "reported 1e+30 MiB"),
+        (job(), "0 samples tell of the job as it is now"),
+        (replace(TRAINING.measured(job()), limits=Limits(math.nan)), "resourceLimits.cpu is nan"),
+        (replace(TRAINING.measured(job()), limits=Limits(-4)), "resourceLimits.cpu is -4"),
+        (replace(TRAINING.measured(job()), limits=Limits(4, 0)), "resourceLimits.memory is 0"),
+        (
+            TRAINING.measured(job(worker_bounds=Bounds(count=Range(5, 2)))),
+            "the bounds of worker are impossible",
+        ),
+        (TRAINING.measured(job(ps_bounds=Bounds(cpu=Range(0, math.nan)))), "the bounds of ps are impossible"),
+        (replace(job(), nodes=job().nodes * 2), "two nodes have one name"),
+        (replace(job(), nodes=tuple(job().of(PS))), "0 of 1 worker nodes run"),
+        (replace(job(), roles={PS: Role(1)}, nodes=tuple(job().of(PS))), "the job has no role worker"),
+        (replace(job(), roles={WORKER: Role(1)}), "has the role ps, which the job has not"),
+        (job(ps_size=NodeResource(math.inf)), "the cpu of ps is inf"),
+        (TRAINING.measured(replace(job(), roles={**job().roles, WORKER: Role(-1)})), "worker wants -1 nodes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize(
+    "rule", [worker_plan, ps_initial_plan, hot_ps_plan, running_plan], ids=lambda f: f.__name__
+)
+def test_bad_input_has_no_plan_but_a_reason(rule: object, wrong: Job, note: str) -> None:
+    """Whatever is not a number, negative, missing or contradictory."""
+    assert callable(rule)
+    plan = rule(wrong)
+    assert plan.empty
+    assert any(note in one for one in plan.notes), plan.notes
+
+
+def test_samples_that_contradict_each_other_are_left_out() -> None:
+    """Two of one moment that differ; two that say the same are one."""
+    usage = (NodeUsage("a", PS, 1, 1), NodeUsage("b", PS, 2, 1))
+    first, second = Sample(1, 5, 1.0, usage), Sample(2, 6, 1.0, usage)
+    same = replace(first, nodes=usage[::-1])
+    known = usable([second, first, replace(second, step=7), same])
+    assert known.samples == (first,)
+    assert known.problems == ("samples of the moment 2 contradict each other",)
+
+
+def test_old_samples_say_nothing_of_new_servers() -> None:
+    """After a migration the plan waits for samples of the new cluster."""
+    hot = hot_job()
+    after = applied(hot, hot_ps_plan(hot))
+    assert [n.name for n in after.of(PS)] == [node(PS, 1), node(PS, 2)]
+    plan = running_plan(after)
+    assert plan.waiting
+    assert plan.notes == ("0 samples tell of the job as it is now, 3 are needed",)
+
+
+def test_stages_go_forward_only() -> None:
+    """Each with its statistics; the stage stays while they are missing, and nothing is planned twice."""
+    roles = {PS: Role(0, NodeResource(4, 8 * GIB)), WORKER: Role(0, NodeResource(2, 2 * GIB))}
+    here, progress = new_job(Limits(60, 200 * GIB), **roles), Progress()
+    seen = []
+    for _ in range(4):
+        plan, progress = advance(progress, here, 0.0, optimize_locally)
+        here = applied(here, plan)
+        waiting, unchanged = advance(progress, here, 0.0, optimize_locally)
+        assert waiting.empty
+        assert unchanged == progress
+        here = TRAINING.measured(here)
+        seen.append((progress.stage, here.roles[PS].count, here.roles[WORKER].count))
+    assert seen == [
+        (Stage.WORKER_INITIAL, 1, 1),
+        (Stage.PS_INITIAL, 1, 3),
+        (Stage.RUNNING, 5, 3),
+        (Stage.RUNNING, 5, 18),
+    ]
+
+
+def test_servers_rest_between_two_changes() -> None:
+    """For an hour after a change only workers are looked at; then servers may change again."""
+    progress = Progress(Stage.RUNNING, ps_changed_at=1000.0)
+    assert progress.question(1000.0 + PS_REST - 1) == Question(
+        Stage.RUNNING, WorkerPhase.SAMPLE, ps_may_change=False
+    )
+    assert progress.question(1000.0 + PS_REST).ps_may_change
+    hot = hot_job()
+    early, _ = advance(progress, hot, 1001.0, optimize_locally)
+    assert early.empty
+    late, after = advance(progress, hot, 9000.0, optimize_locally)
+    assert late.node_resources
+    assert after.ps_changed_at == 9000.0
+
+
+def test_a_plan_becomes_a_scale_plan() -> None:
+    """Counts and sizes in the words of the custom resource; what stays is left out."""
+    plan = ResourcePlan(
+        {WORKER: NodeGroupResource(3, NodeResource(0.5))}, {node(PS): NodeResource(9.3, 8192.7, 1)}
+    )
+    spec = scale_plan_spec(plan, job())
+    assert spec.to_dict()["replicaResourceSpecs"] == {"worker": {"replicas": 3, "resource": {"cpu": "500m"}}}
+    assert [(pod.name, pod.type, pod.resource) for pod in spec.migrate_pods] == [
+        (node(PS), PS, model.NodeResource(cpu="9300m", memory="8192Mi", gpu="1"))
+    ]
+    assert resource_of(spec.migrate_pods[0].resource) == NodeResource(9.3, 8192, 1)
