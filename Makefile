@@ -12,7 +12,7 @@ E2E := e2e
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed constraints clean
+.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,12 @@ bench-cluster: $(READY)  ## On a real cluster: waiting steps, starts, 1,000 jobs
 
 bench-mixed: $(READY)  ## On a real API server: 1,000 jobs of all kinds; requests a job beside ElasticJob's (root, Go)
 	$(BIN)/python -m tests.benchmarks.bench_mixed
+
+bench-scaling: $(READY)  ## Scaling algorithms: the fulfilment planner, Pollux, Paddle's experiment, and with DATA=… the Pollux workloads (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_fulfilment
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_pollux
+	$(BIN)/python -m tests.benchmarks.bench_paddle
+	$(if $(DATA),$(BIN)/python -m tests.benchmarks.bench_simulator --data $(DATA))
 
 constraints: $(READY)  ## Resolve anew and write constraints.txt
 	$(BIN)/uv venv --quiet --clear $(VENV)-resolve

@@ -77,7 +77,10 @@ def run(
     di_job_resources: DiJobResources = "",
     di_priority_classes: DiPriorityClasses = "",
     allocator_policy: Annotated[
-        str, typer.Option(help="How preemptible DIJobs are sized and placed: fit (first-fit).")
+        str,
+        typer.Option(
+            help="How preemptible DIJobs are sized and placed: fit (first-fit) or pollux (by the goodput that jobs report)."
+        ),
     ] = "fit",
     allocator_period: Annotated[
         float, typer.Option(min=1, help="Seconds of the cycle in which that is looked at again.")

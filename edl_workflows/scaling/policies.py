@@ -7,7 +7,15 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.fit import FitPolicy
 from edl_workflows.scaling.policy import Policy
 
-POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType({"fit": FitPolicy})
+
+def _pollux() -> Policy:
+    # Imported where it is chosen: it brings numpy, which a controller with another policy need not hold in memory.
+    from edl_workflows.scaling.pollux_policy import PolluxPolicy
+
+    return PolluxPolicy()
+
+
+POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType({"fit": FitPolicy, "pollux": _pollux})
 
 
 def policy_of(name: str) -> Policy:

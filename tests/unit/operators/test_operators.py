@@ -64,7 +64,7 @@ def test_there_are_the_operators_that_we_promise() -> None:
     assert {found.__name__ for found in CLASSES} == {
         "SubmitElasticJobOperator", "SuspendElasticJobOperator", "ResumeElasticJobOperator", "DeleteElasticJobOperator",
         "ScaleElasticJobOperator", "CheckpointElasticJobOperator", "MigrateParameterServersOperator",
-        "ElasticJobSensor", "ScalePlanSensor",
+        "ElasticJobSensor", "ScalePlanSensor", "AutoscaleJobOperator",
     }  # fmt: skip
 
 
