@@ -101,12 +101,14 @@ def decide(job: AllreduceJob, min_gain: float = MIN_GAIN) -> Decision:
         return Decision(
             job.workers, f"speed with {job.workers} workers is not known yet: {LEAST} measurements are needed"
         )
-    knee = _knee({count: v for count, v in known.items() if low <= count <= high}, min_gain)
+    # A count that is not allowed is no place to go back to, however well it did.
+    allowed = {n: speed for n, speed in known.items() if low <= n <= high and n % job.node_unit == 0}
+    knee = _knee(allowed, min_gain)
     if knee < job.workers:
-        gain = _gain(known, knee, job.workers)
+        gain = _gain(allowed, knee, job.workers)
         why = f"each worker beyond {knee} brings {gain:.0%} of what each brought before; {min_gain:.0%} is the least"
         return Decision(knee, why)
-    return _grow(job, knee, min((count for count in known if count > knee), default=None), most)
+    return _grow(job, knee, min((count for count in allowed if count > knee), default=None), most)
 
 
 def _grow(job: AllreduceJob, knee: int, failed: int | None, most: int) -> Decision:

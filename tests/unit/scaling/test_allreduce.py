@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.allreduce import AllreduceJob, Decision, decide, mini_batches
@@ -99,6 +99,7 @@ def amdahl(serial: float) -> Callable[[int], float]:
     st.integers(1, 4),
     st.booleans(),
 )
+@example(serial=0.0, start=3, low=1, spread=3, unit=2, fixed=False)
 @settings(max_examples=150)
 def test_decisions_come_to_rest(
     serial: float, start: int, low: int, spread: int, unit: int, fixed: bool
