@@ -188,7 +188,7 @@ class Restart(Status):
     Attributes:
         count: pods of this replica that were replaced.
         uid: the pod that is being replaced: recorded before it is deleted, so that each counts once; "" once it is gone.
-        exit_code: of that pod's container; absent if it was lost without one.
+        exit_code: of the container of the pod that was replaced last; absent if it was lost without one.
     """
 
     count: int = 0

@@ -50,11 +50,11 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
 def _recorded(facts: Facts) -> dict[str, Restart]:
     """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each counts once.
 
-    Of pods that are gone only their number is kept: a status has room for ten thousand such entries.
+    Of pods that are gone the uid is not kept: a status has room for ten thousand such entries.
     """
     there = {place.name: place.recorded for place in facts.places}
     found = {
-        name: restart if there.get(name) else Restart(count=restart.count)
+        name: restart if there.get(name) else Restart(count=restart.count, exit_code=restart.exit_code)
         for name, restart in facts.job.status.restarts.items()
     }
     for place in facts.failed:

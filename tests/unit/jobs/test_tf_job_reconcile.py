@@ -286,7 +286,7 @@ def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
     assert "mnist-worker-0" in job.status["message"]
 
 
-def test_a_pod_that_was_replaced_leaves_only_its_number() -> None:
+def test_a_pod_that_was_replaced_leaves_its_number_and_how_it_ended() -> None:
     """Ten thousand entries have to fit into a status; each restart still counts once, whoever dies in between."""
     job = Job(Worker=(2, "ExitCode"))
     job.set(worker_0="Running")
@@ -297,7 +297,7 @@ def test_a_pod_that_was_replaced_leaves_only_its_number() -> None:
     job.settle()
     assert job.pod("worker-1")["metadata"]["uid"] != uid
     assert {name: {k: v for k, v in r.items() if v} for name, r in job.status["restarts"].items()} == {
-        "mnist-worker-1": {"count": 1}
+        "mnist-worker-1": {"count": 1, "exitCode": 137}
     }
 
 
