@@ -44,6 +44,7 @@ def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
     assert evaluate(tmp_path)["accuracy"] >= 0.93
 
 
+@pytest.mark.long
 def test_lost_server_and_then_one_more(tmp_path: Path) -> None:
     """A killed parameter server: training resumes from the newest checkpoint. Then 2 → 3 servers under training, at a
     stall of a few seconds; in the end the model is good."""
