@@ -19,7 +19,7 @@ MIRRORED_STEPS = 400
 MIRRORED = (
     "tfjob_mirrored.py",
     *("--steps", str(MIRRORED_STEPS)),
-    *("--step-delay", "0.02"),
+    *("--step-delay", "0.1"),
     *("--save-steps", "20"),
 )
 
