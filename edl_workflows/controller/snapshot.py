@@ -8,7 +8,7 @@ end, knows all of them.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from edl_workflows.jobs import demand, manifests
 from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.model import DIJob, Task
+from edl_workflows.jobs.node_selector import holds
 from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo, Resources
 
 PATIENCE = timedelta(seconds=300)
@@ -225,35 +226,9 @@ def _matches(term: Object, node: Object) -> bool:
     means any.
     """
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
-    return all(_holds(one, labels) for one in term.get("matchExpressions") or ()) and all(
-        _holds(one, fields) for one in term.get("matchFields") or ()
+    return all(holds(one, labels) for one in term.get("matchExpressions") or ()) and all(
+        holds(one, fields) for one in term.get("matchFields") or ()
     )
-
-
-def _holds(requirement: Object, values: Mapping[str, str]) -> bool:
-    """Kubernetes' rule for one requirement. One that it does not know holds nowhere."""
-    value, wanted = values.get(requirement["key"]), requirement.get("values") or ()
-    match requirement["operator"]:
-        case "In":
-            return value in wanted
-        case "NotIn":
-            return value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator:
-            return _compared(operator, value, wanted)
-    return False
-
-
-def _compared(operator: str, value: str | None, wanted: Sequence[str]) -> bool:
-    """Both as whole numbers; what is none compares with nothing."""
-    try:
-        have, bound = int(value or ""), int(wanted[0])
-    except (ValueError, IndexError):
-        return False
-    return have > bound if operator == "Gt" else have < bound
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edl_workflows.jobs.node_selector import holds
+
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -31,30 +33,6 @@ def _matches(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> b
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not (expressions or fields):
         return False
-    return all(_holds(one, labels) for one in expressions) and all(
-        _holds(one, {"metadata.name": name}) for one in fields
+    return all(holds(one, labels) for one in expressions) and all(
+        holds(one, {"metadata.name": name}) for one in fields
     )
-
-
-def _holds(requirement: Mapping[str, Any], values: Mapping[str, str]) -> bool:
-    wanted: Sequence[str] = requirement.get("values") or ()
-    value = values.get(requirement["key"])
-    match requirement.get("operator"):
-        case "In":
-            return value in wanted
-        case "NotIn":
-            return value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return _number(value) > _number(wanted[0])
-        case "Lt":
-            return _number(value) < _number(wanted[0])
-    return False
-
-
-def _number(text: str | None) -> float:
-    """Not a number, which nothing is greater or less than, for what is none."""
-    return int(text) if text is not None and text.lstrip("-").isdecimal() else float("nan")

@@ -1,0 +1,30 @@
+"""Requirements of node affinity, as kube-scheduler reads them. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def holds(requirement: Mapping[str, Any], values: Mapping[str, str]) -> bool:
+    """Whether a NodeSelectorRequirement holds for a node's labels or fields. One that it does not know holds nowhere."""
+    value, wanted = values.get(requirement["key"]), requirement.get("values") or ()
+    match requirement.get("operator"):
+        case "In":
+            return value in wanted
+        case "NotIn":
+            return value not in wanted
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator:
+            return _compared(operator, value, wanted)
+    return False
+
+
+def _compared(operator: str, value: str | None, wanted: Sequence[str]) -> bool:
+    """Both as whole numbers; what is none compares with nothing."""
+    try:
+        have, bound = int(value or ""), int(wanted[0])
+    except (ValueError, IndexError):
+        return False
+    return have > bound if operator == "Gt" else have < bound
