@@ -20,7 +20,7 @@ import structlog
 from edl_workflows.controller.cycle import RETRY_SECONDS, Cycle
 from edl_workflows.controller.metrics import Metrics
 from edl_workflows.controller.snapshot import Snapshot, snapshot
-from edl_workflows.controller.watches import Watches, offers_otherwise
+from edl_workflows.controller.watches import OnDemand
 from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import ConflictError, ManifestError, NotFoundError
 from edl_workflows.jobs import api
@@ -88,8 +88,13 @@ class Allocator:
         self._around = around
         self._options = options
         self._policy = policy_of(options.policy)
-        self._watches: Watches | None = None
         self._cycle = Cycle("allocator", self._look_at, around.world.wait_synced, options.period)
+        self._watches = OnDemand(
+            around.cluster,
+            around.namespace,
+            lambda: self._cycle.ask(everything=True),
+            "preemptible DIJobs can't be placed",
+        )
         around.world.listen(DI_JOB.source, self._job_changed)
 
     def start(self) -> None:
@@ -99,7 +104,7 @@ class Allocator:
     def stop(self, seconds: float) -> None:
         """End; wait so long for the decision in hand."""
         self._cycle.stop(seconds)
-        self._rest()
+        self._watches.rest()
 
     def problems(self) -> list[str]:
         """What only a new process cures."""
@@ -114,12 +119,6 @@ class Allocator:
         elif change.type is EventType.DELETED or _relevant(new) != _relevant(old):
             self._cycle.ask(everything=True)
 
-    def _node_changed(self, change: Change) -> None:
-        if self._watches is None or not self._watches.synced:
-            return  # the first list is looked at anyway
-        if offers_otherwise(change):
-            self._cycle.ask(everything=True)
-
     def _look_at(self, everything: bool) -> float | None:
         """Look once: decide, and write what changed.
 
@@ -129,9 +128,9 @@ class Allocator:
         manifests = {key_of(manifest): manifest for manifest in self._unfinished()}
         jobs = {key: job for key, manifest in manifests.items() if (job := _parsed(manifest)) is not None}
         if not jobs:
-            self._rest()
+            self._watches.rest()
             return None
-        watches = self._watching()
+        watches = self._watches.running()
         if not watches.wait_synced(RETRY_SECONDS):
             return RETRY_SECONDS
         defaults, now = self._around.settings.di_job_resources, dt.datetime.now(dt.UTC)
@@ -205,22 +204,6 @@ class Allocator:
             "allocated", job=f"{namespace}/{name}", replicas=len(allocation), nodes=sorted(set(allocation))
         )
         return True
-
-    def _watching(self) -> "Watches":
-        if self._watches is None:
-            self._watches = Watches(
-                self._around.cluster,
-                self._around.namespace,
-                self._node_changed,
-                "preemptible DIJobs can't be placed",
-            )
-            self._watches.start()
-        return self._watches
-
-    def _rest(self) -> None:
-        if self._watches is not None:
-            self._watches.stop()
-            self._watches = None
 
 
 def _preemptible(job: Object) -> bool:

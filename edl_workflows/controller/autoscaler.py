@@ -20,7 +20,7 @@ import structlog
 from edl_workflows.controller.allocator import Surroundings
 from edl_workflows.controller.cycle import RETRY_SECONDS, Cycle
 from edl_workflows.controller.room import Candidate, question
-from edl_workflows.controller.watches import Watches, offers_otherwise
+from edl_workflows.controller.watches import OnDemand
 from edl_workflows.controller.world import Group
 from edl_workflows.exceptions import ConflictError, EdlError, ManifestError, NotFoundError
 from edl_workflows.jobs import autoscaling
@@ -70,10 +70,15 @@ class Autoscaler:
         self._options = options
         self._rows = tuple(row for row in kinds if row.elastic is not None)
         self._recorder = recorder
-        self._watches: Watches | None = None
         self._changed: dict[str, float] = {}
         """uid of a job → when it was changed, in monotonic seconds."""
         self._cycle = Cycle("autoscaler", self._look, around.world.wait_synced, options.period)
+        self._watches = OnDemand(
+            around.cluster,
+            around.namespace,
+            lambda: self._cycle.ask(everything=True),
+            "elastic jobs are not autoscaled",
+        )
         for row in self._rows:
             around.world.listen(row.source, self._job_changed)
 
@@ -84,7 +89,7 @@ class Autoscaler:
     def stop(self, seconds: float) -> None:
         """End; wait so long for the plan in hand."""
         self._cycle.stop(seconds)
-        self._rest()
+        self._watches.rest()
 
     def problems(self) -> list[str]:
         """What only a new process cures."""
@@ -95,10 +100,6 @@ class Autoscaler:
         if old is None or change.type is EventType.DELETED or _relevant(new) != _relevant(old):
             self._cycle.ask(everything=True)
 
-    def _node_changed(self, change: Change) -> None:
-        if self._watches is not None and self._watches.synced and offers_otherwise(change):
-            self._cycle.ask(everything=True)
-
     def _look(self, _everything: bool) -> float | None:
         """Plan once, and carry it out.
 
@@ -107,9 +108,9 @@ class Autoscaler:
         """
         candidates = {one.key: one for one in self._candidates()}
         if not candidates:
-            self._rest()
+            self._watches.rest()
             return None
-        watches = self._watching()
+        watches = self._watches.running()
         if not watches.wait_synced(RETRY_SECONDS):
             return RETRY_SECONDS
         now = dt.datetime.now(dt.UTC)
@@ -192,20 +193,6 @@ class Autoscaler:
             log.warning(
                 "event not written", job=manifest["metadata"]["name"], reason=note.reason, error=str(error)
             )
-
-    def _watching(self) -> Watches:
-        if self._watches is None:
-            around = self._around
-            self._watches = Watches(
-                around.cluster, around.namespace, self._node_changed, "elastic jobs are not autoscaled"
-            )
-            self._watches.start()
-        return self._watches
-
-    def _rest(self) -> None:
-        if self._watches is not None:
-            self._watches.stop()
-            self._watches = None
 
 
 def _relevant(job: Object) -> tuple[Any, ...]:

@@ -61,7 +61,39 @@ class Watches:
         self.pods.stop()
 
 
-def offers_otherwise(change: Change) -> bool:
+class OnDemand:
+    """Watches that run only while somebody plans with them.
+
+    Args:
+        cluster, namespace, without: see `Watches`.
+        ask: called when a node changes what it offers, but for the first list, which is looked at anyway.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str, ask: Callable[[], None], without: str) -> None:
+        self._make: Callable[[], Watches] = lambda: Watches(cluster, namespace, self._node_changed, without)
+        self._ask = ask
+        self._watches: Watches | None = None
+
+    def running(self) -> Watches:
+        """They, started if they rested."""
+        if self._watches is None:
+            self._watches = self._make()
+            self._watches.start()
+        return self._watches
+
+    def rest(self) -> None:
+        """End them until they are needed again."""
+        if self._watches is not None:
+            self._watches.stop()
+            self._watches = None
+
+    def _node_changed(self, change: Change) -> None:
+        watches = self._watches
+        if watches is not None and watches.synced and _offers_otherwise(change):
+            self._ask()
+
+
+def _offers_otherwise(change: Change) -> bool:
     """Whether a change of a node changes what it offers, and to whom."""
     old = change.old
     return old is None or change.type is EventType.DELETED or _offer(change.object) != _offer(old)
