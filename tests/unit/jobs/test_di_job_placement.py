@@ -1,0 +1,186 @@
+"""A preemptible DIJob follows its allocation: `edl_workflows.jobs.di_job.reconcile`."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.jobs.di_jobs import NAME, Job, make, node_asked_for, task
+
+
+def test_without_an_allocation_a_preemptible_job_waits() -> None:
+    """Pending, and it says why; not even one that nobody could place has pods."""
+    job = Job(preemptible=True)
+    assert (job.phase, job.status["reason"], job.pods) == ("Pending", "Unallocated", [])
+    job.allocate("a")
+    assert (job.phase, job.pods) == ("Pending", []), (
+        "two tasks of one replica each and a collector need three"
+    )
+
+
+def test_a_templates_own_affinity_holds_beside_the_allocation() -> None:
+    """A pod goes where one of the terms holds, so each of them asks for the node, too."""
+    ssd = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
+    fast = {"matchExpressions": [{"key": "fast", "operator": "Exists"}]}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    own = {"nodeAffinity": {required: {"nodeSelectorTerms": [ssd, fast]}}, "podAntiAffinity": {"kept": True}}
+    learner = task("learner")
+    learner["template"]["spec"]["affinity"] = own
+    job = Job(learner, preemptible=True)
+    job.allocate("a")
+
+    name = [{"key": "metadata.name", "operator": "In", "values": ["a"]}]
+    assert job.pod("learner-0")["spec"]["affinity"] == {
+        "nodeAffinity": {
+            required: {"nodeSelectorTerms": [ssd | {"matchFields": name}, fast | {"matchFields": name}]}
+        },
+        "podAntiAffinity": {"kept": True},
+    }
+
+
+def test_an_allocation_says_how_many_and_where() -> None:
+    """In the order of ranks; the collectors get what the others leave. The scheduler places them, by the node's name."""
+    job = Job(preemptible=True)
+    job.allocate("a", "b", "b", "c", "c")
+    assert job.pods == ["collector-0", "collector-1", "collector-2", "evaluator-0", "learner-0"]
+    nodes = {short: node_asked_for(job.pod(short)) for short in job.pods}
+    assert nodes == {
+        "learner-0": "a",
+        "evaluator-0": "b",
+        "collector-0": "b",
+        "collector-1": "c",
+        "collector-2": "c",
+    }
+    assert "nodeName" not in job.pod("learner-0")["spec"]
+    assert job.pod("learner-0")["metadata"]["annotations"]["diengine/node"] == "a"
+    resources = job.pod("learner-0")["spec"]["containers"][0]["resources"]
+    assert resources == {"requests": {"cpu": "1", "memory": "2Gi"}}
+    job.run()
+    assert (job.phase, job.status["replicas"]) == ("Running", 5)
+
+
+ALLOCATIONS: list[Any] = [
+    pytest.param(("a", "b", "b", "c"), ("a", "b", "b", "d"), id="another node"),
+    pytest.param(("a", "b", "b", "c"), ("a", "b", "b", "c", "c"), id="more"),
+    pytest.param(("a", "b", "b", "c"), ("a", "b", "b"), id="fewer"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), ALLOCATIONS)
+def test_another_allocation_is_another_generation(before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """Rescheduling: all pods get time to save, all of them go, and only then those of the new generation are made."""
+    job = Job(preemptible=True)
+    job.allocate(*before)
+    job.run()
+    job.allocate(*after)
+    assert (job.phase, job.count()) == ("Rescheduling", (0, 1, 1))
+    assert all("deletionTimestamp" in job.pod(short)["metadata"] for short in job.pods)
+    job.world.delete("Pod", f"{NAME}-learner-0")
+    del job.world.objects["Pod", f"{NAME}-learner-0"]
+    job.world.settle()
+    assert "learner-0" not in job.pods, "the others are not gone yet"
+    job.settle()
+    assert len(job.pods) == len(after)
+    assert {job.env(short)["DI_JOB_GENERATION"] for short in job.pods} == {"1"}
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 1))
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "not yet counted"])
+def test_a_failure_of_an_earlier_allocation_is_none(counted: bool) -> None:
+    """Pods that are to go for another allocation fail for want of those that went before them, or of a lost node."""
+    job = Job(preemptible=True, backoffLimit=0)
+    job.allocate("a", "a", "b")
+    job.run()
+    job.world.edit("DIJob", NAME, {"status": {"allocation": ["a", "a", "c"]}})
+    if counted:
+        job.world.reconcile()
+        job.world.reconcile(1)
+    job.set(collector_0=("Failed", 1))
+    job.settle()
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 1))
+
+
+def test_a_failure_of_an_old_template_is_none() -> None:
+    """The pod is about to be replaced anyway, as a reschedule."""
+    job = Job(backoffLimit=0)
+    job.run()
+    tasks = make()["spec"]["tasks"]
+    tasks[2]["template"]["spec"]["containers"][0]["image"] = "ding:2"
+    job.world.edit("DIJob", NAME, {"spec": {"tasks": tasks}})
+    job.set(evaluator_0=("Failed", 1))
+    job.settle()
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 0))
+
+
+def test_a_preempted_job_waits_for_nodes() -> None:
+    """An empty allocation takes all pods; a new one starts the job again."""
+    job = Job(preemptible=True)
+    job.allocate("a", "a", "a")
+    job.run()
+    job.allocate()
+    job.settle()
+    assert (job.phase, job.status["reason"], job.pods, job.count()) == (
+        "Pending",
+        "Unallocated",
+        [],
+        (0, 1, 1),
+    )
+    job.allocate("b", "b", "b")
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 1))
+
+
+BOTH = ["collector-0", "collector-1"]
+CUTS: list[Any] = [
+    pytest.param(["ab"], False, BOTH, id="fewer nodes"),
+    pytest.param(["ab"], True, BOTH, id="fewer nodes, when another has just succeeded"),
+    pytest.param(["", "ab"], False, BOTH, id="none, and then fewer"),
+    pytest.param(
+        ["", "ab"], True, ["collector-1"], id="none when another has just succeeded, which nobody saw"
+    ),
+]
+
+
+@pytest.mark.parametrize(("allocations", "fresh", "again"), CUTS)
+def test_a_job_that_is_cut_to_its_successful_replicas_goes_on(
+    allocations: list[str], fresh: bool, again: list[str]
+) -> None:
+    """The others' work is not done: those that are left begin anew, and the job ends when they have succeeded again."""
+    job = Job(task("collector", 3, minReplicas=1), preemptible=True)
+    job.allocate("a", "b", "c")
+    job.run()
+    job.set(collector_0="Succeeded")
+    job.world.set_pod(f"{NAME}-collector-1", "Succeeded", 0)
+    if not fresh:
+        job.world.settle()
+    for nodes in allocations:
+        job.allocate(*nodes)
+        job.settle()
+    assert (job.phase, job.pods) == ("Starting", again)
+    job.run()
+    assert job.phase == "Running"
+    job.set(**{short.replace("-", "_"): "Succeeded" for short in again})
+    assert job.phase == "Succeeded"
+
+
+def test_a_job_whose_last_replica_succeeds_while_it_is_moved_has_succeeded() -> None:
+    """Another node for nobody who still works changes nothing about that."""
+    job = Job(task("collector", 2), preemptible=True)
+    job.allocate("a", "b")
+    job.run()
+    job.set(collector_0="Succeeded")
+    job.world.set_pod(f"{NAME}-collector-1", "Succeeded", 0)
+    job.allocate("a", "c")
+    assert job.phase == "Succeeded"
+
+
+def test_an_allocation_beyond_the_bounds_is_used_up_to_them() -> None:
+    """More nodes than maxReplicas allows are left alone."""
+    job = Job(task("collector", 1, maxReplicas=2), preemptible=True)
+    job.allocate("a", "b", "c")
+    assert job.pods == ["collector-0", "collector-1"]
+
+
+# Obstacles.

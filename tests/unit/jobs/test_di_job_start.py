@@ -1,0 +1,216 @@
+"""A DIJob's pods and phases while all goes well, and its counters: `edl_workflows.jobs.di_job.reconcile`."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs.actions import Refusal
+from edl_workflows.jobs.testing import World
+from tests.unit.jobs.di_jobs import NAME, Job, make, task
+
+ALL = ["collector-0", "collector-1", "evaluator-0", "learner-0"]
+
+
+def test_pods_and_one_service() -> None:
+    """A pod a replica by upstream's names, one headless service with the port that upstream's has, everything owned."""
+    job = Job()
+    assert job.pods == ALL
+    assert [name for kind, name in job.world.objects if kind == "Service"] == ["di-atari"]
+    service = job.world.objects["Service", "di-atari"]["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["ports"][0] == {"name": "di-port", "port": 22270, "targetPort": 22270, "protocol": "TCP"}
+    assert service["selector"] == {"diengine/job": NAME, "diengine/operator": "di-operator"}
+    assert job.pod("learner-0")["metadata"]["ownerReferences"][0]["kind"] == "DIJob"
+    assert job.status["replicas"] == 4
+
+
+# Phases: what the pods do -> where the job is.
+PHASES: list[Any] = [
+    pytest.param({}, "Starting", id="all pods are made"),
+    pytest.param({"learner_0": "Running"}, "Starting", id="not all are ready"),
+    pytest.param(dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Running"), "Running", id="all are ready"),
+    pytest.param(
+        {"learner_0": "Running", "collector_0": "Succeeded", "collector_1": "Running", "evaluator_0": "Running"},
+        "Running",
+        id="one has succeeded, the rest are ready",
+    ),
+    pytest.param(dict.fromkeys(("learner_0", "collector_0", "collector_1"), "Succeeded"), "Starting", id="all but one have succeeded"),
+    pytest.param(
+        dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Succeeded"), "Succeeded", id="all have succeeded"
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pods", "phase"), PHASES)
+def test_phases_of_a_job_that_goes_well(pods: dict[str, str], phase: str) -> None:
+    """Starting until all run, Running until all have succeeded; the phase's condition is the only one that is True."""
+    job = Job()
+    job.set(**pods)
+    assert job.phase == phase
+    assert job.true_conditions() == ["Created", phase]
+    assert job.status["reason"] == f"Job{phase}"
+
+
+def test_lost_readiness_does_not_leave_running() -> None:
+    """A pod that is not ready for a while changes the counters only."""
+    job = Job()
+    job.run()
+    job.pod("collector-1")["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    job.world.settle()
+    assert (job.phase, job.status["readyReplicas"]) == ("Running", 3)
+
+
+def test_a_sidecar_counts_for_nothing() -> None:
+    """Ready replicas are pods, not containers."""
+    one = task("learner")
+    one["template"]["spec"]["containers"].insert(0, {"name": "sidecar", "image": "logs:1"})
+    job = Job(one)
+    job.run()
+    assert (job.phase, job.status["readyReplicas"]) == ("Running", 1)
+    assert all("DI_RANK" in {v["name"] for v in c["env"]} for c in job.pod("learner-0")["spec"]["containers"])
+
+
+# Scaling a job that runs: edit -> pods, who is made anew, reschedules.
+SCALES: list[Any] = [
+    pytest.param({"collector": 4}, ["collector-2", "collector-3"], id="out: nobody is restarted"),
+    pytest.param({"collector": 1}, [], id="in: the highest rank goes"),
+    pytest.param({"evaluator": 2}, ["collector-0", "collector-1", "evaluator-1"], id="another task moves ranks behind it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("replicas", "new"), SCALES)
+def test_scaled_by_the_spec(replicas: dict[str, int], new: list[str]) -> None:
+    """Ranks are 0 … N-1 after each change, a pod's place among DI_NODES is its rank, and only who must is made anew."""
+    job = Job()
+    job.run()
+    before = {short: job.uid(short) for short in ALL}
+    job.resize(**replicas)
+    assert job.phase in ("Rescheduling", "Starting")
+    job.settle()
+    job.run()
+    assert (job.phase, job.count()) == ("Running", (0, 1, 0))
+    assert [short for short in job.pods if before.get(short) != job.uid(short)] == new
+    assert sorted(job.rank(short) for short in job.pods) == list(range(len(job.pods)))
+    for short in new:
+        assert job.env(short)["DI_NODES"].split(",")[job.rank(short)].startswith(f"{NAME}-{short}.di-{NAME}.")
+    assert job.status["replicas"] == len(job.pods)
+
+
+def test_ranks_of_the_collector_come_last() -> None:
+    """Whatever the order of the tasks, so that other collectors move nobody."""
+    job = Job()
+    assert {short: job.rank(short) for short in ALL} == {
+        "learner-0": 0, "evaluator-0": 1, "collector-0": 2, "collector-1": 3,
+    }  # fmt: skip
+
+
+def test_another_template_replaces_its_task_only() -> None:
+    """An edit of a task's template reaches its pods."""
+    job = Job()
+    job.run()
+    before = {short: job.uid(short) for short in ALL}
+    tasks = make()["spec"]["tasks"]
+    tasks[2]["template"]["spec"]["containers"][0]["image"] = "ding:2"
+    job.edit(tasks=tasks)
+    job.settle()
+    assert [short for short in ALL if job.uid(short) != before[short]] == ["evaluator-0"]
+    assert job.pod("evaluator-0")["spec"]["containers"][0]["image"] == "ding:2"
+
+
+def test_a_foreign_pod_is_told() -> None:
+    """A pod of a replica's name that is not the job's: NameConflict, and nothing else is made."""
+    world = World()
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "atari-learner-0", "labels": {}}}
+    world.add(pod | {"spec": {"containers": [{"name": "x", "image": "y"}]}})
+    world.add(make())
+    world.settle()
+    status = world.objects["DIJob", NAME]["status"]
+    assert (status["phase"], status["reason"]) == ("Pending", "NameConflict")
+    assert "atari-learner-0" in status["message"]
+    assert sum(kind == "Pod" for kind, _ in world.objects) == 1
+
+
+@pytest.mark.parametrize(("name", "kind"), [("di-atari", "Service"), ("atari-di-token", "Secret")])
+def test_a_foreign_service_or_secret_is_told(name: str, kind: str) -> None:
+    """The other names that the job needs."""
+    world = World()
+    world.add({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": {}}, "spec": {}})
+    world.add(make())
+    world.settle()
+    assert world.objects["DIJob", NAME]["status"]["reason"] == "NameConflict"
+    assert not any(kind == "Pod" for kind, _ in world.objects)
+
+
+def test_a_refused_pod_is_told_and_tried_again() -> None:
+    """A quota: the job stays Pending with the server's words, and goes on when it is lifted."""
+    world = World()
+    world.refuse["atari-collector-1"] = Refusal(
+        "Pod", "atari-collector-1", invalid=False, message="exceeded quota"
+    )
+    world.add(make())
+    world.reconcile()
+    status = world.objects["DIJob", NAME]["status"]
+    assert (status["phase"], status["reason"]) == ("Pending", "CreateRefused")
+    assert "exceeded quota" in status["message"]
+    assert world.decide("DIJob", NAME).requeue_after == 30
+    world.refuse.clear()
+    world.settle()
+    assert world.objects["DIJob", NAME]["status"]["phase"] == "Starting"
+
+
+def test_why_a_pod_waits_is_told() -> None:
+    """A pod that can't be placed: the scheduler's words stand in the job's message."""
+    job = Job()
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
+    job.pod("learner-0")["status"] = {"phase": "Pending", "conditions": [told]}
+    job.world.settle()
+    assert "atari-learner-0: Unschedulable: no volume" in job.status["message"]
+
+
+def test_a_lost_service_comes_back() -> None:
+    """Without leaving the phase."""
+    job = Job()
+    job.run()
+    del job.world.objects["Service", "di-atari"]
+    job.world.settle()
+    assert ("Service", "di-atari") in job.world.objects
+    assert (job.phase, job.count()) == ("Running", (0, 0, 0))
+
+
+def test_what_others_write_stays() -> None:
+    """The allocation and the profilings of the status are not the controller's."""
+    job = Job(preemptible=True)
+    job.world.edit(
+        "DIJob", NAME, {"status": {"allocation": ["a", "a", "a"], "profilings": {"0": {"speed": 3}}}}
+    )
+    job.world.settle()
+    job.run()
+    for patch in (job.world.decide("DIJob", NAME).status or {},):
+        assert not patch.keys() & {"allocation", "profilings"}
+    assert job.status["allocation"] == ["a", "a", "a"]
+    assert job.status["profilings"] == {"0": {"speed": 3}}
+
+
+def test_events_tell_the_way() -> None:
+    """One for each phase, a Warning where something was lost."""
+    job = Job()
+    job.run()
+    job.set(collector_0=("Failed", 1))
+    job.run()
+    told = [(event.type, event.reason) for event in job.world.events]
+    assert told == [
+        ("Normal", "JobStarting"), ("Normal", "JobRunning"), ("Warning", "JobRestarting"), ("Normal", "JobStarting"),
+        ("Normal", "JobRunning"),
+    ]  # fmt: skip
+
+
+def test_counters_by_task_and_phase() -> None:
+    """`taskStatus` as upstream's users read it, replicaStatuses as all kinds have it."""
+    job = Job()
+    job.set(learner_0="Running", collector_0="Succeeded")
+    assert job.status["taskStatus"] == {
+        "learner": {"Running": 1}, "collector": {"Succeeded": 1, "Pending": 1}, "evaluator": {"Pending": 1},
+    }  # fmt: skip
+    collector = job.status["replicaStatuses"]["collector"]
+    assert (collector["desired"], collector["ready"], collector["succeeded"]) == (2, 0, 1)
+    assert collector["labelSelector"] == "diengine/job=atari,diengine/task-name=collector"
