@@ -208,24 +208,15 @@ class StageOperator(StageTask):
 
     def execute(self, context: "Context") -> dict[str, Any]:
         """Begin the stage, or find it begun by an earlier attempt, and see it through."""
-        from edl_workflows.stages.goals import Done
-
         self._ti = context["ti"]
         with raised_for_airflow():
             try:
-                result = self._pursue(context)
+                done = self._finished(context)
             except AirflowTaskTimeout:
+                # Wherever it struck, amid a cancel as well: it strikes once, and to cancel twice does no harm.
                 self._cancel()
                 raise
-            except EdlError as error:
-                raise self.failure(error) from error
-            except Exception:
-                if self._last_attempt():
-                    self._cancel()
-                raise
-            if isinstance(result, Done):
-                return self.deliver(context, result.outputs)
-            raise self.failure(result.error)
+            return self.deliver(context, done.outputs)
 
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: "Context"
@@ -287,10 +278,29 @@ class StageOperator(StageTask):
         known = handle.name if handle is not None and not delivered else ""
         return replace(super().identity(context), known=known, rerun=delivered)
 
+    def _finished(self, context: "Context") -> "Done":
+        """The stage's good end; any other is raised as Airflow's, with what nobody goes on with cancelled."""
+        from edl_workflows.stages.goals import Done
+
+        try:
+            result = self._pursue(context)
+        except EdlError as error:
+            raise self.failure(error) from error
+        except Exception:
+            if self._last_attempt():
+                self._cancel()
+            raise
+        if isinstance(result, Done):
+            return result
+        raise self.failure(result.error)
+
     def _pursue(self, context: "Context") -> "Done | Failed":
+        from edl_workflows.process.signals import alarm_waits
         from edl_workflows.stages.goals import Waiting
 
-        handle = self.begin(context)
+        # An object whose creation Airflow's time-out interrupts would be there without a handle by which to cancel it.
+        with alarm_waits():
+            handle = self.begin(context)
         if self._killed_early:
             self._cancel_if_killed()
         self._remember(context, handle, delivered=False)

@@ -1,7 +1,9 @@
-"""SIGTERM and SIGINT as an event."""
+"""SIGTERM and SIGINT as an event; SIGALRM after what must not be torn."""
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 
 
 def stop_on_signals() -> threading.Event:
@@ -15,3 +17,20 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
     return stop
+
+
+@contextlib.contextmanager
+def alarm_waits() -> Iterator[None]:
+    """What SIGALRM's handler does, a time-out most often, is done after this block. In the main thread, where handlers
+    run; elsewhere nothing is to be kept off."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    rung: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        if rung and callable(handler):
+            handler(signal.SIGALRM, None)

@@ -1,5 +1,6 @@
 """What operators do beyond the plain way: retries, time-outs, wrong input, mapping, outlets, the task group."""
 
+import signal
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,8 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.scale_plan import MigrateParameterServersOperator
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
+from edl_workflows.stages import ownership
+from edl_workflows.stages.goals import Handle
 from edl_workflows.task_groups import checkpoint_migrate_restart
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, jobs, plans
@@ -20,6 +23,7 @@ pytestmark = IN_AIRFLOW
 
 MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
 SOON = timedelta(seconds=2)
+LATER = timedelta(seconds=120)
 RETRY_ONCE: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0)}
 
 
@@ -70,6 +74,59 @@ def test_execution_timeout_cancels_too(connection: None, cluster: Cluster, stand
 
     assert dags.states(run) == {"task": "failed"}
     assert not jobs(cluster)
+
+
+def test_a_time_out_amid_the_beginning_leaves_nothing_behind(
+    connection: None, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's time-out strikes when the job is made and its task does not know it yet."""
+    create = client.create
+
+    def struck_then(*args: Any, **kwargs: Any) -> Any:
+        made = create(*args, **kwargs)
+        signal.raise_signal(signal.SIGALRM)
+        return made
+
+    monkeypatch.setattr(client, "create", struck_then)
+    with DAG("time-out-amid-beginning", schedule=None) as dag:
+        SubmitElasticJobOperator(
+            task_id="task", manifest=elastic_job("mnist"), deferrable=False, execution_timeout=LATER
+        )
+
+    run = dags.run(dag)
+
+    assert dags.states(run) == {"task": "failed"}
+    assert not jobs(cluster)
+
+
+def test_a_time_out_amid_a_cancel_does_not_stop_it(
+    connection: None, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's time-out strikes when the stage's own has just begun to cancel: both count from the task's start."""
+    cancel = ownership.cancel
+    begun: list[Handle] = []
+
+    def struck_at_first(cluster: Cluster, handle: Handle, action: ownership.CancelAction) -> bool:
+        begun.append(handle)
+        if len(begun) == 1:
+            signal.raise_signal(signal.SIGALRM)
+        return cancel(cluster, handle, action)
+
+    monkeypatch.setattr(ownership, "cancel", struck_at_first)
+    with DAG("time-out-amid-cancel", schedule=None) as dag:
+        SubmitElasticJobOperator(
+            task_id="task",
+            manifest=elastic_job("mnist"),
+            deferrable=False,
+            completion_timeout=SOON,
+            execution_timeout=LATER,
+        )
+
+    run = dags.run(dag)
+
+    assert dags.states(run) == {"task": "failed"}
+    assert not jobs(cluster)
+    assert len(begun) == 2
 
 
 @MODES

@@ -61,7 +61,7 @@ def alive(pid: int) -> bool:
     """Whether the process runs (a zombie does not)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before the file is opened, or before it is read
         return False
 
 

@@ -1,0 +1,58 @@
+"""Signals: `edl_workflows.process.signals`."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from edl_workflows.process.signals import alarm_waits
+
+
+@pytest.fixture
+def out_of_time() -> Iterator[None]:
+    """SIGALRM raises TimeoutError."""
+
+    def strike(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, strike)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_alarm_waits_for_the_end_of_the_block(out_of_time: None) -> None:
+    """What began is brought to its end; then the handler has its way, and has its place again."""
+    done = []
+
+    def work() -> None:
+        with alarm_waits():
+            signal.raise_signal(signal.SIGALRM)
+            done.append("all of it")
+
+    with pytest.raises(TimeoutError):
+        work()
+    assert done == ["all of it"]
+    with pytest.raises(TimeoutError):
+        signal.raise_signal(signal.SIGALRM)
+
+
+def test_without_an_alarm_nothing_happens(out_of_time: None) -> None:
+    """An error within the block stays what it is."""
+    with pytest.raises(KeyError), alarm_waits():
+        raise KeyError
+
+
+def test_other_threads_are_let_through() -> None:
+    """Only the main thread can be struck, and only it may set handlers."""
+    done = threading.Event()
+
+    def work() -> None:
+        with alarm_waits():
+            done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done.is_set()
