@@ -489,6 +489,7 @@ def test_cron_starts_a_workflow(here: Argo, nightly: str) -> None:
     assert "absent" in run.story()
 
 
+ROOT = Path(__file__).parents[2]
 REST = {"resource": "0.3", "plugin": "0.15"}
 """Seconds after each step of training. A resource step takes a pod, and its outputs a request each."""
 
@@ -506,6 +507,9 @@ def test_example_pipeline(
     shared_folder: Path,
 ) -> None:
     """The example pipeline trains, grows, migrates and passes its gate in real pods, as the same DAG of the other engine does."""
+    assert not ROOT.is_relative_to("/tmp"), (
+        "Argo gives its steps a /tmp of their own: clone the repository elsewhere"
+    )
     begun = time.monotonic()
     mine = cluster.in_namespace(namespace)
     with place(request, bed, mine), argo(bed, mine, (), tmp_path) as running:
@@ -515,7 +519,7 @@ def test_example_pipeline(
             way,
             image=bed.image,
             python=bed.python,
-            training_dir=str(Path(__file__).parents[2] / "dags" / "training"),
+            training_dir=str(ROOT / "dags" / "training"),
             work_dir=str(shared_folder),
             workers="1",
             ps="1",
