@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
@@ -21,7 +21,6 @@ from edl_workflows.brain import rows
 from edl_workflows.brain.seen import Amounts, ClusterSample, JobSeen, PlanSeen
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.jobs import api
-from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
@@ -35,25 +34,25 @@ NODE_METRICS = ApiResource("metrics.k8s.io", "v1beta1", "nodes", "NodeMetrics", 
 COMPLAIN_EVERY = 20
 """A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
 
-Row = TypeVar("Row", JobSeen, PlanSeen)
+Row = TypeVar("Row", bound=JobSeen | PlanSeen)
 
 
 class Store(Protocol):
     """What the monitor asks of Brain's store. Each call is one transaction, and may be repeated."""
 
-    def open_jobs(self, kind: str, namespace: str) -> Collection[str]:
-        """Uids of the jobs told by `record_jobs` that are not gone: of a kind, in one namespace or in all ("")."""
+    def open_jobs(self, kind: str, namespace: str) -> Collection[JobSeen]:
+        """The jobs told by `save_jobs_seen` that are not gone: of a kind, in one namespace or in all ("")."""
 
-    def open_plans(self, namespace: str) -> Collection[str]:
+    def open_plans(self, namespace: str) -> Collection[PlanSeen]:
         """The same of ScalePlans."""
 
-    def record_jobs(self, jobs: Collection[JobSeen], gone: Collection[str], now: float) -> None:
-        """Write these jobs, and that the objects of others are gone."""
+    def save_jobs_seen(self, jobs: Collection[JobSeen], now: float) -> None:
+        """Write what these jobs are now."""
 
-    def record_plans(self, plans: Collection[PlanSeen], gone: Collection[str], now: float) -> None:
+    def save_plans_seen(self, plans: Collection[PlanSeen], now: float) -> None:
         """The same of ScalePlans."""
 
-    def record_cluster(self, sample: ClusterSample) -> None:
+    def save_cluster(self, sample: ClusterSample) -> None:
         """Add a sample."""
 
 
@@ -94,8 +93,14 @@ class Monitor:
             kind: Informer(source, Scope(kind.source.api, options.namespace), keep=rows.keeper(kind))
             for kind in KINDS
         }
-        self._told: dict[str, Mapping[str, JobSeen | PlanSeen | None]] = {}
-        """By kind and uid what the store was told; None of what an earlier process told."""
+        self._jobs = {
+            kind: _Told(
+                functools.partial(store.open_jobs, kind.name, options.namespace), store.save_jobs_seen
+            )
+            for kind in KINDS
+            if kind.view is not None
+        }
+        self._plans = _Told(functools.partial(store.open_plans, options.namespace), store.save_plans_seen)
         for informer in self._informers:
             informer.on_error(functools.partial(_complain, informer.scope))
         self._stopped = threading.Event()
@@ -144,38 +149,19 @@ class Monitor:
             self._stopped.wait(self._options.period)
 
     def _look(self) -> None:
-        namespace = self._options.namespace
+        now = self._clock()
         held = rows.requests_by_job(self._pods.cache.items())
         for kind, informer in self._kinds.items():
             if not informer.synced:
                 continue
             seen = [obj[rows.SEEN] for obj in informer.cache.items()]
-            if kind.view is None:
-                plans = [row for row in seen if row is not None]
-                there = functools.partial(self._store.open_plans, namespace)
-                self._tell(kind, plans, there, self._store.record_plans)
+            if kind in self._jobs:
+                self._jobs[kind].tell([rows.held_by(row, kind.labels[0], held) for row in seen], now)
             else:
-                jobs = [rows.held_by(row, kind.labels[0], held) for row in seen]
-                there = functools.partial(self._store.open_jobs, kind.name, namespace)
-                self._tell(kind, jobs, there, self._store.record_jobs)
+                self._plans.tell([row for row in seen if row is not None], now)
         if all(one.synced and one.last_error is None for one in (self._nodes, self._pods)):
             nodes, pods = self._nodes.cache.items(), self._pods.cache.items()
-            self._store.record_cluster(rows.cluster_sample(nodes, pods, self._used(), self._clock()))
-
-    def _tell(
-        self,
-        kind: Kind,
-        seen: list[Row],
-        open_rows: Callable[[], Collection[str]],
-        record: Callable[[Collection[Row], Collection[str], float], None],
-    ) -> None:
-        told = self._told.get(kind.name)
-        if told is None:
-            told = dict.fromkeys(open_rows())
-        changed, gone = differences(told, seen)
-        if changed or gone:
-            record(changed, gone, self._clock())
-        self._told[kind.name] = {row.uid: row for row in seen}
+            self._store.save_cluster(rows.cluster_sample(nodes, pods, self._used(), now))
 
     def _used(self) -> Amounts:
         try:
@@ -184,17 +170,40 @@ class Monitor:
             return {}
 
 
-def differences(
-    told: Mapping[str, JobSeen | PlanSeen | None], seen: Collection[Row]
-) -> tuple[list[Row], list[str]]:
-    """What the store does not know: rows that are new or changed, and uids of those that are gone.
+class _Told(Generic[Row]):
+    """What the store knows of a kind's objects.
 
     Args:
-        told: by uid what it was told; None where only that is known.
+        there: what an earlier process told it.
+        save: tells it.
+    """
+
+    def __init__(
+        self, there: Callable[[], Collection[Row]], save: Callable[[Collection[Row], float], None]
+    ) -> None:
+        self._there = there
+        self._save = save
+        self._told: dict[str, Row] | None = None
+
+    def tell(self, seen: Collection[Row], now: float) -> None:
+        """Make it know these, and that others are gone."""
+        told = {row.uid: row for row in self._there()} if self._told is None else self._told
+        if found := differences(told, seen, now):
+            self._save(found, now)
+        self._told = {row.uid: row for row in seen}
+
+
+def differences(told: Mapping[str, Row], seen: Collection[Row], now: float) -> list[Row]:
+    """The rows that the store does not know: new, changed, and of objects that are gone.
+
+    Args:
+        told: what it knows, by uid.
         seen: what there is.
+        now: Unix seconds.
     """
     there = {row.uid for row in seen}
-    return [row for row in seen if told.get(row.uid) != row], [uid for uid in told if uid not in there]
+    found = [row for row in seen if told.get(row.uid) != row]
+    return [*found, *(rows.gone(row, now) for uid, row in told.items() if uid not in there)]
 
 
 def _complain(scope: Scope, error: EdlError, failures: int) -> None:

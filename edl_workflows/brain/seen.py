@@ -44,7 +44,7 @@ class JobSeen:
 
     Attributes:
         uid: the object's; a job of the same name that is made anew has another.
-        phase: a `JobPhase`.
+        phase: a `JobPhase`, or ``Deleted`` of one that was deleted before it ended.
         gone: whether the object was deleted.
         requests: what its pods ask their nodes for, together.
         stage, reasons, notes: of ``status.autoscaling``: the plan's stage, why by role or pod, and why not.
@@ -81,7 +81,7 @@ class PlanSeen:
         job: name of the ElasticJob, in the plan's namespace.
         changes: what it asks for, a line each, as ``worker: 4 replicas of 2 cores``.
         reason: why it was made, in the words of who made it (``spec.reason``).
-        phase: of the plan; "" before anybody has looked at it.
+        phase: of the plan; "" before anybody has looked at it, ``Deleted`` if it was deleted before it ended.
         message: what its executor says of it.
         gone: whether the object was deleted.
     """

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,35 +34,30 @@ class Memory:
 
     jobs: dict[str, JobSeen] = field(default_factory=dict)
     plans: dict[str, PlanSeen] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
     samples: list[ClusterSample] = field(default_factory=list)
     away: bool = False
     refused: int = 0
     writes: int = 0
 
-    def open_jobs(self, kind: str, namespace: str) -> Collection[str]:
+    def open_jobs(self, kind: str, namespace: str) -> Collection[JobSeen]:
         self._check()
         found = (job for job in self.jobs.values() if job.kind == kind and job.namespace == namespace)
-        return [job.uid for job in found if job.uid not in self.gone]
+        return [job for job in found if not job.gone]
 
-    def open_plans(self, namespace: str) -> Collection[str]:
+    def open_plans(self, namespace: str) -> Collection[PlanSeen]:
         self._check()
-        return [
-            uid for uid, plan in self.plans.items() if uid not in self.gone and plan.namespace == namespace
-        ]
+        return [plan for plan in self.plans.values() if not plan.gone and plan.namespace == namespace]
 
-    def record_jobs(self, jobs: Collection[JobSeen], gone: Collection[str], now: float) -> None:
+    def save_jobs_seen(self, jobs: Collection[JobSeen], now: float) -> None:
         self._check()
         self.writes += len(jobs)
         self.jobs |= {job.uid: job for job in jobs}
-        self.gone |= set(gone)
 
-    def record_plans(self, plans: Collection[PlanSeen], gone: Collection[str], now: float) -> None:
+    def save_plans_seen(self, plans: Collection[PlanSeen], now: float) -> None:
         self._check()
         self.plans |= {plan.uid: plan for plan in plans}
-        self.gone |= set(gone)
 
-    def record_cluster(self, sample: ClusterSample) -> None:
+    def save_cluster(self, sample: ClusterSample) -> None:
         self._check()
         self.samples.append(sample)
 
@@ -71,11 +66,14 @@ class Memory:
             self.refused += 1
             raise UnavailableError("the store is away")
 
+    @property
+    def newest(self) -> ClusterSample:
+        """The newest sample; an empty one before the first."""
+        return self.samples[-1] if self.samples else ClusterSample(0)
+
     def job(self, name: str) -> JobSeen | None:
         """The job of this name that is not gone."""
-        return next(
-            (job for uid, job in self.jobs.items() if job.name == name and uid not in self.gone), None
-        )
+        return next((job for job in self.jobs.values() if job.name == name and not job.gone), None)
 
     def phase(self, name: str) -> str:
         """Its phase; "" without it."""
@@ -137,8 +135,8 @@ def test_a_jobs_life(cluster: Cluster, start: Start) -> None:
     eventually(lambda: store.phase("mnist") == "Succeeded")
     client.delete(cluster, ELASTIC_JOBS, "mnist")
 
-    eventually(lambda: job.uid in store.gone)
-    assert store.jobs[job.uid].finished == 1767225600.0
+    eventually(lambda: store.jobs[job.uid].gone)
+    assert (store.jobs[job.uid].phase, store.jobs[job.uid].finished) == ("Succeeded", 1767225600.0)
 
 
 def test_what_a_jobs_pods_hold(cluster: Cluster, start: Start) -> None:
@@ -149,11 +147,11 @@ def test_what_a_jobs_pods_hold(cluster: Cluster, start: Start) -> None:
     client.create(cluster, pod("mnist-0", "mnist"))
 
     eventually(lambda: (store.job("mnist") or JobSeen("", "", "", "", "")).requests.get("cpu") == 2.0)
-    eventually(lambda: store.samples[-1].requested.get("cpu") == 2.0)
+    eventually(lambda: store.newest.requested.get("cpu") == 2.0)
     client.patch_status(cluster, PODS, "mnist-0", {"phase": "Running"})
-    eventually(lambda: store.samples[-1].pods_running == 1)
+    eventually(lambda: store.newest.pods_running == 1)
     client.patch_status(cluster, PODS, "mnist-0", {"phase": "Succeeded"})
-    eventually(lambda: not store.samples[-1].requested)
+    eventually(lambda: not store.newest.requested)
 
 
 def test_nodes_are_sampled(cluster: Cluster, start: Start) -> None:
@@ -163,11 +161,11 @@ def test_nodes_are_sampled(cluster: Cluster, start: Start) -> None:
     name = f"node-{cluster.namespace}"
     client.create(cluster, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     try:
-        eventually(lambda: bool(store.samples) and store.samples[-1].nodes == 1)
+        eventually(lambda: store.newest.nodes == 1)
         ready = [{"type": "Ready", "status": "True"}]
         client.patch_status(cluster, NODES, name, {"allocatable": {"cpu": "6"}, "conditions": ready})
-        eventually(lambda: store.samples[-1].allocatable == {"cpu": 6.0})
-        assert not store.samples[-1].used
+        eventually(lambda: store.newest.allocatable == {"cpu": 6.0})
+        assert not store.newest.used
     finally:
         client.delete(cluster, NODES, name)
 
@@ -184,7 +182,8 @@ def test_plans_are_told(cluster: Cluster, start: Start) -> None:
     client.patch_status(cluster, SCALE_PLANS, "grow", {"phase": "Succeeded"})
     eventually(lambda: store.plans[uid].phase == "Succeeded")
     client.delete(cluster, SCALE_PLANS, "grow")
-    eventually(lambda: uid in store.gone)
+    eventually(lambda: store.plans[uid].gone)
+    assert store.plans[uid].phase == "Succeeded"
 
 
 def test_what_does_not_change_is_written_once(cluster: Cluster, start: Start) -> None:
@@ -214,10 +213,9 @@ def test_a_new_process_goes_on(cluster: Cluster, start: Start) -> None:
 
     start(store)
 
-    eventually(lambda: store.gone == {*old, *store.plans})
-    job = store.job("again")
-    assert job is not None
-    assert job.uid not in old
+    eventually(lambda: all(store.jobs[uid].phase == "Deleted" for uid in old))
+    assert [plan.phase for plan in store.plans.values()] == ["Deleted"]
+    eventually(lambda: store.phase("again") == "Pending")
 
 
 def test_a_store_that_is_away(cluster: Cluster, start: Start) -> None:
@@ -276,7 +274,7 @@ def test_definitions_and_servers_come_and_go(tmp_path: Path) -> None:
         # An event tells that a watch stands again; else its next bookmark would.
         client.create(cluster, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
         client.create(cluster, pod("mnist-0", "mnist"))
-        eventually(lambda: (store.samples[-1].nodes, store.samples[-1].pods_pending) == (1, 1))
+        eventually(lambda: (store.newest.nodes, store.newest.pods_pending) == (1, 1))
     finally:
         if monitor is not None:
             monitor.stop()
@@ -288,21 +286,19 @@ def job(uid: str, step: int = 0) -> JobSeen:
     return JobSeen(uid, "ElasticJob", "ns", uid, "Running", step=step)
 
 
+DELETED = replace(job("a"), gone=True, phase="Deleted", finished=9.0)
+OVER = replace(job("a"), phase="Failed", finished=5.0)
 DIFFERENCES = [
-    pytest.param({}, [], [], [], id="nothing"),
-    pytest.param({}, [job("a")], ["a"], [], id="new"),
-    pytest.param({"a": None}, [job("a")], ["a"], [], id="known from an earlier process"),
-    pytest.param({"a": job("a")}, [job("a")], [], [], id="the same"),
-    pytest.param({"a": job("a")}, [job("a", 1)], ["a"], [], id="changed"),
-    pytest.param({"a": job("a"), "b": None}, [], [], ["a", "b"], id="gone"),
+    pytest.param([], [], [], id="nothing"),
+    pytest.param([], [job("a")], [job("a")], id="new"),
+    pytest.param([job("a")], [job("a")], [], id="the same"),
+    pytest.param([job("a")], [job("a", 1)], [job("a", 1)], id="changed"),
+    pytest.param([job("a")], [], [DELETED], id="gone"),
+    pytest.param([OVER], [], [replace(OVER, gone=True)], id="gone after its end"),
 ]
 
 
-@pytest.mark.parametrize(("told", "seen", "changed", "gone"), DIFFERENCES)
-def test_differences(
-    told: dict[str, JobSeen | None], seen: list[JobSeen], changed: list[str], gone: list[str]
-) -> None:
+@pytest.mark.parametrize(("told", "seen", "expected"), DIFFERENCES)
+def test_differences(told: list[JobSeen], seen: list[JobSeen], expected: list[JobSeen]) -> None:
     """Only what the store does not know is written."""
-    found = differences(told, seen)
-
-    assert (changed, gone) == ([row.uid for row in found[0]], found[1])
+    assert differences({row.uid: row for row in told}, seen, 9.0) == expected
