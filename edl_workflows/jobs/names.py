@@ -104,6 +104,11 @@ def spec_plan_name(job: str, generation: int) -> str:
     return f"{job}-spec-{generation}"
 
 
+def autoscale_plan_name(job: str, number: int) -> str:
+    """Name of the ScalePlan in which the job's master carries its plan of this number out."""
+    return f"{job}-autoscale-{number}"
+
+
 def master_name(job: str) -> str:
     """Name of the master's service, and of its pod up to the ``-<index>`` that follows."""
     return f"elasticjob-{job}-dlrover-master"

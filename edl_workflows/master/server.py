@@ -17,6 +17,7 @@ from edl_workflows.jobs import names
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.master import kubernetes
 from edl_workflows.master.app import create_app
+from edl_workflows.master.autoscaler import Autoscaler
 from edl_workflows.master.effects import Effects, Outside
 from edl_workflows.master.master import Master
 from edl_workflows.master.standalone import StandaloneOutside, add_plan_routes
@@ -50,12 +51,14 @@ class Parts:
 
     Attributes:
         watch: starts to observe; the context ends with the process.
+        autoscaler: plans the job's counts and sizes, where that is the master's matter.
     """
 
     master: Master
     app: FastAPI
     outside: Outside
     watch: Callable[[], contextlib.AbstractAsyncContextManager[None]]
+    autoscaler: Autoscaler
 
 
 def load(settings: JobSettings, store: Store, *, watches_pods: bool) -> JobState:
@@ -98,14 +101,20 @@ def run_standalone(settings: JobSettings, folder: Path, token: str, address: Add
         master = Master(load(settings, store, watches_pods=False), store)
         outside = StandaloneOutside(folder / "scaleplans.json", settings)
         app = create_app(master, token)
-        add_plan_routes(app, master, outside)
+        look = add_plan_routes(app, master, outside)
+        loop = asyncio.get_running_loop()
+
+        def plan_made() -> None:
+            loop.call_soon_threadsafe(look)
+
+        outside.on_plan(plan_made)
 
         @contextlib.asynccontextmanager
         async def watch() -> AsyncIterator[None]:
             observations.plans(master.state, outside.seen())
             yield
 
-        return await serve(Parts(master, app, outside, watch), address)
+        return await serve(Parts(master, app, outside, watch, Autoscaler(master)), address)
 
     return asyncio.run(main())
 
@@ -137,14 +146,15 @@ def run_in_cluster(cluster: Cluster, access: JobAccess, address: Address) -> int
     """
     job = kubernetes.read_job(cluster, access.name)
     namespace = job.metadata.namespace or cluster.namespace
-    settings = settings_of(access.name, namespace, job.spec, access.timeouts)
+    settings = settings_of(job, namespace, access.timeouts)
     store = ConfigMapStore(cluster, access.name)
 
     async def main() -> int:
         master = Master(load(settings, store, watches_pods=True), store)
         outside = kubernetes.KubernetesOutside(cluster, job)
         watch = kubernetes.ClusterWatch(cluster, job, master, access.timeouts)
-        return await serve(Parts(master, create_app(master, access.token), outside, watch.running), address)
+        parts = Parts(master, create_app(master, access.token), outside, watch.running, Autoscaler(master))
+        return await serve(parts, address)
 
     return asyncio.run(main())
 
@@ -171,11 +181,13 @@ async def serve(parts: Parts, address: Address) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     effects = Effects(parts.master, parts.outside)
+    await parts.autoscaler.begin()
     async with parts.watch():
         running = [
             asyncio.create_task(parts.master.run(), name="master"),
             asyncio.create_task(effects.run(), name="effects"),
             asyncio.create_task(server.serve(), name="http"),
+            asyncio.create_task(parts.autoscaler.run(), name="autoscaler"),
         ]
         over = asyncio.create_task(_until_over(parts.master, effects), name="over")
         stopped = asyncio.create_task(stop.wait(), name="signal")
