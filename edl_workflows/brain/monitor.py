@@ -40,19 +40,19 @@ Row = TypeVar("Row", bound=JobSeen | PlanSeen)
 class Store(Protocol):
     """What the monitor asks of Brain's store. Each call is one transaction, and may be repeated."""
 
-    def open_jobs(self, kind: str, namespace: str) -> Collection[JobSeen]:
-        """The jobs told by `save_jobs_seen` that are not gone: of a kind, in one namespace or in all ("")."""
+    def open_jobs(self, kind: str, namespace: str) -> Collection[str]:
+        """Uids of the jobs told by `record_jobs` that are not gone: of a kind, in one namespace or in all ("")."""
 
-    def open_plans(self, namespace: str) -> Collection[PlanSeen]:
+    def open_plans(self, namespace: str) -> Collection[str]:
         """The same of ScalePlans."""
 
-    def save_jobs_seen(self, jobs: Collection[JobSeen], now: float) -> None:
-        """Write what these jobs are now."""
+    def record_jobs(self, jobs: Collection[JobSeen], gone: Collection[str], now: float) -> None:
+        """Write these jobs, and that the objects of others are gone."""
 
-    def save_plans_seen(self, plans: Collection[PlanSeen], now: float) -> None:
+    def record_plans(self, plans: Collection[PlanSeen], gone: Collection[str], now: float) -> None:
         """The same of ScalePlans."""
 
-    def save_cluster(self, sample: ClusterSample) -> None:
+    def record_cluster(self, sample: ClusterSample) -> None:
         """Add a sample."""
 
 
@@ -94,13 +94,11 @@ class Monitor:
             for kind in KINDS
         }
         self._jobs = {
-            kind: _Told(
-                functools.partial(store.open_jobs, kind.name, options.namespace), store.save_jobs_seen
-            )
+            kind: _Told(functools.partial(store.open_jobs, kind.name, options.namespace), store.record_jobs)
             for kind in KINDS
             if kind.view is not None
         }
-        self._plans = _Told(functools.partial(store.open_plans, options.namespace), store.save_plans_seen)
+        self._plans = _Told(functools.partial(store.open_plans, options.namespace), store.record_plans)
         for informer in self._informers:
             informer.on_error(functools.partial(_complain, informer.scope))
         self._stopped = threading.Event()
@@ -161,7 +159,7 @@ class Monitor:
                 self._plans.tell([row for row in seen if row is not None], now)
         if all(one.synced and one.last_error is None for one in (self._nodes, self._pods)):
             nodes, pods = self._nodes.cache.items(), self._pods.cache.items()
-            self._store.save_cluster(rows.cluster_sample(nodes, pods, self._used(), now))
+            self._store.record_cluster(rows.cluster_sample(nodes, pods, self._used(), now))
 
     def _used(self) -> Amounts:
         try:
@@ -174,36 +172,37 @@ class _Told(Generic[Row]):
     """What the store knows of a kind's objects.
 
     Args:
-        there: what an earlier process told it.
-        save: tells it.
+        there: uids of those that an earlier process told it.
+        record: tells it.
     """
 
     def __init__(
-        self, there: Callable[[], Collection[Row]], save: Callable[[Collection[Row], float], None]
+        self,
+        there: Callable[[], Collection[str]],
+        record: Callable[[Collection[Row], Collection[str], float], None],
     ) -> None:
         self._there = there
-        self._save = save
-        self._told: dict[str, Row] | None = None
+        self._record = record
+        self._told: Mapping[str, Row | None] | None = None
 
     def tell(self, seen: Collection[Row], now: float) -> None:
         """Make it know these, and that others are gone."""
-        told = {row.uid: row for row in self._there()} if self._told is None else self._told
-        if found := differences(told, seen, now):
-            self._save(found, now)
+        told = dict.fromkeys(self._there()) if self._told is None else self._told
+        changed, gone = differences(told, seen)
+        if changed or gone:
+            self._record(changed, gone, now)
         self._told = {row.uid: row for row in seen}
 
 
-def differences(told: Mapping[str, Row], seen: Collection[Row], now: float) -> list[Row]:
-    """The rows that the store does not know: new, changed, and of objects that are gone.
+def differences(told: Mapping[str, Row | None], seen: Collection[Row]) -> tuple[list[Row], list[str]]:
+    """What the store does not know: rows that are new or changed, and uids of those that are gone.
 
     Args:
-        told: what it knows, by uid.
+        told: by uid what it was told; None where only that is known.
         seen: what there is.
-        now: Unix seconds.
     """
     there = {row.uid for row in seen}
-    found = [row for row in seen if told.get(row.uid) != row]
-    return [*found, *(rows.gone(row, now) for uid, row in told.items() if uid not in there)]
+    return [row for row in seen if told.get(row.uid) != row], [uid for uid in told if uid not in there]
 
 
 def _complain(scope: Scope, error: EdlError, failures: int) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from edl_workflows.brain.seen import Amounts, ClusterSample, JobSeen, PlanSeen, RoleSeen
 from edl_workflows.exceptions import ManifestError
@@ -32,10 +32,6 @@ MAX_LINES = 20
 PODS = "pods"
 SEEN = "seen"
 """Key of a cached job or plan: the row that it became; None of one that is not told."""
-Seen = TypeVar("Seen", bound=JobSeen | PlanSeen)
-
-DELETED = "Deleted"
-"""Phase of what was deleted before it ended."""
 _ENDED = ("Succeeded", "Failed")
 _PHASES = frozenset(map(str, JobPhase))
 _JOB_LABELS = tuple(dict.fromkeys(kind.labels[0] for kind in KINDS if kind.view is not None))
@@ -192,13 +188,6 @@ def held_by(job: JobSeen, label: str, held: Mapping[tuple[str, str, str], Amount
         held: as `requests_by_job` gives it.
     """
     return replace(job, requests=held.get((label, job.namespace, job.name), {}))
-
-
-def gone(row: Seen, now: float) -> Seen:
-    """A job's or a plan's row after its object was deleted; if it had not ended, that was its end."""
-    if row.finished is not None or row.phase in _ENDED:
-        return replace(row, gone=True)
-    return replace(row, gone=True, phase=DELETED, finished=now)
 
 
 def _of_view(view: JobView, job: Resource) -> JobSeen:

@@ -44,8 +44,7 @@ class JobSeen:
 
     Attributes:
         uid: the object's; a job of the same name that is made anew has another.
-        phase: a `JobPhase`, or ``Deleted`` of one that was deleted before it ended.
-        gone: whether the object was deleted.
+        phase: a `JobPhase`.
         requests: what its pods ask their nodes for, together.
         stage, reasons, notes: of ``status.autoscaling``: the plan's stage, why by role or pod, and why not.
         optimizer: who was asked for that plan, ``local`` or ``brain``; "" for nobody.
@@ -59,7 +58,6 @@ class JobSeen:
     phase: str
     reason: str = ""
     message: str = ""
-    gone: bool = False
     replicas: Mapping[str, RoleSeen] = field(default_factory=dict)
     requests: Amounts = field(default_factory=dict)
     step: int = 0
@@ -81,9 +79,8 @@ class PlanSeen:
         job: name of the ElasticJob, in the plan's namespace.
         changes: what it asks for, a line each, as ``worker: 4 replicas of 2 cores``.
         reason: why it was made, in the words of who made it (``spec.reason``).
-        phase: of the plan; "" before anybody has looked at it, ``Deleted`` if it was deleted before it ended.
+        phase: of the plan; "" before anybody has looked at it.
         message: what its executor says of it.
-        gone: whether the object was deleted.
     """
 
     uid: str
@@ -94,6 +91,5 @@ class PlanSeen:
     reason: str = ""
     phase: str = ""
     message: str = ""
-    gone: bool = False
     created: float | None = None
     finished: float | None = None

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +34,34 @@ class Memory:
 
     jobs: dict[str, JobSeen] = field(default_factory=dict)
     plans: dict[str, PlanSeen] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
     samples: list[ClusterSample] = field(default_factory=list)
     away: bool = False
     refused: int = 0
     writes: int = 0
 
-    def open_jobs(self, kind: str, namespace: str) -> Collection[JobSeen]:
+    def open_jobs(self, kind: str, namespace: str) -> Collection[str]:
         self._check()
         found = (job for job in self.jobs.values() if job.kind == kind and job.namespace == namespace)
-        return [job for job in found if not job.gone]
+        return [job.uid for job in found if job.uid not in self.gone]
 
-    def open_plans(self, namespace: str) -> Collection[PlanSeen]:
+    def open_plans(self, namespace: str) -> Collection[str]:
         self._check()
-        return [plan for plan in self.plans.values() if not plan.gone and plan.namespace == namespace]
+        there = (plan for plan in self.plans.values() if plan.namespace == namespace)
+        return [plan.uid for plan in there if plan.uid not in self.gone]
 
-    def save_jobs_seen(self, jobs: Collection[JobSeen], now: float) -> None:
+    def record_jobs(self, jobs: Collection[JobSeen], gone: Collection[str], now: float) -> None:
         self._check()
         self.writes += len(jobs)
         self.jobs |= {job.uid: job for job in jobs}
+        self.gone |= set(gone)
 
-    def save_plans_seen(self, plans: Collection[PlanSeen], now: float) -> None:
+    def record_plans(self, plans: Collection[PlanSeen], gone: Collection[str], now: float) -> None:
         self._check()
         self.plans |= {plan.uid: plan for plan in plans}
+        self.gone |= set(gone)
 
-    def save_cluster(self, sample: ClusterSample) -> None:
+    def record_cluster(self, sample: ClusterSample) -> None:
         self._check()
         self.samples.append(sample)
 
@@ -73,7 +77,9 @@ class Memory:
 
     def job(self, name: str) -> JobSeen | None:
         """The job of this name that is not gone."""
-        return next((job for job in self.jobs.values() if job.name == name and not job.gone), None)
+        return next(
+            (job for job in self.jobs.values() if job.name == name and job.uid not in self.gone), None
+        )
 
     def phase(self, name: str) -> str:
         """Its phase; "" without it."""
@@ -182,8 +188,7 @@ def test_plans_are_told(cluster: Cluster, start: Start) -> None:
     client.patch_status(cluster, SCALE_PLANS, "grow", {"phase": "Succeeded"})
     eventually(lambda: store.plans[uid].phase == "Succeeded")
     client.delete(cluster, SCALE_PLANS, "grow")
-    eventually(lambda: store.plans[uid].gone)
-    assert store.plans[uid].phase == "Succeeded"
+    eventually(lambda: uid in store.gone)
 
 
 def test_what_does_not_change_is_written_once(cluster: Cluster, start: Start) -> None:
@@ -213,8 +218,7 @@ def test_a_new_process_goes_on(cluster: Cluster, start: Start) -> None:
 
     start(store)
 
-    eventually(lambda: all(store.jobs[uid].phase == "Deleted" for uid in old))
-    assert [plan.phase for plan in store.plans.values()] == ["Deleted"]
+    eventually(lambda: store.gone == {*old, *store.plans})
     eventually(lambda: store.phase("again") == "Pending")
 
 
@@ -286,19 +290,21 @@ def job(uid: str, step: int = 0) -> JobSeen:
     return JobSeen(uid, "ElasticJob", "ns", uid, "Running", step=step)
 
 
-DELETED = replace(job("a"), gone=True, phase="Deleted", finished=9.0)
-OVER = replace(job("a"), phase="Failed", finished=5.0)
 DIFFERENCES = [
-    pytest.param([], [], [], id="nothing"),
-    pytest.param([], [job("a")], [job("a")], id="new"),
-    pytest.param([job("a")], [job("a")], [], id="the same"),
-    pytest.param([job("a")], [job("a", 1)], [job("a", 1)], id="changed"),
-    pytest.param([job("a")], [], [DELETED], id="gone"),
-    pytest.param([OVER], [], [replace(OVER, gone=True)], id="gone after its end"),
+    pytest.param({}, [], [], [], id="nothing"),
+    pytest.param({}, [job("a")], ["a"], [], id="new"),
+    pytest.param({"a": None}, [job("a")], ["a"], [], id="known from an earlier process"),
+    pytest.param({"a": job("a")}, [job("a")], [], [], id="the same"),
+    pytest.param({"a": job("a")}, [job("a", 1)], ["a"], [], id="changed"),
+    pytest.param({"a": job("a"), "b": None}, [], [], ["a", "b"], id="gone"),
 ]
 
 
-@pytest.mark.parametrize(("told", "seen", "expected"), DIFFERENCES)
-def test_differences(told: list[JobSeen], seen: list[JobSeen], expected: list[JobSeen]) -> None:
+@pytest.mark.parametrize(("told", "seen", "changed", "gone"), DIFFERENCES)
+def test_differences(
+    told: dict[str, JobSeen | None], seen: list[JobSeen], changed: list[str], gone: list[str]
+) -> None:
     """Only what the store does not know is written."""
-    assert differences({row.uid: row for row in told}, seen, 9.0) == expected
+    found = differences(told, seen)
+
+    assert ([row.uid for row in found[0]], found[1]) == (changed, gone)
