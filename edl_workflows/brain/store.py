@@ -1,6 +1,6 @@
 """The store: what masters report and the monitor sees goes in, what plans are made from comes out. For any thread.
 
-Methods that begin with ``record`` return when the rows are durable; `submit` gives a future instead.
+Methods that write return when the rows are durable; `submit` gives a future instead.
 Whatever stands in the database that can't be read is left out and counted, never raised.
 """
 
@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 import structlog
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Engine,
@@ -23,12 +22,12 @@ from sqlalchemy import (
     Table,
     Update,
     and_,
+    bindparam,
     delete,
     func,
     or_,
     select,
     true,
-    tuple_,
     update,
 )
 
@@ -157,8 +156,7 @@ class Store:
         Raises:
             UnavailableError: it does not.
         """
-        with database.reading(self.engine) as connection:
-            connection.execute(select(JOB.c.uid).limit(1)).all()
+        self._read(select(JOB.c.uid).limit(1))
 
     # --- Writing ---
 
@@ -235,49 +233,49 @@ class Store:
             UnavailableError: as `record`.
         """
         keys = list(table.primary_key)
-        chosen = select(*keys).where(which).limit(most)
-        removal = delete(table).where(tuple_(*keys).in_(chosen))
-        gone: int = self._writer.call(lambda connection: connection.execute(removal).rowcount).result()
-        return gone
+        with database.reading(self.engine) as connection:  # which may take long, and no writer waits for it
+            rows = [
+                dict(row) for row in connection.execute(select(*keys).where(which).limit(most)).mappings()
+            ]
+        if rows:
+            removal = delete(table).where(*(column == bindparam(column.name) for column in keys))
+            self._writer.call(lambda connection: connection.execute(removal, rows)).result()
+        return len(rows)
 
     # --- Reading ---
 
     def open_jobs(self, kind: str, namespace: str) -> list[str]:
         """Uids of the jobs that the monitor saw and that are not gone: of a kind, in one namespace or in all ("")."""
         wanted = select(JOB.c.uid).where(JOB.c.kind == kind, JOB.c.seen != "", JOB.c.gone.is_(None))
-        return self._uids(wanted, JOB.c.namespace, namespace)
+        return [
+            row.uid for row in self._read(wanted.where(JOB.c.namespace == namespace) if namespace else wanted)
+        ]
 
     def open_plans(self, namespace: str) -> list[str]:
         """The same of ScalePlans."""
         wanted = select(PLAN.c.id).where(PLAN.c.name != "", PLAN.c.gone.is_(None))
-        return self._uids(wanted, PLAN.c.namespace, namespace)
-
-    def _uids(self, wanted: Select[str], column: Column[Any], namespace: str) -> list[str]:
-        wanted = wanted.where(column == namespace) if namespace else wanted
-        with database.reading(self.engine) as connection:
-            return list(connection.execute(wanted).scalars())
+        return [
+            row.id for row in self._read(wanted.where(PLAN.c.namespace == namespace) if namespace else wanted)
+        ]
 
     def job(self, namespaces: Namespaces, uid: str) -> StoredJob | None:
         """A job; where several namespaces have one of this uid, that which was heard of last."""
         wanted = select(JOB).where(JOB.c.uid == uid, within(JOB.c.namespace, namespaces))
-        with database.reading(self.engine) as connection:
-            row = connection.execute(wanted.order_by(JOB.c.heard.desc()).limit(1)).first()
-        return None if row is None else stored_job(row)
+        rows = self._read(wanted.order_by(JOB.c.heard.desc()).limit(1))
+        return stored_job(rows[0]) if rows else None
 
     def samples(self, key: JobKey, newest: int) -> list[Sample]:
         """A job's newest samples, oldest first."""
         mine = (SAMPLE.c.namespace == key.namespace, SAMPLE.c.uid == key.uid)
         wanted = select(SAMPLE).where(*mine).order_by(SAMPLE.c.time.desc()).limit(newest)
-        with database.reading(self.engine) as connection:
-            rows = connection.execute(wanted).all()
-        return [sample for row in reversed(rows) if (sample := _sample(row)) is not None]
+        rows = self._read(wanted)
+        return [sample for row in reversed(rows) if (sample := sample_of_row(row)) is not None]
 
     def ooms(self, key: JobKey, newest: int) -> list[NodeOom]:
         """Nodes of a job that ran out of memory, oldest first."""
         mine = (OOM.c.namespace == key.namespace, OOM.c.uid == key.uid)
         wanted = select(OOM).where(*mine).order_by(OOM.c.time.desc()).limit(newest)
-        with database.reading(self.engine) as connection:
-            rows = connection.execute(wanted).all()
+        rows = self._read(wanted)
         return [NodeOom(node=row.node, time=row.time) for row in reversed(rows)]
 
     def former(self, job: JobFacts, since: float, silent: float, jobs: int, samples: int) -> list[JobRecord]:
@@ -314,7 +312,7 @@ class Store:
             JobRecord(
                 row.name,
                 bool(row.completed),
-                tuple(s for one in rows if one.uid == row.uid and (s := _sample(one)) is not None),
+                tuple(s for one in rows if one.uid == row.uid and (s := sample_of_row(one)) is not None),
                 frozenset(one.node for one in ooms if one.uid == row.uid),
             )
             for row in found
@@ -328,23 +326,24 @@ class Store:
             most: jobs, the latest.
         """
         wanted = select(JOB).where(JOB.c.reported >= since, JOB.c.ended.is_(None))
-        with database.reading(self.engine) as connection:
-            rows = connection.execute(wanted.order_by(JOB.c.reported.desc()).limit(most)).all()
+        rows = self._read(wanted.order_by(JOB.c.reported.desc()).limit(most))
         return [stored_job(row) for row in rows]
 
     def cluster(self, since: float) -> ClusterSample | None:
         """The newest look at the cluster, if it is not older."""
         wanted = select(CLUSTER).where(CLUSTER.c.time >= since).order_by(CLUSTER.c.time.desc()).limit(1)
-        with database.reading(self.engine) as connection:
-            row = connection.execute(wanted).first()
-        return None if row is None else cluster_sample(row)
+        rows = self._read(wanted)
+        return cluster_sample(rows[0]) if rows else None
 
     def last_answer(self, namespace: str, job: str) -> tuple[tuple[str, ...], str] | None:
         """Changes and reason of what Brain answered last for a job; None if it never did."""
         wanted = select(PLAN).where(PLAN.c.namespace == namespace, PLAN.c.job == job, PLAN.c.name == "")
+        rows = self._read(wanted.order_by(PLAN.c.time.desc()).limit(1))
+        return (lines(rows[0].changes), rows[0].reason) if rows else None
+
+    def _read(self, wanted: Select[Any]) -> Sequence[Row[Any]]:
         with database.reading(self.engine) as connection:
-            row = connection.execute(wanted.order_by(PLAN.c.time.desc()).limit(1)).first()
-        return None if row is None else (lines(row.changes), row.reason)
+            return connection.execute(wanted).all()
 
 
 def within(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:
@@ -389,7 +388,8 @@ def _readable(read: Callable[[str], Value], text: str) -> Value | None:
         return None
 
 
-def _sample(row: Row[Any]) -> Sample | None:
+def sample_of_row(row: Row[Any]) -> Sample | None:
+    """A sample as a value; None of one that can't be read."""
     nodes = _readable(_NODES.validate_json, row.nodes)
     return None if nodes is None else Sample(row.time, row.step, row.speed, nodes)
 
@@ -431,7 +431,7 @@ def _seen_row(job: JobSeen, now: float) -> Mapping[str, Any]:
         "kind": job.kind,
         "phase": job.phase,
         "heard": now,
-        "created": job.created,
+        "created": now if job.created is None else job.created,
         "ended": job.finished,
         "completed": None if job.finished is None else job.phase == JobPhase.SUCCEEDED,
         "reason": _text(job.reason),
