@@ -5,8 +5,11 @@ Everything is a list of changes; in a run without any, jobs may have all nodes a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
+
+from edl_workflows.exceptions import InvalidError
 
 FAILURE = "failure"
 """What takes all of a node that is down."""
@@ -42,7 +45,15 @@ def failures(
         repair_time: seconds until it is back.
         until: no failure begins later, in seconds.
         seed: the same seed gives the same failures.
+
+    Raises:
+        InvalidError: a time is not a number above 0, or the seed is negative.
     """
+    for name, value in (("mean time between failures", mean_time_between), ("repair time", repair_time)):
+        if not 0 < value < inf:
+            raise InvalidError(f"{name}: {value} is not a number of seconds above 0")
+    if seed < 0:
+        raise InvalidError(f"seed: {seed} is below 0")
     changes = []
     for number, (node, gpus) in enumerate(sorted(nodes.items())):
         # A generator a node: one node more changes nothing for the others.

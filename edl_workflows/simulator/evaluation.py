@@ -5,15 +5,13 @@ the eight mean job completion times, from the summaries in the paper's artifact 
 ``simulator/results-jobload``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.optimus import OptimusScheduler
-from edl_workflows.simulator.pollux import PolluxScheduler
-from edl_workflows.simulator.readers import read_application
-from edl_workflows.simulator.scheduler import Scheduler
-from edl_workflows.simulator.tiresias import TiresiasScheduler
+from edl_workflows.simulator.readers import read_application, read_workload
+from edl_workflows.simulator.study import Workload
 from edl_workflows.simulator.workload import Category
 
 WORKLOADS = range(1, 9)
@@ -37,13 +35,6 @@ oracle."""
 SINGLE_REPLICA = {"ncf": 1}
 """Neural collaborative filtering trains on one GPU in the evaluation."""
 
-SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
-    "tiresias": TiresiasScheduler,
-    "optimus": lambda: OptimusScheduler(SINGLE_REPLICA),
-    "pollux": lambda: PolluxScheduler(most_replicas=SINGLE_REPLICA),
-}
-"""Policy → a new scheduler for one run."""
-
 CATEGORIES = (
     Category(1 * 3600.0, ("cifar10", "ncf")),
     Category(10 * 3600.0, ("deepspeech2", "bert")),
@@ -56,8 +47,55 @@ _MAX_LOCAL_BSZ = {"yolov3": 8}
 """Mini-batches above this were measured on a few GPUs only."""
 
 
+PUBLISHED_MEANS = {
+    (f"load {load:g}", policy): (len(WORKLOADS), mean)
+    for policy, means in PUBLISHED.items()
+    for load, mean in means.items()
+}
+"""The same, as `edl_workflows.simulator.study.summaries` takes it."""
+
+
+def read_evaluation(data: Path, loads: Sequence[float], numbers: Sequence[int]) -> list[Workload]:
+    """Workloads of the evaluation.
+
+    Args:
+        data: the artifact's folder ``simulator``, or a copy of its ``traces`` and ``workloads*``.
+        loads: relative ones, of `LOAD_FOLDERS`.
+        numbers: of the workloads of each, of `WORKLOADS`.
+
+    Raises:
+        NotFoundError: a file is missing.
+        InvalidError: a field that can't be read, or a load or number that there isn't.
+    """
+    if wrong := [load for load in loads if load not in LOAD_FOLDERS]:
+        raise InvalidError(f"there is no load {wrong[0]:g}; give one of {', '.join(map(str, LOAD_FOLDERS))}")
+    if wrong := [number for number in numbers if number not in WORKLOADS]:
+        raise InvalidError(f"there is no workload {wrong[0]}; give a number from 1 to {max(WORKLOADS)}")
+    applications = read_applications(data / "traces")
+    return [
+        Workload(
+            name=f"{LOAD_FOLDERS[load]}/workload-{number}",
+            group=f"load {load:g}",
+            jobs=read_workload(data / LOAD_FOLDERS[load] / f"workload-{number}.csv"),
+            applications=applications,
+            most_replicas=SINGLE_REPLICA,
+        )
+        for load in loads
+        for number in numbers
+    ]
+
+
 def read_applications(traces: Path) -> dict[str, Application]:
-    """All applications in the artifact's folder ``traces``, by name."""
+    """All applications in the artifact's folder ``traces``, by name.
+
+    Raises:
+        NotFoundError: there is no such folder, or a file is missing.
+        InvalidError: a field that can't be read.
+    """
+    if not traces.is_dir():
+        raise NotFoundError(
+            f"{traces}: there is no such folder; give the one that has the artifact's traces and workloads"
+        )
     return {
         folder.name: read_application(folder, _MAX_LOCAL_BSZ.get(folder.name))
         for folder in sorted(traces.iterdir())
