@@ -42,7 +42,7 @@ class Autoscaler:
             await asyncio.sleep(autoscale_steps.cadence(self._master.state).sample)
             try:
                 await self.once()
-            except Exception:  # noqa: BLE001 - a job that is not planned trains on
+            except Exception:  # a job that is not planned trains on
                 log.exception("the job's counts and sizes could not be planned")
 
     async def once(self) -> None:
@@ -51,7 +51,8 @@ class Autoscaler:
         if not autoscale_steps.optimizes(state):
             return
         autoscale_steps.sample(state, now)
-        await self._optimizers.report(job_of(state, now))
+        if autoscale_steps.uses_brain(state):
+            await self._optimizers.report(job_of(state, now))
         cadence, since = autoscale_steps.cadence(state), now - self._looked
         if (
             0 <= since < cadence.look - cadence.sample / 2

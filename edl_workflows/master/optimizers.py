@@ -5,13 +5,14 @@ The rules of an answer are `edl_workflows.scaling`'s; when to ask, and what beco
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from edl_workflows.exceptions import EdlError, UnavailableError
+from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.master.state.autoscale_steps import Asked, local_answer, too_early
 from edl_workflows.master.state.autoscaling import BRAIN, Answer
 from edl_workflows.scaling.bounds import bounded
@@ -46,14 +47,15 @@ class Brain(Protocol):
 
 
 class Optimizers:
-    """Asks Brain, if there is one, and the local optimizer where it does not answer. Brain is tried anew each time.
+    """Asks Brain for jobs in mode cluster, and the local optimizer where it does not answer. Brain is tried anew each time.
 
     Args:
-        brain: of a job in mode cluster; None in mode single-job.
+        brain: the job's; or why it has none.
     """
 
-    def __init__(self, brain: Brain | None = None) -> None:
-        self._brain = brain
+    def __init__(self, brain: Brain | EdlError | None = None) -> None:
+        self._brain = brain or InvalidError("spec.brainService names no Brain")
+        self._away = False
         self._call: asyncio.Future[Any] | None = None
         self._reported_until = float("-inf")
 
@@ -64,13 +66,12 @@ class Optimizers:
             asked: see there.
             now: Unix seconds.
         """
-        brain, job = self._brain, asked.job
-        if brain is None or too_early(asked) is not None:
+        job = asked.job
+        if not asked.brain or too_early(asked) is not None:
             return local_answer(asked, now)
         try:
-            plan, after = await self._called(lambda: advance(asked.progress, job, now, brain.optimize))
+            plan, after = await self._called(lambda brain: advance(asked.progress, job, now, brain.optimize))
         except EdlError as error:
-            log.warning("Brain does not answer; the local optimizer is asked", error=str(error))
             local = local_answer(asked, now)
             notes = (f"Brain does not answer: {error}", *local.plan.notes)
             return replace(local, plan=replace(local.plan, notes=notes))
@@ -78,22 +79,35 @@ class Optimizers:
 
     async def report(self, job: Job) -> None:
         """Has Brain keep the samples that it has not yet; those that it does not take now are offered again."""
-        brain = self._brain
         new = tuple(sample for sample in job.samples if sample.time > self._reported_until)
-        if brain is None or not new:
+        if not new:
             return
-        try:
-            await self._called(lambda: brain.report(job, new))
-        except EdlError as error:
-            log.warning("Brain does not take what was measured", error=str(error))
-        else:
+        with contextlib.suppress(EdlError):
+            await self._called(lambda brain: brain.report(job, new))
             self._reported_until = new[-1].time
 
-    async def _called(self, call: Callable[[], T]) -> T:
+    async def _called(self, call: Callable[[Brain], T]) -> T:
+        """Calls, and tells once that Brain is away, and once that it is back."""
+        try:
+            answer = await self._alone(call)
+        except EdlError as error:
+            if not self._away:
+                log.warning("Brain does not answer; the local optimizer stands in", error=str(error))
+            self._away = True
+            raise
+        if self._away:
+            log.info("Brain answers again")
+        self._away = False
+        return answer
+
+    async def _alone(self, call: Callable[[Brain], T]) -> T:
         """One call at a time: a Brain that hangs must not use up the process's threads."""
+        brain = self._brain
+        if isinstance(brain, EdlError):
+            raise UnavailableError(str(brain))  # a fresh one: each raise adds to a traceback
         if self._call is not None and not self._call.done():
             raise UnavailableError(f"Brain has not answered an earlier call for more than {CALL_SECONDS:g} s")
-        made = asyncio.ensure_future(asyncio.to_thread(call))
+        made = asyncio.ensure_future(asyncio.to_thread(call, brain))
         self._call = made
         done, _ = await asyncio.wait([made], timeout=CALL_SECONDS)
         if not done:

@@ -14,12 +14,15 @@ from pydantic import ValidationError
 
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.master import kubernetes
 from edl_workflows.master.app import create_app
 from edl_workflows.master.autoscaler import Autoscaler
+from edl_workflows.master.brain import BrainAccess, BrainClient, JobIdentity
 from edl_workflows.master.effects import Effects, Outside
 from edl_workflows.master.master import Master
+from edl_workflows.master.optimizers import Brain, Optimizers
 from edl_workflows.master.standalone import StandaloneOutside, add_plan_routes
 from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import JobDocument, JobState
@@ -126,11 +129,13 @@ class JobAccess:
     Attributes:
         name: of the ElasticJob, in the cluster handle's namespace.
         token: that agents must bring.
+        brain: how to reach the Brain that the job names, by its address.
     """
 
     name: str
     token: str
     timeouts: Timeouts
+    brain: Callable[[str], BrainAccess] = BrainAccess
 
 
 def run_in_cluster(cluster: Cluster, access: JobAccess, address: Address) -> int:
@@ -153,10 +158,23 @@ def run_in_cluster(cluster: Cluster, access: JobAccess, address: Address) -> int
         master = Master(load(settings, store, watches_pods=True), store)
         outside = kubernetes.KubernetesOutside(cluster, job)
         watch = kubernetes.ClusterWatch(cluster, job, master, access.timeouts)
-        parts = Parts(master, create_app(master, access.token), outside, watch.running, Autoscaler(master))
-        return await serve(parts, address)
+        autoscaler = Autoscaler(master, Optimizers(_brain_of(job, namespace, access)))
+        app = create_app(master, access.token)
+        return await serve(Parts(master, app, outside, watch.running, autoscaler), address)
 
     return asyncio.run(main())
+
+
+def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> Brain | EdlError | None:
+    """The job's Brain; one that can't be reached at all does not keep the job from training."""
+    if not job.spec.brain_service:
+        return None
+    try:
+        identity = JobIdentity(job.metadata.uid, namespace)
+        return BrainClient(access.brain(job.spec.brain_service), identity)
+    except EdlError as error:
+        log.warning("Brain can't be used", error=str(error))
+        return error
 
 
 async def serve(parts: Parts, address: Address) -> int:

@@ -36,10 +36,12 @@ class Asked:
     Attributes:
         progress: how far the job is.
         job: as it is, with its samples.
+        brain: whether Brain is to be asked (mode cluster).
     """
 
     progress: Progress
     job: Job
+    brain: bool = False
 
 
 def cadence(state: JobState) -> Cadence:
@@ -52,6 +54,11 @@ def optimizes(state: JobState) -> bool:
     return state.settings.optimizing.mode is not OptimizeMode.MANUAL
 
 
+def uses_brain(state: JobState) -> bool:
+    """Whether the job's plans come from Brain, as long as it answers."""
+    return state.settings.optimizing.mode is OptimizeMode.CLUSTER
+
+
 def sample(state: JobState, now: float) -> None:
     """Takes a sample of the job as it is."""
     state.statistics.take_sample(state.steps.step, usage_of(state), now)
@@ -59,12 +66,8 @@ def sample(state: JobState, now: float) -> None:
 
 def first_question(state: JobState, now: float) -> Asked | None:
     """What a new job's optimizer is asked before any node is made; None for another job."""
-    new = (
-        state.autoscaling.progress.stage is Stage.CREATE
-        and not list(state.nodes)
-        and not state.nodes.next_ids
-    )
-    return Asked(Progress(), job_of(state, now)) if new and optimizes(state) else None
+    new = state.autoscaling.progress.stage is Stage.CREATE and not state.nodes.next_ids
+    return Asked(Progress(), job_of(state, now), uses_brain(state)) if new and optimizes(state) else None
 
 
 def begin(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
@@ -91,7 +94,7 @@ def question(state: JobState, now: float) -> Asked | None:
         return None
     if state.settings.optimizing.allowed and state.autoscaling.rests(cadence(state), now):
         return None
-    return Asked(progress, job_of(state, now))
+    return Asked(progress, job_of(state, now), uses_brain(state))
 
 
 def too_early(asked: Asked) -> Answer | None:

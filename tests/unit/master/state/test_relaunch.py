@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.master.state.planned_job import job_with_oom
 from edl_workflows.master.state.relaunch import RULES, Decision, decide, exit_reason
 from edl_workflows.master.state.settings import JobSettings, Role
