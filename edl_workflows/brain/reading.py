@@ -36,13 +36,17 @@ from edl_workflows.brain.tables import CLUSTER, JOB, PLAN, SAMPLE
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.jobs.view import JobPhase
 
+DELETED = "Deleted"
+"""Phase of what was deleted before it ended."""
+_FINAL = (str(JobPhase.SUCCEEDED), str(JobPhase.FAILED))
 PHASE = case(
-    (JOB.c.phase != "", JOB.c.phase),
-    (JOB.c.ended.is_(None), literal(str(JobPhase.RUNNING))),
+    (or_(JOB.c.phase.in_(_FINAL), and_(JOB.c.phase != "", JOB.c.gone.is_(None))), JOB.c.phase),
     (JOB.c.completed.is_(True), literal(str(JobPhase.SUCCEEDED))),
-    else_=literal(str(JobPhase.FAILED)),
+    (JOB.c.completed.is_(False), literal(str(JobPhase.FAILED))),
+    (JOB.c.gone.is_not(None), literal(DELETED)),
+    else_=literal(str(JobPhase.RUNNING)),
 )
-"""As the monitor saw it; of a job that only its master tells of, what follows from that."""
+"""As the monitor saw it; of a job that only its master tells of, and of one that was deleted, what follows from that."""
 FEW = 3
 """Samples; fewer tell no goodput."""
 
@@ -253,6 +257,7 @@ def _point(row: Row[Any]) -> views.JobPoint:
 
 
 def _plan_row(row: Row[Any]) -> views.PlanRow:
+    deleted = row.gone is not None and row.phase not in _FINAL
     return views.PlanRow(
         id=row.id,
         namespace=row.namespace,
@@ -260,7 +265,7 @@ def _plan_row(row: Row[Any]) -> views.PlanRow:
         name=row.name,
         changes=list(lines(row.changes)),
         reason=row.reason,
-        phase=row.phase,
+        phase=DELETED if deleted else row.phase,
         message=row.message,
         created=row.time,
         finished=row.finished,
