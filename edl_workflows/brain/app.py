@@ -17,6 +17,7 @@ from edl_workflows.brain.auth import Tenant, Tokens
 from edl_workflows.brain.guard import TENANT, Count, Guard
 from edl_workflows.brain.reading import Page
 from edl_workflows.brain.service import Service
+from edl_workflows.brain.web import add_page
 from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.protocol import brain
 from edl_workflows.protocol.message import problems
@@ -87,6 +88,7 @@ def create_app(service: Service, tokens: Tokens | None, count: Count, *, monitor
     app.add_exception_handler(Exception, _defect)
     app.include_router(_master_routes(service), prefix="/v1")
     app.include_router(_page_routes(service, monitored=monitored), prefix="/v1")
+    add_page(app)
     app.add_middleware(Guard, tokens=tokens, count=count)
     return app
 

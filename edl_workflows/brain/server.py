@@ -1,4 +1,5 @@
-"""Brain as a process: the store, the API, what removes old rows, and endpoints for probes and Prometheus."""
+"""Brain as a process: the store, the API with the page, the cluster monitor, what removes old rows, and endpoints for
+probes and Prometheus."""
 
 import contextlib
 import threading
@@ -12,11 +13,13 @@ import uvicorn
 from edl_workflows.brain.app import create_app
 from edl_workflows.brain.auth import Tokens
 from edl_workflows.brain.metrics import Metrics
+from edl_workflows.brain.monitor import Monitor, MonitorOptions
 from edl_workflows.brain.retention import Retention, RetentionOptions
 from edl_workflows.brain.service import Service
 from edl_workflows.brain.store import Store
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
+from edl_workflows.kube.connect import Cluster
 from edl_workflows.process.health import HealthServer
 
 log = structlog.get_logger(__name__)
@@ -37,6 +40,7 @@ class BrainOptions:
         metrics_host: address of the health and metrics endpoints.
         metrics_port: their port; None for no endpoints.
         retention: what is kept.
+        monitor: how to watch the cluster; None: not at all.
     """
 
     database_url: str
@@ -48,6 +52,7 @@ class BrainOptions:
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     retention: RetentionOptions = field(default_factory=RetentionOptions)
+    monitor: MonitorOptions | None = None
 
 
 class BrainServer:
@@ -55,13 +60,14 @@ class BrainServer:
 
     Args:
         options: see there.
+        cluster: the API server that the monitor watches.
 
     Raises:
         InvalidError: a file, or the database's URL, can't be used.
         UnavailableError: the database does not answer.
     """
 
-    def __init__(self, options: BrainOptions) -> None:
+    def __init__(self, options: BrainOptions, cluster: Cluster | None = None) -> None:
         self.metrics = Metrics()
         self._options = options
         for file in (options.certificate, options.key):
@@ -70,6 +76,10 @@ class BrainServer:
         self._tokens = Tokens(options.tokens_file) if options.tokens_file is not None else None
         self.store = Store(options.database_url)
         self._retention = Retention(self.store, options.retention)
+        self._monitor: Monitor | None = None
+        if options.monitor is not None and cluster is not None:
+            observed = cluster.observed_by(self.metrics.requested)
+            self._monitor = Monitor(observed, self.store, options.monitor)
         self.metrics.watch(lambda: self.store.waiting)
 
     def run(self, stop: threading.Event) -> None:
@@ -92,17 +102,22 @@ class BrainServer:
             log.warning("tokens are not required: whoever reaches the port may see and write everything")
         with contextlib.closing(self.store), self._endpoints(), self._listening() as url:
             self._retention.start()
+            if self._monitor is not None:
+                self._monitor.start()
             log.info("Brain started", url=url, database=self.store.engine.dialect.name)
             try:
                 yield url
             finally:
+                if self._monitor is not None:
+                    self._monitor.stop()
                 self._retention.stop()
         log.info("Brain stopped")
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[str]:
         options = self._options
-        app = create_app(Service(self.store), self._tokens, self.metrics.answered)
+        monitored = self._monitor is not None
+        app = create_app(Service(self.store), self._tokens, self.metrics.answered, monitored=monitored)
         http = _Http(
             uvicorn.Config(
                 app,
@@ -131,6 +146,9 @@ class BrainServer:
             http.should_exit = True
             thread.join(STOP_SECONDS + 5)
 
+    def _problems(self) -> list[str]:
+        return self._monitor.problems() if self._monitor is not None else []
+
     def _waits_for(self) -> list[str]:
         try:
             self.store.check()
@@ -144,7 +162,7 @@ class BrainServer:
         if port is None:
             yield
             return
-        health = HealthServer(host, port, list, self._waits_for, self.metrics.registry)
+        health = HealthServer(host, port, self._problems, self._waits_for, self.metrics.registry)
         log.info("health and metrics", host=host, port=health.port)
         try:
             yield

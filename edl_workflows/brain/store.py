@@ -35,6 +35,7 @@ from edl_workflows.brain import database, tables
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
 from edl_workflows.brain.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE, Upsert
 from edl_workflows.brain.writer import Rows, Writer
+from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.protocol.brain import JobEnd, JobFacts, NodeOom
 from edl_workflows.scaling.brain.request import JobRecord
@@ -129,7 +130,11 @@ class Store:
 
     def __init__(self, database_url: str) -> None:
         self.engine: Engine = database.connect(database_url)
-        database.migrate(self.engine)
+        try:
+            database.migrate(self.engine)
+        except EdlError:
+            self.engine.dispose()
+            raise
         self._writer = Writer(self.engine)
 
     def __enter__(self) -> Self:

@@ -95,11 +95,7 @@ class Writer:
 
     def _run(self) -> None:
         while batch := self._take():
-            try:
-                self._commit(batch)
-            except Exception as error:  # who waits must learn of it, and the next ones go on
-                log.exception("defect in the store")
-                _fail(batch, error)
+            self._commit(batch)
 
     def _take(self) -> list[_Write]:
         """The writes of the next transaction; none at the end."""
@@ -119,12 +115,14 @@ class Writer:
                 results = self._execute(connection, batch)
         except UnavailableError as error:
             _fail(batch, error)
-        except EdlError as error:
-            if len(batch) == 1:
-                _fail(batch, error)
-            else:
+        except Exception as error:  # who waits must learn of it, and the next ones go on
+            if len(batch) > 1:
                 for write in batch:  # one of them is wrong: the others shall not suffer
                     self._commit([write])
+                return
+            if not isinstance(error, EdlError):
+                log.exception("defect in the store")
+            _fail(batch, error)
         else:
             for write, result in zip(batch, results, strict=True):
                 write.done.set_result(result)

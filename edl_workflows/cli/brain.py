@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from edl_workflows.cli.options import LogFormat, Logs, MetricsHost, MetricsPort, Verbose, configure_logs
+from edl_workflows.cli.options import (
+    Context,
+    Kubeconfig,
+    LogFormat,
+    Logs,
+    MetricsHost,
+    MetricsPort,
+    Namespace,
+    Verbose,
+    configure_logs,
+    connect,
+)
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 
@@ -47,14 +58,29 @@ def run(
     retention_days: Annotated[
         float, typer.Option(min=0.01, max=3650, help="For how long anything is kept.")
     ] = 30.0,
+    monitor: Annotated[
+        bool,
+        typer.Option(help="Watch the cluster: its nodes, pods and jobs. One of several Brains does."),
+    ] = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Watch the jobs and pods of all namespaces.")
+    ] = False,
     metrics_host: MetricsHost = "127.0.0.1",
     metrics_port: MetricsPort = names.CONTROLLER_PORT,
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:
-    """Serve until SIGTERM. Several may share a PostgreSQL database; an SQLite database has one."""
+    """Serve until SIGTERM. Several may share a PostgreSQL database; an SQLite database has one.
+
+    `/` is a web page for people, which asks for a token. The cluster's options are for --monitor.
+    """
+    from edl_workflows.brain.monitor import MonitorOptions
     from edl_workflows.brain.retention import RetentionOptions
     from edl_workflows.brain.server import BrainOptions, BrainServer
+    from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.signals import stop_on_signals
 
     configure_logs(log_format, verbose=verbose)
@@ -62,6 +88,8 @@ def run(
         raise InvalidError(
             "--tokens-file: say who may ask (`edl brain token` makes the file), or --no-require-token"
         )
+    cluster = connect(kubeconfig, context, namespace, log_retries=True) if monitor else None
+    watched = MonitorOptions(ALL_NAMESPACES if all_namespaces else cluster.namespace) if cluster else None
     options = BrainOptions(
         database_url=database_url,
         tokens_file=tokens_file if require_token else None,
@@ -72,8 +100,9 @@ def run(
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
         retention=RetentionOptions(days=retention_days),
+        monitor=watched,
     )
-    BrainServer(options).run(stop_on_signals())
+    BrainServer(options, cluster).run(stop_on_signals())
 
 
 @app.command()

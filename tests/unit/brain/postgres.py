@@ -29,7 +29,7 @@ def server() -> Iterator[Path]:
         shutil.chown(folder, USER)
     data = folder / "data"
     options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c unix_socket_permissions=0777"
-    control = [bin_folder / "pg_ctl", "--pgdata", data, "--wait", "--timeout", "120"]
+    control: list[str | Path] = [bin_folder / "pg_ctl", "--pgdata", data, "--wait", "--timeout", "120"]
     try:
         _run(
             bin_folder / "initdb",
