@@ -114,9 +114,9 @@ def spec_plan_name(job: str, generation: int) -> str:
     return f"{job}-spec-{generation}"
 
 
-def autoscale_plan_name(job: str, number: int) -> str:
-    """Name of the ScalePlan in which the job's master carries its plan of this number out."""
-    return f"{job}-autoscale-{number}"
+def own_plan_name(job: str, number: int) -> str:
+    """Name of the ScalePlan in which the job's master carries its own plan of this number out."""
+    return f"{job}-optimize-{number}"
 
 
 def master_name(job: str) -> str:

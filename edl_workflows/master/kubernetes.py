@@ -18,6 +18,7 @@ from edl_workflows.exceptions import (
 )
 from edl_workflows.jobs import manifests, names
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.scale_plan import made
 from edl_workflows.jobs.scale_plan.model import PodMeta, ScalePlan, ScalePlanSpec
 from edl_workflows.jobs.scale_plan.order import age_key, of_earlier_job
 from edl_workflows.kube import client, resources
@@ -62,11 +63,23 @@ class KubernetesOutside:
             create_pods=[self._meta(nodes[ref]) for ref in plan.create if ref in nodes],
             remove_pods=[self._meta(nodes[ref]) for ref in plan.remove if ref in nodes],
         )
-        self._create(plan.name(self._job.metadata.name), spec, names.SCALE_AUTO)
+        name = plan.name(self._job.metadata.name)
+        try:
+            client.create(self._cluster, self._manifest(name, spec))
+        except AlreadyExistsError:
+            there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
+            if there is None or not manifests.owned_by(there, self._job):
+                raise
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """See `Outside`."""
-        self._create(name, spec, names.SCALE_MANUAL)
+        """See `Outside`. A plan of this name that wants the same was made before."""
+        fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        try:
+            client.create(self._cluster, made.manual(self._job, name, fields))
+        except AlreadyExistsError:
+            there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
+            if there is None or not self._wants(there, spec):
+                raise
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
         """See `Outside`."""
@@ -82,17 +95,12 @@ class KubernetesOutside:
         if "autoscaling" in status:
             self._autoscaling = wanted or {}
 
-    def _create(self, name: str, spec: ScalePlanSpec, scale_type: str) -> None:
-        """Creates a ScalePlan; one of this name that is the job's own was created before."""
-        try:
-            client.create(self._cluster, self._manifest(name, spec, scale_type))
-        except AlreadyExistsError:
-            there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
-            if there is None or not manifests.owned_by(there, self._job):
-                raise
+    def _wants(self, manifest: Mapping[str, Any], spec: ScalePlanSpec) -> bool:
+        plan = ScalePlan.parse(manifest)
+        return plan.spec == spec and not of_earlier_job(plan, self._job)
 
-    def _manifest(self, name: str, spec: ScalePlanSpec, scale_type: str) -> dict[str, Any]:
-        labels = {names.SCALE_TYPE_LABEL: scale_type}
+    def _manifest(self, name: str, spec: ScalePlanSpec) -> dict[str, Any]:
+        labels = {names.SCALE_TYPE_LABEL: names.SCALE_AUTO}
         head = manifests.child(names.API_VERSION, "ScalePlan", name, self._job, labels)
         # To block would need a right on the job's finalizers where OwnerReferencesPermissionEnforcement is on.
         head["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = False

@@ -150,7 +150,7 @@ def forbidden(state: JobState, run: PlanRun) -> str:
     A pipeline's scale stage switches autoscaling off: its number must stay, even where the master's plan comes after its.
     """
     made = range(1, state.autoscaling.last_number + 1)
-    own = run.name in {names.autoscale_plan_name(state.settings.name, number) for number in made[-2:]}
+    own = run.name in {names.own_plan_name(state.settings.name, number) for number in made[-2:]}
     if not own or (state.settings.optimizing.allowed and optimizes(state)):
         return ""
     return "autoscaling of the job was switched off"

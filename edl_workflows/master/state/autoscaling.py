@@ -86,7 +86,7 @@ class OpenPlan:
 
     def name(self, job: str) -> str:
         """Of its ScalePlan."""
-        return names.autoscale_plan_name(job, self.number)
+        return names.own_plan_name(job, self.number)
 
 
 @dataclass(frozen=True)

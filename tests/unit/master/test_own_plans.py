@@ -30,7 +30,7 @@ from edl_workflows.master.standalone import StandaloneOutside, parse_nodes
 from edl_workflows.master.state.settings import JobSettings
 
 JOB = "grower"
-NAME = names.autoscale_plan_name(JOB, 1)
+NAME = names.own_plan_name(JOB, 1)
 SPEC = ScalePlanSpec(
     owner_job=JOB,
     replica_resource_specs={"worker": ReplicaResourceSpec(replicas=3)},
@@ -125,7 +125,7 @@ def test_a_plan_is_made_once(world: World) -> None:
 
 def test_somebody_elses_plan_of_the_name_is_refused(cluster: Cluster) -> None:
     """It is not taken for the job's own."""
-    name = names.autoscale_plan_name(JOB, 99)
+    name = names.own_plan_name(JOB, 99)
     foreign = {"apiVersion": names.API_VERSION, "kind": "ScalePlan", "metadata": {"name": name}}
     client.create(cluster, {**foreign, "spec": {"ownerJob": JOB}})
     with pytest.raises(AlreadyExistsError):

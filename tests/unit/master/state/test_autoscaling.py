@@ -28,7 +28,7 @@ from edl_workflows.protocol.nodes import Usage
 from edl_workflows.scaling.ps_stages import Stage
 
 GIB = 2.0**30
-FIRST = "job-autoscale-1"
+FIRST = "job-optimize-1"
 SINGLE = Optimizing(OptimizeMode.SINGLE_JOB, allowed=True)
 SHOWN_ONLY = Optimizing(OptimizeMode.SINGLE_JOB)
 
@@ -275,7 +275,7 @@ def test_crashes_neither_lose_nor_repeat_a_plan(every: int) -> None:
     """The master dies again and again, before and after each store: every decision that was stored becomes one plan, which
     is carried out."""
     job = _job()
-    for round_ in range(120):
+    for round_ in range(45):
         job.calm(1)
         job.now += 14.0
         if round_ % (7 * every) == 0:
@@ -285,8 +285,8 @@ def test_crashes_neither_lose_nor_repeat_a_plan(every: int) -> None:
         if round_ % every == 0:
             job.commit()
     job.calm(20)
-    own = [plan for name, plan in job.plans.items() if "-autoscale-" in name]
-    assert [plan.name for plan in own] == [f"job-autoscale-{n + 1}" for n in range(len(own))]
+    own = [plan for name, plan in job.plans.items() if "-optimize-" in name]
+    assert [plan.name for plan in own] == [f"job-optimize-{n + 1}" for n in range(len(own))]
     assert len(own) == job.state.autoscaling.last_number >= 1
     assert all(plan.phase is Phase.SUCCEEDED for plan in own)
 
