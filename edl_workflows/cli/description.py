@@ -80,7 +80,7 @@ def lines(about: Description) -> Iterator[str]:
     yield from _autoscaling(about.manifest)
     yield "Plans:"
     for plan in about.plans:
-        if not plan.auto:
+        if not plan.auto or plan.spec.reason:
             yield from _plan(plan)
     yield "Events:"
     for event in about.events[-EVENTS_SHOWN:]:

@@ -62,6 +62,7 @@ class KubernetesOutside:
             owner_job=self._job.metadata.name,
             create_pods=[self._meta(nodes[ref]) for ref in plan.create if ref in nodes],
             remove_pods=[self._meta(nodes[ref]) for ref in plan.remove if ref in nodes],
+            reason="; ".join(nodes[ref].why for ref in plan.create if ref in nodes and nodes[ref].why)[:4096],
         )
         name = plan.name(self._job.metadata.name)
         try:

@@ -246,14 +246,16 @@ def _cut_pending(state: JobState, now: float) -> None:
     for pod, size in sizes.items():
         node = state.nodes.by_pod(state.settings.name, pod)
         assert node is not None, "it was planned for what is there"
-        _make_anew(state, node, merged(size, node.resource), now)
+        why = f"{node} is made smaller: {plan.reasons[pod]}"
+        _make_anew(state, node, merged(size, node.resource), why, now)
     progress = state.autoscaling.progress
     _show(state, Asked(progress, job), Answer(plan, progress), now)
 
 
-def _make_anew(state: JobState, node: Node, size: NodeResource, now: float) -> None:
+def _make_anew(state: JobState, node: Node, size: NodeResource, why: str, now: float) -> None:
     worker_manager.migrate(state.nodes, [(node, size)], now)
+    fresh = state.nodes.at_rank(node.type, node.rank)
+    assert fresh is not None, "it was just made"
+    state.nodes.change(fresh, why=why)
     if node.type == names.PS_TYPE:
-        fresh = state.nodes.find(node.type, node.id)
-        assert fresh is not None, "it was released, not forgotten"
-        state.versions = ps_manager.follow_replacements(state.versions, {node.id: fresh.replaced_by})
+        state.versions = ps_manager.follow_replacements(state.versions, {node.id: fresh.id})

@@ -22,6 +22,9 @@ def replace_node(state: JobState, node: Node, now: float) -> Node | None:
         state.nodes.change(node, given_up=decision.refused)
         return None
     fresh = state.nodes.add(node.type, node.rank, now, decision.resource, decision.relaunches)
+    if decision.resource != node.resource:
+        why = f"{node} ran out of memory; {fresh} gets {decision.resource.memory}"
+        fresh = state.nodes.change(fresh, why=why)
     state.nodes.change(node, replaced_by=fresh.id)
     return fresh
 

@@ -353,6 +353,7 @@ def test_a_node_that_finds_no_place_is_made_smaller(role: str) -> None:
     (node,) = job.state.nodes.live(role)
     assert (node.id, node.resource.cpu, node.resource.memory) == (1, "8000m", "16384Mi")
     assert "pending for" in next(iter(_shown(job).reasons.values()))
+    assert node.why.startswith(f"{role}-0 is made smaller: cpu 16 → 8 cores, memory 32768 → 16384 MiB")
 
 
 def test_a_node_that_ran_out_of_memory_comes_back_with_more() -> None:
@@ -364,6 +365,7 @@ def test_a_node_that_ran_out_of_memory_comes_back_with_more() -> None:
     chief = job.state.chief
     assert chief is not None
     assert (chief.id, chief.resource.memory) == (1, "7168Mi")
+    assert chief.why == "worker-0 ran out of memory; worker-1 gets 7168Mi"
 
 
 def test_nodes_that_leave_are_not_counted() -> None:
