@@ -410,6 +410,7 @@ def _report_rows(report: Report, now: float) -> Rows:
             "kind": job.kind,
             "scenario": scenario_of(job),
             "heard": now,
+            "created": now,
             "reported": now,
             "facts": job.model_dump_json(),
         }
