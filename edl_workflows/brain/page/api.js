@@ -22,7 +22,7 @@ export async function ask(path, parameters = {}) {
   } catch {
     throw new Error("Brain can't be reached. The page goes on trying.");
   }
-  if (answer.status === 401) throw new TokenNeeded(await reason(answer));
+  if (answer.status === 401) throw new TokenNeeded();
   if (!answer.ok) throw new Error(`Brain can't answer (${answer.status}): ${await reason(answer)}`);
   return answer.json();
 }

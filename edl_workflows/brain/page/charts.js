@@ -141,15 +141,14 @@ function cursor({ times, series, height }, { x, y }, at) {
   return [line, ...dots];
 }
 
-function tell({ title, unit, series, times, from, to }, caption, picture, at) {
+function tell({ title, unit, series, times, from, to, marks: lines = [] }, caption, picture, at) {
   const index = at ?? times.length - 1;
   const said = series.map((one) => ({ ...one, text: `${number(one.values[index])} ${one.unit ?? unit}`.trim() }));
   const when = index < 0 ? "" : `${to - from > 86400 ? `${day(times[index])}, ` : ""}${clock(times[index])}`;
   caption.replaceChildren(
     el("strong", {}, title),
-    ...said.map((one) =>
-      el("span", { class: "key" }, svg("svg", {}, svg("line", { class: `line ${one.style}`, x1: 0, x2: 16, y1: 5, y2: 5 })), `${one.name} ${one.text}`),
-    ),
+    ...said.map((one) => key(`line ${one.style}`, `${one.name} ${one.text}`)),
+    lines.length ? key("mark", "plan") : "",
     el("span", { class: "time" }, when),
   );
   const text = said.map((one) => `${one.name} ${one.text}`).join(", ");
@@ -157,6 +156,9 @@ function tell({ title, unit, series, times, from, to }, caption, picture, at) {
   for (const [name, value] of Object.entries(facts)) picture.setAttribute(`aria-${name}`, value);
   picture.setAttribute("aria-valuetext", `${when}: ${text}`);
 }
+
+const key = (look, text) =>
+  el("span", { class: "key" }, svg("svg", {}, svg("line", { class: look, x1: 0, x2: 16, y1: 5, y2: 5 })), text);
 
 function nearest(times, time) {
   let best = null;

@@ -116,7 +116,6 @@ function set(change) {
 function fail(error) {
   if (error instanceof TokenNeeded) {
     by("refused").hidden = !token.get();
-    by("refused").textContent = `This token is refused: ${error.message}`;
     token.forget();
     shown.clear();
     for (const id of ["overview", "job", "problem", "forget"]) by(id).hidden = true;
@@ -126,7 +125,8 @@ function fail(error) {
     document.body.dataset.ready = "token";
     return;
   }
-  by("problem").textContent = error.message;
+  const back = jobOf() === null ? null : [" ", el("a", { href: "#/" }, "All jobs")];
+  refill(by("problem"), error.message, back);
   by("problem").hidden = false;
   document.body.dataset.ready = "problem";
 }

@@ -8,6 +8,7 @@ const LOOKS = {
   Running: "good", Succeeded: "over", Pending: "wait", Failed: "failed",
   Scaling: "busy", Restarting: "busy", Checkpointing: "busy", Checkpointed: "busy", Migrating: "busy", Verifying: "busy",
 };
+const NONE = "–";
 const MOVING = ["Running", "Scaling", "Restarting"];
 const MAIN = ["cpu", "memory"];
 const GOODPUT = "Part of the time since the start that went into steps which were never lost";
@@ -69,7 +70,8 @@ export function clusterChart({ points, now }, resource, seconds) {
 function table(caption, columns, rows) {
   const head = columns.map(([name, look, title]) => el("th", { scope: "col", role: "columnheader", class: look, title }, name));
   const body = rows.map((cells) => {
-    const made = cells.map((cell, index) => el("td", { role: "cell", class: columns[index][1], "data-label": columns[index][0] }, el("div", {}, cell)));
+    const look = (index) => `${columns[index][1] ?? ""} ${cells[index] === NONE ? "none" : ""}`.trim() || null;
+    const made = cells.map((cell, index) => el("td", { role: "cell", class: look(index), "data-label": columns[index][0] }, el("div", {}, cell)));
     return el("tr", { role: "row" }, made);
   });
   return el(
@@ -83,8 +85,8 @@ function table(caption, columns, rows) {
 
 export function jobTable({ jobs, now }) {
   const columns = [
-    ["Job", "name"], ["Phase"], ["Replicas ready", "roles"], ["Speed, steps/s", "number"], ["Step", "number"],
-    ["Goodput", "number", GOODPUT], ["Age", "number"], ["Why", "why"],
+    ["Job", "name"], ["Phase"], ["Replicas ready", "roles"], ["Speed, steps/s", "number"], ["Step", "number less"],
+    ["Goodput", "number", GOODPUT], ["Age", "number less"], ["Why", "why"],
   ];
   return table("Jobs", columns, jobs.map((job) => jobCells(job, now)));
 }
@@ -94,17 +96,17 @@ function jobCells(job, now) {
     [el("a", { href: linkTo(job.uid) }, job.name), small(`${job.namespace} · ${job.kind}`)],
     phase(job.phase),
     roles(job.replicas),
-    MOVING.includes(job.phase) && job.speed ? speed(job.speed) : "–",
+    MOVING.includes(job.phase) && job.speed ? speed(job.speed) : NONE,
     number(job.step),
     goodput(job.goodput),
     age(job, now),
-    el("span", { class: "clip", title: why(job) }, why(job) || "–"),
+    why(job) ? el("span", { class: "clip", title: why(job) }, why(job)) : NONE,
   ];
 }
 
 function age(job, now) {
   const from = job.started ?? job.created;
-  return from == null ? "–" : duration((job.finished ?? now) - from);
+  return from == null ? NONE : duration((job.finished ?? now) - from);
 }
 
 /** The reason of the newest plan, or else of the phase. */
@@ -115,12 +117,12 @@ function why(job) {
 
 function roles(replicas) {
   const names = Object.keys(replicas).sort();
-  if (!names.length) return "–";
+  if (!names.length) return NONE;
   return names.map((name) => el("span", {}, `${name} ${number(replicas[name].ready)}/${number(replicas[name].desired)}`));
 }
 
 function goodput(part) {
-  if (part == null) return "–";
+  if (part == null) return NONE;
   const width = 40 * Math.min(1, Math.max(0, part));
   const bar = svg("svg", { class: "bar", "aria-hidden": "true" }, svg("rect", { width: 40, height: 6, rx: 3 }), svg("rect", { width, height: 6, rx: 3 }));
   return [percent(part), bar];
@@ -128,7 +130,7 @@ function goodput(part) {
 
 /** Plans with their reasons; of one job, its name is left out. */
 export function planTable({ plans, now }, ofOne = false) {
-  const columns = [["When"], ["Job", "name"], ["Change", "lines"], ["Why", "why"], ["State"]];
+  const columns = [["When", "when"], ["Job", "name"], ["Change", "lines"], ["Why", "why"], ["State", "state"]];
   const rows = plans.map((plan) => planCells(plan, now));
   const without = (cells) => cells.filter((_, index) => !(ofOne && index === 1));
   return table("Plans", without(columns), rows.map(without));
@@ -140,7 +142,7 @@ function planCells(plan, now) {
   return [
     moment(plan.created, now),
     [plan.job, small(plan.namespace)],
-    plan.changes.length ? plan.changes.map((line) => el("span", {}, line)) : "–",
+    plan.changes.length ? plan.changes.map((line) => el("span", {}, line)) : NONE,
     [plan.reason || el("span", { class: "quiet" }, "no reason given"), small(plan.message)],
     [state ? phase(state) : el("span", { class: "quiet" }, "advice of Brain"), small(took)],
   ];
@@ -163,17 +165,16 @@ export function pages(what, { offset, limit, total, go }) {
 /** One job: what it is, why, its past and its plans. */
 export function jobView({ job, points, plans, now }) {
   const facts = [
-    ["Kind", job.kind],
     ["Replicas ready", roles(job.replicas)],
-    ["Speed", MOVING.includes(job.phase) && job.speed ? `${speed(job.speed)} steps/s` : "–"],
+    ["Speed", MOVING.includes(job.phase) && job.speed ? `${speed(job.speed)} steps/s` : NONE],
     ["Step", number(job.step)],
     ["Goodput", goodput(job.goodput)],
     [job.finished ? "Took" : "Age", age(job, now)],
-    ["Created", moment(job.created, now)],
   ];
   return [
     el("p", {}, el("a", { href: "#/" }, "← All jobs")),
     el("div", { class: "title" }, el("h1", {}, `${job.namespace}/${job.name}`), phase(job.phase)),
+    el("p", { class: "quiet" }, job.kind, job.created == null ? null : [", created ", moment(job.created, now)]),
     el("p", { class: "message" }, [job.reason, job.message].filter(Boolean).join(": ")),
     el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: name === "Replicas ready" ? "roles" : null }, value)))),
     optimizer(job),
