@@ -5,6 +5,7 @@ here ends the training: it is logged, and the next look begins anew.
 """
 
 import asyncio
+from dataclasses import replace
 
 import structlog
 
@@ -45,6 +46,13 @@ class Autoscaler:
             except Exception:  # a job that is not planned trains on
                 log.exception("the job's counts and sizes could not be planned")
 
+    async def _report(self, now: float) -> None:
+        state = self._master.state
+        job, ill = job_of(state, now), tuple(state.statistics.ooms)
+        if await self._optimizers.report(replace(job, nodes=(*job.nodes, *ill))):
+            for _ in ill:
+                state.statistics.ooms.popleft()
+
     async def once(self) -> None:
         """Takes a sample, and asks an optimizer when it is time."""
         state, now = self._master.state, self._master.clock()
@@ -52,7 +60,7 @@ class Autoscaler:
             return
         autoscale_steps.sample(state, now)
         if autoscale_steps.uses_brain(state):
-            await self._optimizers.report(job_of(state, now))
+            await self._report(now)
         cadence, since = autoscale_steps.cadence(state), now - self._looked
         if (
             0 <= since < cadence.look - cadence.sample / 2

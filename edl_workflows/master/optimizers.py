@@ -77,14 +77,24 @@ class Optimizers:
             return replace(local, plan=replace(local.plan, notes=notes))
         return Answer(_within_bounds(job, plan), after, BRAIN)
 
-    async def report(self, job: Job) -> None:
-        """Has Brain keep the samples that it has not yet; those that it does not take now are offered again."""
+    async def report(self, job: Job) -> bool:
+        """Has Brain keep the samples that it has not yet, and nodes that ran out of memory. What it does not take now is to
+        be offered again.
+
+        Args:
+            job: as it is, and the nodes that ran out of memory and are no more.
+
+        Returns:
+            Whether Brain has it all.
+        """
         new = tuple(sample for sample in job.samples if sample.time > self._reported_until)
-        if not new:
-            return
+        if not new and not any(node.oom for node in job.nodes):
+            return True
         with contextlib.suppress(EdlError):
             await self._called(lambda brain: brain.report(job, new))
-            self._reported_until = new[-1].time
+            self._reported_until = max((sample.time for sample in new), default=self._reported_until)
+            return True
+        return False
 
     async def _called(self, call: Callable[[Brain], T]) -> T:
         """Calls, and tells once that Brain is away, and once that it is back."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.protocol.training import StepReport
+from edl_workflows.scaling.resources import Node
 from edl_workflows.scaling.samples import NodeUsage, Sample
 
 WINDOW = 60.0
@@ -24,6 +25,7 @@ class Statistics:
         losses: newest loss by node.
         samples: of the whole job, for whoever plans its size; oldest first.
         same_since: since when all samples have the same nodes.
+        ooms: nodes that ran out of memory, until Brain has been told.
     """
 
     steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=512))
@@ -32,6 +34,7 @@ class Statistics:
     losses: dict[str, float] = field(default_factory=dict)
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     same_since: float = 0.0
+    ooms: deque[Node] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     _sampled_step: tuple[float, int] | None = None
 
     def take_step(self, report: StepReport) -> None:

@@ -17,6 +17,8 @@ def replace_node(state: JobState, node: Node, now: float) -> Node | None:
     if node.given_up:
         return None
     job = job_with_oom(state, node, now) if node.exit_reason is ExitReason.OOM else None
+    if job is not None:
+        state.statistics.ooms += [ill for ill in job.nodes if ill.oom]
     decision = relaunch.decide(node, state.settings, job)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)

@@ -3,13 +3,22 @@
 import asyncio
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
+from edl_workflows.jobs.elastic_job.model import OptimizeMode
+from edl_workflows.jobs.scale_plan import model
 from edl_workflows.master import optimizers as module
+from edl_workflows.master.autoscaler import Autoscaler
+from edl_workflows.master.master import Master
 from edl_workflows.master.optimizers import Optimizers
 from edl_workflows.master.state.autoscale_steps import Asked
+from edl_workflows.master.state.settings import JobSettings, Optimizing
+from edl_workflows.master.state.settings import Role as MasterRole
+from edl_workflows.master.store import FileStore
+from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.scaling.ps_stages import Progress, Question, Stage
 from edl_workflows.scaling.resources import (
     Job,
@@ -43,11 +52,13 @@ class FakeBrain:
     plan: ResourcePlan = field(default_factory=lambda: group("worker", "Brain says so", 2))
     error: EdlError | None = None
     reported: list[float] = field(default_factory=list)
+    ill: list[str] = field(default_factory=list)
     hangs: threading.Event | None = None
 
     def report(self, job: Job, samples: tuple[Sample, ...]) -> None:
         self._fail()
         self.reported += [sample.time for sample in samples]
+        self.ill += [node.name for node in job.nodes if node.oom]
 
     def optimize(self, question: Question, job: Job) -> ResourcePlan:
         self._fail()
@@ -146,3 +157,26 @@ def test_what_was_measured_is_reported_until_brain_has_it() -> None:
         assert brain.reported == [15.0, 30.0, 45.0, 60.0]
 
     asyncio.run(main())
+
+
+def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
+    """Once, also when they are gone by then, and again if Brain was away."""
+    size = model.NodeResource(memory="1Gi")
+    roles = {"ps": MasterRole(1, resource=size), "worker": MasterRole(2, resource=size)}
+    optimizing = Optimizing(OptimizeMode.CLUSTER)
+    job = SimulatedJob(JobSettings("job", "default", roles, optimizing=optimizing), 10_000)
+    job.calm(5)
+    job.kill(("worker", 1), 247)
+    job.calm(5)
+    brain = FakeBrain(error=UnavailableError("away"))
+
+    async def main() -> None:
+        autoscaler = Autoscaler(
+            Master(job.state, FileStore(Path("unused")), lambda: job.now), Optimizers(brain)
+        )
+        for error in (brain.error, None, None):
+            brain.error = error
+            await autoscaler.once()
+
+    asyncio.run(main())
+    assert brain.ill == ["job-edljob-worker-1"]
