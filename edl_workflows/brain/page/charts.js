@@ -99,14 +99,13 @@ function marks({ marks: lines = [], from, to, height }, { x }) {
 }
 
 function curves({ times, series, height }, { x, y }) {
-  const gap = 4 * median(times.slice(1).map((time, index) => time - times[index]));
+  const gaps = gapsOf(times);
   return series.flatMap((one) => {
     const pieces = [];
     times.forEach((time, index) => {
       const value = one.values[index];
       if (value == null) return;
-      const broken = index === 0 || one.values[index - 1] == null || time - times[index - 1] > gap;
-      if (broken) pieces.push([]);
+      if (gaps.has(index) || one.values[index - 1] == null) pieces.push([]);
       pieces.at(-1).push([x(time), y(value)]);
     });
     return pieces.flatMap((points) => {
@@ -168,9 +167,14 @@ function nearest(times, time) {
   return best;
 }
 
-function median(values) {
-  const ordered = [...values].sort((a, b) => a - b);
-  return ordered.length ? ordered[Math.floor(ordered.length / 2)] : Infinity;
+/** Where nothing is known for much longer than before and after. Old points lie further apart, since most of them are gone. */
+function gapsOf(times) {
+  const apart = times.map((time, index) => time - times[index - 1]);
+  const long = (index) => {
+    const beside = [apart[index - 1], apart[index + 1]].filter((seconds) => seconds >= 0);
+    return beside.length && apart[index] > 4 * Math.max(60, ...beside);
+  };
+  return new Set([...times.keys()].filter(long));
 }
 
 const round = (value) => Math.round(value * 10) / 10;

@@ -30,7 +30,7 @@ def fill(store: Store, now: float, jobs: int = 12) -> None:
         store.record_cluster(_cluster(now - 6 * HOUR + index * 60, chance))
     seen = [_job(index, now, chance) for index in range(jobs)]
     store.record_jobs(seen, [], now)
-    for job in seen[:8]:
+    for job in seen[:12]:
         if job.started is None:
             continue
         store.record(Report(_facts(job), tuple(_samples(job, now, chance))), now)
@@ -126,7 +126,9 @@ def _job(index: int, now: float, chance: random.Random) -> JobSeen:
         speed=round(chance.uniform(3, 140), 1) if running else 0.0,
         optimizer="brain" if kind == "ElasticJob" else "",
         stage="job_stage_running" if kind == "ElasticJob" and running else "",
-        reasons={"worker": _REASONS[index % 4]} if kind == "ElasticJob" and running else {},
+        reasons={"ps-0" if index % 4 == 1 else "worker": _REASONS[index % 4]}
+        if kind == "ElasticJob" and running
+        else {},
         notes=("ps: used 43 % of their CPU at most: enough",) if kind == "ElasticJob" and running else (),
         created=created,
         started=None if phase == "Pending" else created + 35,
@@ -143,11 +145,11 @@ def _samples(job: JobSeen, now: float, chance: random.Random) -> Iterator[Sample
     """Speed that grows with the workers, and a migration in which it stands."""
     begin, end = job.started or now, job.finished or now
     most = job.replicas["worker"].ready
-    step = 0
+    step, lost = 0, 2 + 9 * (int(job.uid.removeprefix("uid-")) % 4)
     for index in range(240):
         time = begin + (end - begin) * index / 239
         workers = 1 + index * most // 240
-        stands = index in (120, 121)
+        stands = 120 <= index < 120 + lost
         speed = 0.0 if stands else 28.0 * workers**0.8 + chance.uniform(-2, 2)
         step += int(speed * (end - begin) / 240)
         nodes = [NodeUsage(f"worker-{rank}", "worker", 3.0, 4000.0) for rank in range(workers)]

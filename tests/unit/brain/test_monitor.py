@@ -1,18 +1,23 @@
 """The monitor against the embedded API server, with a store in memory."""
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+import yaml
 
-from edl_workflows.brain.monitor import Monitor, MonitorOptions, differences
+from edl_workflows.brain.monitor import NODE_METRICS, Monitor, MonitorOptions, differences
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
+from edl_workflows.brain.server import BrainOptions, BrainServer
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.api import ELASTIC_JOBS, NODES, PODS, SCALE_PLANS
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.testing import ApiServerProcess
@@ -283,6 +288,53 @@ def test_definitions_and_servers_come_and_go(tmp_path: Path) -> None:
         if monitor is not None:
             monitor.stop()
         server.kill()
+
+
+def test_the_documented_rights() -> None:
+    """They are those of what is watched, and of the one list of what nodes use."""
+    text = (Path(__file__).parents[3] / "docs/how-to/run-brain.md").read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    (role,) = [block for block in blocks if block["kind"] == "ClusterRole"]
+    found = {
+        (rule["apiGroups"][0], resource, *rule["verbs"])
+        for rule in role["rules"]
+        for resource in rule["resources"]
+    }
+
+    watched = [NODES, PODS, *(kind.source.api for kind in KINDS)]
+    expected = {(one.group, one.plural, "list", "watch") for one in watched}
+    assert found == expected | {(NODE_METRICS.group, NODE_METRICS.plural, "list")}
+
+
+def test_the_whole_process(cluster: Cluster, tmp_path: Path) -> None:
+    """A Brain that watches shows what there is, and what went; it ends with its threads."""
+    url = f"sqlite:///{tmp_path}/brain.db"
+    server = BrainServer(
+        BrainOptions(url, port=0, monitor=MonitorOptions(cluster.namespace, PERIOD)), cluster
+    )
+    made = client.create(cluster, elastic_job())
+    client.create(cluster, plan())
+    with server.serving() as url, httpx.Client(base_url=url) as http:
+
+        def phases() -> list[str]:
+            return [job["phase"] for job in http.get("/v1/jobs").json()["jobs"]]
+
+        eventually(lambda: phases() == ["Pending"])
+        eventually(lambda: len(http.get("/v1/cluster").json()["points"]) > 1)
+        eventually(lambda: len(http.get("/v1/plans").json()["plans"]) == 1)
+        answer = http.get(f"/v1/jobs/{made['metadata']['uid']}").json()
+        assert [plan["reason"] for plan in answer["plans"]] == ["more pay"]
+        client.delete(cluster, ELASTIC_JOBS, "mnist")
+        client.delete(cluster, SCALE_PLANS, "grow")
+        eventually(lambda: phases() == ["Deleted"])
+        eventually(lambda: http.get("/v1/plans").json()["plans"][0]["phase"] == "Deleted")
+        assert http.get("/v1/cluster").json()["monitored"]
+
+    assert not {
+        one.name
+        for one in set(threading.enumerate()) - before
+        if one.name.startswith(("cluster", "informer"))
+    }
 
 
 def job(uid: str, step: int = 0) -> JobSeen:
