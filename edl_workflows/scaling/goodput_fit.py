@@ -7,7 +7,7 @@ and one that is more than a tenth off counts by its distance, not by its square 
 What the data can't tell is assumed, and optimistically, so that a job is tried with more (OSDI'21, §4.1, and AdaptDL):
 
 - one batch size only: half of a pass is constant;
-- never more than two replicas: the exchange does not grow with them;
+- never two numbers of replicas, on one node or on several: the exchange there does not grow with them;
 - never several replicas on one node: there the exchange takes no time;
 - never several nodes: between nodes it takes 1.1 times as long as within one;
 - else: little overlap, and little growth by replica.
@@ -143,7 +143,7 @@ class _Data:
             if rows_of.any():
                 exchange = np.maximum(step - passes, 0.05 * step)[rows_of].mean()
                 start[alpha], start[beta] = np.log(exchange), np.log(0.1 * exchange)
-                free[alpha], free[beta] = True, bool((replicas[rows_of] > 2).any())
+                free[alpha], free[beta] = True, len(set(replicas[rows_of].tolist())) > 1
                 start[beta] = start[beta] if free[beta] else np.log(_LEAST)
         free[_GAMMA] = multiple.any()
         beyond = np.maximum(replicas - 2, 0).astype(float)
