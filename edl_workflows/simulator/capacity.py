@@ -3,6 +3,7 @@
 Everything is a list of changes; in a run without any, jobs may have all nodes all the time.
 """
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -76,8 +77,11 @@ def service(name: str, nodes: Mapping[str, int], demand: Sequence[tuple[float, i
     """
     changes = []
     for time, gpus in demand:
-        left = dict(sorted(nodes.items()))
+        heap = [(-left, node) for node, left in nodes.items()]
+        heapq.heapify(heap)
         for _ in range(min(gpus, sum(nodes.values()))):
-            left[max(left, key=lambda node: left[node])] -= 1
-        changes += [CapacityChange(time, node, name, nodes[node] - rest) for node, rest in left.items()]
+            left, node = heap[0]
+            heapq.heapreplace(heap, (left + 1, node))
+        rest = {node: -left for left, node in heap}
+        changes += [CapacityChange(time, node, name, nodes[node] - rest[node]) for node in sorted(nodes)]
     return changes

@@ -1,7 +1,8 @@
 """The run, interval by interval.
 
 As in the simulator of the Pollux artifact: jobs train for an interval with what they hold; then the scheduler is asked
-once, and each job whose places change restarts. A job is seen at the end of the interval in which it is submitted.
+once, and each job whose places change restarts. A job is seen at the end of the interval in which it is submitted. So are
+failures and services: a job that completes in the interval in which its node fails has escaped it.
 """
 
 from collections import Counter
