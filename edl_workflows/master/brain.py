@@ -82,14 +82,12 @@ class JobIdentity:
 
     Attributes:
         uid: of the job's object.
-        owner: who runs it, for people.
         scenario: jobs of one scenario tell about each other; "" means the job's name.
         training: what is known of it.
     """
 
     uid: str
     namespace: str
-    owner: str = ""
     scenario: str = ""
     training: Training = field(default_factory=Training)
 
@@ -175,7 +173,6 @@ class BrainClient:
                 uid=identity.uid,
                 namespace=identity.namespace,
                 name=job.name,
-                owner=identity.owner,
                 scenario=identity.scenario,
                 roles=roles_of(job),
                 limits=limits_of(job),

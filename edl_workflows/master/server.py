@@ -170,7 +170,8 @@ def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> Brain | Edl
     if not job.spec.brain_service:
         return None
     try:
-        identity = JobIdentity(job.metadata.uid, namespace)
+        scenario = job.metadata.annotations.get(names.SCENARIO_ANNOTATION, "")
+        identity = JobIdentity(job.metadata.uid, namespace, scenario)
         return BrainClient(access.brain(job.spec.brain_service), identity)
     except EdlError as error:
         log.warning("Brain can't be used", error=str(error))

@@ -232,12 +232,13 @@ def _fail(state: JobState, why: str, now: float) -> None:
 
 
 def _cut_pending(state: JobState, now: float) -> None:
-    """Nodes that have waited too long for a place are made anew, smaller. A plan's own servers are the plan's matter."""
-    if all(now - since <= PENDING_SECONDS for since in state.pending_since.values()):
-        return
+    """Nodes that have waited too long for a place are made anew, smaller; each is looked at once. A plan's own servers are
+    the plan's matter."""
+    late = {node for node, since in state.pending_since.items() if now - since > PENDING_SECONDS}
     change = state.versions.change
-    if change is not None and change.cause is Cause.PLAN:
+    if late <= state.uncut or (change is not None and change.cause is Cause.PLAN):
         return
+    state.uncut |= late
     job = job_of(state, now)
     plan = pending_cut_plan(job, now)
     if not plan.node_resources:
