@@ -308,7 +308,7 @@ def test_the_documented_rights() -> None:
 
 def test_the_whole_process(cluster: Cluster, tmp_path: Path) -> None:
     """A Brain that watches shows what there is, and what went; it ends with its threads."""
-    url = f"sqlite:///{tmp_path}/brain.db"
+    before, url = set(threading.enumerate()), f"sqlite:///{tmp_path}/brain.db"
     server = BrainServer(
         BrainOptions(url, port=0, monitor=MonitorOptions(cluster.namespace, PERIOD)), cluster
     )
