@@ -1,5 +1,6 @@
 """``edl brain``: the Brain service as a process, and tokens for its tenants."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -84,6 +85,7 @@ def run(
     from edl_workflows.process.signals import stop_on_signals
 
     configure_logs(log_format, verbose=verbose)
+    sys.setswitchinterval(0.001)  # a report is answered soon, also while another thread plans
     if require_token and tokens_file is None:
         raise InvalidError(
             "--tokens-file: say who may ask (`edl brain token` makes the file), or --no-require-token"

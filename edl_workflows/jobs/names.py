@@ -39,6 +39,8 @@ DI_SERVER = "edl-di-server"
 DI_SERVER_PORT = 8081
 """As upstream's."""
 BRAIN_PORT = 8082
+SCENARIO_ANNOTATION = f"{GROUP}/scenario"
+"""On a job: which former jobs of its namespace tell the Brain about it; without it those of its name."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),

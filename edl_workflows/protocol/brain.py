@@ -94,7 +94,6 @@ class JobFacts(Message):
 
     Attributes:
         uid: of the job's object; a job of the same name that is made anew has another.
-        owner: who runs it, for people.
         scenario: jobs of one scenario in one namespace tell about each other; "" means the job's name.
     """
 
@@ -102,7 +101,6 @@ class JobFacts(Message):
     namespace: Namespace
     name: JobName
     kind: Kind = "ElasticJob"
-    owner: Words = ""
     scenario: Words = ""
     roles: dict[RoleName, RoleFacts] = Field(default_factory=dict, max_length=20)
     limits: JobLimits

@@ -24,6 +24,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def _postgres_folder() -> Iterator[Path]:
+    if postgres.programs() is None:
+        pytest.skip("needs PostgreSQL: apt-get install postgresql")
     with postgres.server() as folder:
         yield folder
 

@@ -171,7 +171,7 @@ BAD_REPORTS: dict[str, Any] = {
     "a path as uid": {"job": facts_json("../x")},
     "a long uid": {"job": facts_json("u" * 1000)},
     "NUL in a name": {"job": facts_json(name="a\0b")},
-    "NUL in the owner": {"job": facts_json(owner="a\0b")},
+    "NUL in the scenario": {"job": facts_json(scenario="a\0b")},
     "half a character": b'{"job": {"uid": "\\ud800"}}',
     "too many samples": {"job": facts_json(), "samples": [sample_json(NOW)] * 501},
     "deep": b'{"job":' * 5_000,
