@@ -45,6 +45,103 @@ class Policy(StrEnum):
     FIT = "fit"
 
 
+_Scenario = Annotated[
+    Scenario | None,
+    typer.Argument(
+        help="paddle: PaddlePaddle EDL's experiment; paddle-mixed: the same beside Nginx; pollux: the evaluation of the "
+        "Pollux paper, needs --data. Nothing: the jobs of --workload.",
+        show_default=False,
+    ),
+]
+_WorkloadFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV of jobs: name,time,application,num_replicas,batch_size as the Pollux artifact's (needs --data), or a "
+        "cluster's trace with submit_time (or timestamp), num_gpus, duration and, if you like, job_id and status.",
+        show_default=False,
+        rich_help_panel=_WORKLOAD,
+    ),
+]
+_Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with traces/ and workloads*/, as simulator/ of petuum/adaptdl's branch osdi21-artifact.",
+        show_default=False,
+        rich_help_panel=_WORKLOAD,
+    ),
+]
+_Loads = Annotated[
+    list[float] | None,
+    typer.Option(
+        help="Relative load of scenario pollux: 0.5, 1, 1.5, 2; may be repeated.",
+        rich_help_panel=_WORKLOAD,
+    ),
+]
+_Numbers = Annotated[
+    list[int] | None,
+    typer.Option(
+        help="Workload of the load, 1 to 8; may be repeated; default all.", rich_help_panel=_WORKLOAD
+    ),
+]
+_Statuses = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Of a trace, only jobs that ended so, as Pass; may be repeated.", rich_help_panel=_WORKLOAD
+    ),
+]
+_Policies = Annotated[list[Policy] | None, typer.Option(help="May be repeated; default pollux.")]
+_Seeds = Annotated[
+    list[int] | None,
+    typer.Option(min=0, help="Of failures drawn by --node-failures; may be repeated; default 0."),
+]
+_Nodes = Annotated[int, typer.Option(min=1, max=100_000, rich_help_panel=_CLUSTER)]
+_GpusPerNode = Annotated[int, typer.Option(min=1, max=1_000, rich_help_panel=_CLUSTER)]
+_Interval = Annotated[float, typer.Option(help="Seconds between two decisions.", rich_help_panel=_CLUSTER)]
+_RestartPenalty = Annotated[
+    float,
+    typer.Option(help="Seconds that a job stands still when its places change.", rich_help_panel=_CLUSTER),
+]
+_CheckpointInterval = Annotated[
+    float, typer.Option(help="Seconds of training between checkpoints.", rich_help_panel=_CLUSTER)
+]
+_NodeFailures = Annotated[
+    str | None,
+    typer.Option(
+        help="Mean hours between failures of a node, or a CSV with time,node,seconds: when, its number from 0, how long.",
+        show_default=False,
+        rich_help_panel=_CLUSTER,
+    ),
+]
+_RepairTime = Annotated[
+    float,
+    typer.Option(help="Seconds that a node is away after a failure by rate.", rich_help_panel=_CLUSTER),
+]
+_Services = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV of what other pods take: time,gpus or time,service,gpus; so many from then on.",
+        show_default=False,
+        rich_help_panel=_CLUSTER,
+    ),
+]
+_ResultsFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of results, a line each: what stands there is not run again, so that a long study can go on.",
+        show_default=False,
+        rich_help_panel=_RESULTS,
+    ),
+]
+_Folder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for results.json and pictures of what was run.",
+        show_default=False,
+        rich_help_panel=_RESULTS,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class _Source:
     """Where workloads come from: a scenario, or a file."""
@@ -69,105 +166,24 @@ class _Disturbance:
 @app.command()
 def simulate(
     context: typer.Context,
-    scenario: Annotated[
-        Scenario | None,
-        typer.Argument(
-            help="paddle: PaddlePaddle EDL's experiment; paddle-mixed: the same beside Nginx; pollux: the evaluation of the "
-            "Pollux paper, needs --data. Nothing: the jobs of --workload.",
-            show_default=False,
-        ),
-    ] = None,
-    workload: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV of jobs: name,time,application,num_replicas,batch_size as the Pollux artifact's (needs --data), or a "
-            "cluster's trace with submit_time (or timestamp), num_gpus, duration and, if you like, job_id and status.",
-            show_default=False,
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with traces/ and workloads*/, as simulator/ of petuum/adaptdl's branch osdi21-artifact.",
-            show_default=False,
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = None,
-    load: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Relative load of scenario pollux: 0.5, 1, 1.5, 2; may be repeated.",
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = None,
-    number: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Workload of the load, 1 to 8; may be repeated; default all.", rich_help_panel=_WORKLOAD
-        ),
-    ] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of a trace, only jobs that ended so, as Pass; may be repeated.", rich_help_panel=_WORKLOAD
-        ),
-    ] = None,
-    policy: Annotated[list[Policy] | None, typer.Option(help="May be repeated; default pollux.")] = None,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option(min=0, help="Of failures drawn by --node-failures; may be repeated; default 0."),
-    ] = None,
-    nodes: Annotated[int, typer.Option(min=1, max=100_000, rich_help_panel=_CLUSTER)] = 16,
-    gpus_per_node: Annotated[int, typer.Option(min=1, max=1_000, rich_help_panel=_CLUSTER)] = 4,
-    interval: Annotated[
-        float, typer.Option(help="Seconds between two decisions.", rich_help_panel=_CLUSTER)
-    ] = 60.0,
-    restart_penalty: Annotated[
-        float,
-        typer.Option(
-            help="Seconds that a job stands still when its places change.", rich_help_panel=_CLUSTER
-        ),
-    ] = 30.0,
-    checkpoint_interval: Annotated[
-        float, typer.Option(help="Seconds of training between checkpoints.", rich_help_panel=_CLUSTER)
-    ] = 600.0,
-    node_failures: Annotated[
-        str | None,
-        typer.Option(
-            help="Mean hours between failures of a node, or a CSV with time,node,seconds: when, its number from 0, how long.",
-            show_default=False,
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    repair_time: Annotated[
-        float,
-        typer.Option(help="Seconds that a node is away after a failure by rate.", rich_help_panel=_CLUSTER),
-    ] = 600.0,
-    services: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV of what other pods take: time,gpus or time,service,gpus; so many from then on.",
-            show_default=False,
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    results: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of results, a line each: what stands there is not run again, so that a long study can go on.",
-            show_default=False,
-            rich_help_panel=_RESULTS,
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for results.json and pictures of what was run.",
-            show_default=False,
-            rich_help_panel=_RESULTS,
-        ),
-    ] = None,
+    scenario: _Scenario = None,
+    workload: _WorkloadFile = None,
+    data: _Data = None,
+    load: _Loads = None,
+    number: _Numbers = None,
+    status: _Statuses = None,
+    policy: _Policies = None,
+    seed: _Seeds = None,
+    nodes: _Nodes = 16,
+    gpus_per_node: _GpusPerNode = 4,
+    interval: _Interval = 60.0,
+    restart_penalty: _RestartPenalty = 30.0,
+    checkpoint_interval: _CheckpointInterval = 600.0,
+    node_failures: _NodeFailures = None,
+    repair_time: _RepairTime = 600.0,
+    services: _Services = None,
+    results: _ResultsFile = None,
+    save: _Folder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Simulate a cluster: completion times, waiting and use of the GPUs under a policy.
@@ -188,10 +204,10 @@ def simulate(
         nodes, gpus_per_node, interval, restart_penalty, checkpoint_interval=checkpoint_interval
     )
     studies = [
-        Study(one, chosen, number, _disturbed(settings, disturbance, one, number))
+        Study(one, chosen, chance, _disturbed(settings, disturbance, one, chance))
         for one in _workloads(source)
         for chosen in policy or [Policy.POLLUX]
-        for number in seed or [0]
+        for chance in seed or [0]
     ]
     found, runs = _run(studies, results)
     published = evaluation.PUBLISHED_MEANS if all(one.settings == Settings() for one in studies) else {}
