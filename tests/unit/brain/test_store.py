@@ -77,6 +77,24 @@ def test_another_sample_of_the_same_moment_changes_nothing(store: Store) -> None
     assert [one.step for one in store.samples(KEY, 9)] == [1]
 
 
+def test_connections_that_were_cut(database_url: str) -> None:
+    """A PostgreSQL that was restarted is connected to again."""
+    if database_url.startswith("sqlite"):
+        return
+    other = database.connect(database_url)
+    with Store(database_url) as store:
+        store.record(Report(facts(), [sample(NOW)]), NOW)
+        with database.writing(other) as connection:
+            mine = text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            )
+            assert connection.execute(mine).all()
+        store.record(Report(facts(), [sample(NOW + 1)]), NOW)
+        assert len(store.samples(KEY, 9)) == 2
+    other.dispose()
+
+
 def test_many_write_at_the_same_time(store: Store) -> None:
     """Each report is there when its call returns, and none is lost."""
 
