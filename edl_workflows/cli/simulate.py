@@ -210,12 +210,12 @@ def simulate(
         for chance in seed or [0]
     ]
     found, runs = _run(studies, results)
-    published = evaluation.PUBLISHED_MEANS if all(one.settings == Settings() for one in studies) else {}
-    totals = summaries(found, published)
+    alike = scenario is Scenario.POLLUX and all(study.settings == Settings() for study in studies)
+    totals = summaries(found, evaluation.PUBLISHED_MEANS if alike else {})
     answer = {"runs": [one.to_json() for one in found], "summaries": [one.to_json() for one in totals]}
     if save is not None:
         simulations.save(save, answer, studies, runs)
-    emit(output, answer, simulations.run_table(found))
+    emit(output, answer, simulations.run_table(found, evaluation.PUBLISHED_RUNS if alike else {}))
     if output is OutputFormat.TABLE and (len(found) > len(totals) or totals[0].published):
         typer.echo()
         emit(output, None, simulations.summary_table(totals))
@@ -295,7 +295,7 @@ def _disturbed(settings: "Settings", by: _Disturbance, workload: "Workload", see
                 until=last + settings.horizon,
                 seed=seed,
             )
-    return replace(settings, changes=changes)
+    return replace(settings, changes=tuple(changes))
 
 
 def _number(text: str) -> float | None:

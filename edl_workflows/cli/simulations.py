@@ -35,8 +35,13 @@ def label(study: "Study") -> str:
     return f"{study.workload.name} {study.policy} seed {study.seed}"
 
 
-def run_table(results: "Sequence[Result]") -> Table:
-    """A row a run."""
+def run_table(results: "Sequence[Result]", published: Mapping[tuple[str, str], float]) -> Table:
+    """A row a run.
+
+    Args:
+        results: of the runs.
+        published: (workload, policy) → the mean that others published of it.
+    """
     rows = []
     for result in results:
         key, found = result.key, result.metrics
@@ -46,9 +51,10 @@ def run_table(results: "Sequence[Result]") -> Table:
                 *(key["workload"], key["policy"], key["seed"], found.jobs, found.unfinished),
                 *(f"{seconds:.0f}" for seconds in times),
                 *(f"{found.utilisation:.1%}", f"{found.pending:.0f}", f"{found.restarts:.1f}"),
+                *([_known(published.get((key["workload"], key["policy"])))] if published else []),
             )
         )
-    return Table(_RUN_COLUMNS, rows)
+    return Table((*_RUN_COLUMNS, "published") if published else _RUN_COLUMNS, rows)
 
 
 def summary_table(summaries: "Sequence[Summary]") -> Table:
@@ -56,7 +62,7 @@ def summary_table(summaries: "Sequence[Summary]") -> Table:
     rows = [
         (
             *(one.group, one.policy, one.runs, f"{one.jct_mean:.0f}", f"{one.jct_spread:.0f}"),
-            "" if one.published is None else f"{one.published:.0f}",
+            _known(one.published),
             "" if one.ratio is None else f"{one.ratio:+.1%}",
         )
         for one in summaries
@@ -140,6 +146,10 @@ def save_paddle(folder: Path, name: str, answer: Any, outcomes: "Mapping[str, Ou
 
     _write(folder, {"cases": answer})
     pictures.draw_paddle(outcomes, name, _file(folder, name))
+
+
+def _known(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.0f}"
 
 
 def _write(folder: Path, answer: Any) -> None:

@@ -35,6 +35,14 @@ oracle."""
 SINGLE_REPLICA = {"ncf": 1}
 """Neural collaborative filtering trains on one GPU in the evaluation."""
 
+PUBLISHED_EACH: Mapping[float, tuple[float, ...]] = {
+    0.5: (1059.5, 1826.3, 1310.5, 1497.8, 976.8, 1287.8, 2881.1, 1432.0),
+    1.0: (2088.8, 3322.9, 2188.5, 2721.0, 2673.7, 2446.1, 3616.1, 2951.9),
+    1.5: (3855.8, 3380.6, 3299.9, 3902.7, 4007.3, 3474.3, 3217.6, 4345.1),
+    2.0: (6186.3, 4190.8, 5131.8, 5262.4, 6590.8, 5105.3, 3836.3, 6009.8),
+}
+"""Relative load → the same of Pollux, workload by workload; from the same summaries."""
+
 CATEGORIES = (
     Category(1 * 3600.0, ("cifar10", "ncf")),
     Category(10 * 3600.0, ("deepspeech2", "bert")),
@@ -52,7 +60,14 @@ PUBLISHED_MEANS = {
     for policy, means in PUBLISHED.items()
     for load, mean in means.items()
 }
-"""The same, as `edl_workflows.simulator.study.summaries` takes it."""
+"""Means as `edl_workflows.simulator.study.summaries` takes them."""
+
+PUBLISHED_RUNS = {
+    (f"{LOAD_FOLDERS[load]}/workload-{number}", "pollux"): mean
+    for load, means in PUBLISHED_EACH.items()
+    for number, mean in enumerate(means, 1)
+}
+"""(Name of the workload, policy) → mean job completion time."""
 
 
 def read_evaluation(data: Path, loads: Sequence[float], numbers: Sequence[int]) -> list[Workload]:

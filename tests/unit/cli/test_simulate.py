@@ -9,6 +9,7 @@ import pytest
 from edl_workflows.cli import simulate as command
 from edl_workflows.cli.root import run
 from edl_workflows.simulator.policies import POLICIES
+from tests.unit.simulator.test_readers import WORKLOAD, traces
 
 JOBS = """job_id,submit_time,num_gpus,duration,status
 a,2017-10-09 07:00:00,4,3600,Pass
@@ -115,6 +116,20 @@ def test_paddles_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert head.split() == ["CASE", "JOBS", "STARTED", "PENDING", "PUBLISHED", "CPU", "PUBLISHED"]
     assert [row.split()[0] for row in rows] == ["autoscaled", "fixed"]
     assert (tmp_path / "paddle-mixed.png").stat().st_size > 0
+
+
+def test_the_pollux_papers_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A workload beside what was published of it; the mean of eight only where all were run."""
+    (tmp_path / "traces").mkdir()
+    traces(tmp_path / "traces" / "digits")
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "workload-1.csv").write_text(WORKLOAD + "digits-0,107,digits,1,20\n")
+
+    assert run(["simulate", "pollux", "--data", str(tmp_path), "--number", "1"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+
+    assert head.split()[-1] == "PUBLISHED"
+    assert (row.split()[0], row.split()[-1]) == ("workloads/workload-1", "2089")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,18 @@
 
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
-from edl_workflows.simulator.evaluation import read_applications, read_evaluation
+from edl_workflows.simulator.evaluation import (
+    PUBLISHED,
+    PUBLISHED_EACH,
+    read_applications,
+    read_evaluation,
+)
 from edl_workflows.simulator.readers import (
     is_pollux_workload,
     read_application,
@@ -161,6 +167,12 @@ def test_the_evaluation(tmp_path: Path) -> None:
     [found] = read_evaluation(tmp_path, [1.0], [2])
 
     assert (found.name, found.group, len(found.jobs)) == ("workloads/workload-2", "load 1", 1)
+
+
+@pytest.mark.parametrize("load", PUBLISHED_EACH)
+def test_published_figures_agree(load: float) -> None:
+    """The mean over workloads is the published mean."""
+    assert fmean(PUBLISHED_EACH[load]) == pytest.approx(PUBLISHED["pollux"][load], abs=1)
 
 
 @pytest.mark.parametrize(
