@@ -10,7 +10,7 @@ export const token = {
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** The JSON of a path; parameters that are empty are left out. */
+/** The JSON of a path beside this page; parameters that are empty are left out. */
 export async function ask(path, parameters = {}) {
   const given = Object.entries(parameters).filter(([, value]) => value !== "" && value != null);
   const query = new URLSearchParams(given).toString();

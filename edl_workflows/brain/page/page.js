@@ -9,10 +9,11 @@ const JOBS = 25;
 const PLANS = 10;
 const RANGES = [[3600, "1 h"], [21600, "6 h"], [86400, "24 h"], [604800, "7 d"]];
 
-const state = { resource: "cpu", seconds: 21600, search: "", phase: "", jobs: 0, plans: 0 };
+const state = { resource: "cpu", seconds: 3600, search: "", phase: "", jobs: 0, plans: 0 };
 const shown = new Map(); // what each part of the page was last made from
 let asked = 0; // the newest round of questions; answers of older ones are dropped
 let timer = null;
+let cluster = null; // the newest answer about it
 
 const jobOf = () => (location.hash.startsWith("#/jobs/") ? decodeURIComponent(location.hash.slice(7)) : null);
 
@@ -21,7 +22,7 @@ async function look() {
   const round = (asked += 1);
   const uid = jobOf();
   try {
-    const answers = uid === null ? await overview() : await ask(`/v1/jobs/${encodeURIComponent(uid)}`);
+    const answers = uid === null ? await overview() : await ask(`v1/jobs/${encodeURIComponent(uid)}`);
     if (round !== asked) return;
     show(uid, answers);
   } catch (error) {
@@ -34,12 +35,12 @@ async function look() {
 
 async function overview() {
   const { seconds, search, phase } = state;
-  const [cluster, jobs, plans] = await Promise.all([
-    ask("/v1/cluster", { seconds }),
-    ask("/v1/jobs", { limit: JOBS, offset: state.jobs, phase, search }),
-    ask("/v1/plans", { limit: PLANS, offset: state.plans }),
+  const [machines, jobs, plans] = await Promise.all([
+    ask("v1/cluster", { seconds }),
+    ask("v1/jobs", { limit: JOBS, offset: state.jobs, phase, search }),
+    ask("v1/plans", { limit: PLANS, offset: state.plans }),
   ]);
-  return { cluster, jobs, plans };
+  return { cluster: machines, jobs, plans };
 }
 
 function show(uid, answers) {
@@ -50,7 +51,8 @@ function show(uid, answers) {
   by("job").hidden = uid === null;
   if (uid === null) {
     document.title = "Brain · edl-workflows";
-    showCluster(answers.cluster);
+    cluster = answers.cluster;
+    showCluster();
     showJobs(answers.jobs);
     showPlans(answers.plans);
   } else {
@@ -69,7 +71,7 @@ function part(id, from, build) {
   refill(by(id), build());
 }
 
-function showCluster(cluster) {
+function showCluster() {
   const resources = resourcesOf(cluster.points);
   if (resources.length && !resources.includes(state.resource)) state.resource = resources[0];
   choice("resources", resources.map((name) => [name, nameOf(name)]), "resource");
@@ -110,6 +112,7 @@ const paging = (key, limit, total) => ({ offset: state[key], limit, total, go: (
 
 function set(change) {
   Object.assign(state, change);
+  if (cluster) showCluster(); // what is known already, until the answer comes
   look();
 }
 

@@ -101,8 +101,8 @@ def test_the_cluster_now_and_over_time(browser: Browser, full: str) -> None:
 
     browser.value("document.querySelector('#resources [data-key=\"resource memory\"]').click()")
     browser.until("document.querySelector('#cluster figcaption').innerText.includes('GiB')")
-    browser.value("document.querySelector('#ranges [data-key=\"seconds 3600\"]').click()")
-    browser.until("document.querySelector('#ranges [aria-pressed=true]').innerText === '1 h'")
+    browser.value("document.querySelector('#ranges [data-key=\"seconds 21600\"]').click()")
+    browser.until("document.querySelector('#ranges [aria-pressed=true]').innerText === '6 h'")
     assert browser.complaints == []
 
 
