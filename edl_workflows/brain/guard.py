@@ -51,7 +51,7 @@ class Guard:
                 self._count(scope["method"], call, message["status"], time.perf_counter() - began)
             await send(message)
 
-        tenant = await self._tenant(scope)
+        tenant = self._tenant(scope)
         if tenant is None:
             refusal = answers.refusal(
                 401, "a token is needed: `Authorization: Bearer …`; `edl brain token` makes one"
@@ -68,7 +68,7 @@ class Guard:
             return
         await self._app(scope, _replayed(body, receive), counted)
 
-    async def _tenant(self, scope: Scope) -> Tenant | None:
+    def _tenant(self, scope: Scope) -> Tenant | None:
         if self._tokens is None:
             return ANYBODY
         scheme, _, credentials = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")

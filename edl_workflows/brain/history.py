@@ -4,7 +4,8 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from edl_workflows.brain.seen import Amounts, ClusterSample
-from edl_workflows.brain.store import JobKey, Store, StoredJob
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import JobKey, StoredJob
 from edl_workflows.protocol.brain import JobFacts, OptimizeRequest
 from edl_workflows.scaling.bounds import count_range, problems
 from edl_workflows.scaling.brain.fairness import Claim, fair_shares

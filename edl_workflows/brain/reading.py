@@ -21,17 +21,8 @@ from sqlalchemy import (
 )
 
 from edl_workflows.brain import database, views
-from edl_workflows.brain.store import (
-    JobKey,
-    Namespaces,
-    Store,
-    StoredJob,
-    cluster_sample,
-    lines,
-    sample_of_row,
-    stored_job,
-    within,
-)
+from edl_workflows.brain.store import Namespaces, Store, within
+from edl_workflows.brain.stored import JobKey, StoredJob, cluster_sample, lines, sample_of_row, stored_job
 from edl_workflows.brain.tables import CLUSTER, JOB, PLAN, SAMPLE
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.jobs.view import JobPhase

@@ -1,15 +1,18 @@
 """What each call of the API does: keep reports, plan, and tell what is stored."""
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
+from pydantic import ValidationError
 
 from edl_workflows.brain.auth import Tenant
 from edl_workflows.brain.history import Histories
-from edl_workflows.brain.store import Answer, Report, Store
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import Answer, Report
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.protocol import brain
 from edl_workflows.scaling.brain import table
@@ -79,7 +82,7 @@ class Service:
             raise NotFoundError(f"nobody has reported of a job with the uid {uid}")
         return brain.JobMetrics(
             job=job.facts,
-            samples=[sample_message(sample) for sample in self.store.samples(job.key, newest)],
+            samples=_sayable(self.store.samples(job.key, newest)),
             ooms=self.store.ooms(job.key, newest),
             end=job.end,
         )
@@ -90,6 +93,15 @@ class Service:
         if self.store.last_answer(job.namespace, job.name) != (changes, reason):
             answer = Answer(f"brain-{uuid.uuid4()}", job.namespace, job.name, now, changes, reason)
             self.store.record_answer(answer)
+
+
+def _sayable(samples: Iterable[Sample]) -> list[brain.Sample]:
+    """Messages of stored samples; one that a damaged row became is left out."""
+    found = []
+    for sample in usable(samples).samples:
+        with contextlib.suppress(ValidationError):
+            found.append(sample_message(sample))
+    return found
 
 
 def believed(samples: Iterable[Sample], now: float) -> tuple[Sequence[Sample], list[str]]:

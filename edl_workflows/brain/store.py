@@ -1,18 +1,16 @@
 """The store: what masters report and the monitor sees goes in, what plans are made from comes out. For any thread.
 
 Methods that write return when the rows are durable; `submit` gives a future instead.
-Whatever stands in the database that can't be read is left out and counted, never raised.
+Whatever stands in the database that can't be read is left out, never raised.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-import structlog
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -33,88 +31,30 @@ from sqlalchemy import (
 
 from edl_workflows.brain import database, tables
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
+from edl_workflows.brain.stored import (
+    Answer,
+    JobKey,
+    Report,
+    StoredJob,
+    cluster_sample,
+    lines,
+    oom_of_row,
+    plan_row,
+    report_rows,
+    sample_of_row,
+    scenario_of,
+    seen_row,
+    stored_job,
+)
 from edl_workflows.brain.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE, Upsert
-from edl_workflows.brain.writer import Rows, Writer
+from edl_workflows.brain.writer import Writer
 from edl_workflows.exceptions import EdlError
-from edl_workflows.jobs.view import JobPhase
-from edl_workflows.protocol.brain import JobEnd, JobFacts, NodeOom
+from edl_workflows.protocol.brain import JobFacts, NodeOom
 from edl_workflows.scaling.brain.request import JobRecord
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.samples import Sample
 
-log = structlog.get_logger(__name__)
-
-Value = TypeVar("Value")
 Namespaces = Collection[str] | None
 """Whose rows somebody may see; None: all."""
-
-_NODES = TypeAdapter(tuple[NodeUsage, ...])
-_SEEN_CLUSTER = TypeAdapter(ClusterSample)
-_SEEN_JOB = TypeAdapter(JobSeen)
-_UNSAID = {
-    "phase": "",
-    "scenario": "",
-    "created": None,
-    "reported": None,
-    "ended": None,
-    "completed": None,
-    "reason": "",
-    "gone": None,
-    "facts": "",
-    "seen": "",
-}
-
-
-@dataclass(frozen=True, order=True)
-class JobKey:
-    """Names a job for ever."""
-
-    namespace: str
-    uid: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a master said that is to be kept: only what can be believed."""
-
-    job: JobFacts
-    samples: Sequence[Sample] = ()
-    ooms: Sequence[NodeOom] = ()
-    end: JobEnd | None = None
-
-
-@dataclass(frozen=True)
-class StoredJob:
-    """What is known of a job beside its samples.
-
-    Attributes:
-        facts: of its master's newest report.
-        seen: of the monitor's last look.
-        reported: when its master reported last.
-    """
-
-    key: JobKey
-    facts: JobFacts | None
-    seen: JobSeen | None
-    reported: float | None
-    end: JobEnd | None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A plan that Brain answered, for people.
-
-    Attributes:
-        id: unique.
-        changes: a line each.
-        reason: why.
-    """
-
-    id: str
-    namespace: str
-    job: str
-    time: float
-    changes: tuple[str, ...]
-    reason: str
 
 
 class Store:
@@ -167,7 +107,7 @@ class Store:
 
     def submit(self, report: Report, now: float) -> Future[None]:
         """Keep a report; see `writer.Writer.write`."""
-        return self._writer.write(_report_rows(report, now))
+        return self._writer.write(report_rows(report, now))
 
     def record(self, report: Report, now: float) -> None:
         """Keep a report.
@@ -192,7 +132,7 @@ class Store:
         Raises:
             UnavailableError: as `record`.
         """
-        rows = [_seen_row(job, now) for job in jobs]
+        rows = [seen_row(job, now) for job in jobs]
         there = (JOB.c.uid.in_(gone), JOB.c.seen != "", JOB.c.gone.is_(None))
         ended = update(JOB).where(*there).values(gone=now, ended=func.coalesce(JOB.c.ended, now))
         self._write_seen(tables.SEEN_JOB, rows, ended)
@@ -203,7 +143,7 @@ class Store:
         Raises:
             UnavailableError: as `record`.
         """
-        rows = [_plan_row(plan, now) for plan in plans]
+        rows = [plan_row(plan, now) for plan in plans]
         ended = update(PLAN).where(PLAN.c.id.in_(gone), PLAN.c.name != "", PLAN.c.gone.is_(None))
         self._write_seen(tables.SEEN_PLAN, rows, ended.values(gone=now))
 
@@ -281,7 +221,7 @@ class Store:
         mine = (OOM.c.namespace == key.namespace, OOM.c.uid == key.uid)
         wanted = select(OOM).where(*mine).order_by(OOM.c.time.desc()).limit(newest)
         rows = self._read(wanted)
-        return [NodeOom(node=row.node, time=row.time) for row in reversed(rows)]
+        return [oom for row in reversed(rows) if (oom := oom_of_row(row)) is not None]
 
     def former(self, job: JobFacts, since: float, silent: float, jobs: int, samples: int) -> list[JobRecord]:
         """Jobs of the same namespace and scenario that have ended, or fell silent.
@@ -354,113 +294,3 @@ class Store:
 def within(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:
     """Only rows of these namespaces."""
     return true() if namespaces is None else column.in_(sorted(namespaces))
-
-
-def scenario_of(job: JobFacts) -> str:
-    """Which jobs tell about this one; its name where it says nothing."""
-    return job.scenario or job.name
-
-
-def stored_job(row: Row[Any]) -> StoredJob:
-    """A job's row as a value."""
-    end = None
-    if row.ended is not None:
-        end = JobEnd(time=row.ended, completed=bool(row.completed), reason=row.reason)
-    key = JobKey(row.namespace, row.uid)
-    facts = _readable(JobFacts.model_validate_json, row.facts)
-    seen = _readable(_SEEN_JOB.validate_json, row.seen)
-    return StoredJob(key, facts, seen, row.reported, end)
-
-
-def cluster_sample(row: Row[Any]) -> ClusterSample | None:
-    """A look at the cluster as a value; None of one that can't be read."""
-    return _readable(_SEEN_CLUSTER.validate_json, row.sample)
-
-
-def lines(text: str) -> tuple[str, ...]:
-    """A stored list of lines."""
-    found = _readable(TypeAdapter(tuple[str, ...]).validate_json, text)
-    return found or ()
-
-
-def _readable(read: Callable[[str], Value], text: str) -> Value | None:
-    if not text:
-        return None
-    try:
-        return read(text)
-    except ValidationError:
-        log.warning("a row of the store can't be read and is left out")
-        return None
-
-
-def sample_of_row(row: Row[Any]) -> Sample | None:
-    """A sample as a value; None of one that can't be read."""
-    nodes = _readable(_NODES.validate_json, row.nodes)
-    return None if nodes is None else Sample(row.time, row.step, row.speed, nodes)
-
-
-def _report_rows(report: Report, now: float) -> Rows:
-    job = report.job
-    key = {"namespace": job.namespace, "uid": job.uid}
-    about = (
-        _UNSAID
-        | key
-        | {
-            "name": job.name,
-            "kind": job.kind,
-            "scenario": scenario_of(job),
-            "heard": now,
-            "created": now,
-            "reported": now,
-            "facts": job.model_dump_json(),
-        }
-    )
-    rows: dict[Upsert, list[Mapping[str, Any]]] = {tables.REPORTED_JOB: [about]}
-    if end := report.end:
-        said = {"ended": end.time, "completed": end.completed, "reason": _text(end.reason)}
-        rows[tables.ENDED_JOB] = [about | said]
-    rows[tables.NEW_SAMPLE] = [
-        key
-        | {"time": sample.time, "step": sample.step, "speed": sample.speed}
-        | {"nodes": json.dumps([vars(node) for node in sample.nodes], separators=(",", ":"))}
-        for sample in report.samples
-    ]
-    rows[tables.NEW_OOM] = [key | {"node": oom.node, "time": oom.time} for oom in report.ooms]
-    return rows
-
-
-def _seen_row(job: JobSeen, now: float) -> Mapping[str, Any]:
-    return _UNSAID | {
-        "namespace": job.namespace,
-        "uid": job.uid,
-        "name": job.name,
-        "kind": job.kind,
-        "phase": job.phase,
-        "heard": now,
-        "created": now if job.created is None else job.created,
-        "ended": job.finished,
-        "completed": None if job.finished is None else job.phase == JobPhase.SUCCEEDED,
-        "reason": _text(job.reason),
-        "seen": json.dumps(asdict(job)),
-    }
-
-
-def _plan_row(plan: PlanSeen, now: float) -> Mapping[str, Any]:
-    return {
-        "namespace": plan.namespace,
-        "id": plan.uid,
-        "job": plan.job,
-        "name": plan.name,
-        "time": now if plan.created is None else plan.created,
-        "phase": plan.phase,
-        "reason": _text(plan.reason),
-        "message": _text(plan.message),
-        "changes": json.dumps(plan.changes),
-        "finished": plan.finished,
-        "gone": None,
-    }
-
-
-def _text(text: str) -> str:
-    """As every database holds it: PostgreSQL knows no NUL, and no database half a character."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "")

@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edl_workflows.brain.store import JobKey, Store
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import JobKey
 from edl_workflows.cli import main
 from tests.unit.brain import support
 from tests.unit.brain.support import TEAM, facts_json, sample_json

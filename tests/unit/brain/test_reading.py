@@ -7,7 +7,8 @@ import pytest
 from edl_workflows.brain import reading, views
 from edl_workflows.brain.reading import Page
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
-from edl_workflows.brain.store import Answer, Report, Store
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import Answer, Report
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.protocol.brain import JobEnd
 from tests.unit.brain import support

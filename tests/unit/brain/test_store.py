@@ -11,7 +11,8 @@ from sqlalchemy import func, select, text
 from edl_workflows.brain import database, tables
 from edl_workflows.brain.retention import Retention, RetentionOptions
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
-from edl_workflows.brain.store import Answer, JobKey, Report, Store
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import Answer, JobKey, Report
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.protocol.brain import JobEnd, NodeOom
 from tests.unit.brain import support
@@ -220,14 +221,15 @@ def test_what_the_monitor_sees(store: Store) -> None:
 
 def test_texts_that_a_database_can_t_hold(store: Store) -> None:
     """What stands in a manifest is kept without what only some encodings have."""
-    text = "a\0b\ud800c\u00fc"
+    text = "a\0b\nc\u00fc" * 1_000
     store.record_jobs(
-        [JobSeen("uid-1", "ElasticJob", "team", "mnist", "Failed", reason=text, message=text)], [], NOW
+        [JobSeen("uid-1", "ElasticJob", "team", "mnist", "Failed", text, text, finished=NOW)], [], NOW
     )
     store.record_plans([PlanSeen("p", "team", "plan", "mnist", (text,), text, "Failed", text)], [], NOW)
     found = store.job(None, "uid-1")
     assert found is not None
-    assert found.seen is None or found.seen.reason
+    assert found.seen is not None
+    assert found.seen.reason == text
 
 
 def test_answers_of_brain(store: Store) -> None:
