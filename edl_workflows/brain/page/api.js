@@ -6,7 +6,8 @@ export class TokenNeeded extends Error {}
 
 export const token = {
   get: () => sessionStorage.getItem(KEY) || "",
-  set: (text) => sessionStorage.setItem(KEY, text.trim()),
+  // Without what no token has and no header may have, as the line break of a pasted one.
+  set: (text) => sessionStorage.setItem(KEY, text.replace(/[^\x21-\x7e]/g, "")),
   forget: () => sessionStorage.removeItem(KEY),
 };
 

@@ -15,7 +15,15 @@ let asked = 0; // the newest round of questions; answers of older ones are dropp
 let timer = null;
 let cluster = null; // the newest answer about it
 
-const jobOf = () => (location.hash.startsWith("#/jobs/") ? decodeURIComponent(location.hash.slice(7)) : null);
+/** The uid in the address; null where all jobs are looked at. */
+function jobOf() {
+  const uid = location.hash.match(/^#\/jobs\/(.+)$/)?.[1] ?? null;
+  try {
+    return uid && decodeURIComponent(uid);
+  } catch {
+    return uid; // not as this page writes it, so nobody's
+  }
+}
 
 async function look() {
   clearTimeout(timer);

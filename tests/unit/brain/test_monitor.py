@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edl_workflows.brain.monitor import NODE_METRICS, Monitor, MonitorOptions, differences
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
@@ -360,3 +362,18 @@ def test_differences(
     found = differences(told, seen)
 
     assert ([row.uid for row in found[0]], found[1]) == (changed, gone)
+
+
+UIDS = st.sampled_from("abcdef")
+
+
+@given(st.dictionaries(UIDS, st.none() | st.integers(0, 2)), st.dictionaries(UIDS, st.integers(0, 2)))
+def test_differences_make_the_store_know(known: dict[str, int | None], there: dict[str, int]) -> None:
+    """Written over what was known they give what there is; then there is nothing more to write."""
+    seen = [job(uid, step) for uid, step in there.items()]
+    told = {uid: None if step is None else job(uid, step) for uid, step in known.items()}
+    changed, gone = differences(told, seen)
+
+    kept = {uid: row for uid, row in told.items() if uid not in gone} | {row.uid: row for row in changed}
+    assert kept == {row.uid: row for row in seen}
+    assert differences(kept, seen) == ([], [])

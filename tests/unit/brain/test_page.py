@@ -259,7 +259,7 @@ def test_a_token_is_asked_for(browser: Browser, serve: Serve, tmp_path: Path) ->
     browser.press("Enter")
     browser.until("!document.getElementById('refused').hidden")
     assert "does not know this token" in browser.text("#ask")
-    browser.write(TOKEN)
+    browser.write(f" {TOKEN}\u20ac")
     browser.press("Enter")
     browser.until("document.querySelector('#jobs tbody tr')")
 
@@ -288,11 +288,12 @@ def test_a_brain_that_is_away(browser: Browser, tmp_path: Path) -> None:
         browser.until("document.getElementById('problem').hidden")
 
 
-def test_a_job_that_nobody_knows(browser: Browser, serve: Serve) -> None:
+@pytest.mark.parametrize("uid", ["nobody", "%", "a%2Fb", "..%2F..%2Fplans"])
+def test_a_job_that_nobody_knows(browser: Browser, full: str, uid: str) -> None:
     """The page says so, and leads back."""
-    browser.open(f"{serve()}/#/jobs/nobody")
+    browser.open(f"{full}/#/jobs/{uid}")
 
-    assert "no job with the uid nobody" in browser.text("#problem")
+    assert "Brain can't answer (404)" in browser.text("#problem")
     assert browser.value("document.querySelector('#problem a').getAttribute('href')") == "#/"
 
 
