@@ -272,6 +272,25 @@ def test_elastic_jobs_are_changed_by_plans(
     assert plans(cluster)["elastic-autoscale-2"]["replicaResourceSpecs"]["worker"]["replicas"] == 5
 
 
+def test_a_new_process_makes_no_second_plan(
+    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
+) -> None:
+    """It finds what the one before it made, whether that had noticed or not; and makes the next when that has ended."""
+    farm.add("a", 3)
+    first = start(options)
+    elastic_job(cluster, farm, "1-6")
+    eventually(lambda: set(plans(cluster)) == {"elastic-autoscale-1"})
+    first.stop()
+
+    start(options)
+    training_job(cluster, farm, "witness", 1, 1)
+    eventually(lambda: "status" in client.get(cluster, TRAINING_JOBS, "witness"))
+    assert set(plans(cluster)) == {"elastic-autoscale-1"}
+    client.patch_status(cluster, SCALE_PLANS, "elastic-autoscale-1", {"phase": "Failed"})
+    eventually(lambda: set(plans(cluster)) == {"elastic-autoscale-1", "elastic-autoscale-2"})
+    assert plans(cluster)["elastic-autoscale-2"]["replicaResourceSpecs"]["worker"]["replicas"] >= 2
+
+
 @pytest.mark.parametrize(
     ("annotation", "mode"), [("", "manual"), ("false", "manual"), ("1-6", "single-job"), ("true", "cluster")]
 )
