@@ -42,9 +42,10 @@ def _folder(path: Path, name: str) -> Path:
 
 
 def test_a_job_grows_until_it_stops_gaining(cluster: Cluster, tmp_path: Path) -> None:
-    """From one server, which stays, and one worker it grows by plans of its own, as far as its annotation lets it; each step waits 0.3 s, of which 0.1 s is one worker's
-    at a time, so that a fourth worker hardly gains. In the end no plan is left, and it makes at least twice the steps of
-    the same job that may not grow, whose plan is only shown."""
+    """From one server, which stays, and one worker it grows by plans of its own until no plan is left: five workers, the
+    most that its annotation allows, or fewer where the last ones brought nothing. Each step waits 0.3 s, of which 0.1 s is
+    one worker's at a time, so that a fourth worker hardly gains. It makes at least twice the steps of the same job that may
+    not grow, whose plan is only shown."""
     loads = ("--wait", "0.2", "--shared", "0.1")
     roles = {"ps": Size(1, "200m", auto_scale=False), "worker": Size(1, "500m")}
     still = ScaledJob.submit(
