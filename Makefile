@@ -12,7 +12,7 @@ E2E := e2e
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling constraints clean
+.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-brain constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-scaling: $(READY)  ## Scaling algorithms: the fulfilment planner, Pollux, 
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_pollux
 	$(BIN)/python -m tests.benchmarks.bench_paddle
 	$(if $(DATA),$(BIN)/python -m tests.benchmarks.bench_simulator --data $(DATA))
+
+bench-brain: $(READY)  ## Brain: 100 to 3,000 jobs that report every 15 s, on SQLite and PostgreSQL (8 min)
+	$(BIN)/python -m tests.benchmarks.bench_brain
 
 constraints: $(READY)  ## Resolve anew and write constraints.txt
 	$(BIN)/uv venv --quiet --clear $(VENV)-resolve

@@ -56,7 +56,7 @@ class ResumeElasticJobOperator(_JobOperator):
 
 
 class AutoscaleJobOperator(_JobOperator):
-    """Let the cluster's autoscaler change a job's replicas, or no longer.
+    """Let the cluster's autoscaler, or an ElasticJob's own master, change a job's replicas, or no longer.
 
     Args:
         bounds: "true" (as far as the job's spec allows, the default), "false" (not at all), or bounds such as "2-8". Templated.

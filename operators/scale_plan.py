@@ -1,4 +1,4 @@
-"""Operators that change a running job: each makes one ScalePlan and waits until it is carried out."""
+"""Operators that change a running job: each makes one ScalePlan and waits until it is carried out. And one that asks for a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -42,7 +42,7 @@ class ScaleElasticJobOperator(_PlanOperator):
 
     Args:
         kind: of the job; one of another kind is scaled by its spec, and takes counts only.
-        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …}}``.
+        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …}}``; or its YAML or JSON text.
         kwargs: as every operator that changes a running job.
     """
 
@@ -52,7 +52,7 @@ class ScaleElasticJobOperator(_PlanOperator):
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = {"replicas": "json"}
 
-    def __init__(self, *, replicas: Mapping[str, Any], kind: str = "ElasticJob", **kwargs: Any) -> None:
+    def __init__(self, *, replicas: Mapping[str, Any] | str, kind: str = "ElasticJob", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.replicas = replicas
         self.kind = kind
@@ -61,9 +61,79 @@ class ScaleElasticJobOperator(_PlanOperator):
         """With the wanted state; a bare count is short for one without a size."""
         replicas = {
             role: wanted if isinstance(wanted, Mapping) else {"replicas": wanted}
-            for role, wanted in self.replicas.items()
+            for role, wanted in _map(self.replicas, "replicas").items()
         }
         return {**super().request_values(), "kind": self.kind, "replicas": replicas}
+
+
+class ApplyPlanOperator(_PlanOperator):
+    """Carry out what a `PlanScaleOperator` planned, in one ScalePlan: counts, sizes and migrations, with the reasons.
+
+    Autoscaling of the job is switched off, as by every operator that asks for numbers. A plan that changes nothing is done at
+    once.
+
+    Args:
+        plan: as ``plan.output["plan"]``, or its JSON or YAML text, which a person may have edited.
+        kwargs: as every operator that changes a running job.
+    """
+
+    stage_name: ClassVar[str] = "apply-plan"
+    template_fields: Sequence[str] = (
+        "job", "namespace", "plan", "kubernetes_conn_id", "config_file", "cluster_context",
+    )  # fmt: skip
+    template_fields_renderers: ClassVar[dict[str, str]] = {"plan": "json"}
+
+    def __init__(self, *, plan: Mapping[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan = plan
+
+    def request_values(self) -> dict[str, Any]:
+        """With the plan."""
+        return {**super().request_values(), "plan": _map(self.plan, "plan")}
+
+
+class PlanScaleOperator(StageOperator):
+    """Ask what a job's own optimizer would change now (``optimizeMode: single-job`` or ``cluster``). Nothing is changed.
+
+    Returns (XCom) a small dict: ``name``, ``namespace``, ``uid``, ``job``, ``phase``, ``step`` and ``plan``: ``replicas`` (role →
+    ``{"replicas": …, "resource": {…}}``), ``migrate`` (pods to replace), ``reasons``, ``notes``, ``optimizer``, ``stage``, and
+    ``empty``, whether nothing would change. `ApplyPlanOperator` carries the plan out.
+
+    Args:
+        job: name of the job, as ``submit.output["name"]``.
+        kind: of the job. Others than ElasticJob have no plan of their own, which is an error.
+        wait_for_change: wait for a plan that changes something; else the job's first plan is taken.
+        kwargs: as `StageOperator`.
+    """
+
+    stage_name: ClassVar[str] = "plan-scale"
+    template_fields: Sequence[str] = _PlanOperator.template_fields
+    ui_color = "#dbe7f5"
+
+    def __init__(
+        self, *, job: str, kind: str = "ElasticJob", wait_for_change: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.kind = kind
+        self.wait_for_change = wait_for_change
+
+    def request_values(self) -> dict[str, Any]:
+        """Which job, and whether any plan will do."""
+        return {"name": self.job, "kind": self.kind, "wait_for_change": self.wait_for_change}
+
+
+def _map(given: Mapping[str, Any] | str, name: str) -> Mapping[str, Any]:
+    """A map, or what a template made a text of.
+
+    Raises:
+        InvalidError: the text is no map.
+    """
+    if isinstance(given, Mapping):
+        return given
+    from edl_workflows.stages.manifest import parse
+
+    return parse(given, name)
 
 
 class CheckpointElasticJobOperator(_PlanOperator):

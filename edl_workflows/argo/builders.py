@@ -111,6 +111,16 @@ def scale(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
     return template(steps.scale(retries=retries), waiting)
 
 
+def plan_scale(waiting: Waiting, *, wait_for_change: bool = False) -> StageTemplate:
+    """See `steps.plan_scale`."""
+    return template(steps.plan_scale(wait_for_change=wait_for_change), waiting)
+
+
+def apply_plan(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
+    """See `steps.apply_plan`."""
+    return template(steps.apply_plan(retries=retries), waiting)
+
+
 def checkpoint(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
     """See `steps.checkpoint`."""
     return template(steps.checkpoint(retries=retries), waiting)
@@ -142,6 +152,7 @@ def delete(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
 
 
 BUILDERS = (
-    submit, wait_for_job, wait_for_plan, collect, cancel, scale, checkpoint, migrate_ps, suspend, resume, delete,
+    submit, wait_for_job, wait_for_plan, collect, cancel, scale, checkpoint, migrate_ps, plan_scale, apply_plan, suspend,
+    resume, delete,
 )  # fmt: skip
 """All of them: each takes `waiting` and has defaults for the rest. Those with a `kind` serve every kind of job."""

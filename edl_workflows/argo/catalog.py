@@ -56,6 +56,7 @@ PRODUCTS = (
     Product("edl-clean-up", _template(workflows.clean_up)),
     Product("elastic-train", _template(workflows.train)),
     Product("elastic-scale", _template(workflows.elastic_scale)),
+    Product("elastic-planned-scale", _template(workflows.planned_scale)),
     Product("ps-checkpoint-migrate-restart", _template(workflows.checkpoint_migrate_restart)),
     Product("elastic-retrain", _template(workflows.elastic_retrain)),
     *(Product(f"{kind.lower()}-train", _train(kind)) for kind in ("TFJob", "TrainingJob", "DIJob")),

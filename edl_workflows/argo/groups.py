@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hera.shared.serialization import MISSING
-from hera.workflows import DAG, Parameter, Steps, models
+from hera.workflows import DAG, Parameter, Steps, Suspend, models
 
 from edl_workflows.argo import builders, steps
 from edl_workflows.argo.outputs import PARAMETERS
@@ -58,6 +58,60 @@ def checkpoint_migrate_restart(waiting: Waiting, name: str = "checkpoint-migrate
         second: Any = migrate(name="migrate", arguments={one.name: one.tag for one in _PLAN_INPUTS})
         third: Any = restart(name="restart", arguments={"name": output(second, "name")})
         first >> second >> third
+    return dag
+
+
+APPROVED = "approve"
+YES = "yes"
+
+
+def approval(name: str = "approval") -> Suspend:
+    """A step that waits until a person says ``yes`` or ``no`` to a plan, in Argo's UI or by ``argo node set`` and ``argo resume``.
+
+    Args:
+        name: of the template; its input is ``plan``, to be read, its output ``approve``.
+    """
+    # Resumed without an answer, it is no.
+    said = models.ValueFrom(supplied=models.SuppliedValueFrom(), default="no")
+    return Suspend(
+        name=name,
+        inputs=[
+            Parameter(name="plan", description="What would change, and why: JSON."),
+            Parameter(
+                name=APPROVED, default="no", enum=[YES, "no"], description="Whether it is to be carried out."
+            ),
+        ],
+        outputs=[Parameter(name=APPROVED, value_from=said)],
+    )
+
+
+def plan_approve_apply(waiting: Waiting, name: str = "plan-approve-apply") -> DAG:
+    """What a job's optimizer would change is put to a person, and carried out if he approves it.
+
+    A plan that changes nothing is put to nobody.
+
+    Args:
+        waiting: how the steps wait.
+        name: of the DAG's template; its inputs are ``job`` and ``step-timeout-seconds``, its output is ``plan``.
+    """
+    plan, ask, apply = builders.plan_scale(waiting), approval(), builders.apply_plan(waiting)
+    inputs = [parameter(one) for one in (steps.JOB, steps.STEP_TIMEOUT)]
+    with DAG(name=name, inputs=inputs, outputs=outputs_of("plan", ("plan",))) as dag:
+        planned: Any = plan(name="plan", arguments={steps.JOB.name: steps.JOB.tag})
+        changes = f"jsonpath(tasks.{planned.name}.outputs.parameters.plan, '$.empty')"
+        given = {"plan": output(planned, "plan")}
+        asked: Any = ask(name="approve", arguments=given, when=f"{{{{={changes} == false}}}}", depends="plan")
+        apply(
+            name="apply",
+            arguments={
+                **given,
+                steps.JOB.name: steps.JOB.tag,
+                steps.STEP_TIMEOUT.name: steps.STEP_TIMEOUT.tag,
+            },
+            # Succeeded: what was skipped has no answer to look at.
+            depends="approve.Succeeded",
+            when=f"{output(asked, APPROVED)} == {YES}",
+        )
     return dag
 
 

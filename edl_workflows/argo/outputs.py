@@ -6,9 +6,10 @@ from edl_workflows.stages.goals import Outputs
 
 PARAMETERS = (
     "kind", "namespace", "name", "uid", "job", "phase", "step", "records", "checkpoint-uri", "checkpoint-step",
-    "resumed-step", "stall-seconds", "replicas",
+    "resumed-step", "stall-seconds", "replicas", "plan",
 )  # fmt: skip
-"""Fields of `stages.goals.Outputs` as Argo names them. Argo's values are texts: an absent one is empty, replicas are JSON."""
+"""Fields of `stages.goals.Outputs` as Argo names them. Argo's values are texts: an absent one is empty, replicas and a plan
+are JSON."""
 
 
 def parameters(outputs: Outputs) -> list[dict[str, str]]:
@@ -22,6 +23,7 @@ def parameters(outputs: Outputs) -> list[dict[str, str]]:
         "resumed-step": found.get("resumedStep"),
         "stall-seconds": found.get("stallSeconds"),
         "replicas": json.dumps(found.get("replicas") or {}, sort_keys=True),
+        "plan": json.dumps(found["plan"], sort_keys=True) if "plan" in found else None,
     }
     return [{"name": name, "value": _text(values.get(name))} for name in PARAMETERS]
 

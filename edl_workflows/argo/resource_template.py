@@ -28,6 +28,11 @@ FINAL_MESSAGES = (
 )
 """In the message of an attempt that failed for a reason that stays: the job failed, or the server refused the request."""
 
+UNSEEN = {
+    "condition": "a condition: a resource template finds none, as they stand in a list; wait for a phase or a step",
+    "waitForChange": "a plan that changes something: a resource template can't look into one; take any plan",
+}
+"""Fields of a request → what a label selector can't tell, and what to do instead."""
 JQ = "jq:"
 GENERATION = Input("generation", "metadata.generation that the controller must have observed", "integer")
 
@@ -38,17 +43,17 @@ def resource_templates(step: Step) -> list[dict[str, Any]]:
     Raises:
         InvalidError: the step waits for what a label selector can't tell.
     """
-    if "condition" in step.request:
-        raise InvalidError(
-            f"step {step.name!r} waits for a condition: a resource template finds none, as they stand in a list; "
-            "wait for a phase or a step, or by the plugin"
-        )
+    for field, why in UNSEEN.items():
+        if field in step.request:
+            raise InvalidError(f"step {step.name!r} waits for {why}, or by the plugin")
     if isinstance(step.action, Change) and step.action.success:
         return _change(step, step.action)
     if isinstance(step.action, Cancel):
         return _cancel(step, step.action)
     if isinstance(step.action, Remove):
         return _remove(step, step.action)
+    if isinstance(step.action, Apply) and step.action.first:
+        return _in_two(step, step.action)
     return [_template(step.name, step.action, step.inputs, _outputs(step.outputs))]
 
 
@@ -114,6 +119,16 @@ def _change(step: Step, action: Change) -> list[dict[str, Any]]:
         _steps(step, [[_call(patch, step.inputs)], [_call(wait, step.inputs, seen)]], list(_passed_on(wait))),
         _template(patch, action, step.inputs, generation),
         _template(wait, look, (*step.inputs, GENERATION), _outputs(step.outputs)),
+    ]
+
+
+def _in_two(step: Step, action: Apply) -> list[dict[str, Any]]:
+    """Patch the one object, then make the other: whoever dies in between has only done what comes first."""
+    first, then = f"{step.name}-first", f"{step.name}-then"
+    return [
+        _steps(step, [[_call(first, step.inputs)], [_call(then, step.inputs)]], list(_passed_on(then))),
+        _template(first, Change(action.first), step.inputs, []),
+        _template(then, action, step.inputs, _outputs(step.outputs)),
     ]
 
 

@@ -5,7 +5,7 @@ A step says its inputs, the stage's request, and what a ``resource`` template do
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edl_workflows.stages.ownership import CancelAction
@@ -48,11 +48,13 @@ class Apply:
     Attributes:
         manifest: the object, see `manifest_text`.
         success, failure: conditions on its status; "" for a step that does not wait.
+        first: patch of another object, done before; none if empty.
     """
 
     manifest: Mapping[str, Any]
     success: str = ""
     failure: str = ""
+    first: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from edl_workflows.argo.step import Apply, Cancel, Change, Get, Input, Remove, S
 from edl_workflows.jobs import autoscaling, kinds, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
+from edl_workflows.stages.apply_plan import APPLY_PLAN
 from edl_workflows.stages.autoscale import AUTOSCALE
 from edl_workflows.stages.cancel import CANCEL
 from edl_workflows.stages.checkpoint import CHECKPOINT
@@ -20,6 +21,8 @@ from edl_workflows.stages.delete import DELETE
 from edl_workflows.stages.identity import OWNER_ANNOTATION
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.ownership import CancelAction
+from edl_workflows.stages.plan_scale import PLAN_SCALE
+from edl_workflows.stages.planned import MAX_REASON
 from edl_workflows.stages.scale import SCALE
 from edl_workflows.stages.submit import SUBMIT
 from edl_workflows.stages.suspend import RESUME, SUSPEND
@@ -69,6 +72,16 @@ PLAN_OUTPUTS: Mapping[str, str] = {
     "resumed-step": f'{JQ}.status.resumedStep // ""',
     "stall-seconds": f'{JQ}.status.stallSeconds // ""',
     "replicas": "{}",
+}
+_AUTOSCALING = ".status.autoscaling // {}"
+PLANNED_OUTPUTS: Mapping[str, str] = {
+    **JOB_OUTPUTS,
+    "name": JOB.tag,
+    "job": JOB.tag,
+    "plan": f"{JQ}{_AUTOSCALING} | "
+    '{optimizer: (.optimizer // "local"), stage: (.stage // ""), replicas: (.replicaResourceSpecs // {}), '
+    "migrate: (.migratePods // []), reasons: (.reasons // {}), notes: (.notes // [])} "
+    "| .empty = (.replicas == {} and .migrate == [])",
 }
 GONE_OUTPUTS: Mapping[str, str] = {
     "kind": ELASTIC_JOB, "namespace": NAMESPACE, "name": NAME.tag, "job": NAME.tag, "replicas": "{}",
@@ -253,10 +266,55 @@ def scale(*, retries: int = 0) -> Step:
     )
 
 
+def plan_scale(*, wait_for_change: bool = False) -> Step:
+    """What a job's own optimizer would change now. Nothing is changed.
+
+    Args:
+        wait_for_change: wait for a plan that changes something (plugin only); else the job's first plan is taken.
+    """
+    request: dict[str, Any] = {"name": JOB.tag, "namespace": NAMESPACE}
+    return Step(
+        PLAN_SCALE.name,
+        PLAN_SCALE.name,
+        (JOB, timeout("1h")),
+        request | ({"waitForChange": True} if wait_for_change else {}),
+        Get(
+            _object(ELASTIC_JOB, JOB),
+            "status.phase in (Created, Pending, Running), status.autoscaling.stage",
+            "status.phase in (Succeeded, Failed)",
+        ),
+        PLANNED_OUTPUTS,
+        on_cancel="keep",
+    )
+
+
+def apply_plan(*, retries: int = 0) -> Step:
+    """Carry out what ``plan-scale`` told: counts, sizes and migrations in one change."""
+    plan = Input("plan", "Output parameter plan of the step plan-scale: JSON.")
+    fields = {"replicaResourceSpecs": "replicas", "migratePods": "migrate"}
+    reasons = f"toJson({_part(plan, 'reasons')})"
+    return _plan(
+        APPLY_PLAN.name,
+        APPLY_PLAN.name,
+        (JOB, plan, STEP_TIMEOUT, timeout("1h")),
+        {"plan": plan.tag},
+        {
+            **{field: Tag(f"{{{{=toJson({_part(plan, part)})}}}}") for field, part in fields.items()},
+            "reason": Tag(f"{{{{=toJson(sprig.trunc({MAX_REASON}, {reasons}))}}}}"),
+        },
+        retries=retries,
+    )
+
+
+def _part(plan: Input, name: str) -> str:
+    """A part of a plan, in an expression."""
+    return f"jsonpath({plan.variable}, '$.{name}')"
+
+
 def checkpoint(*, retries: int = 0) -> Step:
     """Ask a running job for a checkpoint."""
     inputs = (JOB, STEP_TIMEOUT, timeout("1h"))
-    return _plan("checkpoint", CHECKPOINT.name, inputs, {}, {"checkpoint": True}, retries=retries)
+    return _plan("checkpoint", CHECKPOINT.name, inputs, {}, {"checkpoint": True}, retries=retries, pins=False)
 
 
 def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> Step:
@@ -306,7 +364,7 @@ def resume(*, kind: str = ELASTIC_JOB) -> Step:
 
 
 def autoscale(*, kind: str = "TrainingJob") -> Step:
-    """Let the cluster's autoscaler change a job's replicas, or no longer."""
+    """Let the cluster's autoscaler, or an ElasticJob's own master, change a job's replicas, or no longer."""
     bounds = Input("bounds", "true, false, or bounds such as 2-8.", default="true")
     wanted = _object(kind, NAME)
     wanted["metadata"]["annotations"] = {autoscaling.ANNOTATION: bounds}
@@ -356,13 +414,20 @@ def _plan(
     *,
     retries: int,
     success: str = "status.phase == Succeeded",
+    pins: bool = True,
 ) -> Step:
-    """A step that makes a ScalePlan: an object of its own, so that no status is an earlier change's."""
+    """A step that makes a ScalePlan: an object of its own, so that no status is an earlier change's.
+
+    One that asks for numbers switches autoscaling off before; the stages do that themselves.
+    """
     asked = {"job": JOB.tag, "namespace": NAMESPACE, "stepTimeoutSeconds": STEP_TIMEOUT.tag, **request}
     plan = _object(SCALE_PLAN, _plan_name(name), owned=True) | {
         "spec": {"ownerJob": JOB, "stepTimeoutSeconds": STEP_TIMEOUT, **spec}
     }
-    return Step(name, stage, inputs, asked, Apply(plan, success, ENDED), PLAN_OUTPUTS, retries=retries)
+    pinned = _object(ELASTIC_JOB, JOB)
+    pinned["metadata"]["annotations"] = {autoscaling.ANNOTATION: autoscaling.OFF}
+    action = Apply(plan, success, ENDED, pinned if pins else {})
+    return Step(name, stage, inputs, asked, action, PLAN_OUTPUTS, retries=retries)
 
 
 def _plan_name(verb: str) -> Tag:

@@ -143,6 +143,17 @@ def elastic_scale(options: Options) -> dict[str, Any]:
     return to_manifest(workflow)
 
 
+def planned_scale(options: Options) -> dict[str, Any]:
+    """Ask a running job's optimizer, then a person, then scale."""
+    description = "Asks what a running ElasticJob's optimizer would change, waits for a person's approval, and carries it out."
+    parameters = [JOB, STEP_TIMEOUT]
+    with _workflow(options, "elastic-planned-scale", parameters, description) as workflow:
+        change = groups.plan_approve_apply(options.waiting)
+        with DAG(name="main", outputs=outputs_of("change", ("plan",))):
+            change(name="change", arguments={str(one.name): tag(one) for one in parameters})
+    return to_manifest(workflow)
+
+
 def checkpoint_migrate_restart(options: Options) -> dict[str, Any]:
     """Move a running job to other parameter servers, with its three steps to see."""
     given = {one.name: one for one in steps.migrate_ps().inputs}

@@ -116,7 +116,7 @@ def autoscale(
     namespace: Namespace = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Let the cluster's autoscaler change a job's replicas, or no longer."""
+    """Let the cluster's autoscaler, or an ElasticJob's own master, change a job's replicas, or no longer."""
     from edl_workflows.stages.autoscale import AUTOSCALE, AutoscaleRequest
 
     request = AutoscaleRequest.of({"name": name, "kind": kind, "bounds": bounds})

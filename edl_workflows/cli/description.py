@@ -6,6 +6,7 @@ from typing import Any
 
 from edl_workflows.cli.jobs import age, replicas, view_of
 from edl_workflows.jobs import manifests
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobView
@@ -76,9 +77,10 @@ def lines(about: Description) -> Iterator[str]:
         status = pod.get("status") or {}
         why = manifests.why_pending(pod) if status.get("phase") == "Pending" else status.get("message", "")
         yield f"  {manifests.name_of(pod)}  {status.get('phase', 'Unknown')}  {why}".rstrip()
+    yield from _autoscaling(about.manifest)
     yield "Plans:"
     for plan in about.plans:
-        if not plan.auto:
+        if not plan.auto or plan.spec.reason:
             yield from _plan(plan)
     yield "Events:"
     for event in about.events[-EVENTS_SHOWN:]:
@@ -104,11 +106,26 @@ def _facts(job: JobView) -> Iterator[str]:
         yield f"{'Warning:':13}{warning}"
 
 
+def _autoscaling(manifest: dict[str, Any]) -> Iterator[str]:
+    """What the job's own optimizer says, in modes single-job and cluster."""
+    said = (manifest.get("status") or {}).get("autoscaling")
+    if not said:
+        return
+    about = AutoscalingStatus.model_validate(said)
+    yield f"Autoscaling: {about.optimizer} optimizer, {about.stage or 'no stage yet'}"
+    for what, why in sorted(about.reasons.items()):
+        yield f"  {what}: {why}"
+    for note in about.notes:
+        yield f"  {note}"
+
+
 def _plan(plan: ScalePlan) -> Iterator[str]:
     status = plan.status
     extra = f"  stall {status.stall_seconds:.2f} s" if status.stall_seconds is not None else ""
     why = f"  {status.reason}: {status.message}" if status.message else ""
     yield f"  {plan.metadata.name}  {status.phase or 'Pending'}{extra}{why}"
+    if plan.spec.reason:
+        yield f"    because {plan.spec.reason}"
     for step in status.steps:
         took = f"{(step.finish_time - step.start_time).total_seconds():.1f} s" if step.finish_time else "now"
         yield f"    {step.phase:14} {took:>8}  {step.message}".rstrip()

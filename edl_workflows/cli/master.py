@@ -23,6 +23,7 @@ from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.master import server
+from edl_workflows.master.brain import BrainAccess
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.protocol.addresses import listen
@@ -66,6 +67,14 @@ def run(
         float,
         typer.Option(min=0, help="Seconds for which a worker's failure may turn out to be a lost server's."),
     ] = 10.0,
+    autoscale_period: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            envvar=names.ENV_AUTOSCALE_PERIOD,
+            help="Seconds between two of the job's own plans; its other intervals keep their proportion to it.",
+        ),
+    ] = 300.0,
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:
@@ -75,7 +84,9 @@ def run(
     $EDL_JOB_TOKEN; standalone without it, one is made and kept in the state folder's file "token".
     """
     configure_logs(log_format, verbose=verbose)
-    timeouts = Timeouts(heartbeat_timeout, pending_timeout, verdict_wait, prepare_timeout)
+    timeouts = Timeouts(
+        heartbeat_timeout, pending_timeout, verdict_wait, prepare_timeout, autoscale=autoscale_period
+    )
     try:
         if standalone:
             code = _standalone(job or "job", namespace or "default", nodes, state_dir, port, timeouts)
@@ -102,7 +113,7 @@ def _in_cluster(job: str | None, cluster: Cluster, port: int, timeouts: Timeouts
         raise InvalidError(
             f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are needed in a cluster"
         )
-    access = server.JobAccess(job, token, timeouts)
+    access = server.JobAccess(job, token, timeouts, lambda url: BrainAccess.of_environment(url, os.environ))
     return server.run_in_cluster(cluster, access, server.Address(*listen(port)))
 
 

@@ -10,7 +10,7 @@ Nothing is kept but when a job was changed last, which a new process may forget:
 
 import datetime as dt
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -23,9 +23,13 @@ from edl_workflows.controller.room import Candidate, question
 from edl_workflows.controller.watches import OnDemand
 from edl_workflows.controller.world import Group
 from edl_workflows.exceptions import ConflictError, EdlError, ManifestError, NotFoundError
-from edl_workflows.jobs import autoscaling
-from edl_workflows.jobs.actions import Wanted
+from edl_workflows.jobs import autoscaling, names
+from edl_workflows.jobs.actions import Observed, Wanted
 from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.objects import Resource
+from edl_workflows.jobs.scale_plan import made, order
+from edl_workflows.jobs.scale_plan.kind import SCALE_PLAN
+from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.events import EventNote, Recorder
@@ -81,6 +85,8 @@ class Autoscaler:
         )
         for row in self._rows:
             around.world.listen(row.source, self._job_changed)
+        if any(row.scale is None for row in self._rows):
+            around.world.listen(SCALE_PLAN.source, self._plan_changed)
 
     def start(self) -> None:
         """Begin, when all jobs are listed."""
@@ -98,6 +104,12 @@ class Autoscaler:
     def _job_changed(self, change: Change) -> None:
         new, old = change.object, change.old
         if old is None or change.type is EventType.DELETED or _relevant(new) != _relevant(old):
+            self._cycle.ask(everything=True)
+
+    def _plan_changed(self, change: Change) -> None:
+        """A job whose plan has come to its end may be changed again."""
+        gone = change.type is EventType.DELETED
+        if _in_progress(change.old or change.object) and (gone or not _in_progress(change.object)):
             self._cycle.ask(everything=True)
 
     def _look(self, _everything: bool) -> float | None:
@@ -152,39 +164,83 @@ class Autoscaler:
         except ManifestError as error:
             self._tell(manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
             return None
+        if permitted is not None and row.scale is None:
+            plans = self._plans_of(job)
+            if any(not plan.auto and not plan.finished for plan in plans):
+                return None
+            known = order.counts(plans, {permitted.role: permitted.replicas})
+            permitted = replace(permitted, replicas=known[permitted.role])
         return None if permitted is None else Candidate(row, manifest, job, permitted)
+
+    def _plans_of(self, job: Resource) -> Sequence[ScalePlan]:
+        """A job's plans, oldest first."""
+        group = Group(job.metadata.namespace or "", job.metadata.name)
+        objects = {SCALE_PLAN.name: self._around.world.of_group(SCALE_PLAN.source, group)}
+        return order.plans_of(Observed(dt.datetime.now(dt.UTC), objects), job)
 
     def _carry_out(self, one: Candidate, change: fulfilment.Change) -> bool:
         """Whether it was done, or there is nobody left to do it to; else the job has changed meanwhile."""
-        assert one.row.scale is not None, "what is elastic can be scaled"
+        message = f"{one.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
+        around, metadata = self._around, one.manifest["metadata"]
         try:
-            spec = one.row.scale(one.job, {one.elastic.role: Wanted(change.after)}).spec
+            body = self._edit(one, change) if one.row.scale is not None else self._plan(one, change)
+            if self._options.dry_run:
+                self._tell(one.manifest, EventNote("AutoscalePlanned", message))
+                return True
+            around.guard()
+            answer = self._write(one, body)
         except ManifestError as error:
             self._tell(one.manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
             return True
-        message = f"{one.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
-        if self._options.dry_run:
-            self._tell(one.manifest, EventNote("AutoscalePlanned", message))
-            return True
-        around, metadata = self._around, one.manifest["metadata"]
-        body = {
-            "metadata": {key: metadata[key] for key in ("uid", "resourceVersion")},
-            "spec": spec,
-        }
-        name, namespace = metadata["name"], metadata["namespace"]
-        around.guard()
-        try:
-            answer = client.patch(around.cluster, one.row.source.api, name, body, namespace)
         except NotFoundError:
             return True
         except ConflictError:
             return False
         self._changed[metadata["uid"]] = time.monotonic()
         around.world.wrote(answer)
-        around.requeue(Group(namespace, name))
+        around.requeue(Group(metadata["namespace"], metadata["name"]))
         log.info("autoscaled", job=one.key, role=one.elastic.role, before=change.before, after=change.after)
-        self._tell(answer, EventNote("Autoscaled", message))
+        self._tell(one.manifest, EventNote("Autoscaled", message))
         return True
+
+    def _edit(self, one: Candidate, change: fulfilment.Change) -> dict[str, Any]:
+        """The patch of a job that is scaled by its spec: of this very version.
+
+        Raises:
+            ManifestError: the job does not allow the number.
+        """
+        assert one.row.scale is not None, "asked for such kinds"
+        metadata = {key: one.manifest["metadata"][key] for key in ("uid", "resourceVersion")}
+        spec = one.row.scale(one.job, {one.elastic.role: Wanted(change.after)}).spec
+        return {"metadata": metadata, "spec": spec}
+
+    def _plan(self, one: Candidate, change: fulfilment.Change) -> dict[str, Any]:
+        """The ScalePlan of a job of another kind."""
+        name = one.manifest["metadata"]["name"]
+        group = Group(one.manifest["metadata"]["namespace"], name)
+        there = self._around.world.of_group(SCALE_PLAN.source, group)
+        wanted = {one.elastic.role: {"replicas": change.after}}
+        return made.manual(
+            one.job,
+            made.autoscale_name(name, (plan["metadata"]["name"] for plan in there)),
+            {"replicaResourceSpecs": wanted, "reason": change.reason},
+        )
+
+    def _write(self, one: Candidate, body: Object) -> Object:
+        """The server's answer.
+
+        Raises:
+            NotFoundError: the job is gone.
+            ConflictError: it has changed meanwhile.
+        """
+        cluster, api, metadata = self._around.cluster, one.row.source.api, one.manifest["metadata"]
+        name, namespace = metadata["name"], metadata["namespace"]
+        if one.row.scale is not None:
+            return client.patch(cluster, api, name, body, namespace)
+        # A plan carries no version of its job: a stage that asks for a number says so on the job before it makes a plan.
+        if _relevant(client.get(cluster, api, name, namespace)) != _relevant(one.manifest):
+            raise ConflictError(f"{one.key} has changed since it was planned")
+        return client.create(cluster, body, namespace)
 
     def _tell(self, manifest: Mapping[str, Any], note: EventNote) -> None:
         try:
@@ -195,9 +251,15 @@ class Autoscaler:
             )
 
 
-def _relevant(job: Object) -> tuple[Any, ...]:
+def _relevant(job: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of a job a plan depends on."""
     metadata = job["metadata"]
     annotation = (metadata.get("annotations") or {}).get(autoscaling.ANNOTATION)
     over = str((job.get("status") or {}).get("phase", "")).lower() in ("succeeded", "failed")
     return metadata["uid"], metadata.get("generation"), annotation, "deletionTimestamp" in metadata, over
+
+
+def _in_progress(plan: Object) -> bool:
+    """Whether it is a manual plan that has not ended; a master's own are no change of its job."""
+    auto = (plan["metadata"].get("labels") or {}).get(names.SCALE_TYPE_LABEL) == names.SCALE_AUTO
+    return not auto and (plan.get("status") or {}).get("phase") not in ("Succeeded", "Failed")

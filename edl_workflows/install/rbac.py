@@ -92,9 +92,14 @@ def node_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
 
 
 def autoscaler_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
-    """What the controller needs besides to change the replicas of elastic jobs."""
-    elastic = [row.source.api for row in rows if row.elastic is not None]
-    found = [rule(one.group, one.plural, "patch") for one in elastic]
+    """What the controller needs besides to change the replicas of elastic jobs: by edits of the spec, or by ScalePlans."""
+    elastic = [row for row in rows if row.elastic is not None]
+    found = []
+    for row in elastic:
+        one = row.source.api
+        found.append(rule(one.group, one.plural, "get" if row.scale is None else "patch"))
+    if any(row.scale is None for row in elastic):
+        found.append(rule(names.GROUP, SCALE_PLANS, "create"))
     return [*found, rule("", "nodes", "list", "watch"), rule("", "pods", "list", "watch")]
 
 

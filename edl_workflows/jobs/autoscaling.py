@@ -2,7 +2,8 @@
 
 The annotation ``elastic.iml.github.io/autoscale`` is ``"false"`` (leave the job as it is), ``"true"``, or bounds such as
 ``"2-8"`` within those of the spec. Without it a job is scaled whose spec names bounds that differ (Paddle EDL: trainers with
-``min-instance`` below ``max-instance``). A stage that asks for a number of replicas writes ``"false"``: its number stays until
+``min-instance`` below ``max-instance``), and no other. An ElasticJob's spec names none; there `optimizeMode` says who reads the
+annotation: the cluster's autoscaler, or the job's own master (`edl_workflows.jobs.elastic_job.scaling`). A stage that asks for a number of replicas writes ``"false"``: its number stays until
 autoscaling is switched on again.
 """
 
@@ -51,22 +52,30 @@ def permitted(job: Resource, elastic: Elastic) -> Elastic | None:
     Raises:
         ManifestError: the annotation can't be read, or leaves no number that the spec allows.
     """
-    text = job.metadata.annotations.get(ANNOTATION, "")
-    if text == OFF or (not text and not elastic.bounded):
+    said = wish(job)
+    if said is False or (said is None and not elastic.bounded):
         return None
-    if text in ("", ON):
+    if said is None or said is True:
         if not elastic.bounded:
-            raise _problem(job, f'the spec names no bounds: say some, such as "2-8", instead of {text!r}')
+            raise _problem(job, f'the spec names no bounds: say some, such as "2-8", instead of "{ON}"')
         return elastic if elastic.minimum < elastic.maximum else None
-    low, high = _parsed(job, text)
+    low, high = said
     low, high = max(low, elastic.minimum), min(high, elastic.maximum)
     if low > high:
-        message = f"{text!r} leaves no number that the spec allows ({elastic.minimum} to {elastic.maximum})"
+        message = f"'{said[0]}-{said[1]}' leaves no number that the spec allows ({elastic.minimum} to {elastic.maximum})"
         raise _problem(job, message)
     return replace(elastic, minimum=low, maximum=high)
 
 
-def _parsed(job: Resource, text: str) -> tuple[int, int]:
+def wish(job: Resource) -> tuple[int, int] | bool | None:
+    """What the annotation says: bounds, or whether to scale at all; None where there is none.
+
+    Raises:
+        ManifestError: it can't be read.
+    """
+    text = job.metadata.annotations.get(ANNOTATION, "")
+    if text in ("", ON, OFF):
+        return None if not text else text == ON
     found = _BOUNDS.fullmatch(text)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise _problem(job, f'{text!r} must be "true", "false" or bounds such as "2-8"')

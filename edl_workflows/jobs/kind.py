@@ -66,7 +66,7 @@ class Kind:
         failed: its phase of a job that failed, in its own spelling.
         scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one that is scaled
             by ScalePlans.
-        elastic: for kinds with `scale`: what an autoscaler may change of a job; None of one that it may not.
+        elastic: what the cluster's autoscaler may change of a job; None of one that it may not.
     """
 
     source: Source

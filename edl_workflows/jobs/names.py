@@ -38,6 +38,9 @@ DI_SERVER = "edl-di-server"
 """An installation's DI server: its account, its Deployment, its Service, and the Secret with its administrator's token."""
 DI_SERVER_PORT = 8081
 """As upstream's."""
+BRAIN_PORT = 8082
+SCENARIO_ANNOTATION = f"{GROUP}/scenario"
+"""On a job: which former jobs of its namespace tell the Brain about it; without it those of its name."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),
@@ -64,6 +67,15 @@ ENV_NODE_NUM = "NODE_NUM"
 ENV_POD_IP = "POD_IP"
 ENV_HOST_IP = "HOST_IP"
 ENV_BRAIN_ADDR = "DLROVER_BRAIN_SERVICE_ADDR"
+ENV_BRAIN_TOKEN = "EDL_BRAIN_TOKEN"  # noqa: S105 - the variable's name, not a secret
+"""The tenant's token for the Brain, in the environment of a job's master."""
+ENV_BRAIN_TOKEN_FILE = "EDL_BRAIN_TOKEN_FILE"  # noqa: S105 - the variable's name, not a secret
+"""A file with that token, read at each call; it wins."""
+ENV_BRAIN_CA_FILE = "EDL_BRAIN_CA_FILE"
+"""Certificates that a Brain served over HTTPS is checked against, as PEM; default: the system's."""
+ENV_BRAIN_DATABASE_URL = "EDL_BRAIN_DATABASE_URL"
+"""Of the Brain service, in its own environment: a password on a command line is seen by others."""
+ENV_AUTOSCALE_PERIOD = "EDL_AUTOSCALE_PERIOD"
 ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
 """Set by the agent for the training process: the cluster version it belongs to."""
 
@@ -102,6 +114,11 @@ def master_account_name(job: str) -> str:
 def spec_plan_name(job: str, generation: int) -> str:
     """Name of the ScalePlan that an edit of the job's replicas becomes."""
     return f"{job}-spec-{generation}"
+
+
+def own_plan_name(job: str, number: int) -> str:
+    """Name of the ScalePlan in which the job's master carries its own plan of this number out."""
+    return f"{job}-optimize-{number}"
 
 
 def master_name(job: str) -> str:

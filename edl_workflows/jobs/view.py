@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.status import Job, KindPhase
 
 
@@ -61,6 +62,7 @@ class JobView:
         reason, message: why the phase is what it is, in the controller's words.
         replicas: by role.
         warnings: what people should know although the job goes on.
+        planned: what the job's own optimizer would change now; None where it has none, or has not said.
         conditions: type → status ("True", "False" or "Unknown").
         labels, annotations: the object's, for ownership checks.
     """
@@ -78,6 +80,7 @@ class JobView:
     progress: Progress = Progress()
     checkpoint: Checkpoint | None = None
     warnings: tuple[str, ...] = ()
+    planned: AutoscalingStatus | None = None
     started: datetime | None = None
     finished: datetime | None = None
     conditions: dict[str, str] = field(default_factory=dict)

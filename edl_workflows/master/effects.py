@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 import structlog
 
-from edl_workflows.exceptions import ConflictError, EdlError, NotFoundError
+from edl_workflows.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
+from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.master.master import Hurry, Master
-from edl_workflows.master.state import observations, views
+from edl_workflows.master.state import autoscale_steps, observations, views
 from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.plans import PlanRun
@@ -21,6 +22,8 @@ from edl_workflows.master.state.pod_plans import PodPlan
 REPORT_SECONDS = 2.0
 """Between two reports of progress."""
 MAX_BACK_OFF = 15.0
+UNSEEN_SECONDS = 60.0
+"""After which a plan that was made and is not seen is made again."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +37,14 @@ class Outside(Protocol):
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
         """Has pods made and removed, unless this plan was asked for before."""
 
+    def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
+        """Makes a manual ScalePlan of the job, unless the job has one of this name.
+
+        Raises:
+            UnavailableError: not now.
+            EdlError: it is refused.
+        """
+
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
         """Merges into the status of a ScalePlan.
 
@@ -43,7 +54,7 @@ class Outside(Protocol):
         """
 
     def report_job(self, status: dict[str, Any]) -> None:
-        """Merges into the status of the job."""
+        """Merges into the status of the job. What stands under ``autoscaling`` replaces all that stood there."""
 
 
 class Effects:
@@ -58,6 +69,7 @@ class Effects:
         self._master = master
         self._outside = outside
         self._asked: set[int] = set()
+        self._made: tuple[int, float] = (0, 0.0)
         self._reported: dict[str, Any] = {}
         self._reported_at = float("-inf")
 
@@ -80,6 +92,28 @@ class Effects:
         await self._pods(stored)
         await self._plan(stored)
         await self._job(stored)
+        await self._own_plan(stored)
+
+    async def _own_plan(self, stored: JobDocument) -> None:
+        plan = stored.autoscaling.open
+        if plan is None or plan.seen or stored.outcome is not None:
+            return
+        number, made_at = self._made
+        if number == plan.number and time.monotonic() - made_at < UNSEEN_SECONDS:
+            return
+        state = self._master.state
+        name = plan.name(state.settings.name)
+        try:
+            await asyncio.to_thread(self._outside.make_plan, name, plan.spec)
+        except UnavailableError:
+            raise
+        except EdlError as error:
+            log.warning("the job's own plan is refused", plan=name, error=str(error))
+            autoscale_steps.refused(state, plan.number, str(error), self._master.clock())
+            self._master.changed(Hurry.NOW)
+        else:
+            log.info("made a plan", plan=name, reason=plan.spec.reason)
+            self._made = (plan.number, time.monotonic())
 
     async def _pods(self, stored: JobDocument) -> None:
         nodes = {(node.type, node.id): node for node in stored.nodes}
@@ -124,4 +158,4 @@ class Effects:
 
 def _without_time(status: dict[str, Any]) -> dict[str, Any]:
     progress = {key: value for key, value in status.get("progress", {}).items() if key != "time"}
-    return {"progress": progress, "checkpoint": status.get("checkpoint")}
+    return {"progress": progress, **{key: status.get(key) for key in ("checkpoint", "autoscaling")}}

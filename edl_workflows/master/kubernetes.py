@@ -18,6 +18,7 @@ from edl_workflows.exceptions import (
 )
 from edl_workflows.jobs import manifests, names
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.scale_plan import made
 from edl_workflows.jobs.scale_plan.model import PodMeta, ScalePlan, ScalePlanSpec
 from edl_workflows.jobs.scale_plan.order import age_key, of_earlier_job
 from edl_workflows.kube import client, resources
@@ -51,15 +52,34 @@ class KubernetesOutside:
     def __init__(self, cluster: Cluster, job: ElasticJob) -> None:
         self._cluster = cluster
         self._job = job
+        shown = job.status.autoscaling
+        self._autoscaling: dict[str, Any] = shown.stored() if shown is not None else {}
+        """What may stand there: nobody else writes it."""
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
         """Creates the auto ScalePlan; one of this name that is the job's own was created before."""
+        spec = ScalePlanSpec(
+            owner_job=self._job.metadata.name,
+            create_pods=[self._meta(nodes[ref]) for ref in plan.create if ref in nodes],
+            remove_pods=[self._meta(nodes[ref]) for ref in plan.remove if ref in nodes],
+            reason="; ".join(nodes[ref].why for ref in plan.create if ref in nodes and nodes[ref].why)[:4096],
+        )
+        name = plan.name(self._job.metadata.name)
         try:
-            client.create(self._cluster, self._manifest(plan, nodes))
+            client.create(self._cluster, self._manifest(name, spec))
         except AlreadyExistsError:
-            name = plan.name(self._job.metadata.name)
             there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
             if there is None or not manifests.owned_by(there, self._job):
+                raise
+
+    def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
+        """See `Outside`. A plan of this name that wants the same was made before."""
+        fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        try:
+            client.create(self._cluster, made.manual(self._job, name, fields))
+        except AlreadyExistsError:
+            there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
+            if there is None or not self._wants(there, spec):
                 raise
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
@@ -68,18 +88,21 @@ class KubernetesOutside:
 
     def report_job(self, status: dict[str, Any]) -> None:
         """See `Outside`."""
-        metadata = self._job.metadata
-        client.patch_status(self._cluster, resources.ELASTIC_JOBS, metadata.name, status, uid=metadata.uid)
+        metadata, patch = self._job.metadata, dict(status)
+        if wanted := status.get("autoscaling"):
+            patch["autoscaling"] = _replacing(self._autoscaling, wanted)
+            self._autoscaling = _both(self._autoscaling, wanted)  # until it is known to have arrived
+        client.patch_status(self._cluster, resources.ELASTIC_JOBS, metadata.name, patch, uid=metadata.uid)
+        if "autoscaling" in status:
+            self._autoscaling = wanted or {}
 
-    def _manifest(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> dict[str, Any]:
-        name = self._job.metadata.name
-        spec = ScalePlanSpec(
-            owner_job=name,
-            create_pods=[self._meta(nodes[ref]) for ref in plan.create if ref in nodes],
-            remove_pods=[self._meta(nodes[ref]) for ref in plan.remove if ref in nodes],
-        )
+    def _wants(self, manifest: Mapping[str, Any], spec: ScalePlanSpec) -> bool:
+        plan = ScalePlan.parse(manifest)
+        return plan.spec == spec and not of_earlier_job(plan, self._job)
+
+    def _manifest(self, name: str, spec: ScalePlanSpec) -> dict[str, Any]:
         labels = {names.SCALE_TYPE_LABEL: names.SCALE_AUTO}
-        head = manifests.child(names.API_VERSION, "ScalePlan", plan.name(name), self._job, labels)
+        head = manifests.child(names.API_VERSION, "ScalePlan", name, self._job, labels)
         # To block would need a right on the job's finalizers where OwnerReferencesPermissionEnforcement is on.
         head["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = False
         return {**head, "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
@@ -96,6 +119,20 @@ class KubernetesOutside:
                 "resource": node.resource,
             }
         )
+
+
+def _replacing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch after which exactly `wanted` stands where parts of `known` may have stood."""
+    gone = {key: None for key in known if key not in wanted}
+    return gone | {
+        key: _replacing(known.get(key) or {}, value) if isinstance(value, Mapping) else value
+        for key, value in wanted.items()
+    }
+
+
+def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    maps = {key: (first.get(key), value) for key, value in second.items() if isinstance(value, Mapping)}
+    return {**first, **second, **{key: _both(before or {}, value) for key, (before, value) in maps.items()}}
 
 
 class ClusterWatch:
@@ -160,8 +197,7 @@ class ClusterWatch:
         job = self._own_job()
         if job is None:
             return  # it is deleted, and so will this pod be
-        metadata = job.metadata
-        state.settings = settings_of(metadata.name, metadata.namespace or "default", job.spec, self._timeouts)
+        state.settings = settings_of(job, job.metadata.namespace or "default", self._timeouts)
         plans = self._own_plans()
         observations.pod_plans_seen(
             state, {plan.metadata.name: plan.status.phase for plan in plans if plan.auto}, now

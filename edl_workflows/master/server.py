@@ -14,11 +14,15 @@ from pydantic import ValidationError
 
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.master import kubernetes
 from edl_workflows.master.app import create_app
+from edl_workflows.master.autoscaler import Autoscaler
+from edl_workflows.master.brain import BrainAccess, BrainClient, JobIdentity
 from edl_workflows.master.effects import Effects, Outside
 from edl_workflows.master.master import Master
+from edl_workflows.master.optimizers import Brain, Optimizers
 from edl_workflows.master.standalone import StandaloneOutside, add_plan_routes
 from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import JobDocument, JobState
@@ -50,12 +54,14 @@ class Parts:
 
     Attributes:
         watch: starts to observe; the context ends with the process.
+        autoscaler: plans the job's counts and sizes, where that is the master's matter.
     """
 
     master: Master
     app: FastAPI
     outside: Outside
     watch: Callable[[], contextlib.AbstractAsyncContextManager[None]]
+    autoscaler: Autoscaler
 
 
 def load(settings: JobSettings, store: Store, *, watches_pods: bool) -> JobState:
@@ -98,14 +104,20 @@ def run_standalone(settings: JobSettings, folder: Path, token: str, address: Add
         master = Master(load(settings, store, watches_pods=False), store)
         outside = StandaloneOutside(folder / "scaleplans.json", settings)
         app = create_app(master, token)
-        add_plan_routes(app, master, outside)
+        look = add_plan_routes(app, master, outside)
+        loop = asyncio.get_running_loop()
+
+        def plan_made() -> None:
+            loop.call_soon_threadsafe(look)
+
+        outside.on_plan(plan_made)
 
         @contextlib.asynccontextmanager
         async def watch() -> AsyncIterator[None]:
             observations.plans(master.state, outside.seen())
             yield
 
-        return await serve(Parts(master, app, outside, watch), address)
+        return await serve(Parts(master, app, outside, watch, Autoscaler(master)), address)
 
     return asyncio.run(main())
 
@@ -117,11 +129,13 @@ class JobAccess:
     Attributes:
         name: of the ElasticJob, in the cluster handle's namespace.
         token: that agents must bring.
+        brain: how to reach the Brain that the job names, by its address.
     """
 
     name: str
     token: str
     timeouts: Timeouts
+    brain: Callable[[str], BrainAccess] = BrainAccess
 
 
 def run_in_cluster(cluster: Cluster, access: JobAccess, address: Address) -> int:
@@ -137,16 +151,31 @@ def run_in_cluster(cluster: Cluster, access: JobAccess, address: Address) -> int
     """
     job = kubernetes.read_job(cluster, access.name)
     namespace = job.metadata.namespace or cluster.namespace
-    settings = settings_of(access.name, namespace, job.spec, access.timeouts)
+    settings = settings_of(job, namespace, access.timeouts)
     store = ConfigMapStore(cluster, access.name)
 
     async def main() -> int:
         master = Master(load(settings, store, watches_pods=True), store)
         outside = kubernetes.KubernetesOutside(cluster, job)
         watch = kubernetes.ClusterWatch(cluster, job, master, access.timeouts)
-        return await serve(Parts(master, create_app(master, access.token), outside, watch.running), address)
+        autoscaler = Autoscaler(master, Optimizers(_brain_of(job, namespace, access)))
+        app = create_app(master, access.token)
+        return await serve(Parts(master, app, outside, watch.running, autoscaler), address)
 
     return asyncio.run(main())
+
+
+def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> Brain | EdlError | None:
+    """The job's Brain; one that can't be reached at all does not keep the job from training."""
+    if not job.spec.brain_service:
+        return None
+    try:
+        scenario = job.metadata.annotations.get(names.SCENARIO_ANNOTATION, "")
+        identity = JobIdentity(job.metadata.uid, namespace, scenario)
+        return BrainClient(access.brain(job.spec.brain_service), identity)
+    except EdlError as error:
+        log.warning("Brain can't be used", error=str(error))
+        return error
 
 
 async def serve(parts: Parts, address: Address) -> int:
@@ -171,11 +200,13 @@ async def serve(parts: Parts, address: Address) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     effects = Effects(parts.master, parts.outside)
+    await parts.autoscaler.begin()
     async with parts.watch():
         running = [
             asyncio.create_task(parts.master.run(), name="master"),
             asyncio.create_task(effects.run(), name="effects"),
             asyncio.create_task(server.serve(), name="http"),
+            asyncio.create_task(parts.autoscaler.run(), name="autoscaler"),
         ]
         over = asyncio.create_task(_until_over(parts.master, effects), name="over")
         stopped = asyncio.create_task(stop.wait(), name="signal")

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from fastapi import Body, FastAPI
 
 from edl_workflows.exceptions import AlreadyExistsError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanSpec
 from edl_workflows.jobs.scale_plan.order import age_key
 from edl_workflows.master.master import Hurry, Master
 from edl_workflows.master.state import observations
@@ -61,10 +61,23 @@ class StandaloneOutside:
         self._path = path
         self._settings = settings
         self._lock = threading.Lock()
+        self._changed: Callable[[], None] = lambda: None
         self._plans: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
         """Nobody is asked: agents come by themselves."""
+
+    def on_plan(self, changed: Callable[[], None]) -> None:
+        """What to call, from any thread, after a plan was made by `make_plan`."""
+        self._changed = changed
+
+    def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
+        """See `Outside`."""
+        if name not in self._plans:
+            body = spec.model_copy(update={"owner_job": self._settings.name}).to_dict()
+            head = {"apiVersion": names.API_VERSION, "kind": "ScalePlan", "metadata": {"name": name}}
+            self.submit({**head, "spec": body})
+        self._changed()
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
         """See `Outside`."""
@@ -136,8 +149,12 @@ class StandaloneOutside:
         fresh.replace(self._path)
 
 
-def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneOutside) -> None:
-    """ScalePlans over HTTP, where there is no Kubernetes API to have them."""
+def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneOutside) -> Callable[[], None]:
+    """ScalePlans over HTTP, where there is no Kubernetes API to have them.
+
+    Returns:
+        What puts the plans into the master's state, for the loop's thread.
+    """
 
     def look() -> None:
         observations.plans(master.state, outside.seen())
@@ -157,3 +174,5 @@ def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneOutside) ->
     async def delete(name: str) -> None:
         outside.delete(name)
         look()
+
+    return look

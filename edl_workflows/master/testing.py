@@ -5,13 +5,13 @@ does. The model is the set of shards that it was trained with, so that lost or f
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from edl_workflows.exceptions import ConflictError, EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import Phase, ScalePlanSpec
-from edl_workflows.master.state import messages, observations, views
+from edl_workflows.master.state import autoscale_steps, messages, observations, views
 from edl_workflows.master.state.job import JobDocument, JobState, PlanSeen, Said
 from edl_workflows.master.state.observations import PodPhase, PodSeen
 from edl_workflows.master.state.settings import JobSettings
@@ -26,6 +26,7 @@ from edl_workflows.protocol.nodes import (
     ProcessReport,
     ProcessState,
     Registration,
+    Usage,
 )
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd, StepReport
 
@@ -97,6 +98,7 @@ class SimulatedJob:
         self.damaged: set[str] = set()
         self.versions_seen: dict[int, tuple[int, ...]] = {}
         self.steps: dict[int, int] = {}
+        self.usage: Callable[[SimulatedPod], Usage | None] = lambda _: None
         self.settle()
         self.commit()
 
@@ -117,6 +119,10 @@ class SimulatedJob:
                 assert self.versions_seen.setdefault(cluster.version, ids) == ids, (
                     "a version changed its servers"
                 )
+        if (own := document.autoscaling.open) is not None and not own.seen:
+            name = own.name(self.settings.name)
+            if name not in self.plans:
+                self.submit(name, own.spec)
         for plan in document.pod_plans.open:
             name = plan.name(self.settings.name)
             if name not in self.plans:
@@ -155,6 +161,14 @@ class SimulatedJob:
             if plan.spec is not None
         ]
         observations.plans(self.state, manual)
+        self.settle()
+
+    def look(self) -> None:
+        """The autoscaler takes a sample, asks the local optimizer where it would, and takes the answer."""
+        autoscale_steps.sample(self.state, self.now)
+        asked = autoscale_steps.question(self.state, self.now)
+        if asked is not None:
+            autoscale_steps.take(self.state, asked, autoscale_steps.local_answer(asked, self.now), self.now)
         self.settle()
 
     def record(self) -> None:
@@ -212,7 +226,8 @@ class SimulatedJob:
         messages.register(
             self.state, Registration(node=pod.ref, rank=0, incarnation=f"{pod.type}{pod.id}"), self.now
         )
-        messages.heartbeat(self.state, Heartbeat(node=pod.ref, incarnation=f"{pod.type}{pod.id}"), self.now)
+        beat = Heartbeat(node=pod.ref, incarnation=f"{pod.type}{pod.id}", usage=self.usage(pod))
+        messages.heartbeat(self.state, beat, self.now)
         known = self.state.nodes.find(*ref) is not None
         directive = views.directive_for(self.published, str(pod.ref), known=known)
         if directive.stop or (directive.finished and pod.type == names.PS_TYPE):

@@ -1,1 +1,1 @@
-"""Messages between a job's master and its agents (HTTP + JSON), and what both need to read them. No I/O here."""
+"""Messages between a job's master, its agents and the Brain (HTTP + JSON), and what they need to read them. No I/O here."""

@@ -19,56 +19,15 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from edl_workflows.scaling.fulfilment_jobs import Job, Share, left_alone, reason_of, shortage, tie_breakers
 from edl_workflows.scaling.fulfilment_nodes import NOWHERE, PODS, Node, Room, Shape, unusable
-from edl_workflows.scaling.policy import Resources
+
+__all__ = ["DEFAULT_MAX_LOAD", "Change", "Job", "Plan", "plan"]
 
 DEFAULT_MAX_LOAD = 0.97
 """The part of all cores and bytes that may be used: upstream's default of ``max_load_desired``."""
 _DIVISIBLE = ("cpu", "memory", "ephemeral-storage")
 """Of other resources, such as devices, the last one may be used: 97 % of four GPUs would be three."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job's elastic role. Pods of others that wait for a node are jobs of one instance that aren't elastic.
-
-    Attributes:
-        requests: what one instance asks for, by resource name in base units: cores, bytes, devices.
-        min_instances, max_instances: bounds of their number.
-        parallelism: how many it is told to have now.
-        places: the nodes of those that have one, the oldest instance first. The others wait for a node.
-        excluded: nodes that its pods can't run on.
-    """
-
-    requests: Resources
-    min_instances: int
-    max_instances: int
-    parallelism: int
-    places: tuple[str, ...] = ()
-    excluded: frozenset[str] = frozenset()
-
-    @property
-    def elastic(self) -> bool:
-        """Whether its number may be changed at all.
-
-        The design document says "when min equals max", which is the opposite of what it means.
-        """
-        return self.min_instances < self.max_instances
-
-    @property
-    def pending(self) -> bool:
-        """Whether a part of its minimum waits for a node."""
-        return len(self.places) < (self.min_instances if self.elastic else self.parallelism)
-
-    @property
-    def gpus(self) -> float:
-        """Devices of one instance; above 0 makes it a GPU job."""
-        return sum([amount for name, amount in self.requests.items() if name.endswith("gpu")])
-
-    def fulfilment(self, instances: int) -> float:
-        """The score with so many instances: 0 at the minimum, 1 at the maximum, 1 for a job that isn't elastic."""
-        span = self.max_instances - self.min_instances
-        return (instances - self.min_instances) / span if span > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -139,49 +98,6 @@ def plan(
     return planner.result(ignored)
 
 
-@dataclass(eq=False, slots=True)
-class _Share:
-    """What a job has in the plan.
-
-    Attributes:
-        rank: its place in the order of the tie-breakers.
-        most: how many it may have at most; 0 for a job that never gets more.
-        instances: how many it has, the waiting ones among them.
-        kept: nodes of those that the plan doesn't touch: the oldest, up to the minimum, and those on nodes that don't count.
-        beyond: the others' nodes, by index, the oldest first.
-        waiting: how many of its minimum wait for a node.
-        fault: why its numbers can't be used; empty if they can.
-        made_room: whether it gave one up on a node for a job that waited.
-        why: why it gave up, if it did.
-        short: why it gets no more.
-    """
-
-    key: str
-    job: Job
-    shape: Shape
-    cpu_only: bool
-    rank: int
-    most: int
-    instances: int
-    kept: list[str]
-    beyond: list[int]
-    waiting: int
-    fault: str
-    made_room: bool = False
-    why: str = ""
-    short: str = ""
-
-    @property
-    def first(self) -> tuple[float, int]:
-        """Sorts the least fulfilled before the others."""
-        return self.job.fulfilment(self.instances), self.rank
-
-    @property
-    def last(self) -> tuple[float, int]:
-        """Sorts the most fulfilled before the others."""
-        return -self.job.fulfilment(self.instances), -self.rank
-
-
 class _Planner:
     """The numbered steps of `plan`, over nodes that count."""
 
@@ -196,12 +112,12 @@ class _Planner:
         limits = {name: load if 0 < load <= 1 else 1.0 for name, load in self._load.items()}
         self._room = Room(names, nodes, limits)
         faults = {key: self._fault(job) for key, job in jobs.items()}
-        sound = {key: _left_alone(job) if faults[key] else job for key, job in jobs.items()}
-        ties = {key: _tie_breakers(job) for key, job in sound.items()}
+        sound = {key: left_alone(job) if faults[key] else job for key, job in jobs.items()}
+        ties = {key: tie_breakers(job) for key, job in sound.items()}
         order = sorted(sound, key=lambda key: (ties[key], key))
         shapes = self._room.shapes([(sound[key].requests, sound[key].excluded) for key in order])
         self._shares = [
-            self._share(key, sound[key], shape, rank, faults[key])
+            self._share(key, sound[key], shape, rank, not ties[key][0], faults[key])
             for rank, (key, shape) in enumerate(zip(order, shapes, strict=True))
         ]
         index = self._room.index
@@ -210,7 +126,7 @@ class _Planner:
             [[index[place] for place in share.kept if place in index] for share in self._shares],
             [share.beyond for share in self._shares],
         )
-        self._givers: dict[int, list[_Share]] = {}
+        self._givers: dict[int, list[Share]] = {}
         """Node → the jobs with instances beyond their minimum on it, once for each; made when first needed."""
 
     def admit(self) -> None:
@@ -270,12 +186,12 @@ class _Planner:
         """The plan as it stands."""
         changes, places, held_back = {}, {}, {}
         for share in sorted(self._shares, key=lambda share: share.key):
-            if reason := share.fault or _shortage(share):
+            if reason := share.fault or shortage(share):
                 held_back[share.key] = reason
             if share.fault:
                 continue
             if share.instances != share.job.parallelism:
-                changes[share.key] = Change(share.job.parallelism, share.instances, _reason(share))
+                changes[share.key] = Change(share.job.parallelism, share.instances, reason_of(share))
             expected = (*share.kept, *(self._room.keys[node] for node in share.beyond))
             if expected != share.job.places:
                 places[share.key] = expected
@@ -296,7 +212,7 @@ class _Planner:
                 fault = f"the max load of {name} is {self._load[name]}; it must be above 0 and at most 1"
         return fault and f"left as it is: {fault}"
 
-    def _share(self, key: str, job: Job, shape: Shape, rank: int, fault: str) -> _Share:
+    def _share(self, key: str, job: Job, shape: Shape, rank: int, cpu_only: bool, fault: str) -> Share:
         """Step 1."""
         least, most = (job.min_instances, job.max_instances) if job.elastic else (job.parallelism, 0)
         held = job.places[: min(job.parallelism, job.max_instances) if job.elastic else job.parallelism]
@@ -305,9 +221,9 @@ class _Planner:
         beyond = [index[place] for place in held[least:] if place in index]
         instances = max(least, len(held))
         waiting = instances - len(held)
-        return _Share(key, job, shape, not job.gpus, rank, most, instances, kept, beyond, waiting, fault)
+        return Share(key, job, shape, cpu_only, rank, most, instances, kept, beyond, waiting, fault)
 
-    def _place_minimum(self, share: _Share) -> bool:
+    def _place_minimum(self, share: Share) -> bool:
         """Whether all that waits of a job's minimum has a place; otherwise none of it has."""
         found: list[int] = []
         while len(found) < share.waiting:
@@ -326,7 +242,7 @@ class _Planner:
             self._room.release(node, share.shape, minimum=True)
         return False
 
-    def _make_room(self, waiting: _Share) -> int:
+    def _make_room(self, waiting: Share) -> int:
         """Makes room for one more of a job's minimum, which the caller knows to be possible.
 
         Returns:
@@ -337,7 +253,7 @@ class _Planner:
                 for node in share.beyond:
                     self._givers.setdefault(node, []).append(share)
         node = self._room.nearest(waiting.shape)
-        gave: list[_Share] = []
+        gave: list[Share] = []
         while lacking := self._room.lacking(node, waiting.shape):
             able = (share for share in self._givers[node] if not lacking.isdisjoint(share.shape.resources))
             gave.append(min(able, key=lambda share: (not share.cpu_only, share.last)))
@@ -352,13 +268,13 @@ class _Planner:
                 self._take_back(share, node)
         return node
 
-    def _give(self, share: _Share, node: int) -> None:
+    def _give(self, share: Share, node: int) -> None:
         self._room.release(node, share.shape)
         self._givers[node].remove(share)
         share.beyond.remove(node)
         share.instances -= 1
 
-    def _take_back(self, share: _Share, node: int) -> None:
+    def _take_back(self, share: Share, node: int) -> None:
         self._room.take(node, share.shape)
         self._givers[node].append(share)
         share.beyond.append(node)
@@ -373,38 +289,3 @@ class _Planner:
 
 def _unusable_node(node: Node) -> str:
     return unusable(node.total) or unusable(node.used)
-
-
-def _left_alone(job: Job) -> Job:
-    """A job whose numbers can't be used, as what it holds: that of its requests which can be."""
-    requests = {name: amount for name, amount in job.requests.items() if not unusable({name: amount})}
-    return Job(requests, 0, 0, len(job.places), job.places)
-
-
-def _tie_breakers(job: Job) -> tuple[float, float, float]:
-    return job.gpus, job.requests.get("cpu", 0.0), job.requests.get("memory", 0.0)
-
-
-def _shortage(share: _Share) -> str:
-    """Why a job has less than it may have; empty if it has all."""
-    if share.waiting:
-        return (
-            f"{share.waiting} of its minimum wait: the nodes have no room for them,"
-            " not even with every elastic job at its minimum"
-        )
-    if share.made_room:
-        return "it gives up room for a job that waits, and doesn't grow in the same plan"
-    return share.short
-
-
-def _reason(share: _Share) -> str:
-    """Why a job's number changes."""
-    job, before, after = share.job, share.job.parallelism, share.instances
-    if before < job.min_instances:
-        return f"it had less than its minimum of {job.min_instances}"
-    if after > before:
-        scores = f"{job.fulfilment(before):.2f} to {job.fulfilment(after):.2f}"
-        return f"there is room for {after - before} more: its fulfilment goes from {scores}"
-    if before > job.max_instances:
-        return f"it had more than its maximum of {job.max_instances}"
-    return share.why or f"{before - after} of it wait for a node, and there is no room"

@@ -7,7 +7,7 @@ and one that is more than a tenth off counts by its distance, not by its square 
 What the data can't tell is assumed, and optimistically, so that a job is tried with more (OSDI'21, §4.1, and AdaptDL):
 
 - one batch size only: half of a pass is constant;
-- never more than two replicas: the exchange does not grow with them;
+- never two numbers of replicas, on one node or on several: the exchange there does not grow with them;
 - never several replicas on one node: there the exchange takes no time;
 - never several nodes: between nodes it takes 1.1 times as long as within one;
 - else: little overlap, and little growth by replica.
@@ -72,8 +72,7 @@ def fit(measurements: Iterable[Measurement]) -> PerfParams:
             "no measurement of a step can be used: give at least one with 1 <= nodes <= replicas, and seconds above 0"
         )
     data = _Data.of(rows)
-    found = min((_solved(data, gamma) for gamma in _GAMMAS), key=lambda solved: solved[1])[0]
-    values = np.exp(found).tolist()
+    values = np.exp(_solved(data)).tolist()
     if not data.several.any():
         values[_A_N], values[_B_N] = _INTER_NODE * values[_A_R], _INTER_NODE * values[_B_R]
     values[_GAMMA] = min(max(values[_GAMMA], 1.0), MAX_GAMMA)  # a rounding error beyond
@@ -109,8 +108,9 @@ class _Data:
     Attributes:
         several, multiple: whether on several nodes; whether several replicas.
         beyond: replicas beyond two.
-        atomic, step, grad: as measured; grad is 1 where `known` is false.
-        known: whether grad was measured.
+        atomic: as measured.
+        log_step, log_grad: logarithms of the seconds; `log_grad` has only those that are known.
+        known: whether the pass was measured.
         start: first guess of the parameters' logarithms; gamma's is replaced.
         free: which of them are sought.
     """
@@ -119,8 +119,8 @@ class _Data:
     multiple: NDArray[np.bool_]
     beyond: Floats
     atomic: Floats
-    step: Floats
-    grad: Floats
+    log_step: Floats
+    log_grad: Floats
     known: NDArray[np.bool_]
     start: Floats
     free: NDArray[np.bool_]
@@ -143,87 +143,112 @@ class _Data:
             if rows_of.any():
                 exchange = np.maximum(step - passes, 0.05 * step)[rows_of].mean()
                 start[alpha], start[beta] = np.log(exchange), np.log(0.1 * exchange)
-                free[alpha], free[beta] = True, bool((replicas[rows_of] > 2).any())
+                free[alpha], free[beta] = True, len(set(replicas[rows_of].tolist())) > 1
                 start[beta] = start[beta] if free[beta] else np.log(_LEAST)
         free[_GAMMA] = multiple.any()
         beyond = np.maximum(replicas - 2, 0).astype(float)
-        return cls(several, multiple, beyond, atomic.astype(float), step, grad, known, start, free)
+        logs = np.log(step), np.log(grad[known])
+        return cls(several, multiple, beyond, atomic.astype(float), *logs, known, start, free)
 
 
-def _solved(data: _Data, gamma: float) -> tuple[Floats, float]:
-    """Levenberg-Marquardt from a start; the parameters' logarithms, and what is left."""
+def _solved(data: _Data) -> Floats:
+    """Levenberg-Marquardt from all starts at once; the logarithms of the parameters that leave least.
+
+    The arrays' first axis is the starts: they are few and small, so that three at once take little longer than one.
+    """
     low, high = np.full(7, np.log(_LEAST)), np.full(7, np.inf)
     low[_GAMMA], high[_GAMMA] = 0.0, np.log(MAX_GAMMA)
-    now = data.start.copy()
-    now[_GAMMA] = np.log(gamma) if data.free[_GAMMA] else 0.0
+    now = np.tile(data.start, (len(_GAMMAS), 1))
+    now[:, _GAMMA] = np.log(_GAMMAS) if data.free[_GAMMA] else 0.0
     errors, slopes = _errors(data, now)
-    limit = _HUBER * len(data.step) ** -0.5  # errors are divided so, that many rows weigh as much as few
-    cost, damping = _cost(errors, limit), 1e-3
+    limit = _HUBER * len(data.log_step) ** -0.5  # errors are divided so, that many rows weigh as much as few
+    cost, damping = _cost(errors, limit), np.full(len(now), 1e-3)
+    going = np.arange(len(now))
     for _ in range(_ITERATIONS):
-        weights = np.minimum(1.0, limit / np.maximum(np.abs(errors), _LEAST))
-        normal = slopes.T @ (weights[:, None] * slopes)
-        step = np.linalg.solve(
-            normal + damping * np.diag(np.diag(normal) + _LEAST) + _ENOUGH * np.eye(len(normal)),
-            -slopes.T @ (weights * errors),
-        )
-        tried = now.copy()
-        tried[data.free] += step.clip(-3.0, 3.0)  # a factor of 20 is as far as a linear guess goes
-        tried = tried.clip(low, high)
+        tried = now[going]
+        tried[:, data.free] += _step(errors[going], slopes[going], damping[going], limit)
+        tried = np.minimum(np.maximum(tried, low), high)
         new_errors, new_slopes = _errors(data, tried)
-        if (new_cost := _cost(new_errors, limit)) < cost:
-            settled = cost - new_cost <= _ENOUGH * cost
-            now, errors, slopes, cost, damping = tried, new_errors, new_slopes, new_cost, damping / 3
-            if settled:
-                break
-        elif (damping := damping * 4) > 1 / _LEAST:
+        new_cost, old_cost = _cost(new_errors, limit), cost[going]
+        better = new_cost < old_cost
+        settled = better & (old_cost - new_cost <= _ENOUGH * old_cost)
+        taken = going[better]
+        now[taken], cost[taken] = tried[better], new_cost[better]
+        errors[taken], slopes[taken] = new_errors[better], new_slopes[better]
+        damping[going] *= np.where(better, 1 / 3, 4.0)
+        going = going[~settled & (better | (damping[going] <= 1 / _LEAST))]
+        if not len(going):
             break
-    return now, cost
+    best: Floats = now[cost.argmin()]
+    return best
+
+
+def _step(errors: Floats, slopes: Floats, damping: Floats, limit: float) -> Floats:
+    """Where the errors' linear guess is least, damped, for each start."""
+    weights = np.minimum(1.0, limit / np.maximum(np.abs(errors), _LEAST))
+    across = slopes.transpose(0, 2, 1)
+    normal = across @ (weights[:, :, None] * slopes)
+    size = normal.shape[-1]
+    diagonal = np.arange(size)
+    normal[:, diagonal, diagonal] += damping[:, None] * (normal[:, diagonal, diagonal] + _LEAST) + _ENOUGH
+    step = np.linalg.solve(normal, -across @ (weights * errors)[:, :, None])[:, :, 0]
+    bounded: Floats = np.minimum(
+        np.maximum(step, -3.0), 3.0
+    )  # a factor of 20 is as far as a linear guess goes
+    return bounded
 
 
 def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
-    """Errors of the logarithms of passes and steps, and of the assumptions; and their slopes by the free parameters."""
-    a_c, b_c, a_n, b_n, a_r, b_r, gamma = np.exp(logs)
-    count = len(data.step)
-    grad = a_c + b_c * data.atomic
-    grad_slopes = np.zeros((count, 7))
-    grad_slopes[:, _A_C], grad_slopes[:, _B_C] = a_c / grad, b_c * data.atomic / grad
-    sync = np.where(data.several, a_n + b_n * data.beyond, a_r + b_r * data.beyond)
-    sync_slopes = np.zeros((count, 7))
-    for rows, alpha, beta in ((data.several, _A_N, _B_N), (~data.several, _A_R, _B_R)):
-        values = np.exp(logs[[alpha, beta]])
-        sync_slopes[rows, alpha] = values[0] / sync[rows]
-        sync_slopes[rows, beta] = values[1] * data.beyond[rows] / sync[rows]
+    """Errors of the logarithms of passes and steps, and of the assumptions; and their slopes by the free parameters.
+
+    Args:
+        data: the rows.
+        logs: starts × parameters.
+    """
+    a_c, b_c, a_n, b_n, a_r, b_r, gamma = np.exp(logs).T[:, :, None]
+    grad_alpha, grad_beta = a_c, b_c * data.atomic
+    grad = grad_alpha + grad_beta
+    sync_alpha = np.where(data.several, a_n, a_r)
+    sync_beta = np.where(data.several, b_n, b_r) * data.beyond
+    sync = sync_alpha + sync_beta
+    log_grad = np.log(grad)
     # T_opt^γ = T_grad^γ + T_sync^γ; `part` is what the exchange is of it.
-    ratio = np.where(data.multiple, gamma * (np.log(sync) - np.log(grad)), -np.inf)
-    log_step = np.log(grad) + np.logaddexp(0.0, ratio) / gamma
-    part = np.exp(ratio - np.logaddexp(0.0, ratio))
-    step_slopes = (1 - part)[:, None] * grad_slopes + part[:, None] * sync_slopes
+    ratio = np.where(data.multiple, gamma * (np.log(sync) - log_grad), -np.inf)
+    both = np.logaddexp(0.0, ratio)
+    part = np.exp(ratio - both)
+    grad_slopes = np.zeros((*grad.shape, 7))
+    grad_slopes[:, :, _A_C], grad_slopes[:, :, _B_C] = grad_alpha / grad, grad_beta / grad
+    step_slopes = (1 - part)[:, :, None] * grad_slopes
+    for column, values in ((_A_N, sync_alpha), (_B_N, sync_beta)):
+        slope = part * (values / sync)
+        step_slopes[:, :, column] = np.where(data.several, slope, 0.0)
+        step_slopes[:, :, column + 2] = np.where(data.several, 0.0, slope)
     finite = np.where(data.multiple, ratio, 0.0)
-    step_slopes[:, _GAMMA] = np.where(data.multiple, part * finite - np.logaddexp(0.0, ratio), 0.0) / gamma
+    step_slopes[:, :, _GAMMA] = np.where(data.multiple, part * finite - both, 0.0) / gamma
     prior, prior_slopes = _assumptions(logs)
-    scale = count**-0.5
+    scale = len(data.log_step) ** -0.5
     errors = [
-        scale * (np.log(grad) - np.log(data.grad))[data.known],
-        scale * (log_step - np.log(data.step)),
+        scale * (log_grad[:, data.known] - data.log_grad),
+        scale * (log_grad + both / gamma - data.log_step),
         prior,
     ]
-    slopes = [scale * grad_slopes[data.known], scale * step_slopes, prior_slopes]
-    return np.concatenate(errors), np.concatenate(slopes)[:, data.free]
+    slopes = [scale * grad_slopes[:, data.known], scale * step_slopes, prior_slopes]
+    return np.concatenate(errors, axis=1), np.concatenate(slopes, axis=1)[:, :, data.free]
 
 
 def _assumptions(logs: Floats) -> tuple[Floats, Floats]:
     """γ − 1 and β / α of both kinds of exchange are small."""
-    gamma, between, within = np.exp(
-        [logs[_GAMMA], min(logs[_B_N] - logs[_A_N], 5.0), min(logs[_B_R] - logs[_A_R], 5.0)]
-    )
-    slopes = np.zeros((3, 7))
-    slopes[0, _GAMMA] = gamma
-    slopes[1, [_A_N, _B_N]] = -between, between
-    slopes[2, [_A_R, _B_R]] = -within, within
-    return _PRIOR * np.array([gamma - 1, between, within]), _PRIOR * slopes
+    rates = np.minimum(logs[:, [_B_N, _B_R]] - logs[:, [_A_N, _A_R]], 5.0)
+    gamma, between, within = np.exp(np.concatenate([logs[:, [_GAMMA]], rates], axis=1)).T
+    slopes = np.zeros((len(logs), 3, 7))
+    slopes[:, 0, _GAMMA] = gamma
+    slopes[:, 1, _A_N], slopes[:, 1, _B_N] = -between, between
+    slopes[:, 2, _A_R], slopes[:, 2, _B_R] = -within, within
+    return _PRIOR * np.stack([gamma - 1, between, within], axis=1), _PRIOR * slopes
 
 
-def _cost(errors: Floats, limit: float) -> float:
-    """Huber's."""
+def _cost(errors: Floats, limit: float) -> Floats:
+    """Huber's, of each start."""
     size = np.abs(errors)
-    return float(np.where(size <= limit, size**2 / 2, limit * (size - limit / 2)).sum())
+    costs: Floats = np.where(size <= limit, size**2 / 2, limit * (size - limit / 2)).sum(axis=1)
+    return costs

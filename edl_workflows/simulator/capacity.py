@@ -3,10 +3,14 @@
 Everything is a list of changes; in a run without any, jobs may have all nodes all the time.
 """
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
+
+from edl_workflows.exceptions import InvalidError
 
 FAILURE = "failure"
 """What takes all of a node that is down."""
@@ -42,7 +46,15 @@ def failures(
         repair_time: seconds until it is back.
         until: no failure begins later, in seconds.
         seed: the same seed gives the same failures.
+
+    Raises:
+        InvalidError: a time is not a number above 0, or the seed is negative.
     """
+    for name, value in (("mean time between failures", mean_time_between), ("repair time", repair_time)):
+        if not 0 < value < inf:
+            raise InvalidError(f"{name}: {value} is not a number of seconds above 0")
+    if seed < 0:
+        raise InvalidError(f"seed: {seed} is below 0")
     changes = []
     for number, (node, gpus) in enumerate(sorted(nodes.items())):
         # A generator a node: one node more changes nothing for the others.
@@ -65,8 +77,11 @@ def service(name: str, nodes: Mapping[str, int], demand: Sequence[tuple[float, i
     """
     changes = []
     for time, gpus in demand:
-        left = dict(sorted(nodes.items()))
+        heap = [(-left, node) for node, left in nodes.items()]
+        heapq.heapify(heap)
         for _ in range(min(gpus, sum(nodes.values()))):
-            left[max(left, key=lambda node: left[node])] -= 1
-        changes += [CapacityChange(time, node, name, nodes[node] - rest) for node, rest in left.items()]
+            left, node = heap[0]
+            heapq.heapreplace(heap, (left + 1, node))
+        rest = {node: -left for left, node in heap}
+        changes += [CapacityChange(time, node, name, nodes[node] - rest[node]) for node in sorted(nodes)]
     return changes

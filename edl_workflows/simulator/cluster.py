@@ -1,13 +1,13 @@
 """The run, interval by interval.
 
 As in the simulator of the Pollux artifact: jobs train for an interval with what they hold; then the scheduler is asked
-once, and each job whose places change restarts. A job is seen at the end of the interval in which it is submitted.
+once, and each job whose places change restarts. A job is seen at the end of the interval in which it is submitted. So are
+failures and services: a job that completes in the interval in which its node fails has escaped it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from math import inf, isfinite
 
 from edl_workflows.exceptions import InvalidError
@@ -29,7 +29,8 @@ class Settings:
         interval: seconds between two decisions.
         restart_penalty: seconds that a job stands still when its places change.
         interference: part of the speed that a job on several nodes loses while it shares one with another such job.
-        checkpoint_interval: seconds of training that a failure undoes at most.
+        checkpoint_interval: seconds of training between two checkpoints. They are made where an interval begins, so that a
+            failure undoes up to an interval more.
         changes: what others take of the nodes; see `capacity`.
         horizon: seconds after the last submission at which the run ends, whatever is incomplete.
 
@@ -54,8 +55,9 @@ class Settings:
             raise InvalidError(f"restart_penalty: {self.restart_penalty} is not a number of at least 0")
         if not 0 <= self.interference <= 1:
             raise InvalidError(f"interference: {self.interference} is not between 0 and 1")
+        nodes = self.capacity()
         for change in self.changes:
-            if change.node not in self.capacity() or not isfinite(change.time) or change.taken < 0:
+            if change.node not in nodes or not isfinite(change.time) or change.taken < 0:
                 raise InvalidError(f"{change}: give a node of {self.nodes}, a time, and 0 or more GPUs")
 
     def capacity(self) -> dict[str, int]:
@@ -106,11 +108,34 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Holding:
+    """What a job held for a while.
+
+    Attributes:
+        job: its name.
+        start, end: in seconds.
+        gpus: how many.
+    """
+
+    job: str
+    start: float
+    end: float
+    gpus: int
+
+
+@dataclass(frozen=True)
 class Run:
-    """The result: jobs in the workload's order, and a sample for each interval in which there were jobs."""
+    """The result.
+
+    Attributes:
+        jobs: in the order in which they were submitted.
+        samples: one for each interval in which there were jobs.
+        holdings: by their end; a new one for each change of a job's places.
+    """
 
     jobs: Sequence[JobResult]
     samples: Sequence[Sample]
+    holdings: Sequence[Holding] = ()
 
 
 def simulate(
@@ -122,7 +147,7 @@ def simulate(
     """Run a workload.
 
     Args:
-        workload: any order.
+        workload: any order; of jobs submitted at the same time the one whose name comes first is the first.
         applications: by name, each that the workload mentions.
         scheduler: a new one.
         settings: the cluster.
@@ -156,7 +181,7 @@ class _Simulation:
                 scheduler.agent(spec, applications[spec.application]),
                 settings.checkpoint_interval,
             )
-            for spec in sorted(workload, key=lambda spec: spec.submitted)
+            for spec in sorted(workload, key=lambda spec: (spec.submitted, spec.name))
         }
         self._to_come = list(self._jobs.values())[::-1]
         """The next one last."""
@@ -171,6 +196,9 @@ class _Simulation:
         self._changes = sorted(settings.changes, key=lambda change: change.time)[::-1]
         self._now = 0.0
         self._samples: list[Sample] = []
+        self._open: dict[str, tuple[float, int]] = {}
+        """Job → since when it holds how many GPUs."""
+        self._holdings: list[Holding] = []
 
     def over(self) -> bool:
         """Whether all is complete, or the time is up."""
@@ -188,6 +216,8 @@ class _Simulation:
 
     def result(self) -> Run:
         """What became of all jobs."""
+        for name in list(self._open):
+            self._book(name, 0, self._now)
         return Run(
             [
                 JobResult(
@@ -202,7 +232,16 @@ class _Simulation:
                 for job in self._jobs.values()
             ],
             self._samples,
+            self._holdings,
         )
+
+    def _book(self, name: str, gpus: int, now: float) -> None:
+        """From now on a job holds so many GPUs, others than before."""
+        since, before = self._open.pop(name, (now, 0))
+        if before:
+            self._holdings.append(Holding(name, since, now, before))
+        if gpus:
+            self._open[name] = now, gpus
 
     def _train(self) -> None:
         disturbed = self._disturbed() if self._settings.interference else set[str]()
@@ -213,6 +252,7 @@ class _Simulation:
             if job.finished is not None:
                 del self._active[name]
                 self._held.pop(name, None)
+                self._book(name, 0, job.finished)
 
     def _disturbed(self) -> set[str]:
         """Jobs on several nodes that share one of them with another such job."""
@@ -241,6 +281,7 @@ class _Simulation:
         while sum(self._held[name].count(node) for name in there) > self._nodes[node]:
             name = there.pop()
             del self._held[name]
+            self._book(name, 0, self._now)
             if crash:
                 self._active[name].crash()
             else:
@@ -256,6 +297,7 @@ class _Simulation:
             if places != self._held.get(name, []):
                 job.place(_placement(places), self._now, self._settings.restart_penalty)
                 self._held[name] = places
+                self._book(name, len(places), self._now)
         used = sum(len(self._held.get(name, ())) for name in self._active)
         running = sum(bool(job.placement) for job in self._active.values())
         waiting = len(self._active) - running
@@ -273,9 +315,9 @@ class _Simulation:
         )
 
 
-def _placement(places: Iterable[str]) -> Placement:
-    """Replicas of each node, in the order of ranks."""
-    return tuple(len(list(ranks)) for _, ranks in groupby(places))
+def _placement(places: Sequence[str]) -> Placement:
+    """Replicas of each node, in the order of their first ranks."""
+    return tuple(Counter(places).values())
 
 
 def _check(workload: Sequence[WorkloadJob], applications: Mapping[str, Application]) -> None:

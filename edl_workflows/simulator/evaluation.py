@@ -5,15 +5,13 @@ the eight mean job completion times, from the summaries in the paper's artifact 
 ``simulator/results-jobload``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.optimus import OptimusScheduler
-from edl_workflows.simulator.pollux import PolluxScheduler
-from edl_workflows.simulator.readers import read_application
-from edl_workflows.simulator.scheduler import Scheduler
-from edl_workflows.simulator.tiresias import TiresiasScheduler
+from edl_workflows.simulator.readers import read_application, read_workload
+from edl_workflows.simulator.study import Workload
 from edl_workflows.simulator.workload import Category
 
 WORKLOADS = range(1, 9)
@@ -37,12 +35,13 @@ oracle."""
 SINGLE_REPLICA = {"ncf": 1}
 """Neural collaborative filtering trains on one GPU in the evaluation."""
 
-SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
-    "tiresias": TiresiasScheduler,
-    "optimus": lambda: OptimusScheduler(SINGLE_REPLICA),
-    "pollux": lambda: PolluxScheduler(most_replicas=SINGLE_REPLICA),
+PUBLISHED_EACH: Mapping[float, tuple[float, ...]] = {
+    0.5: (1059.5, 1826.3, 1310.5, 1497.8, 976.8, 1287.8, 2881.1, 1432.0),
+    1.0: (2088.8, 3322.9, 2188.5, 2721.0, 2673.7, 2446.1, 3616.1, 2951.9),
+    1.5: (3855.8, 3380.6, 3299.9, 3902.7, 4007.3, 3474.3, 3217.6, 4345.1),
+    2.0: (6186.3, 4190.8, 5131.8, 5262.4, 6590.8, 5105.3, 3836.3, 6009.8),
 }
-"""Policy → a new scheduler for one run."""
+"""Relative load → the same of Pollux, workload by workload; from the same summaries."""
 
 CATEGORIES = (
     Category(1 * 3600.0, ("cifar10", "ncf")),
@@ -56,8 +55,62 @@ _MAX_LOCAL_BSZ = {"yolov3": 8}
 """Mini-batches above this were measured on a few GPUs only."""
 
 
+PUBLISHED_MEANS = {
+    (f"load {load:g}", policy): (len(WORKLOADS), mean)
+    for policy, means in PUBLISHED.items()
+    for load, mean in means.items()
+}
+"""Means as `edl_workflows.simulator.study.summaries` takes them."""
+
+PUBLISHED_RUNS = {
+    (f"{LOAD_FOLDERS[load]}/workload-{number}", "pollux"): mean
+    for load, means in PUBLISHED_EACH.items()
+    for number, mean in enumerate(means, 1)
+}
+"""(Name of the workload, policy) → mean job completion time."""
+
+
+def read_evaluation(data: Path, loads: Sequence[float], numbers: Sequence[int]) -> list[Workload]:
+    """Workloads of the evaluation.
+
+    Args:
+        data: the artifact's folder ``simulator``, or a copy of its ``traces`` and ``workloads*``.
+        loads: relative ones, of `LOAD_FOLDERS`.
+        numbers: of the workloads of each, of `WORKLOADS`.
+
+    Raises:
+        NotFoundError: a file is missing.
+        InvalidError: a field that can't be read, or a load or number that there isn't.
+    """
+    if wrong := [load for load in loads if load not in LOAD_FOLDERS]:
+        raise InvalidError(f"there is no load {wrong[0]:g}; give one of {', '.join(map(str, LOAD_FOLDERS))}")
+    if wrong := [number for number in numbers if number not in WORKLOADS]:
+        raise InvalidError(f"there is no workload {wrong[0]}; give a number from 1 to {max(WORKLOADS)}")
+    applications = read_applications(data / "traces")
+    return [
+        Workload(
+            name=f"{LOAD_FOLDERS[load]}/workload-{number}",
+            group=f"load {load:g}",
+            jobs=read_workload(data / LOAD_FOLDERS[load] / f"workload-{number}.csv"),
+            applications=applications,
+            most_replicas=SINGLE_REPLICA,
+        )
+        for load in loads
+        for number in numbers
+    ]
+
+
 def read_applications(traces: Path) -> dict[str, Application]:
-    """All applications in the artifact's folder ``traces``, by name."""
+    """All applications in the artifact's folder ``traces``, by name.
+
+    Raises:
+        NotFoundError: there is no such folder, or a file is missing.
+        InvalidError: a field that can't be read.
+    """
+    if not traces.is_dir():
+        raise NotFoundError(
+            f"{traces}: there is no such folder; give the one that has the artifact's traces and workloads"
+        )
     return {
         folder.name: read_application(folder, _MAX_LOCAL_BSZ.get(folder.name))
         for folder in sorted(traces.iterdir())

@@ -59,7 +59,7 @@ class Job:
         spec: as submitted.
         application: what it trains.
         agent: decides its batch.
-        checkpoint_interval: seconds of training between checkpoints; what a failure undoes.
+        checkpoint_interval: seconds of training between checkpoints; see `edl_workflows.simulator.cluster.Settings`.
 
     Attributes:
         placement: replicas on each node; empty while it holds nothing.

@@ -55,6 +55,12 @@ MIXED = Case(6, None, _DAY)
 MIXED_FIXED = Case(6, 15, _DAY)
 """The report says 60 trainers; its script and logs say 15."""
 
+SCENARIOS: Mapping[str, Mapping[str, Case]] = {
+    "paddle": {"autoscaled": TRAINING_ONLY, "fixed": TRAINING_ONLY_FIXED},
+    "paddle-mixed": {"autoscaled": MIXED, "fixed": MIXED_FIXED},
+}
+"""Scenario → the case with autoscaling and the one without."""
+
 PUBLISHED_PENDING = {TRAINING_ONLY: 47.2, TRAINING_ONLY_FIXED: 308.5}
 """Mean seconds from a job's first trainer pod to its running, or to the end; recomputed from the report's raw logs, whose own
 averages divide ten values by eleven."""
@@ -69,12 +75,17 @@ class Outcome:
     Attributes:
         pending: mean seconds from a job's submission to its first running trainer, or to the end.
         cpu: requests of pods in phase Running by the cluster's cores, mean over the time.
-        running: jobs with a running trainer at the end.
+        running: jobs that have had a running trainer.
+        cpu_each, service_each: the same of all pods and of Nginx's, second by second.
+        running_each: the jobs, second by second.
     """
 
     pending: float
     cpu: float
     running: int
+    cpu_each: Sequence[float]
+    service_each: Sequence[float]
+    running_each: Sequence[int]
 
 
 @dataclass(eq=False)
@@ -112,6 +123,8 @@ class _Experiment:
         self._submitted: dict[str, int] = {}
         self._first_run: dict[str, int] = {}
         self._cpu: list[float] = []
+        self._service: list[float] = []
+        self._running: list[int] = []
 
     def step(self, now: int) -> None:
         """One second."""
@@ -126,7 +139,14 @@ class _Experiment:
         """What was measured so far."""
         end = self._case.seconds
         waits = [self._first_run.get(job, end) - begun for job, begun in self._submitted.items()]
-        return Outcome(fmean(waits), fmean(self._cpu), len(self._first_run))
+        return Outcome(
+            pending=fmean(waits),
+            cpu=fmean(self._cpu),
+            running=len(self._first_run),
+            cpu_each=self._cpu,
+            service_each=self._service,
+            running_each=self._running,
+        )
 
     def _arrive(self, now: int) -> None:
         """A new job each ten seconds, and as many instances of Nginx as it shall have."""
@@ -209,9 +229,11 @@ class _Experiment:
         # A pod that is going is in phase Running until it is gone, so the report counts it.
         running = [pod for pod in (*self._pods(), *self._stopping) if pod.runs_from <= now]
         self._cpu.append(sum(pod.cores for pod in running) / CORES)
+        self._service.append(sum(pod.cores for pod in running if pod.owner == "nginx") / CORES)
         for job, pods in self._trainers.items():
             if job not in self._first_run and any(pod.runs_from <= now for pod in pods):
                 self._first_run[job] = now
+        self._running.append(len(self._first_run))
 
 
 def _places(pods: Sequence[_Pod]) -> tuple[str, ...]:

@@ -122,15 +122,19 @@ class PolluxScheduler:
     Args:
         options: how jobs and restarts are weighed; the paper's if left out.
         most_replicas: application → the most replicas that its jobs get, with the batch that their users chose.
+        fits: to share with other runs, so that none fits what another has; of this run alone if left out.
     """
 
     def __init__(
-        self, options: PolluxOptions | None = None, most_replicas: Mapping[str, int] | None = None
+        self,
+        options: PolluxOptions | None = None,
+        most_replicas: Mapping[str, int] | None = None,
+        fits: Fits | None = None,
     ) -> None:
         self._options = options or PolluxOptions()
         self._most_replicas = most_replicas or {}
         self._agents: dict[str, AdaptiveBatch] = {}
-        self._fits = Fits()
+        self._fits = fits or Fits()
         self._speedups = Speedups()
 
     def agent(self, job: WorkloadJob, application: Application) -> Agent:

@@ -1,58 +1,155 @@
-"""Workloads and measured traces from CSV files, in the form of the Pollux artifact."""
+"""Workloads and measured traces from CSV files, in the form of the Pollux artifact, and traces of clusters."""
 
-import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.simulator.application import Application, Validation
+from edl_workflows.simulator.capacity import FAILURE, CapacityChange
+from edl_workflows.simulator.rows import Row, read_rows
 from edl_workflows.simulator.throughput import StepTime, ThroughputTable
+from edl_workflows.simulator.trace import ClusterJob
 from edl_workflows.simulator.workload import TraceJob, WorkloadJob
 
-_Row = TypeVar("_Row")
+_Value = TypeVar("_Value")
+_DAY = 24 * 3600.0
+
+
+def is_pollux_workload(path: Path) -> bool:
+    """Whether a file's jobs name what they train, as the Pollux artifact's do; else it is a trace of a cluster.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidError: the file can't be read, or has no jobs.
+    """
+    first = next(read_rows(path), None)
+    if first is None:
+        raise InvalidError(f"{path}: there is no job in it; give at least one line below the header")
+    return "application" in first.fields
 
 
 def read_workload(path: Path) -> list[WorkloadJob]:
-    """A workload: ``name,time,application,num_replicas,batch_size``.
+    """A workload: ``name,time,application,num_replicas,batch_size``, where time is in seconds.
 
     Raises:
         NotFoundError: there is no such file.
-        InvalidError: a line that can't be read, with its number.
+        InvalidError: a field that can't be read, with its file and line.
     """
-
-    def job(row: dict[str, str]) -> WorkloadJob:
-        return WorkloadJob(
-            name=row["name"],
-            submitted=float(row["time"]),
-            application=row["application"],
-            replicas=int(row["num_replicas"]),
-            batch_size=int(row["batch_size"]),
+    return [
+        WorkloadJob(
+            name=row.text("name"),
+            submitted=row.number("time", zero=True),
+            application=row.text("application"),
+            replicas=row.whole("num_replicas"),
+            batch_size=row.whole("batch_size"),
         )
+        for row in read_rows(path)
+    ]
 
-    return list(_rows(path, job))
+
+def read_cluster_jobs(path: Path, statuses: Collection[str] = ()) -> list[ClusterJob]:
+    """A trace of a cluster, as of Microsoft's Philly clusters; see `ClusterJob` for what is made of it.
+
+    ========================================= ================================================================
+    column, or one of its other names         meaning
+    ========================================= ================================================================
+    submit_time, submitted_time, timestamp    when: ISO 8601 date and time, or seconds; the first job is at 0
+    num_gpus, gpus                            GPUs that it had: a whole number of at least 1
+    duration                                  seconds that it ran with them: above 0
+    job_id, jobid, name                       unique; job-2, job-3, … by its line if there is no such column
+    status                                    how it ended, as ``Pass``; needed only where `statuses` is given
+    ========================================= ================================================================
+
+    Other columns are ignored.
+
+    Args:
+        path: the file.
+        statuses: only jobs that ended so; all if empty. Jobs that failed or were killed used the cluster, too.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidError: a field that can't be read, with its file and line, or no job is left.
+    """
+    rows = [row for row in read_rows(path) if not statuses or row.text("status") in statuses]
+    if not rows:
+        wanted = f" with a status of {', '.join(statuses)}" if statuses else ""
+        raise InvalidError(f"{path}: there is no job{wanted} in it; give at least one")
+    times = [row.moment("submit_time", "submitted_time", "timestamp") for row in rows]
+    return [
+        ClusterJob(_name(row), time - min(times), row.whole("num_gpus", "gpus"), row.number("duration"))
+        for row, time in zip(rows, times, strict=True)
+    ]
+
+
+def _name(row: Row) -> str:
+    names = ("job_id", "jobid", "name")
+    return row.text(*names) if any(name in row.fields for name in names) else f"job-{row.line}"
 
 
 def read_trace(path: Path) -> list[TraceJob]:
-    """A cluster's trace: ``timestamp,duration,num_gpus,gpu_time,…``, as of Microsoft's Philly clusters.
+    """A cluster's trace to draw workloads from: ``timestamp,duration,num_gpus,gpu_time,…``.
 
     Raises:
         NotFoundError: there is no such file.
-        InvalidError: a line that can't be read, with its number.
+        InvalidError: a field that can't be read, with its file and line.
     """
-
-    def job(row: dict[str, str]) -> TraceJob:
-        submitted = datetime.fromisoformat(row["timestamp"])
-        midnight = submitted.replace(hour=0, minute=0, second=0, microsecond=0)
-        return TraceJob(
-            (submitted - midnight).total_seconds(),
-            _positive(row["duration"], zero=True),
-            _positive(row["gpu_time"], zero=True),
+    return [
+        TraceJob(
+            row.moment("timestamp") % _DAY,
+            row.number("duration", zero=True),
+            row.number("gpu_time", zero=True),
         )
+        for row in read_rows(path)
+    ]
 
-    return list(_rows(path, job))
+
+def read_failures(path: Path, nodes: Mapping[str, int]) -> list[CapacityChange]:
+    """Failures of nodes: ``time,node,seconds``: when, the node's number from 0, and how long it is away.
+
+    Args:
+        path: the file.
+        nodes: node → its GPUs, in the order of their numbers.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidError: a field that can't be read, with its file and line; a node that isn't there, or is away twice at once.
+    """
+    keys = list(nodes)
+    changes: list[CapacityChange] = []
+    back = dict.fromkeys(keys, 0.0)
+    for row in sorted(read_rows(path), key=lambda row: row.number("time", zero=True)):
+        number = row.number("node", zero=True)
+        if number not in range(len(keys)):
+            raise row.wrong("node", f"{row.text('node')!r} is not a number from 0 to {len(keys) - 1}")
+        node, time = keys[int(number)], row.number("time", zero=True)
+        if time < back[node]:
+            raise row.wrong("time", f"the node is away until {back[node]:g} s from a failure before")
+        back[node] = time + row.number("seconds")
+        changes.append(CapacityChange(time, node, FAILURE, nodes[node]))
+        changes.append(CapacityChange(back[node], node, FAILURE, 0))
+    return sorted(changes, key=lambda change: (change.time, change.node))
+
+
+def read_services(path: Path) -> dict[str, list[tuple[float, int]]]:
+    """What others take over time: ``time,gpus`` or ``time,service,gpus``: from when on, who, and how many in all.
+
+    Returns:
+        Service → (seconds, GPUs from then on), ascending.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidError: a field that can't be read, with its file and line.
+    """
+    found: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for row in read_rows(path):
+        gpus = row.number("gpus", zero=True)
+        if gpus != int(gpus):
+            raise row.wrong("gpus", f"{row.text('gpus')!r} is not a whole number of at least 0")
+        name = row.text("service") if "service" in row.fields else "service"
+        found[name].append((row.number("time", zero=True), int(gpus)))
+    return {name: sorted(demand) for name, demand in found.items()}
 
 
 def read_application(folder: Path, max_local_bsz: int | None = None) -> Application:
@@ -64,20 +161,17 @@ def read_application(folder: Path, max_local_bsz: int | None = None) -> Applicat
 
     Raises:
         NotFoundError: a file is missing.
-        InvalidError: a line that can't be read, with its number.
+        InvalidError: a field that can't be read, with its file and line.
     """
-    validation = {
-        int(path.stem.removeprefix("validation-")): _read_validation(path)
-        for path in folder.glob("validation-*.csv")
-    }
+    validation = {_batch_size(path): _read_validation(path) for path in folder.glob("validation-*.csv")}
     if not validation:
         raise NotFoundError(f"{folder}: no validation-*.csv; give the folder of an application's traces")
-    placements: dict[tuple[int, ...], dict[int, StepTime]] = defaultdict(dict)
-    for shape, size, step in _rows(folder / "placements.csv", _measured_placement):
-        placements[shape][size] = step
-    scalability: dict[tuple[int, int], dict[int, StepTime]] = defaultdict(dict)
-    for scale, size, step in _rows(folder / "scalability.csv", _measured_scale):
-        scalability[scale][size] = step
+    placements = _read_steps(folder / "placements.csv", _placement)
+    scalability = _read_steps(
+        folder / "scalability.csv", lambda row: (row.whole("num_nodes"), row.whole("num_replicas"))
+    )
+    if not placements:
+        raise InvalidError(f"{folder / 'placements.csv'}: there is no measurement; give at least one")
     sizes = [size for points in placements.values() for size in points]
     return Application(
         folder.name,
@@ -88,49 +182,35 @@ def read_application(folder: Path, max_local_bsz: int | None = None) -> Applicat
     )
 
 
-def _read_validation(path: Path) -> Validation:
-    def epoch(row: dict[str, str]) -> tuple[float, ...]:
-        return tuple(
-            _positive(row[name], zero=True) for name in ("progress", "iteration", "grad_sqr", "grad_var")
+def _batch_size(path: Path) -> int:
+    text = path.stem.removeprefix("validation-")
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidError(
+            f"{path}: {text!r} is not a batch size; rename the file to validation-<batch size>.csv"
         )
-
-    progress, iterations, grad_sqr, grad_var = zip(*_rows(path, epoch), strict=True)
-    return Validation(progress, iterations, grad_sqr, grad_var)
+    return int(text)
 
 
-def _measured_placement(row: dict[str, str]) -> tuple[tuple[int, ...], int, StepTime]:
+def _read_validation(path: Path) -> Validation:
+    columns = ("progress", "iteration", "grad_sqr", "grad_var")
+    epochs = [tuple(row.number(name, zero=True) for name in columns) for row in read_rows(path)]
+    return Validation(*([epoch[number] for epoch in epochs] for number in range(len(columns))))
+
+
+def _read_steps(path: Path, key: Callable[[Row], _Value]) -> dict[_Value, dict[int, StepTime]]:
+    """Key → local batch size → step time."""
+    found: dict[_Value, dict[int, StepTime]] = defaultdict(dict)
+    for row in read_rows(path):
+        total, sync = row.number("step_time"), row.number("sync_time", zero=True)
+        if sync > total:
+            raise row.wrong("sync_time", f"the exchange takes {sync} s, longer than the step of {total} s")
+        found[key(row)][row.whole("local_bsz")] = StepTime(total, sync)
+    return found
+
+
+def _placement(row: Row) -> tuple[int, ...]:
     """A digit a node: ``42`` is four replicas on one and two on another."""
-    return tuple(int(digit) for digit in row["placement"]), int(_positive(row["local_bsz"])), _step(row)
-
-
-def _measured_scale(row: dict[str, str]) -> tuple[tuple[int, int], int, StepTime]:
-    scale = (int(_positive(row["num_nodes"])), int(_positive(row["num_replicas"])))
-    return scale, int(_positive(row["local_bsz"])), _step(row)
-
-
-def _step(row: dict[str, str]) -> StepTime:
-    total, sync = _positive(row["step_time"]), _positive(row["sync_time"], zero=True)
-    if sync > total:
-        raise ValueError(f"the exchange takes {sync} s, longer than the step of {total} s")
-    return StepTime(total, sync)
-
-
-def _positive(text: str, *, zero: bool = False) -> float:
-    """A number that is finite and above 0, or not below it."""
-    value = float(text)
-    if not (0 < value < float("inf") or (zero and value == 0)):
-        raise ValueError(f"{text} is not a number {'of at least' if zero else 'above'} 0")
-    return value
-
-
-def _rows(path: Path, parse: Callable[[dict[str, str]], _Row]) -> Iterator[_Row]:
-    """The lines of a CSV file with a header, read."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for number, row in enumerate(csv.DictReader(file), 2):
-                try:
-                    yield parse(row)
-                except (KeyError, TypeError, ValueError, InvalidError) as error:
-                    raise InvalidError(f"{path}, line {number}: {error!r}; correct the line") from error
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{path}: there is no such file") from error
+    digits = str(row.whole("placement"))
+    if "0" in digits:
+        raise row.wrong("placement", f"{digits!r} has a node without replicas")
+    return tuple(int(digit) for digit in digits)

@@ -1,7 +1,8 @@
-"""Let the cluster's autoscaler change a job, within bounds or not at all: an edit of the job's annotation."""
+"""Let an autoscaler change a job, the cluster's or the job's own master, within bounds or not at all: an edit of its annotation."""
 
 from edl_workflows.exceptions import InvalidError, ManifestError, Problem
 from edl_workflows.jobs import autoscaling
+from edl_workflows.jobs.elastic_job.scaling import by_master
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
@@ -41,10 +42,13 @@ def begin(cluster: Cluster, request: AutoscaleRequest, _identity: Identity) -> H
     elastic = row.elastic(job) if row.elastic is not None else None
     if elastic is not None:
         autoscaling.permitted(job, elastic)
+    elif by_master(job):
+        autoscaling.wish(job)
     elif request.bounds != autoscaling.OFF:
         problem = Problem(
             "bounds",
-            "the autoscaler leaves this job alone: its kind has no bounds, it is preemptible, or it is ending",
+            "the autoscaler leaves this job alone: its kind has no bounds, its role says autoScale: false, "
+            "it is preemptible, or it is ending",
         )
         raise ManifestError(f"autoscaling of {row.name} {job.key}", [problem])
     if marked != (found["metadata"].get("annotations") or {}):

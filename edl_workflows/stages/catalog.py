@@ -3,12 +3,14 @@
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.stages.apply_plan import APPLY_PLAN
 from edl_workflows.stages.autoscale import AUTOSCALE
 from edl_workflows.stages.cancel import CANCEL
 from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
 from edl_workflows.stages.delete import DELETE
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
+from edl_workflows.stages.plan_scale import PLAN_SCALE
 from edl_workflows.stages.requests import Stage
 from edl_workflows.stages.scale import SCALE
 from edl_workflows.stages.submit import SUBMIT
@@ -16,7 +18,8 @@ from edl_workflows.stages.suspend import RESUME, SUSPEND
 from edl_workflows.stages.wait import WAIT, WAIT_PLAN
 
 STAGES: tuple[Stage[Any], ...] = (
-    SUBMIT, WAIT, WAIT_PLAN, SCALE, CHECKPOINT, MIGRATE_PS, SUSPEND, RESUME, AUTOSCALE, DELETE, COLLECT, CANCEL,
+    SUBMIT, WAIT, WAIT_PLAN, SCALE, CHECKPOINT, MIGRATE_PS, SUSPEND, RESUME, AUTOSCALE, PLAN_SCALE, APPLY_PLAN, DELETE, COLLECT,
+    CANCEL,
 )  # fmt: skip
 
 

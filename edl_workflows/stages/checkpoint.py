@@ -13,7 +13,7 @@ class CheckpointRequest(plans.PlanRequest):
 
 def begin(cluster: Cluster, request: CheckpointRequest, identity: Identity) -> Handle:
     """Create or adopt the plan; errors as `plans.begin`."""
-    draft = plans.Draft("checkpoint", lambda _job: {"checkpoint": True})
+    draft = plans.Draft("checkpoint", lambda _job: {"checkpoint": True}, pins=False)
     return plans.begin(cluster, request, draft, identity)
 
 

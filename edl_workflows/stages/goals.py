@@ -12,6 +12,7 @@ from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobPhase, JobView
+from edl_workflows.stages.planned import PlannedChange
 
 _MIGRATION = (
     PlanPhase.PENDING,
@@ -49,6 +50,17 @@ class PlanGoal(Model):
     phase: PlanPhase = PlanPhase.SUCCEEDED
 
 
+class PlannedGoal(Model):
+    """A job whose own optimizer has a plan for it as it is.
+
+    Attributes:
+        change: one that changes something.
+    """
+
+    type: Literal["planned"] = "planned"
+    change: bool = False
+
+
 class ExistsGoal(Model):
     """The object is there, whatever its state."""
 
@@ -61,7 +73,7 @@ class GoneGoal(Model):
     type: Literal["gone"] = "gone"
 
 
-Goal = Annotated[JobGoal | PlanGoal | ExistsGoal | GoneGoal, Field(discriminator="type")]
+Goal = Annotated[JobGoal | PlanGoal | PlannedGoal | ExistsGoal | GoneGoal, Field(discriminator="type")]
 
 
 class Handle(Model):
@@ -105,6 +117,7 @@ class Outputs(Model):
         checkpoint: the newest, or the plan's.
         resumed_step, stall_seconds: of a migration: the first step afterwards, and how long training stood still.
         replicas: ready nodes by role.
+        plan: what the job's optimizer would change.
     """
 
     kind: str
@@ -119,6 +132,7 @@ class Outputs(Model):
     resumed_step: int | None = None
     stall_seconds: float | None = None
     replicas: dict[str, int] = Field(default_factory=dict)
+    plan: PlannedChange | None = None
 
 
 @dataclass(frozen=True)
@@ -208,6 +222,8 @@ def outcome(handle: Handle, seen: Seen) -> Outcome:
         return Done(outputs(handle, seen))
     if isinstance(seen, JobView) and isinstance(handle.goal, JobGoal):
         return _of_job(handle, handle.goal, seen)
+    if isinstance(seen, JobView) and isinstance(handle.goal, PlannedGoal):
+        return _of_optimizer(handle, handle.goal, seen)
     assert isinstance(seen, ScalePlan), "goals of plans are for plans"
     assert isinstance(handle.goal, PlanGoal), "and no others"
     return _of_plan(handle, handle.goal, seen)
@@ -254,6 +270,23 @@ def _wanted(goal: JobGoal) -> str:
     return " with ".join(part for part in parts if part)
 
 
+def _of_optimizer(handle: Handle, goal: PlannedGoal, job: JobView) -> Outcome:
+    """A plan from before a change that goes on is for a job that is no more: what is planned afterwards counts."""
+    found = outputs(handle, job)
+    if job.phase.final:
+        return Failed(
+            JobFailedError(f"{handle} ended in phase {job.phase}; nothing is planned for it any more")
+        )
+    if job.phase in (JobPhase.SCALING, JobPhase.RESTARTING, JobPhase.SUSPENDED):
+        return Waiting(f"is {job.phase}, and will be planned anew", found)
+    if found.plan is None:
+        return Waiting(f"is {job.phase}; its master has not planned it yet", found)
+    if goal.change and found.plan.empty:
+        notes = "; ".join(found.plan.notes)
+        return Waiting(f"is to stay as it is{f': {notes}' if notes else ''}", found)
+    return Done(found)
+
+
 def _of_plan(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> Outcome:
     status = plan.status
     phase = status.phase or PlanPhase.PENDING
@@ -283,6 +316,7 @@ def outputs(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
                 if checkpoint
                 else None,
                 "replicas": {role: counts.ready for role, counts in seen.replicas.items()},
+                "plan": _planned(handle, seen),
             }
         )
     status = seen.status
@@ -298,6 +332,12 @@ def outputs(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
             "stall_seconds": status.stall_seconds,
         }
     )
+
+
+def _planned(handle: Handle, job: JobView) -> PlannedChange | None:
+    """For who asked for it: other stages' outputs need not carry it."""
+    asked = isinstance(handle.goal, PlannedGoal)
+    return PlannedChange.of(job.planned) if asked and job.planned is not None else None
 
 
 def _identity_of(handle: Handle) -> Outputs:

@@ -1,17 +1,17 @@
-"""What scale, checkpoint and migrate share: each is a manual ScalePlan of an ElasticJob."""
+"""What scale, checkpoint, migrate and apply share: each is a manual ScalePlan of an ElasticJob."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
 from edl_workflows.exceptions import InvalidError, ManifestError, Problem
-from edl_workflows.jobs import names
+from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.manifests import owner_reference
-from edl_workflows.jobs.scale_plan.model import KIND, ScalePlan
+from edl_workflows.jobs.scale_plan import made
+from edl_workflows.jobs.scale_plan.model import KIND
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -44,11 +44,13 @@ class Draft:
         verb: readable part of the plan's name.
         spec: the plan's fields but for ``ownerJob``, from the job; called only if a plan must be made.
         until: the phase that the stage waits for.
+        pins: whether it asks for numbers: these stay, so autoscaling of the job is switched off.
     """
 
     verb: str
     spec: Callable[[ElasticJob], dict[str, Any]]
     until: PlanPhase = PlanPhase.SUCCEEDED
+    pins: bool = True
 
 
 def begin(cluster: Cluster, request: PlanRequest, draft: Draft, identity: Identity) -> Handle:
@@ -64,9 +66,15 @@ def begin(cluster: Cluster, request: PlanRequest, draft: Draft, identity: Identi
     job = ElasticJob.parse(client.get(cluster, resource, request.job, namespace))
     name = identity.known or identity.name(f"{request.job}-{draft.verb}")
     target = ownership.Target(KIND, namespace, name)
-    plan = ownership.create_or_adopt(
-        cluster, target, lambda: _manifest(target, request, draft.spec(_changeable(job)), job), identity
-    )
+
+    def make() -> dict[str, Any]:
+        fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(_changeable(job))}
+        manifest = made.manual(job, name, fields)
+        if draft.pins:
+            _pin(cluster, job)
+        return manifest
+
+    plan = ownership.create_or_adopt(cluster, target, make, identity)
     return Handle(
         kind=KIND,
         namespace=namespace,
@@ -103,20 +111,13 @@ def _changeable(job: ElasticJob) -> ElasticJob:
     return job
 
 
-def _manifest(
-    target: ownership.Target, request: PlanRequest, spec: Mapping[str, Any], job: ElasticJob
-) -> dict[str, Any]:
-    manifest = {
-        "apiVersion": job.api_version,
-        "kind": KIND,
-        "metadata": {
-            "name": target.name,
-            "namespace": target.namespace,
-            "labels": {names.JOB_LABEL: request.job, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL},
-            # With the job the plan goes too; it is not the job's controller's child.
-            "ownerReferences": [owner_reference(job, controller=False)],
-        },
-        "spec": {"ownerJob": request.job, "stepTimeoutSeconds": request.step_timeout_seconds, **spec},
-    }
-    ScalePlan.parse(manifest)
-    return manifest
+def _pin(cluster: Cluster, job: ElasticJob) -> None:
+    """Whoever asks for a number gets it: autoscalers leave the job as it is until they are let again.
+
+    Before the plan is made: one who dies in between has switched off what he was about to overrule.
+    """
+    if job.metadata.annotations.get(autoscaling.ANNOTATION, autoscaling.OFF) == autoscaling.OFF:
+        return
+    metadata = {"uid": job.metadata.uid, "annotations": {autoscaling.ANNOTATION: autoscaling.OFF}}
+    resource, namespace = ownership.resource_of(ELASTIC_JOB), job.metadata.namespace
+    client.patch(cluster, resource, job.metadata.name, {"metadata": metadata}, namespace)

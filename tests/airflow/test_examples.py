@@ -46,7 +46,9 @@ def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) ->
     assert {asset.name for asset in condition.objects} == {"digits_model", "digits_data"}
 
 
-@pytest.mark.parametrize("dag_id", ["example_elastic_training", "example_retrain_on_data"])
+@pytest.mark.parametrize(
+    "dag_id", ["example_elastic_training", "example_retrain_on_data", "example_planned_scaling"]
+)
 def test_the_manifest_renders_to_a_valid_job(loaded: dict[str, Any], dag_id: str, tmp_path: Path) -> None:
     """Paths come from Airflow variables; checkpoints lie where all pods see them, a folder a run."""
     dag = loaded[dag_id]
@@ -66,11 +68,21 @@ def test_the_manifest_renders_to_a_valid_job(loaded: dict[str, Any], dag_id: str
     manifest["metadata"]["name"] = "digits"
     job = ElasticJob.parse(manifest)
 
+    assert job.spec.optimize_mode == ("single-job" if dag_id == "example_planned_scaling" else "manual")
     pod = job.spec.replica_specs["worker"].template["spec"]
     folder = pod["volumes"][0]["hostPath"]["path"]
     assert folder == f"{tmp_path}/{dag_id}/asset_triggered__2026-11-20T10-56-55-00-00-lrvW"
     assert f"--checkpoint-dir={folder}" in pod["containers"][0]["command"]
     assert pod["containers"][0]["volumeMounts"][0]["mountPath"] == folder
+
+
+def test_nothing_is_changed_without_an_approval(loaded: dict[str, Any]) -> None:
+    """Plan, look whether it is worth asking, ask, apply; training goes on whatever becomes of the plan."""
+    tasks = {task.task_id: task for task in loaded["example_planned_scaling"].topological_sort()}
+
+    assert list(tasks) == ["submit", "plan", "worthwhile", "approve", "apply", "trained"]
+    assert tasks["approve"].defaults == ["Reject"]
+    assert tasks["trained"].trigger_rule == "none_failed"
 
 
 def test_the_training_job_is_scaled_while_it_trains(loaded: dict[str, Any]) -> None:

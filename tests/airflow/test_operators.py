@@ -8,6 +8,7 @@ from airflow.sdk import DAG, BaseOperator
 
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.operators.elastic_job import (
     DeleteElasticJobOperator,
     ResumeElasticJobOperator,
@@ -15,8 +16,10 @@ from edl_workflows.operators.elastic_job import (
     SuspendElasticJobOperator,
 )
 from edl_workflows.operators.scale_plan import (
+    ApplyPlanOperator,
     CheckpointElasticJobOperator,
     MigrateParameterServersOperator,
+    PlanScaleOperator,
     ScaleElasticJobOperator,
 )
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
@@ -32,6 +35,14 @@ ROWS: dict[str, tuple[Callable[..., BaseOperator], dict[str, Any]]] = {
     ),
     "scale": (
         lambda **kw: ScaleElasticJobOperator(job="mnist", replicas={"worker": 3}, **kw),
+        {"job": "mnist", "phase": "Succeeded"},
+    ),
+    "plan": (
+        lambda **kw: PlanScaleOperator(job="mnist", wait_for_change=True, **kw),
+        {"job": "mnist", "phase": "Running"},
+    ),
+    "apply": (
+        lambda **kw: ApplyPlanOperator(job="mnist", plan={"replicas": {"worker": {"replicas": 3}}}, **kw),
         {"job": "mnist", "phase": "Succeeded"},
     ),
     "checkpoint": (
@@ -54,6 +65,9 @@ ROWS: dict[str, tuple[Callable[..., BaseOperator], dict[str, Any]]] = {
 }
 
 
+PLANNED = {"stage": "job_stage_running", "replicaResourceSpecs": {"worker": {"replicas": 3}}}
+
+
 @pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
 @pytest.mark.parametrize("name", ROWS)
 def test_each_operator_in_both_modes(
@@ -61,6 +75,7 @@ def test_each_operator_in_both_modes(
 ) -> None:
     """Both modes end in the same state with the same small result."""
     client.create(cluster, elastic_job("mnist"))
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"autoscaling": PLANNED})
     create_ps_pod(cluster, "mnist", node_id=0, rank=0)
     make, expected = ROWS[name]
     with DAG(f"{name}-{deferrable}", schedule=None) as dag:

@@ -19,7 +19,7 @@ from edl_workflows.stages.catalog import STAGES
 
 ALL = (
     steps.submit(), steps.wait_for_job(), steps.wait_for_plan(), steps.collect(), steps.cancel(), steps.scale(),
-    steps.checkpoint(), steps.migrate_ps(), steps.suspend(), steps.resume(), steps.delete(),
+    steps.checkpoint(), steps.migrate_ps(), steps.plan_scale(), steps.apply_plan(), steps.suspend(), steps.resume(), steps.delete(),
     *(
         step(kind=kind)
         for kind in ("TFJob", "TrainingJob", "DIJob")
@@ -31,7 +31,7 @@ EACH = pytest.mark.parametrize("step", ALL, ids=lambda step: step.name)
 VALUES = {
     "spec": "replicaSpecs: {worker: {replicas: 1}}", "replicas": "{worker: {replicas: 3}}", "resource": "{cpu: '2'}",
     "migrate": "{0: {cpu: '2'}}", "step": "50", "phases": "Running,Failed", "step-timeout-seconds": "30",
-    "policy": "suspend", "bounds": "2-8",
+    "policy": "suspend", "bounds": "2-8", "plan": '{"replicas": {"worker": {"replicas": 3}}, "migrate": [], "empty": false}',
 }  # fmt: skip
 
 
@@ -166,6 +166,27 @@ def test_a_condition_needs_the_plugin() -> None:
 
     with pytest.raises(InvalidError, match="by the plugin"):
         resource_templates(step)
+
+
+def test_a_plan_that_changes_something_needs_the_plugin() -> None:
+    """A label selector can't say that one of two maps is not empty."""
+    step = steps.plan_scale(wait_for_change=True)
+    assert plugin_templates(step)[0]["plugin"]["edl"]["request"]["waitForChange"] is True
+
+    with pytest.raises(InvalidError, match="take any plan, or by the plugin"):
+        resource_templates(step)
+
+
+def test_who_asks_for_a_number_switches_autoscaling_off_first() -> None:
+    """Where no stage does it; a checkpoint asks for none."""
+    for step in (steps.scale(), steps.migrate_ps(), steps.apply_plan()):
+        outer, first, then = resource_templates(step)
+        assert [one[0]["template"] for one in outer["steps"]] == [first["name"], then["name"]]
+        pinned = first["resource"]["manifest"]
+        assert first["resource"]["action"] == "patch"
+        assert 'elastic.iml.github.io/autoscale: "false"' in pinned
+        assert "kind: ScalePlan" in then["resource"]["manifest"].replace('"', "")
+    assert len(resource_templates(steps.checkpoint())) == 1
 
 
 def test_values_keep_their_types_in_a_manifest() -> None:

@@ -1,6 +1,6 @@
 """ElasticJob's row of the registry."""
 
-from edl_workflows.jobs.elastic_job import sources
+from edl_workflows.jobs.elastic_job import scaling, sources
 from edl_workflows.jobs.elastic_job.crd import OPTIONS
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.elastic_job.reconcile import reconcile
@@ -23,4 +23,5 @@ ELASTIC_JOB = Kind(
     ),
     crd=OPTIONS,
     view=view,
+    elastic=scaling.elastic,
 )

@@ -18,6 +18,7 @@ from edl_workflows.jobs.objects import (
     reject,
     rules,
 )
+from edl_workflows.jobs.scale_plan.model import PodMeta, ReplicaResourceSpec
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 
 KIND = "ElasticJob"
@@ -123,8 +124,9 @@ class ElasticJobSpec(Model):
         replica_specs: the roles; keys ps, worker, chief, evaluator and dlrover-master (the master's own pod template).
         envs: variables added to every training container, by name (a core/v1 EnvVar each).
         suspend: no pods while true; the job's data position and checkpoints stay.
-        optimize_mode: who decides about counts and sizes. There is no autoscaler yet: whatever it says, they change by
-            ScalePlans and edits of the spec alone, as in mode manual.
+        optimize_mode: who decides about counts and sizes where the annotation ``elastic.iml.github.io/autoscale`` allows
+            it: the job's master from its own statistics (``single-job``), the Brain service that ``brainService`` names, and
+            the master while Brain is away (``cluster``), or the cluster's autoscaler about workers (``manual``).
         brain_service: address of the Brain for optimizeMode cluster.
         enable_dynamic_sharding, enable_elastic_scheduling: accepted for older manifests; both are always on.
     """
@@ -237,12 +239,35 @@ class HistoryPoint(Status):
     nodes: dict[str, int] = Field(default_factory=dict)
 
 
+class AutoscalingStatus(Status):
+    """What the job's master would change now, whether or not it may (modes single-job and cluster).
+
+    Attributes:
+        optimizer: who was asked.
+        stage: of the job, as ``job_stage_running`` (DLRover's JobOptStage).
+        replica_resource_specs: planned counts and sizes by role; empty where no role changes.
+        migrate_pods: nodes that would be replaced by ones of another size.
+        reasons: why, in words, by role or pod: one for each change.
+        notes: why something else does not change.
+        time: since when the plan is this.
+    """
+
+    optimizer: Literal["local", "brain"] = "local"
+    stage: str = ""
+    replica_resource_specs: dict[str, ReplicaResourceSpec] = Field(default_factory=dict)
+    migrate_pods: list[PodMeta] = Field(default_factory=list)
+    reasons: dict[str, str] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+    time: datetime | None = None
+
+
 class ElasticJobStatus(JobStatus):
     """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
-    ``checkpoint``, ``history``, ``warnings`` and ``failure``: one writer a field.
+    ``checkpoint``, ``history``, ``autoscaling``, ``warnings`` and ``failure``: one writer a field.
 
     Attributes:
         history: the job's life in at most 120 points, evenly spread.
+        autoscaling: the newest plan of the job's optimizer, and why.
         warnings: what people should know although the job goes on: checkpoints that could not be restored.
         failure: why the master gave the job up ({reason, message}); the controller copies it when the master ends.
         master_restarts: how many masters were replaced; survives the controller.
@@ -255,6 +280,7 @@ class ElasticJobStatus(JobStatus):
     checkpoint: CheckpointStatus | None = None
     progress: ProgressStatus | None = None
     history: list[HistoryPoint] = Field(default_factory=list)
+    autoscaling: AutoscalingStatus | None = None
     warnings: list[str] = Field(default_factory=list)
     failure: dict[str, str] | None = None
     master_restarts: int = 0

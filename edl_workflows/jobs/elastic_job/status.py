@@ -12,7 +12,7 @@ from edl_workflows.jobs.actions import Event, Manifest, merge_patch
 from edl_workflows.jobs.elastic_job.facts import Facts
 from edl_workflows.jobs.elastic_job.model import ElasticJobStatus, Phase, ReplicaStatus
 from edl_workflows.jobs.objects import Condition
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan import order as plan_order
 from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
 
 OWNED = (
@@ -120,12 +120,7 @@ def replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]
 def _desired(facts: Facts) -> Mapping[str, int]:
     """The newest word on each role: the spec when the job was new, then each succeeded manual plan in its turn."""
     known = {role: counts.desired for role, counts in facts.job.status.replica_statuses.items()}
-    wanted = {names.MASTER_TYPE: 1} | spec_replicas(facts) | known
-    for plan in facts.plans:
-        if not plan.auto and plan.status.phase is PlanPhase.SUCCEEDED:
-            changes = plan.spec.replica_resource_specs.items()
-            wanted |= {role: change.replicas for role, change in changes if change.replicas is not None}
-    return wanted
+    return plan_order.counts(facts.plans, {names.MASTER_TYPE: 1} | spec_replicas(facts) | known)
 
 
 def _count(facts: Facts, role: str, desired: int, pods: list[Manifest], phase: KindPhase) -> ReplicaStatus:

@@ -18,6 +18,7 @@ def view(job: ElasticJob) -> JobView:
         progress=_progress(status),
         checkpoint=Checkpoint(status.checkpoint.uri, status.checkpoint.step) if status.checkpoint else None,
         warnings=tuple(status.warnings),
+        planned=status.autoscaling,
     )
 
 

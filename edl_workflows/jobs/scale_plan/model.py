@@ -106,6 +106,7 @@ class ScalePlanSpec(Model):
         ps_hosts: parameter servers' addresses after the plan (auto plans; for information).
         checkpoint: take a checkpoint first. Changes of parameter servers always do; alone it is a request for one.
         step_timeout_seconds: limit of each step; a migration that exceeds it is rolled back.
+        reason: why, in words, where an autoscaler wants the change.
     """
 
     model_config = rules(
@@ -123,6 +124,7 @@ class ScalePlanSpec(Model):
     ps_hosts: list[Annotated[str, Field(max_length=512)]] = Field(default_factory=list, max_length=MAX_PODS)
     checkpoint: bool = False
     step_timeout_seconds: int = Field(default=600, ge=1, le=86_400)
+    reason: str = Field(default="", max_length=4096)
 
 
 class Step(Status):

@@ -1,13 +1,13 @@
 """The plans of one job in the order in which they are carried out. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.actions import Observed
 from edl_workflows.jobs.objects import Resource
-from edl_workflows.jobs.scale_plan.model import KIND, ScalePlan
+from edl_workflows.jobs.scale_plan.model import KIND, Phase, ScalePlan
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
@@ -38,3 +38,18 @@ def plans_of(observed: Observed, job: Resource) -> Sequence[ScalePlan]:
         if plan.metadata.deletion_timestamp is None and not of_earlier_job(plan, job):
             plans.append(plan)
     return sorted(plans, key=age_key)
+
+
+def counts(plans: Iterable[ScalePlan], known: Mapping[str, int]) -> dict[str, int]:
+    """How many nodes of each role a job wants: `known`, then the newest word of its manual plans that have succeeded.
+
+    Args:
+        plans: oldest first.
+        known: replicas by role.
+    """
+    wanted = dict(known)
+    for plan in plans:
+        if not plan.auto and plan.status.phase is Phase.SUCCEEDED:
+            changes = plan.spec.replica_resource_specs.items()
+            wanted |= {role: change.replicas for role, change in changes if change.replicas is not None}
+    return wanted

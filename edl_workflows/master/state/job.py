@@ -16,6 +16,7 @@ from edl_workflows.jobs.objects import Count
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlan, ScalePlanSpec
 from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
+from edl_workflows.master.state.autoscaling import Autoscaling
 from edl_workflows.master.state.checkpoints import Checkpoints
 from edl_workflows.master.state.history import History
 from edl_workflows.master.state.nodes import Node, NodeRegistry
@@ -99,6 +100,7 @@ class JobDocument:
     said: Said = field(default_factory=Said)
     shards: ShardsSnapshot = field(default_factory=ShardsSnapshot)
     history: History = field(default_factory=History)
+    autoscaling: Autoscaling = field(default_factory=Autoscaling)
     format: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -147,10 +149,12 @@ class JobState:
         self.said = stored.said
         self.shards = ShardManager(stored.shards)
         self.history = stored.history
+        self.autoscaling = stored.autoscaling
         # Not stored: told or measured anew.
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
         self.pending_since: dict[str, float] = {}  # counted anew by each master and after a suspension
+        self.uncut: set[str] = set()  # nodes that are pending for long, and were looked at
         self.prepared_since: tuple[int, float] = (0, 0.0)  # number of the next version, since when it has it
         self.exits_since: dict[str, float] = {}
         self.plans_seen: tuple[PlanSeen, ...] | None = None
@@ -174,12 +178,14 @@ class JobState:
             said=self.said,
             shards=self.shards.snapshot(),
             history=self.history,
+            autoscaling=self.autoscaling,
         )
 
     def excuse(self, seconds: float) -> None:
         """So long nobody listened to the nodes, or by so much the clock was set: that is no silence of theirs."""
         self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
         self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
+        self.statistics.forget_samples()
         number, since = self.prepared_since
         self.prepared_since = (number, since + seconds)
 

@@ -77,6 +77,7 @@ class Node:
         asked: its pod was asked for.
         removal_asked: its pod's removal was asked for.
         waiting: its training process ended because a parameter server was lost; the agent waits for the next version.
+        why: the reason for its size, where it is another than that of the node before; "" for any other.
     """
 
     type: NodeType
@@ -97,6 +98,7 @@ class Node:
     pod: PodState = PodState.UNSEEN
     asked: bool = False
     removal_asked: bool = False
+    why: str = ""
 
     def __str__(self) -> str:
         return f"{self.type}-{self.id}"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, PodMeta, ScalePlanSpec
 from edl_workflows.master.state import (
+    autoscale_steps,
     checkpoints,
     plan_checks,
     plans,
@@ -98,7 +99,7 @@ def _world(state: JobState, run: PlanRun) -> World:
     return World(
         recorded=state.recorded_serial >= run.serial,
         cancelled=_deleted(state, run),
-        invalid=plan_checks.problem(spec, _present(state)) if versions.settled else "",
+        invalid=_problem(state, run),
         changes_ps=plans.changes_ps(
             spec, len(ps), frozenset(_pod(state, names.PS_TYPE, node) for node in ps)
         ),
@@ -116,6 +117,12 @@ def _world(state: JobState, run: PlanRun) -> World:
         first_step_time=state.steps.first_time,
         scaled=_scaled(state),
     )
+
+
+def _problem(state: JobState, run: PlanRun) -> str:
+    if forbidden := autoscale_steps.forbidden(state, run):
+        return forbidden
+    return plan_checks.problem(run.spec, _present(state)) if state.versions.settled else ""
 
 
 def _pod(state: JobState, node_type: str, node_id: int) -> str:

@@ -3,15 +3,15 @@
 As upstream decides (DLRover's ``_should_relaunch``), without its quirk that any Allreduce job relaunches after fatal errors.
 """
 
+import math
 from dataclasses import dataclass
 
-from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state.nodes import ExitReason, Node
-from edl_workflows.master.state.settings import MIB, JobSettings, merged
-
-MAX_MEMORY_MIB = 65_536
-"""Upstream's bound of what a node gets after it ran out of memory."""
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.scaling.recovery import oom_recovery_plan
+from edl_workflows.scaling.resources import Job
 
 MAX_LAST_LINE = 500
 """Characters of a process's last line that stand in the job's message."""
@@ -53,7 +53,7 @@ class Rule:
     Attributes:
         budget: each replacement uses the node's budget.
         always_only: only under restartPolicy Always.
-        more_memory: the replacement gets twice the memory.
+        more_memory: the replacement gets more memory (`oom_recovery_plan`).
     """
 
     budget: bool = True
@@ -88,8 +88,14 @@ class Decision:
     relaunches: int = 0
 
 
-def decide(node: Node, settings: JobSettings) -> Decision:
-    """Whether `node`, which ended without success, is replaced."""
+def decide(node: Node, settings: JobSettings, job: Job | None = None) -> Decision:
+    """Whether `node`, which ended without success, is replaced.
+
+    Args:
+        node: the node.
+        settings: of its job.
+        job: as planners see it, with this node; needed where the node ran out of memory.
+    """
     assert node.exit_reason is not None
     rule = RULES[node.exit_reason]
     why = f"{node} ended with {node.exit_reason}" + (f" ({node.exit_code})" if node.exit_code else "")
@@ -103,19 +109,21 @@ def decide(node: Node, settings: JobSettings) -> Decision:
         return Decision(refused=f"{why}; its budget of {budget} replacements (restartCount) is used up")
     resource = node.resource
     if rule.more_memory:
-        grown = _more_memory(node.resource, role.resource, settings)
-        if grown is None:
-            return Decision(refused=f"{why}; it can get no more memory (resourceLimits, {MAX_MEMORY_MIB}Mi)")
+        assert job is not None
+        grown = _more_memory(node, job)
+        if isinstance(grown, str):
+            return Decision(refused=f"{why}; it can get no more memory: {grown}")
         resource = grown
     return Decision(resource=resource, relaunches=node.relaunches + rule.budget)
 
 
-def _more_memory(own: NodeResource, template: NodeResource, settings: JobSettings) -> NodeResource | None:
-    """Twice the memory within the bounds; None if it has the most there is. Unlimited memory stays unlimited."""
-    memory = merged(own, template).memory
+def _more_memory(node: Node, job: Job) -> NodeResource | str:
+    """The replacement's size; or why there is no more memory for it. Unlimited memory stays unlimited."""
+    pod = names.node_name(job.name, node.type, node.id)
+    if not next(known for known in job.nodes if known.name == pod).resource.memory:
+        return node.resource
+    plan = oom_recovery_plan(job)
+    memory = plan.node_resources[pod].memory if pod in plan.node_resources else None
     if memory is None:
-        return own
-    current = parse_quantity(memory) / MIB
-    bound = min(MAX_MEMORY_MIB, settings.limits.get("memory", float("inf")) / MIB)
-    grown = min(2 * current, bound)
-    return own.model_copy(update={"memory": f"{int(grown)}Mi"}) if grown > current else None
+        return "; ".join(plan.notes)
+    return node.resource.model_copy(update={"memory": f"{math.floor(memory)}Mi"})

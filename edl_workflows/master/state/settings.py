@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import ElasticJobSpec, ReplicaSpec
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs import autoscaling, names
+from edl_workflows.jobs.elastic_job.model import ElasticJob, OptimizeMode, ReplicaSpec
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import NodeResource
 
@@ -31,6 +32,7 @@ class Role:
         restart_timeout: seconds a replacement may stay pending; 0 is no limit.
         critical_nodes: as the spec says it: "", ``all``, ``none`` or "<rank>:<budget>,…".
         resource: size of a node by the template.
+        auto_scale: whether the master's own plans may change the role.
     """
 
     replicas: int = 0
@@ -39,6 +41,7 @@ class Role:
     restart_timeout: int = 0
     critical_nodes: str = ""
     resource: NodeResource = field(default_factory=NodeResource)
+    auto_scale: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Timeouts:
         verdict: for so long, the failure of a worker may turn out to be the shadow of a lost parameter server.
         prepare: a parameter server whose process is not ready for so long has failed; 0: never.
         release: a released node has so long to end by itself before its pod is removed.
+        autoscale: the master carries a plan of its own out at most once in so long; the other intervals of its autoscaling
+            keep their proportion to it (`edl_workflows.master.state.autoscaling.Cadence`).
     """
 
     heartbeat: float = 600.0
@@ -58,15 +63,44 @@ class Timeouts:
     verdict: float = 10.0
     prepare: float = 900.0
     release: float = 30.0
+    autoscale: float = 300.0
+
+
+@dataclass(frozen=True)
+class Optimizing:
+    """Who decides about counts and sizes, and whether the master may carry out what it decides.
+
+    Attributes:
+        mode: the job's ``optimizeMode``; in ``manual`` the master decides nothing.
+        allowed: the job's annotation says so.
+        workers: the fewest and the most workers, where the annotation names them.
+        problem: why the annotation can't be read; "" where it can.
+    """
+
+    mode: OptimizeMode = OptimizeMode.MANUAL
+    allowed: bool = False
+    workers: tuple[int, int] | None = None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, job: ElasticJob) -> "Optimizing":
+        """What a job says. An annotation that can't be read allows nothing."""
+        mode = job.spec.optimize_mode
+        try:
+            wish = autoscaling.wish(job)
+        except ManifestError as error:
+            return cls(mode, problem=str(error))
+        return cls(mode, bool(wish), wish if isinstance(wish, tuple) else None)
 
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What does not change while a master runs, but for `suspend`.
+    """What the job's spec and annotations say.
 
     Attributes:
         limits: resource name → upper bound of the whole job (cpu in cores, memory in bytes, gpu in pieces).
         timeouts: see `Timeouts`.
+        optimizing: see `Optimizing`.
     """
 
     name: str
@@ -75,6 +109,7 @@ class JobSettings:
     limits: Mapping[str, float] = field(default_factory=dict)
     suspend: bool = False
     timeouts: Timeouts = Timeouts()
+    optimizing: Optimizing = Optimizing()
 
     @property
     def has_ps(self) -> bool:
@@ -100,18 +135,18 @@ class JobSettings:
         return min(role.restart_count, MAX_BUDGET) if own is None else own
 
 
-def settings_of(name: str, namespace: str, spec: ElasticJobSpec, timeouts: Timeouts) -> JobSettings:
-    """The settings that a job's spec says.
+def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSettings:
+    """The settings that a job says.
 
     Args:
-        name: of the job.
-        namespace: of the job.
-        spec: of the job.
+        job: as it is now.
+        namespace: where it is.
         timeouts: of the installation.
     """
+    spec = job.spec
     bounds = spec.resource_limits
     return JobSettings(
-        name=name,
+        name=job.metadata.name,
         namespace=namespace,
         roles={
             role: _role(spec.replica_specs[role]) for role in TRAINING_TYPES if role in spec.replica_specs
@@ -123,6 +158,7 @@ def settings_of(name: str, namespace: str, spec: ElasticJobSpec, timeouts: Timeo
         },
         suspend=spec.suspend,
         timeouts=timeouts,
+        optimizing=Optimizing.of(job),
     )
 
 
@@ -140,6 +176,7 @@ def _role(spec: ReplicaSpec) -> Role:
         restart_timeout=spec.restart_timeout,
         critical_nodes=spec.critical_nodes,
         resource=_template_resource(spec.template),
+        auto_scale=spec.auto_scale,
     )
 
 

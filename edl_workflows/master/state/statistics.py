@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.protocol.training import StepReport
+from edl_workflows.scaling.resources import Node
+from edl_workflows.scaling.samples import NodeUsage, Sample
 
 WINDOW = 60.0
 """Seconds over which speed is measured."""
+MAX_SAMPLES = 240
+"""An hour's, as they are taken by default: enough to reach back before the newest change of the number of workers."""
 
 
 @dataclass
@@ -19,12 +23,19 @@ class Statistics:
         records: (Unix seconds here, acknowledged records).
         usage: by node.
         losses: newest loss by node.
+        samples: of the whole job, for whoever plans its size; oldest first.
+        same_since: since when all samples have the same nodes.
+        ooms: nodes that ran out of memory, until Brain has been told.
     """
 
     steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=512))
     records: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=128))
     usage: dict[str, Usage] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    same_since: float = 0.0
+    ooms: deque[Node] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    _sampled_step: tuple[float, int] | None = None
 
     def take_step(self, report: StepReport) -> None:
         """A worker reported the global step."""
@@ -37,9 +48,23 @@ class Statistics:
         """So many records are acknowledged by now."""
         _append(self.records, (now, records))
 
+    def take_sample(self, step: int, nodes: tuple[NodeUsage, ...], now: float) -> None:
+        """The job at this moment. Its speed is that since the sample before, so that a change of the job shows at once."""
+        sample = Sample(now, step, self._speed_since_sample(), nodes)
+        present = {node.name for node in nodes}
+        if not self.samples or {node.name for node in self.samples[-1].nodes} != present:
+            self.same_since = now
+        self.samples.append(sample)
+        self._sampled_step = self.steps[-1] if self.steps else None
+
+    def forget_samples(self) -> None:
+        """The clock was set: what was measured before can't be put in order with what comes."""
+        self.samples.clear()
+
     def restart(self) -> None:
         """Another version: steps may go back."""
         self.steps.clear()
+        self._sampled_step = None
 
     def forget(self, node: str) -> None:
         """The node ended."""
@@ -50,6 +75,12 @@ class Statistics:
     def speed(self) -> float:
         """Steps a second."""
         return _rate(self.steps)
+
+    def _speed_since_sample(self) -> float:
+        """Of the whole window where steps are rarer than samples."""
+        if self._sampled_step is None or not self.steps or self.steps[-1][0] <= self._sampled_step[0]:
+            return self.speed
+        return _rate(deque((self._sampled_step, self.steps[-1])))
 
     @property
     def records_per_second(self) -> float:

@@ -6,7 +6,15 @@ whether the job is over, and only if it is not what to ask of the cluster.
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.master.state import outcome, plan_steps, pod_plans, settings, version_steps, worker_manager
+from edl_workflows.master.state import (
+    autoscale_steps,
+    outcome,
+    plan_steps,
+    pod_plans,
+    settings,
+    version_steps,
+    worker_manager,
+)
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.messages import end
 from edl_workflows.master.state.nodes import ExitReason, NodeStatus, PodState
@@ -25,6 +33,7 @@ def settle(state: JobState, now: float) -> None:
         _find_silent(state, now)
         _find_unprepared(state, now)
         plan_steps.step(state, now)
+        autoscale_steps.step(state, now)
         _settle_elastic(state, now)
         version_steps.step(state, now)
         state.outcome = outcome.outcome(

@@ -5,7 +5,8 @@ from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.state import checkpoints, ps_manager, relaunch, worker_manager
 from edl_workflows.master.state.job import JobState, Steps
-from edl_workflows.master.state.nodes import Node, NodeStatus
+from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
+from edl_workflows.master.state.planned_job import job_with_oom
 from edl_workflows.master.state.ps_manager import Cause
 
 
@@ -15,11 +16,17 @@ def replace_node(state: JobState, node: Node, now: float) -> Node | None:
         return state.nodes.find(node.type, node.replaced_by)
     if node.given_up:
         return None
-    decision = relaunch.decide(node, state.settings)
+    job = job_with_oom(state, node, now) if node.exit_reason is ExitReason.OOM else None
+    if job is not None:
+        state.statistics.ooms += [ill for ill in job.nodes if ill.oom]
+    decision = relaunch.decide(node, state.settings, job)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)
         return None
     fresh = state.nodes.add(node.type, node.rank, now, decision.resource, decision.relaunches)
+    if decision.resource != node.resource:
+        why = f"{node} ran out of memory; {fresh} gets {decision.resource.memory}"
+        fresh = state.nodes.change(fresh, why=why)
     state.nodes.change(node, replaced_by=fresh.id)
     return fresh
 

@@ -129,6 +129,7 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         "progress": progress.to_dict(),
         "history": _history(state),
         "warnings": _warnings(state),
+        "autoscaling": shown.to_dict() if (shown := state.autoscaling.shown) is not None else None,
     }
     newest = state.checkpoints.newest
     if newest is not None:

@@ -1,7 +1,9 @@
 """The autoscaler in a controller, on the embedded API server, with nodes that the tests make."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,14 +11,16 @@ from edl_workflows.controller.autoscaler import AutoscalerOptions
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
 from edl_workflows.exceptions import InvalidError, ManifestError
-from edl_workflows.jobs import autoscaling
-from edl_workflows.jobs.api import DI_JOBS, TRAINING_JOBS
+from edl_workflows.jobs import autoscaling, names
+from edl_workflows.jobs.api import DI_JOBS, ELASTIC_JOBS, SCALE_PLANS, TRAINING_JOBS, ApiResource
 from edl_workflows.jobs.di_job.kind import DI_JOB
+from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
+from edl_workflows.jobs.scale_plan.kind import SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object
+from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages.autoscale import AUTOSCALE, AutoscaleRequest
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
@@ -39,9 +43,8 @@ def start(cluster: Cluster) -> Iterator[Callable[[AutoscalerOptions], RunningCon
     running = []
 
     def run(options: AutoscalerOptions) -> RunningController:
-        manager = ManagerOptions(
-            namespace=cluster.namespace, kinds=(TRAINING_JOB, DI_JOB), autoscaler=options
-        )
+        kinds = (TRAINING_JOB, DI_JOB, ELASTIC_JOB, SCALE_PLAN)
+        manager = ManagerOptions(namespace=cluster.namespace, kinds=kinds, autoscaler=options)
         running.append(run_in_thread(cluster, RunOptions(manager=manager)))
         assert running[-1].wait_ready(10)
         return running[-1]
@@ -91,9 +94,9 @@ def become(cluster: Cluster, **expected: int) -> None:
     eventually(lambda: {name: trainers(cluster, name) for name in expected} == expected)
 
 
-def told(cluster: Cluster, name: str) -> dict[str, str]:
+def told(cluster: Cluster, name: str, kind: ApiResource = TRAINING_JOBS) -> dict[str, str]:
     """Reason → message of a job's Events."""
-    job = client.get(cluster, TRAINING_JOBS, name)
+    job = client.get(cluster, kind, name)
     return {event["reason"]: event["message"] for event in events.of_object(cluster, job)}
 
 
@@ -217,6 +220,145 @@ def test_di_jobs_grow_within_their_bounds(
 
     eventually(lambda: replicas(cluster, "bounded") == {"w": 3})
     assert replicas(cluster, "free") == {"w": 1}
+
+
+def elastic_job(cluster: Cluster, farm: Farm, annotation: str = "", mode: str = "manual") -> Object:
+    """One worker of a core, on the farm's nodes, and a master that asks for nothing."""
+
+    def role(cpu: str, selector: dict[str, str]) -> dict[str, Any]:
+        container = {"name": "main", "image": "train:1", "resources": {"requests": {"cpu": cpu}}}
+        return {"replicas": 1, "template": {"spec": {"nodeSelector": selector, "containers": [container]}}}
+
+    roles = {"worker": role("1", {"farm": farm.key}), "dlrover-master": role("0", {"farm": "none"})}
+    metadata = {"name": "elastic", "annotations": {autoscaling.ANNOTATION: annotation} if annotation else {}}
+    return client.create(
+        cluster,
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": "ElasticJob",
+            "metadata": metadata,
+            "spec": {"optimizeMode": mode, "replicaSpecs": roles},
+        },
+    )
+
+
+def plans(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    """Name → spec of the ScalePlans."""
+    listed = client.list_objects(cluster, Scope(SCALE_PLANS, cluster.namespace)).items
+    return {plan["metadata"]["name"]: plan["spec"] for plan in listed}
+
+
+def test_elastic_jobs_are_changed_by_plans(
+    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
+) -> None:
+    """One after the other: the next only when the last has ended, and from the number that it came to."""
+    farm.add("a", 3)
+    start(options)
+    elastic_job(cluster, farm, "1-6")
+
+    eventually(lambda: set(plans(cluster)) == {"elastic-autoscale-1"})
+    (first,) = plans(cluster).values()
+    assert first["replicaResourceSpecs"]["worker"]["replicas"] == 3
+    assert "there is room for" in first["reason"]
+    eventually(lambda: "worker from 1 to 3" in told(cluster, "elastic", ELASTIC_JOBS).get("Autoscaled", ""))
+
+    farm.add("b", 2)
+    training_job(cluster, farm, "witness", 1, 2)
+    become(cluster, witness=2)
+    assert set(plans(cluster)) == {"elastic-autoscale-1"}
+    client.delete(cluster, TRAINING_JOBS, "witness")
+    client.patch_status(cluster, SCALE_PLANS, "elastic-autoscale-1", {"phase": "Succeeded"})
+    eventually(lambda: set(plans(cluster)) == {"elastic-autoscale-1", "elastic-autoscale-2"})
+    assert plans(cluster)["elastic-autoscale-2"]["replicaResourceSpecs"]["worker"]["replicas"] == 5
+
+
+def test_a_new_process_makes_no_second_plan(
+    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
+) -> None:
+    """It finds what the one before it made, whether that had noticed or not; and makes the next when that has ended."""
+    farm.add("a", 3)
+    first = start(options)
+    elastic_job(cluster, farm, "1-6")
+    eventually(lambda: set(plans(cluster)) == {"elastic-autoscale-1"})
+    first.stop()
+
+    start(options)
+    training_job(cluster, farm, "witness", 1, 1)
+    eventually(lambda: "status" in client.get(cluster, TRAINING_JOBS, "witness"))
+    assert set(plans(cluster)) == {"elastic-autoscale-1"}
+    client.patch_status(cluster, SCALE_PLANS, "elastic-autoscale-1", {"phase": "Failed"})
+    eventually(lambda: set(plans(cluster)) == {"elastic-autoscale-1", "elastic-autoscale-2"})
+    assert plans(cluster)["elastic-autoscale-2"]["replicaResourceSpecs"]["worker"]["replicas"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("annotation", "mode"), [("", "manual"), ("false", "manual"), ("1-6", "single-job"), ("true", "cluster")]
+)
+def test_elastic_jobs_that_are_left_alone(
+    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions, annotation: str, mode: str
+) -> None:
+    """Without bounds, and where the job's master decides."""
+    farm.add("a", 6)
+    start(options)
+    elastic_job(cluster, farm, annotation, mode)
+    training_job(cluster, farm, "witness", 1, 3)
+
+    become(cluster, witness=3)
+    assert not plans(cluster)
+
+
+def test_a_stage_that_comes_between_wins(
+    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It pins the job before it makes its plan; the autoscaler looks once more before it makes its own."""
+    get = client.get
+
+    def pinned_meanwhile(where: Cluster, api: ApiResource, name: str, *arguments: Any) -> Object:
+        if api == ELASTIC_JOBS and threading.current_thread().name == "autoscaler":
+            annotations = {autoscaling.ANNOTATION: "false"}
+            client.patch(where, api, name, {"metadata": {"annotations": annotations}}, *arguments)
+        return get(where, api, name, *arguments)
+
+    monkeypatch.setattr(client, "get", pinned_meanwhile)
+    farm.add("a", 6)
+    start(options)
+    elastic_job(cluster, farm, "1-3")
+    eventually(lambda: get(cluster, ELASTIC_JOBS, "elastic")["metadata"]["annotations"] == {autoscaling.ANNOTATION: "false"})  # fmt: skip
+    training_job(cluster, farm, "witness", 1, 3)
+
+    become(cluster, witness=3)
+    assert not plans(cluster)
+
+
+@pytest.mark.parametrize(
+    ("mode", "bounds", "message"),
+    [
+        ("manual", "true", 'say some, such as "2-8"'),
+        ("single-job", "some", "bounds such as"),
+    ],
+)
+def test_what_an_elastic_job_can_not_be_told(
+    cluster: Cluster, farm: Farm, mode: str, bounds: str, message: str
+) -> None:
+    """In mode manual its bounds stand in the annotation or nowhere."""
+    elastic_job(cluster, farm, mode=mode)
+
+    with pytest.raises(ManifestError, match=message):
+        AUTOSCALE.begin(cluster, AutoscaleRequest(name="elastic", bounds=bounds), ME)
+    assert not client.get(cluster, ELASTIC_JOBS, "elastic")["metadata"].get("annotations")
+
+
+@pytest.mark.parametrize(
+    ("mode", "bounds"), [("manual", "2-4"), ("manual", "false"), ("single-job", "true"), ("cluster", "2-4")]
+)
+def test_what_an_elastic_job_can_be_told(cluster: Cluster, farm: Farm, mode: str, bounds: str) -> None:
+    """Where its master plans, the master reads the annotation."""
+    elastic_job(cluster, farm, mode=mode)
+
+    AUTOSCALE.begin(cluster, AutoscaleRequest(name="elastic", bounds=bounds), ME)
+
+    annotations = client.get(cluster, ELASTIC_JOBS, "elastic")["metadata"]["annotations"]
+    assert annotations[autoscaling.ANNOTATION] == bounds
 
 
 REFUSED = [

@@ -137,6 +137,14 @@ def test_the_autoscaler_gets_what_it_needs() -> None:
         InstallOptions(image=IMAGE, jobs_namespace="training", autoscaler=True)
 
 
+def test_an_elastic_job_is_changed_by_plans_alone() -> None:
+    """The autoscaler may not edit one; that the controller may create plans besides is for its masters."""
+    rows = InstallOptions(image=IMAGE, kinds=("ElasticJob", "ScalePlan"), autoscaler=True).rows
+    ours = {one for one in rights(rbac.autoscaler_rules(rows)) if one[0]}
+
+    assert ours == {(names.GROUP, "elasticjobs", "get"), (names.GROUP, "scaleplans", "create")}
+
+
 def _controllers(options: InstallOptions) -> set[tuple[str, str, str]]:
     roles = of_kind(options, "ClusterRole")
     return rights(next(r["rules"] for r in roles if r["metadata"]["name"] == names.CONTROLLER))

@@ -369,3 +369,27 @@ def test_a_data_set_that_does_not_fit_into_the_state_is_refused() -> None:
         assert (await it.post("/v1/datasets", **(message | {"partitions": few})))["state"] == "ok"
 
     with_master(test)
+
+
+def test_impossible_uses_and_steps_are_refused() -> None:
+    """What is no finite, plausible number never comes near the statistics that plans rest on; the job goes on."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        node = '"node": {"type": "worker", "id": 0}'
+        beats = [f'{{"cpu": {cpu}, "memory": 1}}' for cpu in ("NaN", "-1", "Infinity", "1e999", '"much"')]
+        bodies = [
+            ("/v1/nodes/heartbeat", f'{{{node}, "incarnation": "a", "usage": {usage}}}') for usage in beats
+        ]
+        for step, moment in (("-1", "5"), ("1e30", "5"), ("7", "NaN"), ("7", "-Infinity"), ("7", "1e300")):
+            times = f'"time": {moment}, "first_step_time": 1'
+            bodies.append(("/v1/steps", f'{{{node}, "version": 1, "step": {step}, {times}}}'))
+        for path, body in bodies:
+            headers = {"Content-Type": "application/json"}
+            response = await it.client.post(path, content=body, headers=headers)
+            assert response.status_code in (400, 422), (body, response.text)
+        status = (await it.client.get("/v1/status")).raise_for_status().json()
+        assert status["progress"]["step"] == 1
+        assert status["nodes"][0]["usage"] is None
+
+    with_master(test)

@@ -28,7 +28,10 @@ from edl_workflows.master.state.pod_plans import PodPlan
 from edl_workflows.master.state.settings import Timeouts, settings_of
 from edl_workflows.master.store import ConfigMapStore, FileStore
 
-NODES = {("worker", 3): Node("worker", 3, 1, 0.0), ("ps", 0): Node("ps", 0, 0, 0.0)}
+NODES = {
+    ("worker", 3): Node("worker", 3, 1, 0.0, why="worker-2 ran out of memory"),
+    ("ps", 0): Node("ps", 0, 0, 0.0),
+}
 PLAN = PodPlan(1, create=(("worker", 3),), remove=(("ps", 0),))
 
 
@@ -127,6 +130,7 @@ def test_pods_are_asked_for_once(cluster: Cluster, job: ElasticJob) -> None:
         1,
     )
     assert remove["name"] == names.node_name(job.metadata.name, "ps", 0)
+    assert plan["spec"]["reason"] == "worker-2 ran out of memory"
 
 
 def test_a_foreign_plan_of_the_name_is_not_taken_for_ours(cluster: Cluster, job: ElasticJob) -> None:
@@ -146,7 +150,7 @@ def test_a_foreign_plan_of_the_name_is_not_taken_for_ours(cluster: Cluster, job:
 def test_statuses_are_written_and_pass_the_schema(cluster: Cluster, job: ElasticJob) -> None:
     """The job's progress and a plan's steps arrive; a plan that was replaced is not written."""
     outside = KubernetesOutside(cluster, job)
-    state = JobState(settings_of(job.metadata.name, "default", job.spec, Timeouts()))
+    state = JobState(settings_of(job, "default", Timeouts()))
     outside.report_job(views.job_status(state, time.time()))
     status = client.get(cluster, resources.ELASTIC_JOBS, job.metadata.name)["status"]
     assert status["progress"]["step"] == 0
@@ -173,7 +177,7 @@ def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
         _state_map(cluster, job)
         store = ConfigMapStore(cluster, job.metadata.name)
         store.load()
-        state = JobState(settings_of(job.metadata.name, "default", job.spec, Timeouts()), watches_pods=True)
+        state = JobState(settings_of(job, "default", Timeouts()), watches_pods=True)
         master = Master(state, store)
         async with asyncio.timeout(60), ClusterWatch(cluster, job, master, Timeouts()).running():
             client.patch(

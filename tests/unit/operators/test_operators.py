@@ -64,7 +64,7 @@ def test_there_are_the_operators_that_we_promise() -> None:
     assert {found.__name__ for found in CLASSES} == {
         "SubmitElasticJobOperator", "SuspendElasticJobOperator", "ResumeElasticJobOperator", "DeleteElasticJobOperator",
         "ScaleElasticJobOperator", "CheckpointElasticJobOperator", "MigrateParameterServersOperator",
-        "ElasticJobSensor", "ScalePlanSensor", "AutoscaleJobOperator",
+        "ElasticJobSensor", "ScalePlanSensor", "AutoscaleJobOperator", "PlanScaleOperator", "ApplyPlanOperator",
     }  # fmt: skip
 
 
@@ -122,6 +122,34 @@ def test_a_wrong_manifest_says_what_it_is(text: str, says: str) -> None:
     """And that a path must end as Airflow's templates do."""
     with pytest.raises(exceptions.InvalidError, match=says):
         read_manifest(text)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"worker": {"replicas": 3}},
+        '{"worker": {"replicas": 3}}',
+        "{'worker': {'replicas': 3}}",
+        {"worker": 3},
+    ],
+    ids=["XCom", "JSON", "a template's text", "short"],
+)
+def test_replicas_are_a_map_or_its_text(given: Any) -> None:
+    """A template gives a text unless the DAG renders native objects."""
+    with DAG("parse", schedule=None):
+        operator = scale_plan.ScaleElasticJobOperator(task_id="task", job="j", replicas=given)
+
+    assert operator.request_values()["replicas"] == {"worker": {"replicas": 3}}
+
+
+@pytest.mark.parametrize("given", ["", "3", "worker"])
+def test_a_plan_that_is_no_map(given: str) -> None:
+    """It says which argument is meant."""
+    with DAG("parse", schedule=None):
+        operator = scale_plan.ApplyPlanOperator(task_id="task", job="j", plan=given)
+
+    with pytest.raises(exceptions.InvalidError, match="plan"):
+        operator.request_values()
 
 
 @pytest.mark.parametrize(

@@ -281,3 +281,20 @@ def test_tables_are_made_once() -> None:
 def test_parameters_are_a_tuple_of_their_formula() -> None:
     """The order in which AdaptDL lists them."""
     assert astuple(PERF) == (0.121, 0.00568, 0.0236, 0.00634, 0.0118, 0.00317, 1.14)
+
+
+@pytest.mark.parametrize(
+    ("placements", "place", "more"),
+    [
+        pytest.param([(1, 1), (1, 2), (1, 4), (2, 8)], (2, 8), (4, 16), id="on several nodes"),
+        pytest.param([(1, 1), (1, 4)], (1, 4), (1, 8), id="on one node"),
+    ],
+)
+def test_one_number_of_replicas_says_nothing_of_more(
+    placements: list[tuple[int, int]], place: tuple[int, int], more: tuple[int, int]
+) -> None:
+    """Noise is not taken for growth: more replicas are expected to take as long, so that a job is tried with them."""
+    found = fit(measured(PERF, placements, noise=0.02))
+    assert float(step_seconds(found, *more, 128)) == pytest.approx(
+        float(step_seconds(found, *place, 128)), rel=1e-6
+    )

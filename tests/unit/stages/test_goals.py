@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.view import JobPhase, JobView, Progress, Replicas
 from edl_workflows.stages.goals import (
     Done,
@@ -16,6 +17,7 @@ from edl_workflows.stages.goals import (
     Handle,
     JobGoal,
     PlanGoal,
+    PlannedGoal,
     Seen,
     Waiting,
     observe,
@@ -54,6 +56,8 @@ def _job_goal(*phases: str, step: int | None = None, condition: str = "") -> Job
 
 
 _READY = {"Ready": "True"}
+_MORE = AutoscalingStatus.model_validate({"stage": "s", "replicaResourceSpecs": {"worker": {"replicas": 3}}})
+_SAME = AutoscalingStatus(stage="s")
 
 _ROWS: dict[str, tuple[Goal, Seen, type[Waiting | Done] | type[EdlError]]] = {
     "phase reached": (_job_goal("Running"), _view("Running"), Done),
@@ -85,6 +89,13 @@ _ROWS: dict[str, tuple[Goal, Seen, type[Waiting | Done] | type[EdlError]]] = {
     "gone": (GoneGoal(), None, Done),
     "gone, and another came": (GoneGoal(), _view("Running", uid="uid-2"), Done),
     "still there": (GoneGoal(), _view("Running"), Waiting),
+    "not planned yet": (PlannedGoal(), _view("Running"), Waiting),
+    "planned": (PlannedGoal(change=True), _view("Running", planned=_MORE), Done),
+    "planned before it runs": (PlannedGoal(), _view("Pending", planned=_MORE), Done),
+    "planned to stay": (PlannedGoal(), _view("Running", planned=_SAME), Done),
+    "planned to stay, a change is wanted": (PlannedGoal(change=True), _view("Running", planned=_SAME), Waiting),
+    "planned before a change": (PlannedGoal(), _view("Restarting", planned=_MORE), Waiting),
+    "planned before its end": (PlannedGoal(), _view("Succeeded", planned=_MORE), JobFailedError),
     "plan without status": (PlanGoal(), _plan(""), Waiting),
     "plan migrates": (PlanGoal(), _plan("Migrating"), Waiting),
     "plan past Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Verifying"), Done),

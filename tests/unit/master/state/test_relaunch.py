@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
-from edl_workflows.master.state.relaunch import RULES, decide, exit_reason
+from edl_workflows.master.state.planned_job import job_with_oom
+from edl_workflows.master.state.relaunch import RULES, Decision, decide, exit_reason
 from edl_workflows.master.state.settings import JobSettings, Role
 
 GIB = 2.0**30
@@ -31,6 +33,10 @@ def _node(reason: ExitReason, relaunches: int = 0, memory: str | None = None, ra
         exit_reason=reason,
         exit_code=3,
     )
+
+
+def _decide(node: Node, settings: JobSettings) -> Decision:
+    return decide(node, settings, job_with_oom(JobState(settings), node, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_who_is_replaced(
     reason: ExitReason, relaunches: int, always: bool, replaced: bool, counted: bool
 ) -> None:
     """Killed nodes always and for free; fatal errors only under Always; all others within the budget."""
-    decision = decide(_node(reason, relaunches), _settings(restart_always=always))
+    decision = _decide(_node(reason, relaunches), _settings(restart_always=always))
     assert (decision.resource is not None) is replaced
     assert bool(decision.refused) is not replaced
     if replaced:
@@ -90,6 +96,7 @@ def test_who_is_replaced(
     [
         ("1Gi", None, "2048Mi"),
         (None, "512Mi", "1024Mi"),
+        ("10Gi", None, "18432Mi"),
         ("20Gi", None, "24576Mi"),
         ("24Gi", None, None),
         (None, None, "unlimited"),
@@ -98,9 +105,9 @@ def test_who_is_replaced(
 def test_memory_after_running_out_of_it(
     memory: str | None, template: str | None, expected: str | None
 ) -> None:
-    """Twice as much, never more than the job may use; who has the most already is not replaced."""
+    """Twice as much, at most 8 GiB more, never more than the job may use; who has the most already is not replaced."""
     settings = _settings(resource=NodeResource(memory=template))
-    decision = decide(_node(ExitReason.OOM, memory=memory), settings)
+    decision = _decide(_node(ExitReason.OOM, memory=memory), settings)
     if expected is None:
         assert "no more memory" in decision.refused
     else:

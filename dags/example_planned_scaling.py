@@ -1,0 +1,72 @@
+"""Train an elastic job, ask its optimizer what it would change, let a person decide, and carry the plan out.
+
+The job's master measures how it trains, and says what it would change; it changes nothing by itself, since the job has no
+annotation that lets it. Somebody answers in Airflow (Required Actions) within an hour; without an answer, or after "Reject",
+training goes on as it is. A plan that changes nothing is put to nobody.
+
+It needs a Kubernetes connection ``kubernetes_default``; Airflow variables as ``example_elastic_training``.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, Param, task
+
+from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.scale_plan import ApplyPlanOperator, PlanScaleOperator
+from edl_workflows.sensors.elastic_job import ElasticJobSensor
+
+BODY = """\
+{% set plan = ti.xcom_pull('plan')['plan'] -%}
+{% for role, wanted in plan.replicas.items() %}- {{ role }}: {{ wanted | tojson }}
+{% endfor %}{% for pod in plan.migrate %}- {{ pod.name }} is replaced: {{ pod.resource | tojson }}
+{% endfor %}
+{% for what, why in plan.reasons.items() %}{{ what }}: {{ why }}
+{% endfor %}"""
+
+with DAG(
+    "example_planned_scaling",
+    schedule=None,
+    catchup=False,
+    doc_md=__doc__,
+    tags=["example", "edl-workflows"],
+    default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
+    params={
+        "optimize_mode": Param("single-job", enum=["single-job", "cluster"], description="who plans"),
+        "ps": Param(1, type="integer", minimum=1, description="parameter servers at the beginning"),
+        "workers": Param(1, type="integer", minimum=1, description="workers at the beginning"),
+        "epochs": Param(200, type="integer", minimum=1, description="how often all data is seen"),
+        "step_delay": Param(0.1, type="number", minimum=0, description="seconds of rest a step"),
+    },
+):
+    submit = SubmitElasticJobOperator(
+        task_id="submit", manifest="manifests/digits.yaml", wait_for_completion=False
+    )
+    job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
+
+    # [START howto_plan_approve_apply]
+    plan = PlanScaleOperator(task_id="plan", job=job, completion_timeout=timedelta(minutes=15))
+    planned: Any = plan.output["plan"]  # type: ignore[index]
+
+    @task.short_circuit(ignore_downstream_trigger_rules=False)
+    def worthwhile(plan: dict[str, Any]) -> bool:
+        """Ask nobody about nothing."""
+        return not plan["empty"]
+
+    approve = ApprovalOperator(
+        task_id="approve",
+        subject="Change the training job {{ ti.xcom_pull('plan')['name'] }}?",
+        body=BODY,
+        response_timeout=timedelta(hours=1),
+        defaults="Reject",
+    )
+    apply = ApplyPlanOperator(task_id="apply", job=job, plan=planned)
+    # [END howto_plan_approve_apply]
+
+    # Whatever became of the plan.
+    trained = ElasticJobSensor(
+        task_id="trained", name=job, timeout=3600, poke_interval=5, trigger_rule="none_failed"
+    )
+
+    submit >> plan >> worthwhile(planned) >> approve >> apply >> trained

@@ -1,0 +1,193 @@
+"""The routes: parse, call the service, answer. `guard` stands before them."""
+
+from typing import Annotated, Any, TypeVar
+
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from edl_workflows import __version__
+from edl_workflows.brain import answers, reading, views
+from edl_workflows.brain.answers import Refusal
+from edl_workflows.brain.auth import Tenant, Tokens
+from edl_workflows.brain.guard import TENANT, Count, Guard
+from edl_workflows.brain.reading import Page
+from edl_workflows.brain.service import Service
+from edl_workflows.brain.web import add_page
+from edl_workflows.exceptions import EdlError, InvalidError
+from edl_workflows.protocol import brain
+from edl_workflows.protocol.message import problems
+
+log = structlog.get_logger(__name__)
+
+MAX_SECONDS = 400 * 86_400.0
+"""Of the cluster's past."""
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": description, "model": Refusal}
+    for status, description in {
+        401: "The token is missing or nobody's.",
+        408: "The body did not arrive in time.",
+        413: "The body is too large.",
+        422: "The body or a parameter is wrong; the message names it.",
+        500: "A defect of the server.",
+        503: "The store does not answer or is too slow: try again after Retry-After seconds.",
+    }.items()
+}
+FORBIDDEN: dict[int | str, dict[str, Any]] = {
+    403: {"description": "The token is not for the job's namespace.", "model": Refusal}
+}
+UNKNOWN: dict[int | str, dict[str, Any]] = {
+    404: {"description": "The tenant has no such job.", "model": Refusal}
+}
+
+M = TypeVar("M", bound=BaseModel)
+_BEARER = HTTPBearer(auto_error=False, description="A tenant's token, or an operator's.")
+
+
+def _tenant(request: Request) -> Tenant:
+    found: Tenant = request.scope[TENANT]
+    return found
+
+
+def _page(
+    limit: Annotated[int, Query(ge=1, le=views.MAX_ROWS)] = 50,
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+) -> Page:
+    return Page(limit, offset)
+
+
+Caller = Annotated[Tenant, Depends(_tenant)]
+Paged = Annotated[Page, Depends(_page)]
+Search = Annotated[str, Query(max_length=253, pattern=r"^[^\x00-\x1f]*$")]
+
+
+def create_app(service: Service, tokens: Tokens | None, count: Count, *, monitored: bool = False) -> FastAPI:
+    """The API.
+
+    Args:
+        service: what it calls.
+        tokens: who may ask; None: anybody.
+        count: told of each request.
+        monitored: whether this Brain watches the cluster.
+    """
+    app = FastAPI(
+        title="edl-workflows Brain",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.add_exception_handler(EdlError, _edl_error)
+    app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _defect)
+    app.include_router(_master_routes(service), prefix="/v1")
+    app.include_router(_page_routes(service, monitored=monitored), prefix="/v1")
+    add_page(app)
+    app.add_middleware(Guard, tokens=tokens, count=count)
+    return app
+
+
+def _master_routes(service: Service) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS)
+
+    @router.post(
+        "/metrics",
+        response_model=brain.MetricsReceipt,
+        responses=FORBIDDEN,
+        openapi_extra=_taking(brain.MetricsReport),
+    )
+    async def report(request: Request, caller: Caller) -> Response:
+        """Keep what a job's master measured. Answered when it is durable; may be sent twice."""
+        said = _parse(brain.MetricsReport, await request.body())
+        return answers.of_message(await service.report(caller, said))
+
+    @router.post(
+        "/optimize",
+        response_model=brain.Plan,
+        responses=FORBIDDEN,
+        openapi_extra=_taking(brain.OptimizeRequest),
+    )
+    async def optimize(request: Request, caller: Caller) -> Response:
+        """Plan for a job."""
+        asked = _parse(brain.OptimizeRequest, await request.body())
+        return answers.of_message(await run_in_threadpool(service.optimize, caller, asked))
+
+    @router.get("/jobs/{uid}/metrics", response_model=brain.JobMetrics, responses=UNKNOWN)
+    def metrics(uid: str, caller: Caller, newest: Annotated[int, Query(ge=1, le=5_000)] = 500) -> Response:
+        """What is stored of a job: the newest samples, oldest first."""
+        return answers.of_message(service.metrics(caller, _uid(uid), newest))
+
+    return router
+
+
+def _page_routes(service: Service, *, monitored: bool) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS)
+    store, clock = service.store, service.clock
+
+    @router.get("/cluster", response_model=views.ClusterAnswer)
+    def cluster(seconds: Annotated[float, Query(gt=0, le=MAX_SECONDS)] = 3_600.0) -> Response:
+        """The cluster over the last so many seconds."""
+        now = clock()
+        return answers.of_message(reading.cluster(store, now - seconds, now, monitored=monitored))
+
+    @router.get("/jobs", response_model=views.JobsAnswer)
+    def jobs(caller: Caller, page: Paged, phase: Search = "", search: Search = "") -> Response:
+        """The tenant's jobs, the newest first."""
+        found = reading.jobs(store, caller.namespaces, page, clock(), phase=phase, search=search)
+        return answers.of_message(found)
+
+    @router.get("/jobs/{uid}", response_model=views.JobAnswer, responses=UNKNOWN)
+    def job(uid: str, caller: Caller) -> Response:
+        """A job with its past."""
+        return answers.of_message(reading.job(store, caller.namespaces, _uid(uid), clock()))
+
+    @router.get("/plans", response_model=views.PlansAnswer)
+    def plans(caller: Caller, page: Paged, job: Search = "") -> Response:
+        """Plans for the tenant's jobs, the newest first."""
+        return answers.of_message(reading.plans(store, caller.namespaces, page, clock(), job=job))
+
+    return router
+
+
+def _uid(text: str) -> str:
+    """As databases can look for it; what can't be a uid is nobody's."""
+    return "".join(character for character in text[:128] if character.isprintable())
+
+
+def _taking(model: type[BaseModel]) -> dict[str, Any]:
+    """A request body for the OpenAPI document. The body itself is parsed here, several times faster."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _parse(model: type[M], body: bytes) -> M:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise InvalidError("; ".join(problems(error)[:10])) from error
+
+
+async def _edl_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, EdlError)
+    return answers.of_error(error)
+
+
+async def _invalid_parameter(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return answers.refusal(422, "; ".join(problems(error)[:10]))
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return answers.refusal(error.status_code, str(error.detail))
+
+
+async def _defect(_request: Request, error: Exception) -> Response:
+    log.error("defect in an answer", exc_info=error)
+    return answers.refusal(500, f"internal error: {type(error).__name__}; see the server's log")

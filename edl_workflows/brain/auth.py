@@ -1,0 +1,190 @@
+"""Who may ask: tenants, known by their tokens. A file holds the tokens' hashes, never a token.
+
+The file is JSON, as a mounted Secret has it, and is read again when it changes::
+
+    {"tokens": [{"tenant": "team-a", "namespaces": ["team-a"], "sha256": "<64 hex digits>"},
+                {"tenant": "operators", "namespaces": ["*"], "sha256": "<64 hex digits>"}]}
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError
+from edl_workflows.protocol.brain import Namespace
+from edl_workflows.protocol.message import problems
+
+log = structlog.get_logger(__name__)
+
+EVERYTHING = "*"
+"""In place of a namespace: the token is an operator's."""
+LOOK_SECONDS = 1.0
+"""Between two looks whether the file has changed."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """Who asks.
+
+    Attributes:
+        name: for people.
+        namespaces: whose jobs it sees and writes; None: an operator, all.
+    """
+
+    name: str
+    namespaces: frozenset[str] | None = None
+
+    def check(self, namespace: str) -> None:
+        """See that it may write there.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+        if self.namespaces is not None and namespace not in self.namespaces:
+            raise ForbiddenError(
+                f"the token is not for namespace {namespace}: ask for one with `edl brain token`"
+            )
+
+
+ANYBODY = Tenant("anybody")
+"""Where no tokens are required."""
+
+
+class TokenRow(BaseModel):
+    """One token.
+
+    Attributes:
+        tenant: whose; a tenant may have several, as while one takes another's place.
+        namespaces: see `Tenant`; ``["*"]`` for an operator.
+        sha256: of the token, in hex.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._]{0,61}[A-Za-z0-9])?$")]
+    namespaces: Annotated[list[Namespace | Literal["*"]], Field(min_length=1, max_length=1000)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    def to_tenant(self) -> Tenant:
+        """Whom it lets in."""
+        everything = EVERYTHING in self.namespaces
+        return Tenant(self.tenant, None if everything else frozenset(self.namespaces))
+
+
+class TokenRows(BaseModel):
+    """The file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    tokens: Annotated[list[TokenRow], Field(max_length=10_000)] = []
+
+
+class Tokens:
+    """The tokens of a file.
+
+    Args:
+        path: the file.
+        clock: monotonic seconds.
+
+    Raises:
+        InvalidError: it can't be read.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked = clock()
+        self._version = _version(path)
+        self._rows = read(path).tokens
+
+    def tenant_of(self, token: str) -> Tenant | None:
+        """Whose token this is; None of nobody's."""
+        self._look()
+        wanted, found = digest(token), None
+        for row in self._rows:  # to the end, so that the time tells nothing
+            if hmac.compare_digest(row.sha256, wanted):
+                found = row
+        return None if found is None else found.to_tenant()
+
+    def _look(self) -> None:
+        with self._lock:
+            if self._clock() - self._looked < LOOK_SECONDS:
+                return
+            self._looked = self._clock()
+            version = _version(self._path)
+            if version == self._version:
+                return
+            try:
+                self._rows = read(self._path).tokens
+            except EdlError as error:
+                log.warning("the tokens stay as they were", error=str(error))
+                return
+            self._version = version
+            log.info("tokens read again", tokens=len(self._rows))
+
+
+def digest(token: str) -> str:
+    """What a file holds of a token. It is random and long, so a plain hash gives nothing away."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def new_token(tenant: str, namespaces: list[str]) -> tuple[str, TokenRow]:
+    """A fresh token, and its row.
+
+    Raises:
+        InvalidError: a name is none.
+    """
+    token = secrets.token_urlsafe(32)
+    try:
+        row = TokenRow.model_validate({"tenant": tenant, "namespaces": namespaces, "sha256": digest(token)})
+    except ValidationError as error:
+        raise InvalidError("; ".join(problems(error))) from error
+    return token, row
+
+
+def read(path: Path) -> TokenRows:
+    """What a file says.
+
+    Raises:
+        InvalidError: it can't be read, or says something else.
+    """
+    try:
+        return TokenRows.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InvalidError(f"{path}: the tokens can't be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise InvalidError(f"{path}: {problems(error)[0]}; `edl brain token` writes such files") from error
+
+
+def add(path: Path, row: TokenRow) -> None:
+    """Write a row to a file, which is made if there is none. Only its owner may read it.
+
+    Raises:
+        InvalidError: the file can't be read or written.
+    """
+    rows = read(path) if path.exists() else TokenRows()
+    text = TokenRows(tokens=[*rows.tokens, row]).model_dump_json(indent=2) + "\n"
+    fresh = path.with_name(path.name + ".new")
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+        fresh.replace(path)
+    except OSError as error:
+        raise InvalidError(f"{path}: can't be written: {error.strerror}") from error
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

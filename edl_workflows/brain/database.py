@@ -1,0 +1,164 @@
+"""The connection to SQLite or PostgreSQL, the schema's migrations, and what a database's errors mean.
+
+SQLite: write-ahead log, and a commit is on the disk when it returns. A transaction that writes takes the write lock at its
+beginning, so that it can't fail for it later.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
+
+DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+LOCK_SECONDS = 10
+"""How long a transaction waits for another one's lock."""
+CONNECT_SECONDS = 5
+POOL = 8
+"""Connections that read at the same time."""
+_MIGRATION_LOCK = 0x65646C62
+"""PostgreSQL's advisory lock (the number says "edlb"): one process migrates, others wait."""
+_WRITES = "edl_writes"
+
+
+def parse(database_url: str) -> URL:
+    """The database that an address names.
+
+    Args:
+        database_url: ``sqlite:////path/brain.db`` or ``postgresql://user:password@host/name``.
+
+    Raises:
+        InvalidError: it is neither. The message does not repeat it: there may be a password in it.
+    """
+    try:
+        url = make_url(database_url)
+    except ArgumentError as error:
+        raise InvalidError(
+            "the database's URL can't be read; it looks like sqlite:////path/brain.db or postgresql://user@host/name"
+        ) from error
+    driver = DRIVERS.get(url.get_backend_name())
+    if driver is None:
+        raise InvalidError(
+            f"no database {url.get_backend_name()!r}: the Brain's store is sqlite:// or postgresql://"
+        )
+    if driver == "sqlite" and not url.database:
+        raise InvalidError("sqlite:// needs a file, as sqlite:////var/lib/edl-brain/brain.db")
+    return url.set(drivername=driver)
+
+
+def connect(database_url: str) -> Engine:
+    """An engine. Nothing is connected yet.
+
+    Raises:
+        InvalidError: see `parse`.
+    """
+    url = parse(database_url)
+    options: dict[str, Any] = {"hide_parameters": True, "pool_size": POOL, "pool_timeout": LOCK_SECONDS}
+    try:
+        if url.get_backend_name() == "sqlite":
+            engine = create_engine(url, connect_args={"timeout": LOCK_SECONDS}, **options)
+            event.listen(engine, "connect", _set_up_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        arguments = {"connect_timeout": CONNECT_SECONDS, "application_name": "edl-brain"}
+        return create_engine(url, connect_args=arguments, pool_pre_ping=True, **options)
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise InvalidError(
+            f"{url.drivername} is not installed: pip install 'edl-workflows[brain]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only reads.
+
+    Raises:
+        UnavailableError: the database does not answer.
+    """
+    with mapped(), engine.connect() as connection, connection.begin():
+        yield connection
+
+
+@contextlib.contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that writes; committed, and durable, when the context ends without an error.
+
+    Raises:
+        InvalidError: the database can't hold a value.
+        UnavailableError: the database does not answer, or is locked.
+    """
+    with mapped(), engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+        yield connection
+
+
+@contextlib.contextmanager
+def mapped() -> Iterator[None]:
+    """A database library's exceptions become ours."""
+    try:
+        yield
+    except EdlError:
+        raise
+    except (DataError, IntegrityError, OverflowError) as error:
+        raise InvalidError(f"the Brain's store can't hold this: {_first_line(error)}") from error
+    except (DBAPIError, PoolTimeoutError) as error:
+        raise UnavailableError(f"the Brain's store is not available: {_first_line(error)}") from error
+    except CommandError as error:
+        raise InvalidError(
+            f"the Brain's store was made by another version ({_first_line(error)}); run that version, or a newer one"
+        ) from error
+    except SQLAlchemyError as error:
+        raise InvalidError(f"the Brain's store refused this: {_first_line(error)}") from error
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the schema up to date; any number of processes may do it at the same time.
+
+    Raises:
+        InvalidError: the store was made by a newer version.
+        UnavailableError: the database does not answer.
+    """
+    config = Config()
+    folder = str(Path(__file__).parent / "migrations")
+    config.set_main_option("script_location", folder.replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    with writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            # Released with the transaction. SQLite's write lock is held already.
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _first_line(error: BaseException) -> str:
+    """Without the statement, which SQLAlchemy adds."""
+    cause = getattr(error, "orig", None) or error
+    return (str(cause).splitlines() or [type(cause).__name__])[0][:300]

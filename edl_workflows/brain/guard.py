@@ -1,0 +1,114 @@
+"""Who is let in, and with how much: before a route sees a request. An ASGI middleware.
+
+A request to the API needs a token and has a small body. Everything else that is served is the same for everybody.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edl_workflows.brain import answers
+from edl_workflows.brain.auth import ANYBODY, Tenant, Tokens
+
+API = "/v1/"
+TENANT = "edl.tenant"
+"""Key of a request's scope: the `Tenant` that asks."""
+MAX_BODY = 8 * 2**20
+"""Bytes. 500 samples of a job with 100 nodes have some 5 MB."""
+BODY_SECONDS = 15.0
+"""For a body to arrive."""
+
+Count = Callable[[str, str, int, float], None]
+"""Told of each request to the API: method, path's first part, status and seconds."""
+
+
+class Guard:
+    """Lets requests in.
+
+    Args:
+        app: what is guarded.
+        tokens: who may ask; None: anybody.
+        count: see `Count`.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: Tokens | None, count: Count) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http" or not scope["path"].startswith(API):
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                call = scope["path"].removeprefix(API).partition("/")[0]
+                self._count(scope["method"], call, message["status"], time.perf_counter() - began)
+            await send(message)
+
+        tenant = self._tenant(scope)
+        if tenant is None:
+            refusal = answers.refusal(
+                401, "a token is needed: `Authorization: Bearer …`; `edl brain token` makes one"
+            )
+            refusal.headers["WWW-Authenticate"] = "Bearer"
+            await refusal(scope, receive, counted)
+            return
+        scope[TENANT] = tenant
+        try:
+            body = await _body(scope, receive)
+        except (OverflowError, TimeoutError) as error:
+            status = 413 if isinstance(error, OverflowError) else 408
+            await answers.refusal(status, str(error))(scope, receive, counted)
+            return
+        await self._app(scope, _replayed(body, receive), counted)
+
+    def _tenant(self, scope: Scope) -> Tenant | None:
+        if self._tokens is None:
+            return ANYBODY
+        scheme, _, credentials = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not credentials.strip():
+            return None
+        return self._tokens.tenant_of(credentials.strip().decode("latin-1"))
+
+
+async def _body(scope: Scope, receive: Receive) -> bytes:
+    """The whole body.
+
+    Raises:
+        OverflowError: it is too large.
+        TimeoutError: it did not arrive in time.
+    """
+    length = dict(scope["headers"]).get(b"content-length", b"0")
+    body = bytearray()
+    more = True
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while more and len(body) <= MAX_BODY and length.isdigit() and int(length[:20]) <= MAX_BODY:
+                message = await receive()
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+    except TimeoutError as error:
+        raise TimeoutError(f"the body did not arrive within {BODY_SECONDS:g} s") from error
+    if more or len(body) > MAX_BODY:
+        raise OverflowError(f"the body has more than {MAX_BODY} bytes")
+    return bytes(body)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body once more, and then what comes after it."""
+    told = False
+
+    async def replayed() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

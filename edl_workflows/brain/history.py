@@ -1,0 +1,142 @@
+"""From the store to what Brain's algorithms are told: the job's own samples, former jobs of its scenario, its fair share."""
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from edl_workflows.brain.seen import Amounts, ClusterSample
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import JobKey, StoredJob
+from edl_workflows.protocol.brain import JobFacts, OptimizeRequest
+from edl_workflows.scaling.bounds import count_range, problems
+from edl_workflows.scaling.brain.fairness import Claim, fair_shares
+from edl_workflows.scaling.brain.messages import job_of, training_of
+from edl_workflows.scaling.brain.request import Request
+from edl_workflows.scaling.resources import AMOUNTS, WORKER, Job, NodeResource
+
+HISTORY_SECONDS = 7 * 86_400.0
+"""Former jobs tell of this one for so long, as upstream's."""
+HISTORY_JOBS = 20
+HISTORY_SAMPLES = 60
+"""Of each former job, as many as upstream keeps."""
+OWN_SAMPLES = 500
+SILENT_SECONDS = 3_600.0
+"""A job whose master says nothing for so long is over."""
+ACTIVE_SECONDS = 300.0
+"""Whoever reported or asked within so long takes part in the sharing of the cluster."""
+MONITOR_SECONDS = 120.0
+"""What the monitor saw before says nothing about the cluster as it is."""
+SHARE_SECONDS = 30.0
+"""The shares of all jobs are worked out together, at most so often: it takes a fifth of a second for a thousand jobs."""
+MAX_SHARING = 5_000
+_MIB = 2.0**20
+_NOTHING = 1e-9
+"""Cores, MiB or pieces: what is left of a cluster that is full of others. 0 would say that it has none of them."""
+
+
+class Histories:
+    """What is known for a plan. For any thread.
+
+    Args:
+        store: where it stands.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._shared_at = float("-inf")
+        self._shares: Mapping[JobKey, int] = {}
+
+    def request(self, asked: OptimizeRequest, now: float) -> Request:
+        """A job and all that may matter for it.
+
+        Raises:
+            UnavailableError: the store does not answer.
+        """
+        facts = asked.job
+        key = JobKey(facts.namespace, facts.uid)
+        job = job_of(facts, asked.nodes, self._store.samples(key, OWN_SAMPLES))
+        former = self._store.former(
+            facts, now - HISTORY_SECONDS, now - SILENT_SECONDS, HISTORY_JOBS, HISTORY_SAMPLES
+        )
+        share = self._share(key, now)
+        # The others' claims are in the share already: within it nothing is scarce.
+        claims = () if share is None else (Claim(job.name, NodeResource(), least=share, wanted=share),)
+        return Request(job, tuple(former), training_of(facts.training), claims=claims)
+
+    def _share(self, key: JobKey, now: float) -> int | None:
+        """How many workers the job may have beside the others; None where that is not known."""
+        with self._lock:
+            if not 0 <= now - self._shared_at < SHARE_SECONDS:
+                running = self._store.running(now - ACTIVE_SECONDS, MAX_SHARING)
+                cluster = self._store.cluster(now - MONITOR_SECONDS)
+                self._shares = {} if cluster is None else shares(running, cluster)
+                self._shared_at = now
+            return self._shares.get(key)
+
+
+def shares(running: Iterable[StoredJob], cluster: ClusterSample) -> dict[JobKey, int]:
+    """Workers that each job may have, so that the cluster is shared fairly.
+
+    Args:
+        running: jobs whose masters report.
+        cluster: as it is, with all its pods.
+    """
+    claiming = {made.job: (job, made) for job in running if job.facts and (made := claim(job.key, job.facts))}
+    free = capacity((job for job, _ in claiming.values()), cluster)
+    if not free:
+        return {}
+    found = fair_shares([made for _, made in claiming.values()], free).workers
+    return {claiming[name][0].key: workers for name, workers in found.items()}
+
+
+def claim(key: JobKey, facts: JobFacts) -> Claim | None:
+    """What a job wants; None of one that has no workers, or makes no sense."""
+    job = job_of(facts)
+    role = job.roles.get(WORKER)
+    if role is None or problems(job):
+        return None
+    allowed = count_range(job, WORKER)
+    least, wanted = int(allowed.low), int(min(allowed.high, _most_by_limits(job)))
+    if not role.auto_scale:
+        least = wanted = role.count
+    # A job can't take more from the others by what it says than by what it has.
+    least = min(least, max(role.count, 1))
+    return Claim(
+        f"{key.namespace}/{key.uid}", role.resource, least, max(least, wanted), fixed=_beside_workers(job)
+    )
+
+
+def capacity(sharing: Iterable[StoredJob], cluster: ClusterSample) -> dict[str, float]:
+    """What these jobs may share: what the nodes offer, without what other pods ask of them."""
+    offered, taken = _amounts(cluster.allocatable), _amounts(cluster.requested)
+    own = [_amounts(job.seen.requests) for job in sharing if job.seen is not None]
+    return {
+        name: max(amount - taken[name] + sum(each[name] for each in own), _NOTHING)
+        for name, amount in offered.items()
+        if amount > 0
+    }
+
+
+def _amounts(seen: Amounts) -> dict[str, float]:
+    """In cores, MiB and pieces."""
+    gpus = sum(amount for name, amount in seen.items() if name.endswith("/gpu"))
+    return {"cpu": seen.get("cpu", 0.0), "memory": seen.get("memory", 0.0) / _MIB, "gpu": gpus}
+
+
+def _most_by_limits(job: Job) -> float:
+    """Workers that the job's own limits hold."""
+    size, fixed = job.roles[WORKER].resource, _beside_workers(job)
+    rooms = [
+        (job.limits.of(name) - (fixed.amount(name) or 0.0)) // value
+        for name in AMOUNTS
+        if (value := size.amount(name) or 0.0) > 0
+    ]
+    return max(0.0, min(rooms, default=float("inf")))
+
+
+def _beside_workers(job: Job) -> NodeResource:
+    """What a job's other nodes have together."""
+    others = [role for name, role in job.roles.items() if name != WORKER]
+    return NodeResource(
+        *(sum(role.count * (role.resource.amount(name) or 0.0) for role in others) for name in AMOUNTS)
+    )

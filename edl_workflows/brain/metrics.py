@@ -1,0 +1,43 @@
+"""The Brain's Prometheus metrics."""
+
+from collections.abc import Callable
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from edl_workflows.process.metrics import SECONDS, ApiMetrics
+
+CALLS = ("metrics", "optimize", "jobs", "plans", "cluster")
+_METHODS = ("GET", "POST")
+
+
+class Metrics(ApiMetrics):
+    """Counters of one Brain, in a registry of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = Counter(
+            "edl_brain_answers",
+            "Answers by method, call (metrics, optimize, jobs, plans, cluster, other) and status code.",
+            ["method", "call", "code"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "edl_brain_answer_seconds",
+            "Time until an answer began, by call; of reports, until they were durable.",
+            ["call"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._waiting = Gauge(
+            "edl_brain_store_waiting", "Writes that wait for the store.", registry=self.registry
+        )
+
+    def answered(self, method: str, call: str, code: int, seconds: float) -> None:
+        """Count an answer; the guard's `Count`."""
+        method, call = method if method in _METHODS else "other", call if call in CALLS else "other"
+        self._answers.labels(method, call, str(code)).inc()
+        self._seconds.labels(call).observe(seconds)
+
+    def watch(self, waiting: Callable[[], int]) -> None:
+        """Show how many writes wait."""
+        self._waiting.set_function(waiting)

@@ -1,0 +1,1 @@
+"""One module a change. A change that was released is never edited."""

@@ -1,0 +1,261 @@
+"""Manifests as what the cluster monitor tells the store. Pure.
+
+Jobs and ScalePlans become rows as soon as they are seen, in the cache: of ten thousand templates nothing is kept. Texts and
+lists are cut: who writes a manifest must not fill the store.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from edl_workflows.brain.seen import Amounts, ClusterSample, JobSeen, PlanSeen, RoleSeen
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs import demand, kept, manifests
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, ElasticJob
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.jobs.objects import Resource
+from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanSpec
+from edl_workflows.jobs.view import JobPhase, JobView
+
+Object = dict[str, Any]
+Manifest = Mapping[str, Any]
+
+MAX_TEXT = 1000
+"""Characters of a message or a reason."""
+MAX_LINES = 20
+"""Of a list of changes, reasons or notes."""
+
+PODS = "pods"
+SEEN = "seen"
+"""Key of a cached job or plan: the row that it became; None of one that is not told."""
+_ENDED = ("Succeeded", "Failed")
+_PHASES = frozenset(map(str, JobPhase))
+_JOB_LABELS = tuple(dict.fromkeys(kind.labels[0] for kind in KINDS if kind.view is not None))
+
+
+def kept_node(node: Manifest) -> Object:
+    """What a cache keeps of a node: what it offers, and whether it is ready."""
+    status = node.get("status") or {}
+    ready = any(
+        one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
+    )
+    return kept.head(node) | {
+        "allocatable": demand.amounts(status.get("allocatable") or {}),
+        "ready": ready,
+    }
+
+
+def kept_pod(pod: Manifest) -> Object:
+    """What a cache keeps of a pod: what it takes, whether it has a node, and whose it is."""
+    spec = pod.get("spec") or {}
+    return kept.head(pod) | {
+        "placed": bool(spec.get("nodeName")),
+        "phase": manifests.pod_phase(pod),
+        "requests": demand.of_pod(spec) | {PODS: 1.0},
+    }
+
+
+def cluster_sample(
+    nodes: Collection[Manifest], pods: Iterable[Manifest], used: Amounts, now: float
+) -> ClusterSample:
+    """The cluster as it is.
+
+    Args:
+        nodes: as `kept_node` leaves them.
+        pods: as `kept_pod` leaves them.
+        used: what the nodes' processes use.
+        now: Unix seconds.
+    """
+    allocatable: dict[str, float] = {}
+    requested: dict[str, float] = {}
+    for node in nodes:
+        if node["ready"]:
+            demand.add(allocatable, node["allocatable"])
+    there = [pod for pod in pods if not manifests.terminating(pod)]
+    for pod in there:
+        if _holds(pod):
+            demand.add(requested, pod["requests"])
+    phases = Counter(pod["phase"] for pod in there)
+    return ClusterSample(
+        time=now,
+        nodes=len(nodes),
+        nodes_ready=sum(node["ready"] for node in nodes),
+        allocatable=allocatable,
+        requested=requested,
+        used=used,
+        pods_running=phases["Running"],
+        pods_pending=phases["Pending"],
+    )
+
+
+def usage(node_metrics: Iterable[Manifest]) -> dict[str, float]:
+    """What a metrics server's NodeMetrics say together."""
+    total: dict[str, float] = {}
+    for one in node_metrics:
+        demand.add(total, demand.amounts(one.get("usage") or {}))
+    return total
+
+
+def requests_by_job(pods: Iterable[Manifest]) -> dict[tuple[str, str, str], dict[str, float]]:
+    """What each job's pods hold, by the label key that names jobs of its kind, namespace and name."""
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    for pod in pods:
+        if not _holds(pod):
+            continue
+        for key in _JOB_LABELS:
+            if name := manifests.label(pod, key):
+                of_job = found.setdefault((key, pod["metadata"].get("namespace") or "", name), {})
+                demand.add(of_job, pod["requests"])
+    return found
+
+
+def keeper(kind: Kind) -> Callable[[Manifest], Object]:
+    """What a cache keeps of a job or a plan: who it is, and its row."""
+
+    def keep(manifest: Manifest) -> Object:
+        row = plan_seen(manifest) if kind.view is None else job_seen(kind, manifest)
+        return kept.head(manifest) | {SEEN: row}
+
+    return keep
+
+
+def job_seen(kind: Kind, manifest: Manifest) -> JobSeen:
+    """A job's row, without what its pods hold.
+
+    Args:
+        kind: the row of the registry; one with a view.
+        manifest: the object. One that does not validate is told with the phase that it has.
+    """
+    assert kind.view is not None
+    try:
+        job = kind.model.parse(manifest)
+    except ManifestError as error:
+        return _invalid(kind, manifest, error)
+    return _of_view(kind.view(job), job)
+
+
+def plan_seen(manifest: Manifest) -> PlanSeen | None:
+    """A ScalePlan's row; None of one that only carries out another, and of one that does not validate."""
+    try:
+        plan = ScalePlan.parse(manifest)
+    except ManifestError:
+        return None
+    if plan.auto:
+        return None
+    status, metadata = plan.status, plan.metadata
+    return PlanSeen(
+        uid=metadata.uid,
+        namespace=metadata.namespace or "default",
+        name=metadata.name,
+        job=plan.job,
+        changes=_cut_lines(changes(plan.spec)),
+        reason=_cut(plan.spec.reason),
+        phase=str(status.phase or ""),
+        message=_cut(status.message),
+        created=_seconds(metadata.creation_timestamp),
+        finished=_seconds(status.finish_time),
+    )
+
+
+def changes(spec: ScalePlanSpec) -> list[str]:
+    """What a plan asks for, a line each."""
+    found = []
+    for role, wanted in spec.replica_resource_specs.items():
+        count = "" if wanted.replicas is None else _count(wanted.replicas, "replica")
+        said = " ".join(filter(None, (count, _of_size(wanted.resource))))
+        found.append(f"{role}: {said or 'as it is'}")
+    found += [f"replace {pod.name} {_of_size(pod.resource)}".rstrip() for pod in spec.migrate_pods]
+    found += [f"replace ps {rank} {_of_size(size)}".rstrip() for rank, size in spec.migrate_ranks.items()]
+    if spec.create_pods:
+        found.append(f"create {_count(len(spec.create_pods), 'pod')}")
+    if spec.remove_pods:
+        found.append(f"remove {_count(len(spec.remove_pods), 'pod')}")
+    if spec.checkpoint:
+        found.append("take a checkpoint" if not found else "take a checkpoint first")
+    return found
+
+
+def held_by(job: JobSeen, label: str, held: Mapping[tuple[str, str, str], Amounts]) -> JobSeen:
+    """A job's row with what its pods hold.
+
+    Args:
+        job: the row.
+        label: key of its pods' label with the job's name.
+        held: as `requests_by_job` gives it.
+    """
+    return replace(job, requests=held.get((label, job.namespace, job.name), {}))
+
+
+def _of_view(view: JobView, job: Resource) -> JobSeen:
+    plan = job.status.autoscaling if isinstance(job, ElasticJob) else None
+    speed = view.progress.speed
+    seen = JobSeen(
+        uid=view.uid,
+        kind=view.kind,
+        namespace=view.namespace,
+        name=view.name,
+        phase=str(view.phase),
+        reason=_cut(view.reason),
+        message=_cut(view.message),
+        replicas={role: RoleSeen(counts.desired, counts.ready) for role, counts in view.replicas.items()},
+        step=max(view.progress.step, 0),
+        speed=speed if math.isfinite(speed) and speed > 0 else 0.0,
+        created=_seconds(job.metadata.creation_timestamp),
+        started=_seconds(view.started),
+        finished=_seconds(view.finished),
+    )
+    return _planned(seen, plan) if plan is not None else seen
+
+
+def _planned(seen: JobSeen, plan: AutoscalingStatus) -> JobSeen:
+    reasons = {role: _cut(why) for role, why in list(plan.reasons.items())[:MAX_LINES]}
+    return replace(
+        seen, optimizer=plan.optimizer, stage=plan.stage, reasons=reasons, notes=_cut_lines(plan.notes)
+    )
+
+
+def _invalid(kind: Kind, manifest: Manifest, error: ManifestError) -> JobSeen:
+    metadata, status = manifest["metadata"], manifest.get("status") or {}
+    phase = str(status.get("phase") or kind.failed).capitalize()
+    return JobSeen(
+        uid=str(metadata.get("uid") or ""),
+        kind=kind.name,
+        namespace=str(metadata.get("namespace") or "default"),
+        name=manifests.name_of(manifest),
+        phase=phase if phase in _PHASES else str(JobPhase.PENDING),
+        reason="InvalidSpec",
+        message=_cut("; ".join(map(str, error.problems))),
+        created=_seconds(manifests.parse_time(metadata.get("creationTimestamp"))),
+    )
+
+
+def _holds(pod: Manifest) -> bool:
+    return bool(pod["placed"]) and pod["phase"] not in _ENDED
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _of_size(size: NodeResource) -> str:
+    named = (("CPU", size.cpu), ("memory", size.memory), ("GPU", size.gpu))
+    said = ", ".join(f"{amount} {name}" for name, amount in named if amount is not None)
+    return f"with {said}" if said else ""
+
+
+def _seconds(time: datetime | None) -> float | None:
+    return time.timestamp() if time is not None else None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def _cut_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    more = len(lines) - MAX_LINES
+    cut = [_cut(line) for line in lines[:MAX_LINES]]
+    return tuple(cut if more <= 0 else [*cut, f"and {more} more"])

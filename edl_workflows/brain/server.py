@@ -1,0 +1,183 @@
+"""Brain as a process: the store, the API with the page, the cluster monitor, what removes old rows, and endpoints for
+probes and Prometheus."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+import uvicorn
+
+from edl_workflows.brain.app import create_app
+from edl_workflows.brain.auth import Tokens
+from edl_workflows.brain.metrics import Metrics
+from edl_workflows.brain.monitor import Monitor, MonitorOptions
+from edl_workflows.brain.retention import Retention, RetentionOptions
+from edl_workflows.brain.service import Service
+from edl_workflows.brain.store import Store
+from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
+from edl_workflows.jobs import names
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.process.health import HealthServer
+
+log = structlog.get_logger(__name__)
+
+STOP_SECONDS = 5
+"""For answers in hand."""
+
+
+@dataclass(frozen=True)
+class BrainOptions:
+    """How to run a Brain.
+
+    Attributes:
+        database_url: see `database.parse`.
+        tokens_file: who may ask; None: anybody.
+        host, port: where the API listens; port 0 for any free one.
+        certificate, key: PEM files, for HTTPS.
+        metrics_host: address of the health and metrics endpoints.
+        metrics_port: their port; None for no endpoints.
+        retention: what is kept.
+        monitor: how to watch the cluster; None: not at all.
+    """
+
+    database_url: str
+    tokens_file: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = names.BRAIN_PORT
+    certificate: Path | None = None
+    key: Path | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    monitor: MonitorOptions | None = None
+
+
+class BrainServer:
+    """One server. Several may share a PostgreSQL database.
+
+    Args:
+        options: see there.
+        cluster: the API server that the monitor watches.
+
+    Raises:
+        InvalidError: a file, or the database's URL, can't be used.
+        UnavailableError: the database does not answer.
+    """
+
+    def __init__(self, options: BrainOptions, cluster: Cluster | None = None) -> None:
+        self.metrics = Metrics()
+        self._options = options
+        for file in (options.certificate, options.key):
+            if file is not None and not file.is_file():
+                raise InvalidError(f"{file}: no such file; HTTPS needs a certificate and its key")
+        self._tokens = Tokens(options.tokens_file) if options.tokens_file is not None else None
+        self.store = Store(options.database_url)
+        self._retention = Retention(self.store, options.retention)
+        self._monitor: Monitor | None = None
+        if options.monitor is not None and cluster is not None:
+            observed = cluster.observed_by(self.metrics.requested)
+            self._monitor = Monitor(observed, self.store, options.monitor)
+        self.metrics.watch(lambda: self.store.waiting)
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            UnavailableError: a port is taken.
+        """
+        with self.serving():
+            stop.wait()
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[str]:
+        """Serve while the context lasts; its value is the API's URL. The store is closed at the end.
+
+        Raises:
+            UnavailableError: a port is taken.
+        """
+        if self._tokens is None:
+            log.warning("tokens are not required: whoever reaches the port may see and write everything")
+        with contextlib.closing(self.store), self._endpoints(), self._listening() as url:
+            self._retention.start()
+            if self._monitor is not None:
+                self._monitor.start()
+            log.info("Brain started", url=url, database=self.store.engine.dialect.name)
+            try:
+                yield url
+            finally:
+                if self._monitor is not None:
+                    self._monitor.stop()
+                self._retention.stop()
+        log.info("Brain stopped")
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[str]:
+        options = self._options
+        monitored = self._monitor is not None
+        app = create_app(Service(self.store), self._tokens, self.metrics.answered, monitored=monitored)
+        http = _Http(
+            uvicorn.Config(
+                app,
+                host=options.host,
+                port=options.port,
+                ssl_certfile=options.certificate,
+                ssl_keyfile=options.key,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=STOP_SECONDS,
+                timeout_keep_alive=60,  # longer than masters pause between reports
+            )
+        )
+        thread = threading.Thread(target=http.run_until_told, name="brain", daemon=True)
+        thread.start()
+        try:
+            while not http.started:
+                if not thread.is_alive():
+                    raise UnavailableError(
+                        f"can't listen on {options.host}:{options.port}; choose another with --port"
+                    )
+                thread.join(0.01)
+            yield http.url
+        finally:
+            http.should_exit = True
+            thread.join(STOP_SECONDS + 5)
+
+    def _problems(self) -> list[str]:
+        return self._monitor.problems() if self._monitor is not None else []
+
+    def _waits_for(self) -> list[str]:
+        try:
+            self.store.check()
+        except EdlError as error:
+            return [str(error)]
+        return []
+
+    @contextlib.contextmanager
+    def _endpoints(self) -> Iterator[None]:
+        host, port = self._options.metrics_host, self._options.metrics_port
+        if port is None:
+            yield
+            return
+        health = HealthServer(host, port, self._problems, self._waits_for, self.metrics.registry)
+        log.info("health and metrics", host=host, port=health.port)
+        try:
+            yield
+        finally:
+            health.close()
+
+
+class _Http(uvicorn.Server):
+    def run_until_told(self) -> None:
+        """Serve in this thread."""
+        with contextlib.suppress(SystemExit):  # uvicorn's way to say that it can't listen
+            self.run()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return f"{'https' if self.config.is_ssl else 'http'}://{host}:{port}"

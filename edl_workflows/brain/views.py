@@ -1,0 +1,145 @@
+"""What the page's endpoints answer. Times are Unix seconds, amounts cores, bytes and pieces, speeds steps per second.
+
+``GET /v1/cluster?seconds=`` answers `ClusterAnswer`, ``GET /v1/jobs?limit=&offset=&phase=&search=`` `JobsAnswer`,
+``GET /v1/jobs/{uid}`` `JobAnswer`, ``GET /v1/plans?limit=&offset=&job=`` `PlansAnswer`. Lists are newest first; points are
+oldest first and at most `MAX_POINTS`, evenly chosen.
+"""
+
+from pydantic import Field
+
+from edl_workflows.protocol.message import Message
+
+MAX_POINTS = 500
+"""Of one curve: more than a chart has pixels for."""
+MAX_ROWS = 200
+"""Of one page of a list."""
+
+
+class ClusterPoint(Message):
+    """The cluster at one moment; see `edl_workflows.brain.seen.ClusterSample`."""
+
+    time: float
+    nodes: int
+    nodes_ready: int
+    allocatable: dict[str, float]
+    requested: dict[str, float]
+    used: dict[str, float] = Field(default_factory=dict)
+    pods_running: int
+    pods_pending: int
+
+
+class ClusterAnswer(Message):
+    """The cluster over time.
+
+    Attributes:
+        now: the server's clock.
+        monitored: whether this Brain watches the cluster; without it there are no points.
+    """
+
+    now: float
+    monitored: bool
+    points: list[ClusterPoint]
+
+
+class RoleCounts(Message):
+    """Replicas of one role."""
+
+    desired: int
+    ready: int
+
+
+class JobRow(Message):
+    """A job.
+
+    Attributes:
+        goodput: part of its time since the start that went into steps which were never lost, 0 to 1; None where too little
+            is known.
+        optimizer, stage, reasons, notes: of its newest plan, carried out or not.
+        seen: when it was last heard of.
+    """
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    phase: str
+    reason: str = ""
+    message: str = ""
+    replicas: dict[str, RoleCounts] = Field(default_factory=dict)
+    step: int = 0
+    speed: float = 0.0
+    goodput: float | None = None
+    optimizer: str = ""
+    stage: str = ""
+    reasons: dict[str, str] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+    created: float | None = None
+    started: float | None = None
+    finished: float | None = None
+    seen: float
+
+
+class JobsAnswer(Message):
+    """A page of the jobs.
+
+    Attributes:
+        total: how many there are that match.
+    """
+
+    now: float
+    total: int
+    jobs: list[JobRow]
+
+
+class JobPoint(Message):
+    """A job at one moment.
+
+    Attributes:
+        nodes: running nodes by role.
+    """
+
+    time: float
+    step: int
+    speed: float
+    nodes: dict[str, int] = Field(default_factory=dict)
+
+
+class PlanRow(Message):
+    """A plan for a job.
+
+    Attributes:
+        id: unique; of a ScalePlan its uid.
+        name: of the ScalePlan; "" of an answer of Brain that no ScalePlan followed yet.
+        changes: what it asks for, a line each.
+        reason: why, in words.
+        phase: of the ScalePlan.
+        message: what its executor says of it.
+    """
+
+    id: str
+    namespace: str
+    job: str
+    name: str = ""
+    changes: list[str] = Field(default_factory=list)
+    reason: str = ""
+    phase: str = ""
+    message: str = ""
+    created: float | None = None
+    finished: float | None = None
+
+
+class PlansAnswer(Message):
+    """A page of the plans of all jobs, or of one."""
+
+    now: float
+    total: int
+    plans: list[PlanRow]
+
+
+class JobAnswer(Message):
+    """A job with its past."""
+
+    now: float
+    job: JobRow
+    points: list[JobPoint]
+    plans: list[PlanRow]

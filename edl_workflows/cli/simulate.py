@@ -1,0 +1,341 @@
+"""``edl simulate``: what a scheduler would have done with a workload."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edl_workflows.cli import simulations
+from edl_workflows.cli.options import Output, OutputFormat
+from edl_workflows.cli.output import emit
+from edl_workflows.exceptions import InvalidError
+
+if TYPE_CHECKING:
+    from edl_workflows.simulator.cluster import Run, Settings
+    from edl_workflows.simulator.study import Result, Study, Workload
+
+app = typer.Typer(no_args_is_help=True)
+
+_WORKLOAD, _CLUSTER, _RESULTS = "Workload", "Cluster", "Results"
+_HOUR = 3600.0
+_OF_PADDLE = {"scenario", "save", "output"}
+"""All that PaddlePaddle EDL's experiment can be told."""
+_OF_POLLUX = {"load", "number"}
+_OF_WORKLOAD = {"status"}
+
+
+class Scenario(StrEnum):
+    """Ready ones."""
+
+    PADDLE = "paddle"
+    PADDLE_MIXED = "paddle-mixed"
+    POLLUX = "pollux"
+
+
+class Policy(StrEnum):
+    """Those of `edl_workflows.simulator.policies`, which is imported only when one is run."""
+
+    POLLUX = "pollux"
+    TIRESIAS = "tiresias"
+    OPTIMUS = "optimus"
+    FULFILMENT = "fulfilment"
+    FIT = "fit"
+
+
+_Scenario = Annotated[
+    Scenario | None,
+    typer.Argument(
+        help="paddle: PaddlePaddle EDL's experiment; paddle-mixed: the same beside Nginx; pollux: the evaluation of the "
+        "Pollux paper, needs --data. Nothing: the jobs of --workload.",
+        show_default=False,
+    ),
+]
+_WorkloadFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV of jobs: name,time,application,num_replicas,batch_size as the Pollux artifact's (needs --data), or a "
+        "cluster's trace with submit_time (or timestamp), num_gpus, duration and, if you like, job_id and status.",
+        show_default=False,
+        rich_help_panel=_WORKLOAD,
+    ),
+]
+_Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with traces/ and workloads*/, as simulator/ of petuum/adaptdl's branch osdi21-artifact.",
+        show_default=False,
+        rich_help_panel=_WORKLOAD,
+    ),
+]
+_Loads = Annotated[
+    list[float] | None,
+    typer.Option(
+        help="Relative load of scenario pollux: 0.5, 1, 1.5, 2; may be repeated.",
+        rich_help_panel=_WORKLOAD,
+    ),
+]
+_Numbers = Annotated[
+    list[int] | None,
+    typer.Option(
+        help="Workload of the load, 1 to 8; may be repeated; default all.", rich_help_panel=_WORKLOAD
+    ),
+]
+_Statuses = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Of a trace, only jobs that ended so, as Pass; may be repeated.", rich_help_panel=_WORKLOAD
+    ),
+]
+_Policies = Annotated[list[Policy] | None, typer.Option(help="May be repeated; default pollux.")]
+_Seeds = Annotated[
+    list[int] | None,
+    typer.Option(min=0, help="Of failures drawn by --node-failures; may be repeated; default 0."),
+]
+_Nodes = Annotated[int, typer.Option(min=1, max=100_000, rich_help_panel=_CLUSTER)]
+_GpusPerNode = Annotated[int, typer.Option(min=1, max=1_000, rich_help_panel=_CLUSTER)]
+_Interval = Annotated[float, typer.Option(help="Seconds between two decisions.", rich_help_panel=_CLUSTER)]
+_RestartPenalty = Annotated[
+    float,
+    typer.Option(help="Seconds that a job stands still when its places change.", rich_help_panel=_CLUSTER),
+]
+_CheckpointInterval = Annotated[
+    float, typer.Option(help="Seconds of training between checkpoints.", rich_help_panel=_CLUSTER)
+]
+_NodeFailures = Annotated[
+    str | None,
+    typer.Option(
+        help="Mean hours between failures of a node, or a CSV with time,node,seconds: when, its number from 0, how long.",
+        show_default=False,
+        rich_help_panel=_CLUSTER,
+    ),
+]
+_RepairTime = Annotated[
+    float,
+    typer.Option(help="Seconds that a node is away after a failure by rate.", rich_help_panel=_CLUSTER),
+]
+_Services = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV of what other pods take: time,gpus or time,service,gpus; so many from then on.",
+        show_default=False,
+        rich_help_panel=_CLUSTER,
+    ),
+]
+_ResultsFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of results, a line each: what stands there is not run again, so that a long study can go on.",
+        show_default=False,
+        rich_help_panel=_RESULTS,
+    ),
+]
+_Folder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for results.json and pictures of what was run.",
+        show_default=False,
+        rich_help_panel=_RESULTS,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where workloads come from: a scenario, or a file."""
+
+    scenario: Scenario | None
+    workload: Path | None
+    data: Path | None
+    loads: Sequence[float]
+    numbers: Sequence[int]
+    statuses: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Disturbance:
+    """What takes nodes away."""
+
+    failures: str | None
+    repair_time: float
+    services: Path | None
+
+
+@app.command()
+def simulate(
+    context: typer.Context,
+    scenario: _Scenario = None,
+    workload: _WorkloadFile = None,
+    data: _Data = None,
+    load: _Loads = None,
+    number: _Numbers = None,
+    status: _Statuses = None,
+    policy: _Policies = None,
+    seed: _Seeds = None,
+    nodes: _Nodes = 16,
+    gpus_per_node: _GpusPerNode = 4,
+    interval: _Interval = 60.0,
+    restart_penalty: _RestartPenalty = 30.0,
+    checkpoint_interval: _CheckpointInterval = 600.0,
+    node_failures: _NodeFailures = None,
+    repair_time: _RepairTime = 600.0,
+    services: _Services = None,
+    results: _ResultsFile = None,
+    save: _Folder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Simulate a cluster: completion times, waiting and use of the GPUs under a policy.
+
+    The same call has the same answer. Times are in seconds, simulated.
+    """
+    from edl_workflows.simulator import evaluation
+    from edl_workflows.simulator.cluster import Settings
+    from edl_workflows.simulator.study import Study, summaries
+
+    _check(context, scenario)
+    if scenario in (Scenario.PADDLE, Scenario.PADDLE_MIXED):
+        _paddle(scenario, save, output)
+        return
+    source = _Source(scenario, workload, data, load or [1.0], number or range(1, 9), status or [])
+    disturbance = _Disturbance(node_failures, repair_time, services)
+    settings = Settings(
+        nodes, gpus_per_node, interval, restart_penalty, checkpoint_interval=checkpoint_interval
+    )
+    studies = [
+        Study(one, chosen, chance, _disturbed(settings, disturbance, one, chance))
+        for one in _workloads(source)
+        for chosen in policy or [Policy.POLLUX]
+        for chance in seed or [0]
+    ]
+    found, runs = _run(studies, results)
+    alike = scenario is Scenario.POLLUX and all(study.settings == Settings() for study in studies)
+    totals = summaries(found, evaluation.PUBLISHED_MEANS if alike else {})
+    answer = {"runs": [one.to_json() for one in found], "summaries": [one.to_json() for one in totals]}
+    if save is not None:
+        simulations.save(save, answer, studies, runs)
+    emit(output, answer, simulations.run_table(found, evaluation.PUBLISHED_RUNS if alike else {}))
+    if output is OutputFormat.TABLE and (len(found) > len(totals) or totals[0].published):
+        typer.echo()
+        emit(output, None, simulations.summary_table(totals))
+
+
+def _check(context: typer.Context, scenario: Scenario | None) -> None:
+    """Refuse options that the scenario does not have.
+
+    Raises:
+        InvalidError: there is one.
+    """
+    fixed = scenario in (Scenario.PADDLE, Scenario.PADDLE_MIXED)
+    what = f"scenario {scenario}" if scenario else "--workload"
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        given = source is not None and source.name == "COMMANDLINE"
+        fits = name in _OF_PADDLE if fixed else name not in (_OF_WORKLOAD if scenario else _OF_POLLUX)
+        if given and not fits:
+            raise InvalidError(f"--{name.replace('_', '-')} means nothing for {what}; leave it out")
+
+
+def _workloads(source: _Source) -> "list[Workload]":
+    """What is to be run.
+
+    Raises:
+        InvalidError: the options don't fit together, or a file can't be read.
+    """
+    from edl_workflows.simulator import evaluation, readers, trace
+    from edl_workflows.simulator.study import Workload
+
+    if (source.scenario is None) == (source.workload is None):
+        raise InvalidError(
+            "what shall run? Give a scenario (paddle, paddle-mixed, pollux) or --workload FILE"
+        )
+    if source.workload is None:
+        return evaluation.read_evaluation(_needed(source.data), source.loads, source.numbers)
+    path = source.workload
+    if readers.is_pollux_workload(path):
+        applications = evaluation.read_applications(_needed(source.data) / "traces")
+        jobs = readers.read_workload(path)
+        return [Workload(path.stem, path.stem, jobs, applications, evaluation.SINGLE_REPLICA)]
+    jobs, applications = trace.workload_of(readers.read_cluster_jobs(path, source.statuses))
+    return [Workload(path.stem, path.stem, jobs, applications, {})]
+
+
+def _needed(data: Path | None) -> Path:
+    if data is None:
+        raise InvalidError(
+            "the applications' traces are needed: give --data, the folder simulator/ of petuum/adaptdl's branch "
+            "osdi21-artifact"
+        )
+    return data
+
+
+def _disturbed(settings: "Settings", by: _Disturbance, workload: "Workload", seed: int) -> "Settings":
+    """The cluster with what takes its nodes away.
+
+    Raises:
+        InvalidError: a file can't be read, or a number makes no sense.
+    """
+    from edl_workflows.simulator import capacity, readers
+
+    nodes, changes = settings.capacity(), []
+    if by.services is not None:
+        for name, demand in readers.read_services(by.services).items():
+            changes += capacity.service(name, nodes, demand)
+    if by.failures is not None:
+        hours = _number(by.failures)
+        if hours is None:
+            changes += readers.read_failures(Path(by.failures), nodes)
+        else:
+            last = max(job.submitted for job in workload.jobs)
+            changes += capacity.failures(
+                nodes,
+                mean_time_between=hours * _HOUR,
+                repair_time=by.repair_time,
+                until=last + settings.horizon,
+                seed=seed,
+            )
+    return replace(settings, changes=tuple(changes))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _run(studies: "Sequence[Study]", path: Path | None) -> "tuple[list[Result], list[Run | None]]":
+    """The results, and the runs that were made for them."""
+    from edl_workflows.simulator.pollux import Fits
+    from edl_workflows.simulator.store import ResultFile
+    from edl_workflows.simulator.study import Result
+
+    file, fits = None if path is None else ResultFile(path), Fits()
+    results: list[Result] = []
+    runs: list[Run | None] = []
+    for number, study in enumerate(studies, 1):
+        run, result = None, None if file is None else file.find(study.key)
+        if result is None:
+            run = study.run(fits)
+            result = Result.of(study, run)
+            if file is not None:
+                file.add(result)
+        results.append(result)
+        runs.append(run)
+        if len(studies) > 1:
+            done = "was there" if run is None else f"mean {result.metrics.jct_mean:.0f} s"
+            typer.echo(f"{number} of {len(studies)}: {simulations.label(study)}: {done}", err=True)
+    return results, runs
+
+
+def _paddle(scenario: Scenario, save: Path | None, output: OutputFormat) -> None:
+    """PaddlePaddle EDL's experiment, with autoscaling and without."""
+    from edl_workflows.simulator import paddle
+
+    cases = paddle.SCENARIOS[scenario]
+    outcomes = {name: paddle.run(case) for name, case in cases.items()}
+    answer, table = simulations.of_paddle(cases, outcomes)
+    if save is not None:
+        simulations.save_paddle(save, scenario, answer, outcomes)
+    emit(output, answer, table)

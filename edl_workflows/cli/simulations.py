@@ -1,0 +1,167 @@
+"""What ``edl simulate`` prints and saves of its runs."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edl_workflows.cli.output import Table
+from edl_workflows.exceptions import InvalidError
+
+if TYPE_CHECKING:
+    from edl_workflows.simulator.cluster import Run
+    from edl_workflows.simulator.paddle import Case, Outcome
+    from edl_workflows.simulator.study import Result, Study, Summary
+
+_RUN_COLUMNS = (
+    "workload",
+    "policy",
+    "seed",
+    "jobs",
+    "unfinished",
+    "jct mean",
+    "p50",
+    "p99",
+    "makespan",
+    "use",
+    "pending",
+    "restarts",
+)
+
+
+def label(study: "Study") -> str:
+    """A run's name among others."""
+    return f"{study.workload.name} {study.policy} seed {study.seed}"
+
+
+def run_table(results: "Sequence[Result]", published: Mapping[tuple[str, str], float]) -> Table:
+    """A row a run.
+
+    Args:
+        results: of the runs.
+        published: (workload, policy) → the mean that others published of it.
+    """
+    rows = []
+    for result in results:
+        key, found = result.key, result.metrics
+        times = (found.jct_mean, found.jct_p50, found.jct_p99, found.makespan)
+        rows.append(
+            (
+                *(key["workload"], key["policy"], key["seed"], found.jobs, found.unfinished),
+                *(f"{seconds:.0f}" for seconds in times),
+                *(f"{found.utilisation:.1%}", f"{found.pending:.0f}", f"{found.restarts:.1f}"),
+                *([_known(published.get((key["workload"], key["policy"])))] if published else []),
+            )
+        )
+    return Table((*_RUN_COLUMNS, "published") if published else _RUN_COLUMNS, rows)
+
+
+def summary_table(summaries: "Sequence[Summary]") -> Table:
+    """A row for each group of workloads and policy."""
+    rows = [
+        (
+            *(one.group, one.policy, one.runs, f"{one.jct_mean:.0f}", f"{one.jct_spread:.0f}"),
+            _known(one.published),
+            "" if one.ratio is None else f"{one.ratio:+.1%}",
+        )
+        for one in summaries
+    ]
+    return Table(("workloads", "policy", "runs", "jct mean", "spread", "published", "ratio"), rows)
+
+
+def save(folder: Path, answer: Any, studies: "Sequence[Study]", runs: "Sequence[Run | None]") -> None:
+    """Write results and pictures.
+
+    Args:
+        folder: where to; made if it isn't there.
+        answer: as printed in JSON.
+        studies: what was asked for.
+        runs: of each the run, if it was made now: the others can't be drawn.
+
+    Raises:
+        InvalidError: a file can't be written.
+    """
+    from edl_workflows.simulator import pictures
+    from edl_workflows.simulator.study import jobs_of
+
+    made = [(study, run) for study, run in zip(studies, runs, strict=True) if run is not None]
+    jobs = {label(study): jobs_of(run) for study, run in made}
+    _write(folder, answer | {"jobs": jobs})
+    together: dict[str, dict[str, Run]] = {}
+    groups: dict[str, dict[str, list[Run]]] = {}
+    for study, run in made:
+        together.setdefault(f"{study.workload.name} seed {study.seed}", {})[study.policy] = run
+        groups.setdefault(study.workload.group, {}).setdefault(study.policy, []).append(run)
+        pictures.draw_jobs(run, label(study), _file(folder, "jobs", label(study)))
+    for name, by_policy in together.items():
+        pictures.draw_utilisation(by_policy, name, _file(folder, "use", name))
+    for name, by_group in groups.items():
+        if any(
+            job.finished is not None for several in by_group.values() for run in several for job in run.jobs
+        ):
+            pictures.draw_completion(by_group, name, _file(folder, "completion", name))
+
+
+def of_paddle(cases: "Mapping[str, Case]", outcomes: "Mapping[str, Outcome]") -> tuple[list[Any], Table]:
+    """PaddlePaddle EDL's experiment as plain values and as a table."""
+    from edl_workflows.simulator.paddle import PUBLISHED_CPU, PUBLISHED_PENDING
+
+    answer = [
+        {
+            "case": name,
+            "jobs": case.jobs,
+            "started": outcomes[name].running,
+            "pending": outcomes[name].pending,
+            "published_pending": PUBLISHED_PENDING.get(case),
+            "cpu": outcomes[name].cpu,
+            "published_cpu": PUBLISHED_CPU[case],
+        }
+        for name, case in cases.items()
+    ]
+    rows = [
+        (
+            *(one["case"], one["jobs"], one["started"], f"{one['pending']:.1f}"),
+            "" if one["published_pending"] is None else one["published_pending"],
+            *(f"{one['cpu']:.1%}", f"{one['published_cpu']:.1%}"),
+        )
+        for one in answer
+    ]
+    return answer, Table(("case", "jobs", "started", "pending", "published", "cpu", "published"), rows)
+
+
+def save_paddle(folder: Path, name: str, answer: Any, outcomes: "Mapping[str, Outcome]") -> None:
+    """Write results and the picture.
+
+    Args:
+        folder: where to; made if it isn't there.
+        name: of the scenario.
+        answer: as printed in JSON.
+        outcomes: name of the case → what was measured.
+
+    Raises:
+        InvalidError: a file can't be written.
+    """
+    from edl_workflows.simulator import pictures
+
+    _write(folder, {"cases": answer})
+    pictures.draw_paddle(outcomes, name, _file(folder, name))
+
+
+def _known(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.0f}"
+
+
+def _write(folder: Path, answer: Any) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "results.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidError(
+            f"can't write to {folder}: {error}; give a folder that you may write to"
+        ) from error
+
+
+def _file(folder: Path, *words: str) -> Path:
+    """A picture's file; its name has letters, digits, dots and dashes alone."""
+    return folder / (re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)) + ".png")

@@ -1,0 +1,69 @@
+"""Who sizes an ElasticJob, and what of it the cluster's autoscaler may change. Pure."""
+
+import math
+from collections.abc import Mapping
+
+from edl_workflows.jobs import demand, names
+from edl_workflows.jobs.autoscaling import Elastic
+from edl_workflows.jobs.elastic_job.model import DistributionStrategy, ElasticJob, OptimizeMode
+from edl_workflows.jobs.objects import Resource, parse_quantity
+
+_MOST = 10_000
+"""Replicas of a role, as the schema has it."""
+_SLACK = 1e-6
+"""Sums of floats are off by less than this."""
+
+
+def by_master(job: Resource) -> bool:
+    """Whether the job's own master plans it, alone or with Brain, and says what in ``status.autoscaling``."""
+    return isinstance(job, ElasticJob) and job.spec.optimize_mode is not OptimizeMode.MANUAL
+
+
+def elastic(job: ElasticJob) -> Elastic | None:
+    """Its workers in mode manual, as far as ``resourceLimits`` go; the spec names no bounds, so the annotation must.
+
+    None where the master plans, where the role says ``autoScale: false``, and of a Local job, which is one process.
+    """
+    worker = job.spec.replica_specs.get("worker")
+    alone = job.spec.distribution_strategy is DistributionStrategy.LOCAL
+    if worker is None or alone or not worker.auto_scale or by_master(job):
+        return None
+    pod = worker.template.get("spec") or {}
+    requests = demand.of_pod(pod)
+    placement = {
+        "nodeSelector": pod.get("nodeSelector") or {},
+        "tolerations": pod.get("tolerations") or [],
+        "affinity": pod.get("affinity") or {},
+    }
+    most = _most(job, requests)
+    return Elastic(
+        names.WORKER_TYPE, 1, most, counts(job)[names.WORKER_TYPE], requests, placement, bounded=False
+    )
+
+
+def counts(job: ElasticJob) -> dict[str, int]:
+    """How many nodes of each training role the job wants now; the spec's numbers are only the beginning."""
+    said = job.status.replica_statuses
+    specs = job.spec.replica_specs.items()
+    return {
+        role: said[role].desired if role in said else spec.replicas
+        for role, spec in specs
+        if role != names.MASTER_TYPE
+    }
+
+
+def _most(job: ElasticJob, requests: Mapping[str, float]) -> int:
+    """How many workers the job's limits leave room for beside its other nodes."""
+    others: dict[str, float] = {}
+    for role, count in counts(job).items():
+        if role != names.WORKER_TYPE:
+            one = demand.of_pod(job.spec.replica_specs[role].template.get("spec") or {})  # type: ignore[index]  # a literal
+            demand.add(others, {name: amount * count for name, amount in one.items()})
+    said = job.spec.resource_limits
+    limits = {"cpu": said.cpu, "memory": said.memory, "nvidia.com/gpu": said.gpu}
+    rooms = [
+        (parse_quantity(limit) - others.get(name, 0.0)) / requests[name]
+        for name, limit in limits.items()
+        if requests.get(name)
+    ]
+    return max(0, min(_MOST, *(math.floor(room + _SLACK) for room in rooms)))

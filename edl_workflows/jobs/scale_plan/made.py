@@ -1,0 +1,49 @@
+"""Manifests of manual plans: what pipelines and the cluster's autoscaler ask a job's master for. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.manifests import owner_reference
+from edl_workflows.jobs.scale_plan.model import KIND, ScalePlan
+
+
+def manual(job: ElasticJob, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan for a job, which goes with it.
+
+    Args:
+        job: to be changed.
+        name: of the plan.
+        spec: the plan's fields but for ``ownerJob``.
+
+    Raises:
+        ManifestError: they make no valid plan.
+    """
+    labels = {names.JOB_LABEL: job.metadata.name, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
+    manifest = {
+        "apiVersion": job.api_version,
+        "kind": KIND,
+        "metadata": {
+            "name": name,
+            "namespace": job.metadata.namespace or "default",
+            "labels": labels,
+            # With the job the plan goes too; it is not the job's controller's child.
+            "ownerReferences": [owner_reference(job, controller=False)],
+        },
+        "spec": {"ownerJob": job.metadata.name, **spec},
+    }
+    ScalePlan.parse(manifest)
+    return manifest
+
+
+def autoscale_name(job: str, taken: Iterable[str]) -> str:
+    """Name of the autoscaler's next plan: who decides from the same plans gives the same name.
+
+    Args:
+        job: the job's name.
+        taken: names of the job's plans, finished ones too.
+    """
+    prefix = f"{job}-autoscale-"
+    tails = (name.removeprefix(prefix) for name in taken if name.startswith(prefix))
+    return f"{prefix}{max((int(tail) for tail in tails if tail.isdecimal()), default=0) + 1}"

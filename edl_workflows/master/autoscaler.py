@@ -1,0 +1,78 @@
+"""The loop that plans a job's counts and sizes: takes samples, asks an optimizer, gives its answer to the state.
+
+Everything that can be decided without waiting is in `edl_workflows.master.state.autoscale_steps`. Nothing that goes wrong
+here ends the training: it is logged, and the next look begins anew.
+"""
+
+import asyncio
+from dataclasses import replace
+
+import structlog
+
+from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.optimizers import Optimizers
+from edl_workflows.master.state import autoscale_steps
+from edl_workflows.master.state.planned_job import job_of
+
+log = structlog.get_logger(__name__)
+
+
+class Autoscaler:
+    """Plans for one job, in the loop's thread.
+
+    Args:
+        master: whose job.
+        optimizers: who is asked.
+    """
+
+    def __init__(self, master: Master, optimizers: Optimizers | None = None) -> None:
+        self._master = master
+        self._optimizers = optimizers or Optimizers()
+        self._looked = float("-inf")
+
+    async def begin(self) -> None:
+        """Decides what the user of a new job left open. Before the master's first commit: no node is made yet."""
+        state, now = self._master.state, self._master.clock()
+        asked = autoscale_steps.first_question(state, now)
+        if asked is not None:
+            autoscale_steps.begin(state, asked, await self._optimizers.ask(asked, now), now)
+
+    async def run(self) -> None:
+        """Plans until cancelled."""
+        while True:
+            await asyncio.sleep(autoscale_steps.cadence(self._master.state).sample)
+            try:
+                await self.once()
+            except Exception:  # a job that is not planned trains on
+                log.exception("the job's counts and sizes could not be planned")
+
+    async def _report(self, now: float) -> None:
+        state = self._master.state
+        job, ill = job_of(state, now), tuple(state.statistics.ooms)
+        if await self._optimizers.report(replace(job, nodes=(*job.nodes, *ill))):
+            for _ in ill:
+                state.statistics.ooms.popleft()
+
+    async def once(self) -> None:
+        """Takes a sample, and asks an optimizer when it is time."""
+        state, now = self._master.state, self._master.clock()
+        if not autoscale_steps.optimizes(state):
+            return
+        autoscale_steps.sample(state, now)
+        if autoscale_steps.uses_brain(state):
+            await self._report(now)
+        cadence, since = autoscale_steps.cadence(state), now - self._looked
+        if (
+            0 <= since < cadence.look - cadence.sample / 2
+        ):  # looks fall on samples, which may be a little early
+            return
+        asked = autoscale_steps.question(state, now)
+        if asked is None:
+            return
+        self._looked = now
+        answer = await self._optimizers.ask(asked, now)
+        autoscale_steps.take(state, asked, answer, self._master.clock())
+        opened = state.autoscaling.open
+        if opened is not None:
+            log.info("a plan of the job's own", number=opened.number, reason=opened.spec.reason)
+        self._master.changed(Hurry.NOW if opened is not None else Hurry.GROUPED)

@@ -1,0 +1,142 @@
+"""Who is asked for a job's plan: its master's local optimizer, or a Brain service, and the local one while Brain is away.
+
+The rules of an answer are `edl_workflows.scaling`'s; when to ask, and what becomes of the answer, is
+`edl_workflows.master.state.autoscale_steps`'.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
+from edl_workflows.master.state.autoscale_steps import Asked, local_answer, too_early
+from edl_workflows.master.state.autoscaling import BRAIN, Answer
+from edl_workflows.scaling.bounds import bounded
+from edl_workflows.scaling.ps_stages import Question, advance
+from edl_workflows.scaling.resources import Job, ResourcePlan
+from edl_workflows.scaling.samples import Sample
+
+CALL_SECONDS = 10.0
+"""For an answer of Brain. Its client should give up earlier; one that does not is no longer waited for."""
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class Brain(Protocol):
+    """A Brain service as a job's master uses it. Blocking calls, made in a thread.
+
+    Each raises an `EdlError`, most often UnavailableError, when Brain does not answer as it should.
+    """
+
+    def report(self, job: Job, samples: tuple[Sample, ...]) -> None:
+        """Has Brain keep what was measured since the last report that it took. Repeatable.
+
+        Args:
+            job: as it is, with all samples that the master has.
+            samples: the new ones, oldest first.
+        """
+
+    def optimize(self, question: Question, job: Job) -> ResourcePlan:
+        """Brain's answer for this job."""
+
+
+class Optimizers:
+    """Asks Brain for jobs in mode cluster, and the local optimizer where it does not answer. Brain is tried anew each time.
+
+    Args:
+        brain: the job's; or why it has none.
+    """
+
+    def __init__(self, brain: Brain | EdlError | None = None) -> None:
+        self._brain = brain or InvalidError("spec.brainService names no Brain")
+        self._away = False
+        self._call: asyncio.Future[Any] | None = None
+        self._reported_until = float("-inf")
+
+    async def ask(self, asked: Asked, now: float) -> Answer:
+        """The plan for a job, and how far it is then.
+
+        Args:
+            asked: see there.
+            now: Unix seconds.
+        """
+        job = asked.job
+        if not asked.brain or too_early(asked) is not None:
+            return local_answer(asked, now)
+        try:
+            plan, after = await self._called(lambda brain: advance(asked.progress, job, now, brain.optimize))
+        except EdlError as error:
+            local = local_answer(asked, now)
+            notes = (f"Brain does not answer: {error}", *local.plan.notes)
+            return replace(local, plan=replace(local.plan, notes=notes))
+        return Answer(_within_bounds(job, plan), after, BRAIN)
+
+    async def report(self, job: Job) -> bool:
+        """Has Brain keep the samples that it has not yet, and nodes that ran out of memory. What it does not take now is to
+        be offered again.
+
+        Args:
+            job: as it is, and the nodes that ran out of memory and are no more.
+
+        Returns:
+            Whether Brain has it all.
+        """
+        new = tuple(sample for sample in job.samples if sample.time > self._reported_until)
+        if not new and not any(node.oom for node in job.nodes):
+            return True
+        with contextlib.suppress(EdlError):
+            await self._called(lambda brain: brain.report(job, new))
+            self._reported_until = max((sample.time for sample in new), default=self._reported_until)
+            return True
+        return False
+
+    async def _called(self, call: Callable[[Brain], T]) -> T:
+        """Calls, and tells once that Brain is away, and once that it is back."""
+        try:
+            answer = await self._alone(call)
+        except EdlError as error:
+            if not self._away:
+                log.warning("Brain does not answer; the local optimizer stands in", error=str(error))
+            self._away = True
+            raise
+        if self._away:
+            log.info("Brain answers again")
+        self._away = False
+        return answer
+
+    async def _alone(self, call: Callable[[Brain], T]) -> T:
+        """One call at a time: a Brain that hangs must not use up the process's threads."""
+        brain = self._brain
+        if isinstance(brain, EdlError):
+            raise UnavailableError(str(brain))  # a fresh one: each raise adds to a traceback
+        if self._call is not None and not self._call.done():
+            raise UnavailableError(f"Brain has not answered an earlier call for more than {CALL_SECONDS:g} s")
+        made = asyncio.ensure_future(asyncio.to_thread(call, brain))
+        self._call = made
+        done, _ = await asyncio.wait([made], timeout=CALL_SECONDS)
+        if not done:
+            made.add_done_callback(_forget)
+            raise UnavailableError(f"Brain did not answer within {CALL_SECONDS:g} s")
+        return made.result()
+
+
+def _forget(call: "asyncio.Future[T]") -> None:
+    """What becomes of a call that nobody waits for any more."""
+    if not call.cancelled() and call.exception() is not None:
+        log.info("a call of Brain ended late", error=str(call.exception()))
+
+
+def _within_bounds(job: Job, plan: ResourcePlan) -> ResourcePlan:
+    """Another program's plan, with what the job's own bounds leave of it."""
+    allowed = bounded(job, plan, tolerance=0.0)
+    same = (allowed.node_group_resources, allowed.node_resources) == (
+        plan.node_group_resources,
+        plan.node_resources,
+    )
+    return plan if same else allowed

@@ -1,0 +1,262 @@
+"""Between the master's own plans (`autoscaling`) and the rest of the state: when the optimizer is asked, what its answer does,
+what becomes of its plan, and nodes that find no place.
+
+A plan is stored before its ScalePlan is made, under a name that a repetition finds again, and is then carried out as anybody's.
+Whether or not it may be, it stands in the job's status.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
+from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSpec
+from edl_workflows.master.state import autoscaling, ps_manager, worker_manager
+from edl_workflows.master.state.autoscaling import STARTING_SAMPLES, Answer, Autoscaling, Cadence
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.planned_job import job_of, usage_of
+from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.ps_manager import Cause
+from edl_workflows.master.state.settings import merged
+from edl_workflows.scaling.ps_stages import Progress, Stage, advance, optimize_locally
+from edl_workflows.scaling.recovery import PENDING_SECONDS, pending_cut_plan
+from edl_workflows.scaling.resources import Job, ResourcePlan, nothing, scale_plan_spec
+
+MAX_REASON = 4_096
+"""Characters of a ScalePlan's reason."""
+MAX_NOTES = 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the optimizer is asked about.
+
+    Attributes:
+        progress: how far the job is.
+        job: as it is, with its samples.
+        brain: whether Brain is to be asked (mode cluster).
+    """
+
+    progress: Progress
+    job: Job
+    brain: bool = False
+
+
+def cadence(state: JobState) -> Cadence:
+    """The job's intervals."""
+    return Cadence(state.settings.timeouts.autoscale)
+
+
+def optimizes(state: JobState) -> bool:
+    """Whether the master plans at all."""
+    return state.settings.optimizing.mode is not OptimizeMode.MANUAL
+
+
+def uses_brain(state: JobState) -> bool:
+    """Whether the job's plans come from Brain, as long as it answers."""
+    return state.settings.optimizing.mode is OptimizeMode.CLUSTER
+
+
+def sample(state: JobState, now: float) -> None:
+    """Takes a sample of the job as it is."""
+    state.statistics.take_sample(state.steps.step, usage_of(state), now)
+
+
+def first_question(state: JobState, now: float) -> Asked | None:
+    """What a new job's optimizer is asked before any node is made; None for another job."""
+    new = state.autoscaling.progress.stage is Stage.CREATE and not state.nodes.next_ids
+    return Asked(Progress(), job_of(state, now), uses_brain(state)) if new and optimizes(state) else None
+
+
+def begin(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
+    """Takes the answer to `first_question`: nothing runs yet, so no ScalePlan is needed to begin with other numbers."""
+    if state.settings.optimizing.allowed:
+        for role, wanted in scale_plan_spec(answer.plan, asked.job).replica_resource_specs.items():
+            state.counts[role] = state.counts.get(role, 0) if wanted.replicas is None else wanted.replicas
+            state.sizes[role] = merged(wanted.resource, state.sizes.get(role, NodeResource()))
+    _show(state, asked, answer, now)
+    state.autoscaling = replace(state.autoscaling, progress=answer.progress)
+
+
+def question(state: JobState, now: float) -> Asked | None:
+    """What the optimizer is to be asked now; None while nothing is."""
+    if not optimizes(state) or state.settings.suspend or state.outcome is not None:
+        return None
+    # A job that was begun without being asked about is past its creation.
+    progress = state.autoscaling.progress
+    if progress.stage is Stage.CREATE:
+        progress = replace(progress, stage=Stage.WORKER_INITIAL)
+    if not _trains(state) or _plan_under_way(state):
+        return None
+    if now - state.statistics.same_since < cadence(state).steady:
+        return None
+    if state.settings.optimizing.allowed and state.autoscaling.rests(cadence(state), now):
+        return None
+    return Asked(progress, job_of(state, now), uses_brain(state))
+
+
+def too_early(asked: Asked) -> Answer | None:
+    """The answer for a job of which too little is known to begin with; None where an optimizer is to be asked."""
+    made = sum(1 for sample in asked.job.samples if sample.speed > 0)
+    if asked.progress.stage is not Stage.WORKER_INITIAL or made >= STARTING_SAMPLES:
+        return None
+    note = f"{made} samples show progress, {STARTING_SAMPLES} are needed to begin"
+    return Answer(nothing(note, waiting=True), asked.progress)
+
+
+def local_answer(asked: Asked, now: float) -> Answer:
+    """What the local optimizer says."""
+    return too_early(asked) or Answer(*advance(asked.progress, asked.job, now, optimize_locally))
+
+
+def take(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
+    """Takes the answer to `question`: shows it, and decides on it where the master may. Forgets it if the job has changed
+    since it was asked about."""
+    present = question(state, now)
+    if present is None or _shape(present.job) != _shape(asked.job):
+        return
+    plan = answer.plan
+    if plan.empty:
+        state.autoscaling = replace(state.autoscaling, progress=answer.progress)
+    elif state.settings.optimizing.allowed:
+        state.autoscaling = autoscaling.decide(
+            state.autoscaling, _spec(plan, asked.job), answer.progress, now
+        )
+    _show(state, asked, answer, now)
+
+
+def step(state: JobState, now: float) -> None:
+    """Follows the open plan, and cuts nodes that find no place."""
+    if state.autoscaling.shown is not None and not optimizes(state):
+        # Somebody else decides now; a plan that is under way goes on.
+        state.autoscaling = replace(state.autoscaling, shown=None)
+    _follow(state, now)
+    if state.settings.optimizing.allowed and optimizes(state):
+        _cut_pending(state, now)
+
+
+def refused(state: JobState, number: int, why: str, now: float) -> None:
+    """The ScalePlan of the open plan can't be made."""
+    about = state.autoscaling
+    if about.open is not None and about.open.number == number:
+        _fail(state, f"{about.open.name(state.settings.name)} could not be made: {why}", now)
+
+
+def forbidden(state: JobState, run: PlanRun) -> str:
+    """Why a plan that the master made for itself must not begin any more; "" for any other plan.
+
+    A pipeline's scale stage switches autoscaling off: its number must stay, even where the master's plan comes after its.
+    """
+    made = range(1, state.autoscaling.last_number + 1)
+    own = run.name in {names.own_plan_name(state.settings.name, number) for number in made[-2:]}
+    if not own or (state.settings.optimizing.allowed and optimizes(state)):
+        return ""
+    return "autoscaling of the job was switched off"
+
+
+def _trains(state: JobState) -> bool:
+    return state.versions.settled and state.steps.step > 0
+
+
+def _plan_under_way(state: JobState) -> bool:
+    if state.plan is not None or state.autoscaling.open is not None:
+        return True
+    return any(
+        seen.uid not in state.finished_plans and not (seen.phase is not None and seen.phase.final)
+        for seen in state.plans_seen or ()
+    )
+
+
+def _spec(plan: ResourcePlan, job: Job) -> ScalePlanSpec:
+    reason = "; ".join(f"{key}: {why}" for key, why in sorted(plan.reasons.items()))
+    return scale_plan_spec(plan, job).model_copy(update={"reason": reason[:MAX_REASON]})
+
+
+def _shape(job: Job) -> object:
+    """What of a job makes an answer about it out of date when it changes."""
+    return job.roles, job.limits, {(n.name, n.resource, n.pending_since is None) for n in job.nodes}
+
+
+def _show(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
+    plan, about, optimizing = answer.plan, state.autoscaling, state.settings.optimizing
+    spec = scale_plan_spec(plan, asked.job)
+    notes = [*plan.notes, *_own_notes(about, optimizing.problem)]
+    fresh = AutoscalingStatus(
+        optimizer=answer.optimizer,
+        stage=asked.progress.stage,
+        replica_resource_specs=spec.replica_resource_specs,
+        migrate_pods=spec.migrate_pods,
+        reasons=dict(plan.reasons),
+        notes=notes[:MAX_NOTES],
+        time=datetime.fromtimestamp(math.floor(now), UTC),
+    )
+    before = about.shown
+    if before is None or before.model_copy(update={"time": fresh.time}) != fresh:
+        state.autoscaling = replace(about, shown=fresh)
+
+
+def _own_notes(about: Autoscaling, problem: str) -> list[str]:
+    said = [problem] if problem else []
+    return [*said, f"the last plan failed: {about.problem}"] if about.problem else said
+
+
+def _follow(state: JobState, now: float) -> None:
+    plan = state.autoscaling.open
+    if plan is None:
+        return
+    name = plan.name(state.settings.name)
+    run = state.plan if state.plan is not None and state.plan.name == name else None
+    listed = next((seen for seen in state.plans_seen or () if seen.name == name), None)
+    phase = run.phase if run is not None else listed.phase if listed is not None else None
+    if phase is Phase.SUCCEEDED:
+        state.autoscaling = autoscaling.succeeded(state.autoscaling, name)
+    elif phase is Phase.FAILED:
+        why = f"{run.reason}: {run.message}" if run is not None else "see its status"
+        _fail(state, f"{name} ({why})", now)
+    elif listed is not None:
+        state.autoscaling = autoscaling.seen(state.autoscaling)
+    elif run is None and plan.seen and state.plans_seen is not None:
+        _fail(state, f"{name} was deleted", now)
+    elif run is None and not plan.seen and not (state.settings.optimizing.allowed and optimizes(state)):
+        state.autoscaling = autoscaling.withdrawn(state.autoscaling)
+
+
+def _fail(state: JobState, why: str, now: float) -> None:
+    about = autoscaling.failed(state.autoscaling, why, now)
+    if about.shown is not None:
+        notes = [*about.shown.notes[: MAX_NOTES - 1], f"the last plan failed: {about.problem}"]
+        about = replace(about, shown=about.shown.model_copy(update={"notes": notes}))
+    state.autoscaling = about
+
+
+def _cut_pending(state: JobState, now: float) -> None:
+    """Nodes that have waited too long for a place are made anew, smaller; each is looked at once. A plan's own servers are
+    the plan's matter."""
+    late = {node for node, since in state.pending_since.items() if now - since > PENDING_SECONDS}
+    change = state.versions.change
+    if late <= state.uncut or (change is not None and change.cause is Cause.PLAN):
+        return
+    state.uncut |= late
+    job = job_of(state, now)
+    plan = pending_cut_plan(job, now)
+    if not plan.node_resources:
+        return
+    sizes = {pod.name: pod.resource for pod in scale_plan_spec(plan, job).migrate_pods}
+    for pod, size in sizes.items():
+        node = state.nodes.by_pod(state.settings.name, pod)
+        assert node is not None, "it was planned for what is there"
+        why = f"{node} is made smaller: {plan.reasons[pod]}"
+        _make_anew(state, node, merged(size, node.resource), why, now)
+    progress = state.autoscaling.progress
+    _show(state, Asked(progress, job), Answer(plan, progress), now)
+
+
+def _make_anew(state: JobState, node: Node, size: NodeResource, why: str, now: float) -> None:
+    worker_manager.migrate(state.nodes, [(node, size)], now)
+    fresh = state.nodes.at_rank(node.type, node.rank)
+    assert fresh is not None, "it was just made"
+    state.nodes.change(fresh, why=why)
+    if node.type == names.PS_TYPE:
+        state.versions = ps_manager.follow_replacements(state.versions, {node.id: fresh.id})

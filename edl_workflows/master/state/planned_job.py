@@ -1,0 +1,68 @@
+"""The job as planners see it (`edl_workflows.scaling.resources.Job`), read from the master's state."""
+
+from dataclasses import replace
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan import model
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.nodes import Node, NodeStatus
+from edl_workflows.master.state.settings import MIB, merged
+from edl_workflows.scaling import resources
+from edl_workflows.scaling.resources import Bounds, Job, Limits, Range, Role
+from edl_workflows.scaling.samples import NodeUsage
+
+
+def job_of(state: JobState, now: float) -> Job:
+    """The job now. Nodes that were released don't count, even while their pods still end."""
+    nodes = tuple(_node(state, node, now) for node in state.nodes if node.live)
+    roles = {role: _role(state, role) for role in state.settings.roles}
+    return Job(state.settings.name, roles, _limits(state), nodes, tuple(state.statistics.samples))
+
+
+def job_with_oom(state: JobState, node: Node, now: float) -> Job:
+    """The job, and beside its nodes the one that ran out of memory. Who must be made anew may get more memory even where
+    no autoscaler may change the role."""
+    job = job_of(state, now)
+    ill = replace(_node(state, node, now), pending_since=None, oom=True)
+    role = replace(job.roles[node.type], auto_scale=True)
+    return replace(job, roles={**job.roles, node.type: role}, nodes=(*job.nodes, ill))
+
+
+def usage_of(state: JobState) -> tuple[NodeUsage, ...]:
+    """What the nodes use, as far as they say it."""
+    known = state.statistics.usage
+    return tuple(
+        NodeUsage(_pod(state, node), node.type, known[str(node)].cpu, known[str(node)].memory)
+        for node in state.nodes
+        if node.live and node.registered and str(node) in known
+    )
+
+
+def _pod(state: JobState, node: Node) -> str:
+    return names.node_name(state.settings.name, node.type, node.id)
+
+
+def _node(state: JobState, node: Node, now: float) -> resources.Node:
+    size = merged(node.resource, state.settings.roles[node.type].resource)
+    pending = None
+    if node.status is not NodeStatus.RUNNING:
+        pending = state.pending_since.get(str(node), now)
+    elif not node.registered:
+        pending = now  # its pod runs, and its agent has not said so yet
+    return resources.Node(_pod(state, node), node.type, node.id, resources.resource_of(size), pending)
+
+
+def _role(state: JobState, name: str) -> Role:
+    role, optimizing = state.settings.roles[name], state.settings.optimizing
+    size = merged(state.sizes.get(name, model.NodeResource()), role.resource)
+    bounds = Bounds()
+    if name == names.WORKER_TYPE and optimizing.workers is not None:
+        bounds = Bounds(count=Range(*optimizing.workers))
+    return Role(state.counts.get(name, 0), resources.resource_of(size), role.auto_scale, bounds)
+
+
+def _limits(state: JobState) -> Limits:
+    said = dict(state.settings.limits)
+    if "memory" in said:
+        said["memory"] /= MIB
+    return replace(Limits(), **said)

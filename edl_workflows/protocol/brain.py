@@ -1,0 +1,256 @@
+"""Messages between the Brain service and the masters of jobs (HTTP + JSON). CPU is in cores, memory in MiB, GPUs in pieces.
+
+What is said of a job must make sense, or the whole message is refused. What was *measured* may be anything: a sample that
+can't be believed is left out by itself (`edl_workflows.scaling.samples`), and the receipt says why. Everything may be sent
+twice: a sample is known by its time.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from edl_workflows.protocol.message import Message
+
+MAX_SAMPLES = 500
+MAX_NODES = 2_000
+MAX_COUNT = 10_000
+MAX_AMOUNT = 1e9
+"""More than any cluster has of anything."""
+MAX_TIME = 1e11
+"""Unix seconds, within what calendars can say."""
+
+_DNS = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+Namespace = Annotated[str, Field(pattern=f"^{_DNS}$")]
+JobName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$")]
+JobUid = Annotated[str, Field(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:]{0,127}$")]
+Kind = Annotated[str, Field(pattern=r"^[A-Za-z]{1,63}$")]
+RoleName = Annotated[str, Field(pattern=f"^{_DNS}$")]
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._]{0,251}[A-Za-z0-9])?$")]
+Words = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f]*$")]
+Time = Annotated[float, Field(ge=0, le=MAX_TIME)]
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
+Number = Annotated[int, Field(ge=0, lt=2**53)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+class Size(Message):
+    """Of one node; what is left out is not said."""
+
+    cpu: Amount | None = None
+    memory: Amount | None = None
+    gpu: Amount | None = None
+
+
+class Between(Message):
+    """From ``low`` to ``high``, both included."""
+
+    low: Amount
+    high: Amount
+
+
+class RoleBounds(Message):
+    """What the user allows: nodes of a role, and cores and MiB of one."""
+
+    count: Between | None = None
+    cpu: Between | None = None
+    memory: Between | None = None
+
+
+class RoleFacts(Message):
+    """One role of a job.
+
+    Attributes:
+        count: nodes that it wants.
+        resource: size of nodes made from now on.
+        auto_scale: whether plans may change the role.
+    """
+
+    count: Count
+    resource: Size = Size()
+    auto_scale: bool = True
+    bounds: RoleBounds = RoleBounds()
+
+
+class JobLimits(Message):
+    """What the whole job may use."""
+
+    cpu: Amount
+    memory: Amount
+    gpu: Amount
+
+
+class TrainingFacts(Message):
+    """What a job says of its training; 0 is not known. See `edl_workflows.scaling.brain.request.Training`."""
+
+    batch_size: Number = 0
+    dataset_size: Number = 0
+    epochs: Number = 0
+    max_steps: Number = 0
+    recv_ops: Number = 0
+
+
+class JobFacts(Message):
+    """A job as its master knows it.
+
+    Attributes:
+        uid: of the job's object; a job of the same name that is made anew has another.
+        scenario: jobs of one scenario in one namespace tell about each other; "" means the job's name.
+    """
+
+    uid: JobUid
+    namespace: Namespace
+    name: JobName
+    kind: Kind = "ElasticJob"
+    scenario: Words = ""
+    roles: dict[RoleName, RoleFacts] = Field(default_factory=dict, max_length=20)
+    limits: JobLimits
+    training: TrainingFacts = TrainingFacts()
+
+
+class Measured(Message):
+    """Numbers that a program measured, which may be any."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+
+class NodeUsage(Measured):
+    """What one node used: cores and MiB."""
+
+    name: NodeName
+    role: RoleName
+    cpu: float
+    memory: float
+
+
+class Sample(Measured):
+    """A job at one moment.
+
+    Attributes:
+        time: Unix seconds.
+        step: global step.
+        speed: steps per second; 0 while it is not known.
+        nodes: those that ran.
+    """
+
+    time: float
+    step: int
+    speed: float
+    nodes: list[NodeUsage] = Field(default_factory=list, max_length=MAX_NODES)
+
+
+class NodeOom(Message):
+    """A node ran out of memory."""
+
+    node: NodeName
+    time: Time
+
+
+class JobEnd(Message):
+    """A job is over.
+
+    Attributes:
+        completed: with success.
+        reason: why, else.
+    """
+
+    time: Time
+    completed: bool
+    reason: Words = ""
+
+
+class MetricsReport(Message):
+    """``POST /v1/metrics``: what is new of a job. Answered when it is durable. Repeatable."""
+
+    job: JobFacts
+    samples: list[Sample] = Field(default_factory=list, max_length=MAX_SAMPLES)
+    ooms: list[NodeOom] = Field(default_factory=list, max_length=MAX_NODES)
+    end: JobEnd | None = None
+
+
+class MetricsReceipt(Message):
+    """Answer to `MetricsReport`.
+
+    Attributes:
+        accepted: samples that are stored now, or were before.
+        refused: why others are not, in words.
+    """
+
+    accepted: int
+    refused: list[str] = Field(default_factory=list)
+
+
+class NodeFacts(Message):
+    """One node that is there, or wanted and not yet replaced.
+
+    Attributes:
+        id: unique within the role.
+        resource: its own size.
+        pending_since: Unix seconds since which its pod does not get to run; None for one that runs.
+        oom: it ran out of memory and waits to be made anew.
+    """
+
+    name: NodeName
+    role: RoleName
+    id: Number
+    resource: Size = Size()
+    pending_since: Time | None = None
+    oom: bool = False
+
+
+Stage = Literal["job_stage_create", "job_stage_worker_initial", "job_stage_ps_initial", "job_stage_running"]
+Phase = Literal["initial", "sample", "stable"]
+
+
+class OptimizeRequest(Message):
+    """``POST /v1/optimize``: what should change of a job? Samples are those that were reported.
+
+    Attributes:
+        stage, phase, ps_may_change: see `edl_workflows.scaling.ps_stages.Question`.
+        nodes: all of the job's.
+    """
+
+    job: JobFacts
+    stage: Stage
+    phase: Phase = "initial"
+    ps_may_change: bool = True
+    nodes: list[NodeFacts] = Field(default_factory=list, max_length=MAX_NODES)
+
+
+class GroupPlan(Message):
+    """What is wanted of a role; what is left out stays."""
+
+    count: Count | None = None
+    resource: Size = Size()
+
+
+class Plan(Message):
+    """Answer to `OptimizeRequest`; see `edl_workflows.scaling.resources.ResourcePlan`.
+
+    Attributes:
+        groups: by role.
+        nodes: by node name: each is replaced by a node of another size.
+        reasons: why, by role or node name.
+        notes: why something else does not change.
+        waiting: statistics that may still come are missing; ask again.
+    """
+
+    groups: dict[RoleName, GroupPlan] = Field(default_factory=dict, max_length=20)
+    nodes: dict[NodeName, Size] = Field(default_factory=dict, max_length=MAX_NODES)
+    reasons: dict[str, str] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+    waiting: bool = False
+
+
+class JobMetrics(Message):
+    """``GET /v1/jobs/{uid}/metrics``: what is stored of a job.
+
+    Attributes:
+        samples: the newest, oldest first.
+        ooms: oldest first.
+        end: how it ended, if it is known to be over.
+    """
+
+    job: JobFacts
+    samples: list[Sample]
+    ooms: list[NodeOom]
+    end: JobEnd | None = None

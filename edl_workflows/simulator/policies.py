@@ -1,0 +1,45 @@
+"""The schedulers by name: a new one is a module of this package and one row here."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.simulator.fulfilment import FulfilmentScheduler
+from edl_workflows.simulator.optimus import OptimusScheduler
+from edl_workflows.simulator.pollux import Fits, PolluxScheduler
+from edl_workflows.simulator.scheduler import PolicyScheduler, Scheduler
+from edl_workflows.simulator.tiresias import TiresiasScheduler
+
+_Make = Callable[[Mapping[str, int], Fits], Scheduler]
+
+POLICIES: Mapping[str, _Make] = MappingProxyType(
+    {
+        "pollux": lambda most_replicas, fits: PolluxScheduler(most_replicas=most_replicas, fits=fits),
+        "tiresias": lambda _most, _fits: TiresiasScheduler(),
+        "optimus": lambda most_replicas, _fits: OptimusScheduler(most_replicas),
+        "fulfilment": lambda _most, _fits: FulfilmentScheduler(),
+        "fit": lambda _most, _fits: PolicyScheduler(FitPolicy()),
+    }
+)
+"""Policy → a new scheduler for one run, from what limits applications' replicas and from fits that runs share."""
+
+RIGID = frozenset({"tiresias"})
+"""Policies that give a job all the GPUs that it asks for, or none."""
+
+
+def scheduler_of(name: str, most_replicas: Mapping[str, int], fits: Fits) -> Scheduler:
+    """A new scheduler for one run.
+
+    Args:
+        name: of the policy.
+        most_replicas: application → the most replicas that its jobs get.
+        fits: shared by the runs of a process, so that none fits what another has.
+
+    Raises:
+        InvalidError: there is no such policy.
+    """
+    make = POLICIES.get(name)
+    if make is None:
+        raise InvalidError(f"no policy {name!r} in the simulator; known are {', '.join(sorted(POLICIES))}")
+    return make(most_replicas, fits)

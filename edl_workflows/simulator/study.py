@@ -1,0 +1,198 @@
+"""What is to be simulated, what came of it, and how runs of several seeds and workloads are put together."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import fmean, stdev
+from typing import Any
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.simulator.application import Application
+from edl_workflows.simulator.cluster import Run, Settings, simulate
+from edl_workflows.simulator.metrics import Metrics, measure
+from edl_workflows.simulator.policies import RIGID, scheduler_of
+from edl_workflows.simulator.pollux import Fits
+from edl_workflows.simulator.workload import WorkloadJob
+
+_METRICS = tuple(one.name for one in fields(Metrics))
+_KEY = {"workload", "jobs", "policy", "seed", "settings"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Jobs, and what they train.
+
+    Attributes:
+        name: for people.
+        group: of which it is one, as all of the same load.
+        jobs: in any order.
+        applications: by name, each that the jobs mention.
+        most_replicas: application → the most replicas that its jobs get, where that is limited.
+    """
+
+    name: str
+    group: str
+    jobs: Sequence[WorkloadJob]
+    applications: Mapping[str, Application]
+    most_replicas: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One run to be made.
+
+    Attributes:
+        workload: what is run.
+        policy: its name; see `edl_workflows.simulator.policies`.
+        seed: of what is left to chance in `settings`.
+        settings: the cluster, with what happens to it.
+    """
+
+    workload: Workload
+    policy: str
+    seed: int
+    settings: Settings
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What the result depends on, as JSON: two studies with the same key have the same result."""
+        jobs = sorted(self.workload.jobs, key=lambda job: job.name)
+        settings = asdict(self.settings)
+        return {
+            "workload": self.workload.name,
+            "jobs": _digest(jobs),
+            "policy": self.policy,
+            "seed": self.seed,
+            "settings": settings | {"changes": _digest(self.settings.changes)},
+        }
+
+    def run(self, fits: Fits) -> Run:
+        """Make the run.
+
+        Args:
+            fits: shared by the runs of a process.
+
+        Raises:
+            InvalidError: the policy is unknown, a job can never run, or what `simulate` says.
+        """
+        scheduler = scheduler_of(self.policy, self.workload.most_replicas, fits)
+        gpus = self.settings.nodes * self.settings.node_gpus
+        greedy = [job for job in self.workload.jobs if job.replicas > gpus]
+        if self.policy in RIGID and greedy:
+            raise InvalidError(
+                f"{self.workload.name}: job {greedy[0].name} asks for {greedy[0].replicas} GPUs, which {self.policy} gives "
+                f"as a whole, and the cluster has {gpus}; simulate more nodes, or another policy"
+            )
+        return simulate(self.workload.jobs, self.workload.applications, scheduler, self.settings)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a study.
+
+    Attributes:
+        key: the study's.
+        group: its workload's.
+        metrics: of the run.
+    """
+
+    key: Mapping[str, Any]
+    group: str
+    metrics: Metrics
+
+    @classmethod
+    def of(cls, study: Study, run: Run) -> "Result":
+        """The result of a run that was made."""
+        return cls(study.key, study.workload.group, measure(run))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; what is no number is null."""
+        metrics = {name: _finite(value) for name, value in asdict(self.metrics).items()}
+        return {"key": dict(self.key), "group": self.group, "metrics": metrics}
+
+    @classmethod
+    def parse(cls, value: Any) -> "Result":
+        """The opposite of `to_json`.
+
+        Raises:
+            InvalidError: it is something else.
+        """
+        try:
+            key, group, numbers = value["key"], value["group"], value["metrics"]
+            metrics: dict[str, Any] = {
+                name: math.nan if numbers[name] is None else numbers[name] for name in _METRICS
+            }
+            sound = {*key} == _KEY and all(isinstance(number, int | float) for number in metrics.values())
+        except (KeyError, TypeError):
+            sound = False
+        if not sound:
+            raise InvalidError("not the result of a simulation; give another file, or remove the line")
+        return cls(key, str(group), Metrics(**metrics))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The runs of one policy over the workloads of a group and over seeds.
+
+    Attributes:
+        group, policy: which.
+        runs: how many.
+        jct_mean: the mean of their mean job completion times, in seconds.
+        jct_spread: their standard deviation; 0 of a single run.
+        published: what others published of the same; None if nothing is known.
+    """
+
+    group: str
+    policy: str
+    runs: int
+    jct_mean: float
+    jct_spread: float
+    published: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """By how much the mean is above the published one, as a part."""
+        return None if self.published is None else self.jct_mean / self.published - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; what is no number is null."""
+        return {name: _finite(value) for name, value in asdict(self).items()} | {"ratio": self.ratio}
+
+
+def summaries(
+    results: Sequence[Result], published: Mapping[tuple[str, str], tuple[int, float]]
+) -> list[Summary]:
+    """One for each group and policy, in the order in which they come.
+
+    Args:
+        results: of all runs.
+        published: (group, policy) → of how many workloads the mean was published, and the mean.
+    """
+    found: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        found.setdefault((result.group, result.key["policy"]), []).append(result)
+    rows = []
+    for (group, policy), runs in found.items():
+        means = [run.metrics.jct_mean for run in runs]
+        of, mean = published.get((group, policy), (0, 0.0))
+        complete = len({run.key["workload"] for run in runs}) == of
+        spread = stdev(means) if len(means) > 1 else 0.0
+        rows.append(Summary(group, policy, len(runs), fmean(means), spread, mean if complete else None))
+    return rows
+
+
+def jobs_of(run: Run) -> list[dict[str, Any]]:
+    """What became of each job, as JSON."""
+    return [asdict(job) for job in run.jobs]
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _digest(values: Sequence[object]) -> str:
+    """A short name of what they are; empty of none."""
+    if not values:
+        return ""
+    return hashlib.sha256("\n".join(map(repr, values)).encode()).hexdigest()[:16]

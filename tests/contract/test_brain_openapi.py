@@ -1,0 +1,108 @@
+"""Brain keeps what its OpenAPI document says, whatever it is sent: schemathesis makes the requests from the document."""
+
+import json
+import time
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi import checks
+
+from edl_workflows.brain.app import create_app
+from edl_workflows.brain.service import Service
+from edl_workflows.brain.store import Store
+from tests.unit.brain import support
+from tests.unit.brain.support import OPERATOR, OTHER, TEAM, Api, facts_json, sample_json
+
+shared = support.shared
+
+KEPT = (
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.unsupported_method,
+)
+SETTINGS = settings(
+    max_examples=15,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+    ],
+)
+
+
+def _schema() -> Any:
+    service = Service(Store.__new__(Store))
+    schema = schemathesis.openapi.from_dict(create_app(service, None, lambda *_: None).openapi())
+    schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+    # Job and token are drawn beside what the document describes, which the fixed cases of these phases can't be.
+    schema.config.phases.examples.enabled = False
+    schema.config.phases.coverage.enabled = False
+    return schema
+
+
+SCHEMA = _schema()
+
+
+@pytest.fixture(scope="module")
+def url(shared: Api) -> str:
+    """A Brain with a job of each of two tenants."""
+    now = time.time()
+    shared.report(sample_json(now), sample_json(now - 15))
+    shared.report(job=facts_json("over"), end={"time": now, "completed": True})
+    shared.as_(OTHER).report(sample_json(now), job=facts_json("theirs", namespace="other"))
+    return shared.url
+
+
+UIDS = st.sampled_from(["uid-1", "over", "theirs", "gone", "\u00fc", "a%00b"])
+TOKENS = st.sampled_from([f"Bearer {TEAM}"] * 3 + [f"Bearer {OPERATOR}", "Bearer wrong", "Basic x", None])
+
+
+@pytest.mark.slow
+@SCHEMA.given(uid=UIDS, token=TOKENS)  # type: ignore[untyped-decorator]  # the schema is made at run time
+@SCHEMA.parametrize()  # type: ignore[untyped-decorator]  # as above
+@SETTINGS
+def test_every_answer_is_as_described(case: Any, url: str, uid: str, token: str | None) -> None:
+    """Right and wrong requests, about jobs that there are and are not, with right and wrong tokens: no server error, and each
+    answer's status and body are among those that the document has."""
+    if "uid" in (case.path_parameters or {}):
+        case.path_parameters["uid"] = uid
+    headers = {} if token is None else {"Authorization": token}
+    answer = case.call(base_url=url, headers=headers, timeout=90)
+    case.validate_response(answer, checks=list(KEPT))
+
+
+DEEP = [b"[" * 100_000, b"1" * 10_000, b'{"a":' * 5_000, b'{"job":' + b" " * 200_000]
+
+
+@pytest.mark.slow
+@SETTINGS
+@given(
+    method=st.sampled_from(["GET", "POST", "DELETE", "PUT"]),
+    call=st.sampled_from(
+        ["metrics", "optimize", "jobs", "jobs/uid-1", "jobs//metrics", "plans", "cluster", ""]
+    ),
+    query=st.text(max_size=20),
+    body=st.binary(max_size=300)
+    | st.sampled_from(DEEP)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    ).map(lambda drawn: json.dumps(facts_json(roles=drawn)).encode()),
+)
+def test_bytes_of_any_kind_are_no_server_error(
+    url: str, shared: Api, method: str, call: str, query: str, body: bytes
+) -> None:
+    """What no client would send, large and deep bodies included, is refused by one of the caller's errors."""
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    params = {"search": query, "limit": query, "seconds": query}
+    answer = shared.http.request(method, f"{url}/v1/{call}", content=body, headers=headers, params=params)
+    assert answer.status_code < 500
+    if answer.status_code >= 400:
+        assert answer.json().keys() == {"error"}

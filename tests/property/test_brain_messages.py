@@ -1,0 +1,104 @@
+"""What is said between a master and the Brain is what was meant."""
+
+import math
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from edl_workflows.brain.service import believed
+from edl_workflows.protocol import brain
+from edl_workflows.scaling.brain import messages
+from edl_workflows.scaling.resources import (
+    Bounds,
+    Job,
+    Limits,
+    Node,
+    NodeGroupResource,
+    NodeResource,
+    Range,
+    ResourcePlan,
+    Role,
+)
+from edl_workflows.scaling.samples import NodeUsage, Sample
+
+AMOUNTS = st.floats(0, 1e9)
+SIZES = st.builds(NodeResource, *(st.none() | AMOUNTS for _ in range(3)))
+RANGES = st.none() | st.builds(Range, AMOUNTS, AMOUNTS)
+ROLES = st.sampled_from(["ps", "worker", "chief", "evaluator"])
+JOBS = st.builds(
+    Job,
+    st.just("mnist"),
+    st.dictionaries(
+        ROLES,
+        st.builds(
+            Role, st.integers(0, 10_000), SIZES, st.booleans(), st.builds(Bounds, RANGES, RANGES, RANGES)
+        ),
+    ),
+    st.builds(Limits, AMOUNTS, AMOUNTS, AMOUNTS),
+    st.lists(
+        st.builds(
+            Node,
+            st.from_regex(r"[a-z0-9]{1,20}", fullmatch=True),
+            ROLES,
+            st.integers(0, 2**52),
+            SIZES,
+            st.none() | st.floats(0, 1e11),
+            st.booleans(),
+        ),
+        max_size=5,
+    ).map(tuple),
+)
+PLANS = st.builds(
+    ResourcePlan,
+    st.dictionaries(ROLES, st.builds(NodeGroupResource, st.none() | st.integers(0, 10_000), SIZES)),
+    st.dictionaries(st.from_regex(r"[a-z0-9]{1,20}", fullmatch=True), SIZES),
+    st.dictionaries(st.text(), st.text()),
+    st.lists(st.text()).map(tuple),
+    st.booleans(),
+)
+ANY = st.floats() | st.integers(-(10**6), 10**6).map(float)
+SAMPLES = st.builds(
+    Sample,
+    ANY,
+    st.integers(-(2**70), 2**70),
+    ANY,
+    st.lists(st.builds(NodeUsage, st.sampled_from(["a", "b", "c"]), ROLES, ANY, ANY), max_size=3).map(tuple),
+)
+
+
+@given(JOBS)
+def test_a_job_over_the_wire(job: Job) -> None:
+    """Is the same job."""
+    facts = brain.JobFacts(
+        uid="u",
+        namespace="n",
+        name=job.name,
+        roles=messages.roles_of(job),
+        limits=messages.limits_of(job),
+    )
+    again = brain.OptimizeRequest.model_validate_json(
+        brain.OptimizeRequest(
+            job=facts, stage="job_stage_create", nodes=messages.nodes_of(job)
+        ).model_dump_json()
+    )
+    assert messages.job_of(again.job, again.nodes) == job
+
+
+@given(PLANS)
+def test_a_plan_over_the_wire(plan: ResourcePlan) -> None:
+    """Is the same plan."""
+    said = messages.plan_message(plan).model_dump_json()
+    assert messages.plan_of(brain.Plan.model_validate_json(said)) == plan
+
+
+@given(st.lists(SAMPLES, max_size=8))
+def test_what_is_believed_can_be_stored(samples: list[Sample]) -> None:
+    """Of samples of any numbers those are kept that every database holds and no algorithm stumbles over; each of the others
+    has a reason."""
+    kept, problems = believed(samples, 1_000.0)
+    assert all(0 <= s.time <= 1_600 and 0 <= s.step < 2**63 and 0 <= s.speed < math.inf for s in kept)
+    assert all(0 <= n.cpu < math.inf and 0 <= n.memory < math.inf for s in kept for n in s.nodes)
+    assert len({s.time for s in kept}) == len(kept)
+    assert bool(problems) or len(kept) == len({s.time for s in samples})
+    again, _ = believed([messages.sample_of(messages.sample_message(s)) for s in kept], 1_000.0)
+    assert list(again) == list(kept)

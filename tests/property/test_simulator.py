@@ -1,0 +1,96 @@
+"""Laws of the simulator, for any trace under any policy, with nodes that fail and services that take some."""
+
+from collections import defaultdict
+from random import Random
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from edl_workflows.simulator.capacity import FAILURE, CapacityChange, failures, service
+from edl_workflows.simulator.cluster import Run, Settings
+from edl_workflows.simulator.metrics import measure
+from edl_workflows.simulator.policies import POLICIES
+from edl_workflows.simulator.pollux import Fits
+from edl_workflows.simulator.study import Study, Workload
+from edl_workflows.simulator.trace import ClusterJob, workload_of
+
+CLUSTER = Settings(nodes=2, node_gpus=4, checkpoint_interval=300)
+FITS = Fits()
+"""Shared by all examples: most jobs are seen with the same few step times."""
+POLICY = st.sampled_from(sorted(POLICIES))
+DEMAND = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 8)), max_size=3)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[ClusterJob]:
+    """Up to five jobs of at most the whole cluster, some submitted at the same time."""
+    count = draw(st.integers(1, 5))
+    return [
+        ClusterJob(
+            f"job-{number}",
+            draw(st.sampled_from([0.0, 30.0, 60.0, 400.0, 2000.0])),
+            draw(st.sampled_from([1, 2, 3, 4, 8])),
+            draw(st.sampled_from([10.0, 100.0, 900.0, 2500.0])),
+        )
+        for number in range(count)
+    ]
+
+
+def run(jobs: list[ClusterJob], policy: str, changes: list[CapacityChange] | None = None) -> Run:
+    """The run of a trace on two nodes of four GPUs."""
+    workload, applications = workload_of(jobs)
+    cluster = Settings(**{**vars(CLUSTER), "changes": changes or []})
+    return Study(Workload("w", "w", workload, applications, {}), policy, 0, cluster).run(FITS)
+
+
+@given(traces(), POLICY)
+@settings(max_examples=40, deadline=None)
+def test_work_is_conserved(jobs: list[ClusterJob], policy: str) -> None:
+    """A complete job has had at least the GPU time of its trace, and what was held is what was attained."""
+    found = run(jobs, policy)
+    held: dict[str, float] = defaultdict(float)
+    for one in found.holdings:
+        assert one.end >= one.start
+        held[one.job] += (one.end - one.start) * one.gpus
+    by_name = {job.name: job for job in jobs}
+    for result in found.jobs:
+        job = by_name[result.name]
+        assert abs(result.attained_service - held[job.name]) < 1e-6
+        assert result.attained_service >= job.gpus * job.duration * (1 - 1e-9)
+
+
+@given(traces(), POLICY)
+@settings(max_examples=30, deadline=None)
+def test_no_job_is_faster_than_its_trace(jobs: list[ClusterJob], policy: str) -> None:
+    """From its first start on it takes at least its duration; and without failures each is completed."""
+    by_name = {job.name: job for job in jobs}
+    for result in run(jobs, policy).jobs:
+        assert result.started is not None
+        assert result.finished is not None
+        assert result.finished - result.started >= by_name[result.name].duration * (1 - 1e-9)
+        assert result.pending >= result.started - result.submitted - 1e-9
+
+
+@given(traces(), POLICY, DEMAND, st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_failures_lose_no_job(
+    jobs: list[ClusterJob], policy: str, demand: list[tuple[float, int]], seed: int
+) -> None:
+    """Whatever is taken away for a while, each job is completed, and no more is held than there is."""
+    nodes = CLUSTER.capacity()
+    changes = failures(nodes, mean_time_between=1500, repair_time=200, until=6000, seed=seed)
+    changes += service("web", nodes, [*sorted(demand), (6000, 0)])
+    found = run(jobs, policy, changes)
+
+    assert measure(found).unfinished == 0
+    assert all(sample.used <= sample.gpus for sample in found.samples)
+    assert measure(found).utilisation <= 1 + 1e-9
+
+
+@given(traces(), POLICY, st.randoms(use_true_random=False))
+@settings(max_examples=25, deadline=None)
+def test_the_order_of_the_rows_does_not_matter(jobs: list[ClusterJob], policy: str, random: Random) -> None:
+    """The same jobs in another order have the same run, and so has a second call."""
+    shuffled = random.sample(jobs, len(jobs))
+    changes = [CapacityChange(500, "node-001", FAILURE, 4), CapacityChange(900, "node-001", FAILURE, 0)]
+    assert run(jobs, policy, changes) == run(shuffled, policy, changes) == run(jobs, policy, changes)

@@ -1,0 +1,158 @@
+"""A store as a cluster fills it in some hours, the same each time: for the page's tests and its pictures."""
+
+import math
+import random
+from collections.abc import Iterator
+
+from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import Report
+from edl_workflows.protocol.brain import JobFacts, JobLimits
+from edl_workflows.scaling.samples import NodeUsage, Sample
+
+GIB = 2.0**30
+HOUR = 3600.0
+_NAMES = (
+    "recommend-wide", "ctr-daily", "bert-finetune", "ranking-v7", "speech-ctc", "resnet-ablation", "deepfm-hourly",
+    "forecast-eu", "forecast-us", "embeddings-nightly", "fraud-gbdt", "search-dssm",
+)  # fmt: skip
+_REASONS = (
+    "parameter servers use 43 % of their CPU at most: 2 more workers still pay",
+    "ps-0 used 94 % of its 8 cores in the last 5 samples: it is replaced by one of 12 cores",
+    "speed grew by 3 % only with the last 2 workers: they are taken away",
+    "worker-3 ran out of memory at 7.9 GiB: workers get twice as much",
+)
+
+
+def fill(store: Store, now: float, jobs: int = 12) -> None:
+    """Six hours of a cluster with these jobs."""
+    chance = random.Random(7)
+    for index in range(360):
+        store.record_cluster(_cluster(now - 6 * HOUR + index * 60, chance))
+    seen = [_job(index, now, chance) for index in range(jobs)]
+    store.record_jobs(seen, [], now)
+    for job in seen[:12]:
+        if job.started is None:
+            continue
+        store.record(Report(_facts(job), tuple(_samples(job, now, chance))), now)
+    plans = [plan for job in seen[:8] for plan in _plans(job, now)]
+    store.record_plans(plans, [], now)
+
+
+def _plans(job: JobSeen, now: float) -> Iterator[PlanSeen]:
+    """One before each change of the workers, and for the first jobs a migration."""
+    begin, end = job.started or now, job.finished or now
+    workers = job.replicas["worker"].ready
+    for count in range(2, workers + 1):
+        created = begin + (end - begin) * (count - 1) / workers - 45
+        yield _plan(job, f"{count}", created, f"worker: {count} replicas", _REASONS[0], "Succeeded")
+    if job.kind == "ElasticJob" and job.phase == "Running":
+        yield _plan(
+            job, "ps", begin + (end - begin) / 2, "replace ps 0 with 12 CPU", _REASONS[1], "Succeeded"
+        )
+        yield _plan(job, "now", now - 70, f"worker: {workers - 1} replicas", _REASONS[2], "Scaling")
+    if job.phase == "Failed":
+        yield _plan(job, "oom", end - 700, "worker: with 16Gi memory", _REASONS[3], "Failed")
+
+
+def _plan(job: JobSeen, name: str, created: float, change: str, reason: str, phase: str) -> PlanSeen:
+    return PlanSeen(
+        uid=f"plan-{job.uid}-{name}",
+        namespace=job.namespace,
+        name=f"{job.name}-{name}",
+        job=job.name,
+        changes=(change,),
+        reason=reason,
+        phase=phase,
+        message="no step within 600 s: rolled back to the old servers" if phase == "Failed" else "",
+        created=created,
+        finished=None if phase == "Scaling" else created + 40,
+    )
+
+
+def _cluster(time: float, chance: random.Random) -> ClusterSample:
+    hours = time / HOUR
+    nodes = 16 if hours % 24 > 5 else 12
+    cores = nodes * 16.0
+    load = 0.62 + 0.2 * math.sin(hours) + 0.05 * math.sin(hours * 7)
+    requested = round(cores * min(0.96, max(0.2, load))) * 1.0
+    return ClusterSample(
+        time=time,
+        nodes=16,
+        nodes_ready=nodes,
+        allocatable={
+            "cpu": cores,
+            "memory": nodes * 64 * GIB,
+            "nvidia.com/gpu": nodes * 2.0,
+            "pods": nodes * 110.0,
+        },
+        requested={
+            "cpu": requested,
+            "memory": requested * 3.1 * GIB,
+            "nvidia.com/gpu": 18.0,
+            "pods": requested / 3,
+        },
+        used={"cpu": requested * (0.7 + chance.random() * 0.08), "memory": requested * 2.2 * GIB},
+        pods_running=round(requested / 3),
+        pods_pending=3 if load > 0.8 else 0,
+    )
+
+
+def _job(index: int, now: float, chance: random.Random) -> JobSeen:
+    phase = ("Running", "Running", "Scaling", "Running", "Pending", "Succeeded", "Failed", "Suspended")[
+        index % 8
+    ]
+    kind = ("ElasticJob", "ElasticJob", "ElasticJob", "TrainingJob", "DIJob", "TFJob")[index % 6]
+    created = now - 5.5 * HOUR + index * min(1500.0, 5 * HOUR / (index + 1))
+    workers, ready = 2 + index % 7, 0 if phase in ("Pending", "Suspended") else 2 + index % 7
+    ended = phase in ("Succeeded", "Failed")
+    running = phase in ("Running", "Scaling")
+    replicas = {"worker": RoleSeen(workers, ready)}
+    if kind == "ElasticJob":
+        replicas["ps"] = RoleSeen(2, min(2, ready))
+    return JobSeen(
+        uid=f"uid-{index}",
+        kind=kind,
+        namespace=("ads", "search", "research")[index % 3],
+        name=_NAMES[index] if index < len(_NAMES) else f"sweep-{index:04}",
+        phase=phase,
+        reason={"Failed": "WorkerFailed", "Pending": "Unschedulable"}.get(phase, ""),
+        message={
+            "Failed": "worker-1 ended with exit code 1 after 3 restarts: ValueError: labels out of range",
+            "Pending": "2 of 2 pods wait: 0/16 nodes are available: 16 Insufficient nvidia.com/gpu",
+        }.get(phase, ""),
+        replicas=replicas,
+        requests={"cpu": workers * 4.0},
+        step=0 if phase == "Pending" else 12_000 * (index + 1),
+        speed=round(chance.uniform(3, 140), 1) if running else 0.0,
+        optimizer="brain" if kind == "ElasticJob" else "",
+        stage="job_stage_running" if kind == "ElasticJob" and running else "",
+        reasons={"ps-0" if index % 4 == 1 else "worker": _REASONS[index % 4]}
+        if kind == "ElasticJob" and running
+        else {},
+        notes=("ps: used 43 % of their CPU at most: enough",) if kind == "ElasticJob" and running else (),
+        created=created,
+        started=None if phase == "Pending" else created + 35,
+        finished=created + 2 * HOUR if ended else None,
+    )
+
+
+def _facts(job: JobSeen) -> JobFacts:
+    limits = JobLimits(cpu=100, memory=200_000, gpu=8)
+    return JobFacts(uid=job.uid, namespace=job.namespace, name=job.name, kind=job.kind, limits=limits)
+
+
+def _samples(job: JobSeen, now: float, chance: random.Random) -> Iterator[Sample]:
+    """Speed that grows with the workers, and a migration in which it stands."""
+    begin, end = job.started or now, job.finished or now
+    most = job.replicas["worker"].ready
+    step, lost = 0, 2 + 9 * (int(job.uid.removeprefix("uid-")) % 4)
+    for index in range(240):
+        time = begin + (end - begin) * index / 239
+        workers = 1 + index * most // 240
+        stands = 120 <= index < 120 + lost
+        speed = 0.0 if stands else 28.0 * workers**0.8 + chance.uniform(-2, 2)
+        step += int(speed * (end - begin) / 240)
+        nodes = [NodeUsage(f"worker-{rank}", "worker", 3.0, 4000.0) for rank in range(workers)]
+        nodes += [NodeUsage(f"ps-{rank}", "ps", 5.0, 8000.0) for rank in range(2)]
+        yield Sample(time, step, speed, tuple(nodes))

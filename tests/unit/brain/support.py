@@ -1,0 +1,153 @@
+"""Jobs, stores on either database, and a caller for Brain's tests."""
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from edl_workflows.brain import auth
+from edl_workflows.brain.server import BrainOptions, BrainServer
+from edl_workflows.brain.store import Store
+from edl_workflows.protocol import brain
+from edl_workflows.scaling.samples import NodeUsage, Sample
+from tests.unit.brain import postgres
+
+TEAM, OTHER, OPERATOR = "team-token", "other-token", "operator-token"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def _postgres_folder() -> Iterator[Path]:
+    if postgres.programs() is None:
+        pytest.skip("needs PostgreSQL: apt-get install postgresql")
+    with postgres.server() as folder:
+        yield folder
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/brain.db"
+    return postgres.create_database(request.getfixturevalue("_postgres_folder"), f"brain{next(_numbers)}")
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    """A store on each database."""
+    with Store(database_url) as found:
+        yield found
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+    """A store where the database makes no difference."""
+    with Store(f"sqlite:///{tmp_path}/brain.db") as found:
+        yield found
+
+
+def role(count: int = 1, cpu: float = 4.0, memory: float = 8_192.0, **more: Any) -> dict[str, Any]:
+    """One role of a job."""
+    return {"count": count, "resource": {"cpu": cpu, "memory": memory}} | more
+
+
+def facts(uid: str = "uid-1", **more: Any) -> brain.JobFacts:
+    """A job of one parameter server and two workers."""
+    return brain.JobFacts.model_validate(facts_json(uid, **more))
+
+
+def facts_json(uid: str = "uid-1", **more: Any) -> dict[str, Any]:
+    """The same as a caller writes it."""
+    return {
+        "uid": uid,
+        "namespace": "team",
+        "name": "mnist",
+        "roles": {"ps": role(), "worker": role(2)},
+        "limits": {"cpu": 100, "memory": 400_000, "gpu": 0},
+    } | more
+
+
+def sample(time: float, step: int = 0, speed: float = 10.0, workers: int = 2, ps_cpu: float = 1.0) -> Sample:
+    """A job at one moment."""
+    nodes = [NodeUsage("mnist-edljob-ps-0", "ps", ps_cpu, 2_000.0)]
+    nodes += [NodeUsage(f"mnist-edljob-worker-{i}", "worker", 2.0, 3_000.0) for i in range(workers)]
+    return Sample(time, step, speed, tuple(nodes))
+
+
+def sample_json(time: float, **more: Any) -> dict[str, Any]:
+    """The same as a caller writes it."""
+    made = sample(time)
+    nodes = [vars(node) for node in made.nodes]
+    return {"time": time, "step": made.step, "speed": made.speed, "nodes": nodes} | more
+
+
+def tokens_file(folder: Path) -> Path:
+    """Tokens of two teams and of an operator."""
+    path = folder / "tokens.json"
+    rows = [(TEAM, "team", ["team"]), (OTHER, "other", ["other", "third"]), (OPERATOR, "ops", ["*"])]
+    found = [
+        {"tenant": tenant, "namespaces": namespaces, "sha256": auth.digest(token)}
+        for token, tenant, namespaces in rows
+    ]
+    path.write_text(json.dumps({"tokens": found}))
+    return path
+
+
+@dataclass(frozen=True)
+class Api:
+    """A Brain as callers see it."""
+
+    url: str
+    server: BrainServer
+    http: httpx.Client
+    token: str = TEAM
+
+    def as_(self, token: str) -> "Api":
+        """The same with another token."""
+        return replace(self, token=token)
+
+    def get(self, path: str, **params: Any) -> httpx.Response:
+        """One GET of a path below ``/v1/``."""
+        return self.http.get(f"{self.url}/v1/{path}", params=params, headers=self._headers)
+
+    def post(self, path: str, body: Any) -> httpx.Response:
+        """One POST; `body` is JSON, or bytes as they are."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.http.post(f"{self.url}/v1/{path}", content=content, headers=self._headers)
+
+    def report(self, *samples: dict[str, Any], **more: Any) -> httpx.Response:
+        """Report samples of a job."""
+        job = more.pop("job", facts_json())
+        return self.post("metrics", {"job": job, "samples": list(samples)} | more)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+@contextlib.contextmanager
+def running(folder: Path, **options: Any) -> Iterator[Api]:
+    """A Brain over SQLite, asked by a team."""
+    server = BrainServer(BrainOptions(f"sqlite:///{folder}/brain.db", tokens_file(folder), port=0, **options))
+    with httpx.Client(timeout=30) as http, server.serving() as url:
+        yield Api(url, server, http)
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """A Brain of one test."""
+    with running(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A Brain of all tests of a module that don't mind the others."""
+    with running(tmp_path_factory.mktemp("brain")) as found:
+        yield found

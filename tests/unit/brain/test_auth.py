@@ -1,0 +1,95 @@
+"""Tokens: what the file holds, when it is read, and who is let in."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.brain import auth
+from edl_workflows.brain.auth import Tenant, Tokens
+from edl_workflows.exceptions import ForbiddenError, InvalidError
+
+
+def test_a_made_token_lets_in(tmp_path: Path) -> None:
+    """As its tenant, to its namespaces; the file has only a hash, and only its owner may read it."""
+    file = tmp_path / "tokens.json"
+    token, row = auth.new_token("team-a", ["a", "b"])
+    auth.add(file, row)
+    operator, second = auth.new_token("ops", ["*"])
+    auth.add(file, second)
+
+    tokens = Tokens(file)
+    assert tokens.tenant_of(token) == Tenant("team-a", frozenset({"a", "b"}))
+    assert tokens.tenant_of(operator) == Tenant("ops", None)
+    assert tokens.tenant_of(token[:-1]) is None
+    assert tokens.tenant_of("") is None
+    assert token not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(token) >= 40
+
+
+def test_a_tenant_writes_to_its_namespaces() -> None:
+    """An operator to all."""
+    Tenant("team-a", frozenset({"a"})).check("a")
+    Tenant("ops").check("a")
+    with pytest.raises(ForbiddenError, match="namespace b"):
+        Tenant("team-a", frozenset({"a"})).check("b")
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    """A new token counts, and a removed one does not, without a restart; a broken file changes nothing."""
+    file, now = tmp_path / "tokens.json", [0.0]
+    first, row = auth.new_token("team-a", ["a"])
+    auth.add(file, row)
+    tokens = Tokens(file, clock=lambda: now[0])
+    second, other = auth.new_token("team-b", ["b"])
+
+    auth.add(file, other)
+    now[0] += auth.LOOK_SECONDS
+    assert tokens.tenant_of(second) is not None
+    for broken in ("{", ""):
+        file.write_text(broken)
+        now[0] += auth.LOOK_SECONDS
+        assert tokens.tenant_of(first) is not None
+    file.unlink()
+    now[0] += auth.LOOK_SECONDS
+    assert tokens.tenant_of(first) is not None
+    auth.add(file, other)
+    now[0] += auth.LOOK_SECONDS
+    assert tokens.tenant_of(first) is None
+    assert tokens.tenant_of(second) is not None
+
+
+WRONG_FILES = {
+    "no JSON": "{",
+    "a list": "[]",
+    "a token itself": json.dumps({"tokens": [{"tenant": "a", "namespaces": ["a"], "token": "secret"}]}),
+    "no namespace": json.dumps({"tokens": [{"tenant": "a", "namespaces": [], "sha256": "0" * 64}]}),
+    "no hash": json.dumps({"tokens": [{"tenant": "a", "namespaces": ["a"], "sha256": "0"}]}),
+    "a path as namespace": json.dumps(
+        {"tokens": [{"tenant": "a", "namespaces": ["../a"], "sha256": "0" * 64}]}
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WRONG_FILES.values(), ids=WRONG_FILES)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
+    """At the start, with what is wrong."""
+    file = tmp_path / "tokens.json"
+    file.write_text(text)
+    with pytest.raises(InvalidError, match=r"tokens\.json"):
+        Tokens(file)
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    """With its name."""
+    with pytest.raises(InvalidError, match="nothing-there"):
+        Tokens(tmp_path / "nothing-there")
+
+
+def test_a_wrong_name_makes_no_token() -> None:
+    """Neither of a tenant nor of a namespace."""
+    for tenant, namespace in (("team a", "a"), ("a", "A"), ("", "a")):
+        with pytest.raises(InvalidError):
+            auth.new_token(tenant, [namespace])

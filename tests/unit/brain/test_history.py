@@ -1,0 +1,142 @@
+"""What plans are made from: the shares of a cluster, and who takes part."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.brain.history import Histories, capacity, claim, shares
+from edl_workflows.brain.seen import ClusterSample, JobSeen
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import JobKey, Report, StoredJob
+from edl_workflows.protocol.brain import OptimizeRequest
+from edl_workflows.scaling.brain import table
+from edl_workflows.scaling.brain.messages import question_of
+from tests.unit.brain import support
+from tests.unit.brain.support import facts, role, sample
+
+sqlite_store = support.sqlite_store
+NOW = 1_000_000.0
+GIB = 2.0**30
+
+
+def stored(uid: str, requests: dict[str, float] | None = None, **more: Any) -> StoredJob:
+    """A job whose master reports, and which the monitor sees if it says what its pods take."""
+    seen = None
+    if requests is not None:
+        seen = JobSeen(uid, "ElasticJob", "team", "mnist", "Running", requests=requests)
+    return StoredJob(JobKey("team", uid), facts(uid, **more), seen, NOW, None)
+
+
+def cluster(cpu: float, taken: float = 0.0, **more: float) -> ClusterSample:
+    """A cluster of so many cores, of which pods ask for some."""
+    return ClusterSample(NOW, allocatable={"cpu": cpu, "memory": 1000 * GIB} | more, requested={"cpu": taken})
+
+
+def test_two_jobs_share_a_cluster() -> None:
+    """What other pods leave is divided between workers of the same size; parameter servers are kept."""
+    jobs = [stored("a", {"cpu": 12.0}), stored("b", {"cpu": 12.0})]
+    found = shares(jobs, cluster(48.0, taken=32.0))
+    # 48 cores - 8 of others - 2 parameter servers of 4 = 32 cores: 8 workers of 4.
+    assert found == {JobKey("team", "a"): 4, JobKey("team", "b"): 4}
+
+
+def test_a_job_that_stays_as_it_is_keeps_what_it_has() -> None:
+    """One whose workers may not change has its count, whatever is fair."""
+    fixed = {"ps": role(), "worker": role(9, auto_scale=False)}
+    found = shares([stored("a", {}, roles=fixed), stored("b", {})], cluster(60.0))
+    assert found == {JobKey("team", "a"): 9, JobKey("team", "b"): 4}
+
+
+def test_a_job_can_t_take_by_what_it_says() -> None:
+    """Bounds that begin above what it has do not push the others out."""
+    greedy = {"ps": role(), "worker": role(2, bounds={"count": {"low": 50, "high": 60}})}
+    found = shares([stored("a", {}, roles=greedy), stored("b", {})], cluster(48.0))
+    assert found[JobKey("team", "b")] >= 4
+
+
+def test_without_a_monitor_nothing_is_shared() -> None:
+    """A cluster of which nothing is known, or that offers nothing, limits nobody."""
+    assert shares([stored("a")], ClusterSample(NOW)) == {}
+
+
+CAPACITIES = {
+    "others are taken off": ([], cluster(48.0, 8.0), {"cpu": 40.0, "memory": 1_024_000.0}),
+    "the jobs' own pods are not": (
+        [stored("a", {"cpu": 6.0})],
+        cluster(48.0, 8.0),
+        {"cpu": 46.0, "memory": 1_024_000.0},
+    ),
+    "GPUs of any maker": (
+        [],
+        cluster(4.0, **{"nvidia.com/gpu": 8.0, "amd.com/gpu": 1.0}),
+        {"cpu": 4.0, "memory": 1_024_000.0, "gpu": 9.0},
+    ),
+    "a full cluster has nothing, and is still one": (
+        [],
+        cluster(4.0, 9.0),
+        {"cpu": 1e-9, "memory": 1_024_000.0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("jobs", "sample_", "expected"), CAPACITIES.values(), ids=CAPACITIES)
+def test_capacity(jobs: list[StoredJob], sample_: ClusterSample, expected: dict[str, float]) -> None:
+    """In cores, MiB and pieces."""
+    assert capacity(jobs, sample_) == expected
+
+
+def test_a_job_without_sense_has_no_claim() -> None:
+    """No workers, or impossible bounds."""
+    assert claim(JobKey("team", "a"), facts(roles={"ps": role()})) is None
+    impossible = {"worker": role(1, bounds={"count": {"low": 9, "high": 2}})}
+    assert claim(JobKey("team", "a"), facts(roles=impossible)) is None
+
+
+def asked(uid: str, **more: Any) -> OptimizeRequest:
+    """A question about a running job."""
+    job = facts(uid, **more)
+    nodes = [
+        {"name": f"mnist-edljob-{name}-{i}", "role": name, "id": i, "resource": {"cpu": 4, "memory": 8_192}}
+        for name, said in job.roles.items()
+        for i in range(said.count)
+    ]
+    return OptimizeRequest.model_validate({"job": job, "stage": "job_stage_running", "nodes": nodes})
+
+
+def test_a_job_beyond_its_share_gives_back(sqlite_store: Store) -> None:
+    """In a full cluster the large job shrinks for the small one, and the reason says so; the small one does not."""
+    large = {"ps": role(), "worker": role(9)}
+    for uid, roles, cores in (("large", large, 40.0), ("small", {"ps": role(), "worker": role(1)}, 8.0)):
+        sqlite_store.record(Report(facts(uid, roles=roles)), NOW)
+        seen = JobSeen(uid, "ElasticJob", "team", "mnist", "Running", requests={"cpu": cores})
+        sqlite_store.record_jobs([seen], [], NOW)
+    sqlite_store.record_cluster(cluster(48.0, 48.0))
+    histories = Histories(sqlite_store)
+
+    request = asked("large", roles=large)
+    plan = table.optimize(question_of(request), histories.request(request, NOW))
+    assert plan.node_group_resources["worker"].count == 5
+    assert "share" in plan.reasons["worker"]
+    request = asked("small", roles={"ps": role(), "worker": role(1)})
+    plan = table.optimize(question_of(request), histories.request(request, NOW))
+    assert plan.empty
+
+
+def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: Store) -> None:
+    """A monitor that ended does not freeze the shares."""
+    sqlite_store.record(Report(facts()), NOW)
+    sqlite_store.record_cluster(cluster(48.0))
+    request = asked("uid-1")
+    assert Histories(sqlite_store).request(request, NOW + 100).claims
+    assert not Histories(sqlite_store).request(request, NOW + 130).claims
+
+
+def test_history_is_of_former_jobs(sqlite_store: Store) -> None:
+    """A job is told of its own samples and of former ones of its name."""
+    former = facts("former")
+    sqlite_store.record(Report(former, [sample(NOW - 9_000)]), NOW - 9_000)
+    sqlite_store.record(Report(facts(), [sample(NOW)]), NOW)
+    request = Histories(sqlite_store).request(asked("uid-1", training={"batch_size": 32}), NOW)
+    assert request.job.samples == (sample(NOW),)
+    assert [record.samples for record in request.history] == [(sample(NOW - 9_000),)]
+    assert request.training.batch_size == 32

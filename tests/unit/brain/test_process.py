@@ -1,0 +1,194 @@
+"""Brain as a process: `edl brain run` from start to SIGTERM, and what is left after SIGKILL."""
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from edl_workflows.brain.store import Store
+from edl_workflows.brain.stored import JobKey
+from edl_workflows.cli import main
+from tests.unit.brain import support
+from tests.unit.brain.support import TEAM, facts_json, sample_json
+from tests.unit.kube.support import eventually
+
+_postgres_folder, database_url = support._postgres_folder, support.database_url
+
+NOW = time.time()
+JOBS = 8
+ENOUGH = 200
+"""Acknowledged reports before the process is killed."""
+
+
+@contextlib.contextmanager
+def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A running `edl brain run`, and its log."""
+    log = folder / f"log-{time.monotonic_ns()}"
+    words = [
+        sys.executable,
+        "-m",
+        "edl_workflows.cli",
+        "brain",
+        "run",
+        "--port",
+        "0",
+        "--log-format",
+        "json",
+        *options,
+    ]
+    with log.open("wb") as out:
+        running = subprocess.Popen(words, stdout=out, stderr=out)
+        try:
+            yield running, log
+        finally:
+            running.kill()
+            running.wait(30)
+
+
+def logged(log: Path, event: str, field: str) -> str:
+    """A field of a line of the log, once it is there."""
+    found: list[str] = []
+
+    def look() -> bool:
+        for line in log.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                if (said := json.loads(line)).get("event") == event:
+                    found.append(str(said[field]))
+        return bool(found)
+
+    eventually(look)
+    return found[0]
+
+
+@pytest.mark.slow
+def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) -> None:
+    """A Brain is killed while eight masters report: each sample whose report was answered stands in the store, and the next
+    process begins with it."""
+    options = [
+        "--database-url",
+        database_url,
+        "--tokens-file",
+        str(support.tokens_file(tmp_path)),
+        "--metrics-port",
+        "0",
+    ]
+    acknowledged: dict[str, list[int]] = {f"uid-{number}": [] for number in range(JOBS)}
+    stop = threading.Event()
+
+    def master(url: str, uid: str) -> None:
+        with httpx.Client(headers={"Authorization": f"Bearer {TEAM}"}, timeout=30) as http:
+            for step in range(100_000):
+                body = {"job": facts_json(uid), "samples": [sample_json(NOW + step / 1_000, step=step)]}
+                try:
+                    answer = http.post(f"{url}/v1/metrics", json=body)
+                except httpx.HTTPError:
+                    return
+                if answer.status_code == 200:
+                    acknowledged[uid].append(step)
+                if stop.is_set():
+                    return
+
+    with process(tmp_path, *options) as (running, log):
+        url = logged(log, "Brain started", "url")
+        threads = [threading.Thread(target=master, args=(url, uid)) for uid in acknowledged]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: sum(map(len, acknowledged.values())) >= ENOUGH, seconds=120)
+        finally:
+            running.send_signal(signal.SIGKILL)
+            running.wait(30)
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+
+    with Store(database_url) as store:
+        stored = {uid: {s.step for s in store.samples(JobKey("team", uid), 10**6)} for uid in acknowledged}
+    lost = {uid: set(steps) - stored[uid] for uid, steps in acknowledged.items()}
+    assert not any(lost.values()), lost
+    assert all(acknowledged.values())
+
+
+@pytest.mark.slow
+def test_sigterm_ends_it(tmp_path: Path) -> None:
+    """With what was reported in the database; probes and metrics are served until then."""
+    options = ["--database-url", f"sqlite:///{tmp_path}/brain.db", "--no-require-token", "--metrics-port"]
+    port = _free_port()
+    with process(tmp_path, *options, str(port)) as (running, log):
+        url = logged(log, "Brain started", "url")
+        report = {"job": facts_json(), "samples": [sample_json(NOW)]}
+        assert httpx.post(f"{url}/v1/metrics", json=report).status_code == 200
+        for path in ("healthz", "readyz"):
+            assert httpx.get(f"http://127.0.0.1:{port}/{path}").text == "ok\n"
+        metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        assert re.search(r'edl_brain_answers_total{call="metrics",code="200",method="POST"} 1\.0', metrics)
+        assert "edl_brain_store_waiting 0.0" in metrics
+        running.terminate()
+        assert running.wait(30) == 0
+        assert "tokens are not required" in log.read_text()
+    with Store(f"sqlite:///{tmp_path}/brain.db") as store:
+        assert len(store.samples(JobKey("team", "uid-1"), 9)) == 1
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_a_token_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a file of tokens the service starts only where nobody wants one."""
+    assert main(["brain", "run", "--database-url", f"sqlite:///{tmp_path}/brain.db"]) == 2
+    assert "--tokens-file" in capsys.readouterr().err
+
+
+WRONG_OPTIONS = {
+    "no such database": ["--database-url", "mysql://h/x", "--no-require-token"],
+    "no such tokens": ["--tokens-file", "nothing-there"],
+    "no such certificate": [
+        "--no-require-token",
+        "--tls-cert-file",
+        "nothing-there",
+        "--tls-key-file",
+        "nothing",
+    ],
+}
+
+
+@pytest.mark.parametrize("options", WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
+def test_wrong_options(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """End with what is wrong."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["brain", "run", *options]) == 2
+    assert capsys.readouterr().err.startswith("edl: ")
+
+
+def test_edl_brain_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The token is printed once, alone on its line; the file has its hash."""
+    file = tmp_path / "tokens.json"
+    assert main(["brain", "token", "team-a", "-n", "a", "-n", "b", "--tokens-file", str(file)]) == 0
+    assert main(["brain", "token", "ops", "--operator", "--tokens-file", str(file)]) == 0
+    printed = capsys.readouterr().out.split()
+    rows = json.loads(file.read_text())["tokens"]
+    assert [(row["tenant"], row["namespaces"]) for row in rows] == [("team-a", ["a", "b"]), ("ops", ["*"])]
+    assert len(printed) == 2
+    assert not any(token in file.read_text() for token in printed)
+
+
+@pytest.mark.parametrize("options", [[], ["--operator", "-n", "a"]], ids=["neither", "both"])
+def test_a_token_is_for_namespaces_or_an_operator(options: list[str], tmp_path: Path) -> None:
+    """One of the two has to be said."""
+    assert main(["brain", "token", "x", *options, "--tokens-file", str(tmp_path / "t")]) == 2

@@ -1,0 +1,244 @@
+"""What the monitor's rows say of manifests."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.brain import rows
+from edl_workflows.brain.seen import ClusterSample, PlanSeen, RoleSeen
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
+from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
+
+GIB = 2.0**30
+
+
+def node(name: str, cpu: str = "8", *, ready: str = "True") -> dict[str, Any]:
+    """A node as the API has it."""
+    status = {
+        "allocatable": {"cpu": cpu, "memory": "16Gi"},
+        "conditions": [{"type": "Ready", "status": ready}],
+    }
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": status}
+
+
+def pod(
+    name: str, phase: str = "Running", *, on: str = "n1", job: str = "", **metadata: Any
+) -> dict[str, Any]:
+    """A pod of one core as the API has it."""
+    labels = {names.JOB_LABEL: job} if job else {}
+    container = {"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ns", "labels": labels, **metadata},
+        "spec": {"nodeName": on, "containers": [container]} if on else {"containers": [container]},
+        "status": {"phase": phase},
+    }
+
+
+def elastic_job(**status: Any) -> dict[str, Any]:
+    """A job that validates."""
+    template = {"spec": {"containers": [{"name": "main", "image": "train:1"}]}}
+    metadata = {"name": "mnist", "namespace": "ns", "uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ElasticJob",
+        "metadata": metadata,
+        "spec": {"replicaSpecs": {"worker": {"replicas": 2, "template": template}}},
+        "status": status,
+    }
+
+
+def plan(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    """A ScalePlan."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "ScalePlan",
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u2", **metadata},
+        "spec": {"ownerJob": "mnist", **spec},
+    }
+
+
+def test_a_sample_counts_what_holds_room() -> None:
+    """Nodes that are ready offer; pods with a node that have not ended hold; pods that are going are in no phase."""
+    pods = [
+        pod("runs"),
+        pod("starts", "Pending"),
+        pod("waits", "Pending", on=""),
+        pod("over", "Succeeded"),
+        pod("going", deletionTimestamp="2026-01-01T00:00:00Z"),
+    ]
+    nodes = [node("n1"), node("n2", "4", ready="False"), node("n3", "500m")]
+
+    sample = rows.cluster_sample(
+        [rows.kept_node(one) for one in nodes], [rows.kept_pod(one) for one in pods], {"cpu": 0.5}, 7.0
+    )
+
+    expected = ClusterSample(
+        time=7.0,
+        nodes=3,
+        nodes_ready=2,
+        allocatable={"cpu": 8.5, "memory": 32 * GIB},
+        requested={"cpu": 2.0, "memory": 2 * GIB, "pods": 2.0},
+        used={"cpu": 0.5},
+        pods_running=1,
+        pods_pending=2,
+    )
+    assert expected == sample
+
+
+def test_no_node_is_a_sample_too() -> None:
+    """Of an empty cluster nothing is offered."""
+    assert ClusterSample(time=1.0) == rows.cluster_sample([], [], {}, 1.0)
+
+
+def test_a_jobs_pods_are_added_up() -> None:
+    """By the label of its kind, in its namespace; pods that wait or are over hold nothing."""
+    pods = [
+        pod("a", job="mnist"),
+        pod("b", job="mnist"),
+        pod("c", "Pending", on="", job="mnist"),
+        pod("d", "Failed", job="mnist"),
+        pod("e"),
+    ]
+
+    held = rows.requests_by_job(map(rows.kept_pod, pods))
+
+    assert held == {(names.JOB_LABEL, "ns", "mnist"): {"cpu": 2.0, "memory": 2 * GIB, "pods": 2.0}}
+    job = rows.held_by(rows.job_seen(ELASTIC_JOB, elastic_job()), names.JOB_LABEL, held)
+    assert job.requests["cpu"] == 2.0
+
+
+def test_metrics_are_added_up() -> None:
+    """What nodes use together."""
+    found = [{"usage": {"cpu": "250m", "memory": "1Gi"}}, {"usage": {"cpu": "1"}}, {}]
+
+    assert rows.usage(found) == {"cpu": 1.25, "memory": GIB}
+
+
+def test_a_job_is_told_with_its_plan() -> None:
+    """Phase, replicas, progress and what its optimizer would do; times in Unix seconds."""
+    seen = rows.job_seen(
+        ELASTIC_JOB,
+        elastic_job(
+            phase="Running",
+            startTime="2026-01-01T00:00:10Z",
+            replicaStatuses={"worker": {"desired": 2, "ready": 1}, "dlrover-master": {"desired": 1}},
+            progress={"step": 40, "speed": 2.5},
+            autoscaling={
+                "optimizer": "brain",
+                "stage": "job_stage_running",
+                "reasons": {"worker": "more pay"},
+                "notes": ["ps: enough"],
+            },
+        ),
+    )
+
+    assert (
+        seen.phase,
+        seen.step,
+        seen.speed,
+        seen.created,
+        seen.started,
+    ) == ("Running", 40, 2.5, 1767225600.0, 1767225610.0)
+    assert {"worker": RoleSeen(2, 1)} == seen.replicas
+    assert (
+        seen.optimizer,
+        seen.stage,
+        seen.reasons,
+        seen.notes,
+    ) == ("brain", "job_stage_running", {"worker": "more pay"}, ("ps: enough",))
+
+
+@pytest.mark.parametrize("speed", [-1.0, float("inf"), float("nan")], ids=str)
+def test_a_speed_that_none_has_is_no_speed(speed: float) -> None:
+    """Whatever a master wrote, the store gets numbers that can be shown."""
+    assert rows.job_seen(ELASTIC_JOB, elastic_job(progress={"step": 1, "speed": speed})).speed == 0.0
+
+
+def test_a_job_that_does_not_validate_is_told() -> None:
+    """With the phase that it has, and what is wrong."""
+    broken = elastic_job(phase="Running")
+    broken["spec"]["replicaSpeks"] = {}
+
+    seen = rows.job_seen(ELASTIC_JOB, broken)
+
+    assert (seen.phase, seen.reason, seen.uid) == ("Running", "InvalidSpec", "u1")
+    assert "replicaSpeks" in seen.message
+
+
+def test_texts_are_cut() -> None:
+    """Who writes a manifest can't fill the store."""
+    notes, reasons = ["x" * 5000] * 100, {f"worker-{index}": "y" * 5000 for index in range(100)}
+
+    seen = rows.job_seen(
+        ELASTIC_JOB, elastic_job(message="z" * 5000, autoscaling={"notes": notes, "reasons": reasons})
+    )
+
+    assert len(seen.notes) == rows.MAX_LINES + 1
+    assert seen.notes[-1] == "and 80 more"
+    assert len(seen.reasons) == rows.MAX_LINES
+    texts = [seen.message, *seen.notes, *seen.reasons.values()]
+    assert max(map(len, texts)) == rows.MAX_TEXT
+
+
+def test_a_plan_is_told_with_its_reason() -> None:
+    """What it asks for and why; until somebody looks at it, it has no phase."""
+    manifest = plan({"replicaResourceSpecs": {"worker": {"replicas": 4}}, "reason": "workers are short"})
+
+    expected = PlanSeen(
+        uid="u2",
+        namespace="ns",
+        name="p",
+        job="mnist",
+        changes=("worker: 4 replicas",),
+        reason="workers are short",
+    )
+    assert expected == rows.plan_seen(manifest)
+
+
+def test_what_only_carries_out_is_not_told() -> None:
+    """An auto plan is how another one is done; one that can't be read is nobody's."""
+    auto = plan({}, labels={names.JOB_LABEL: "mnist", names.SCALE_TYPE_LABEL: names.SCALE_AUTO})
+
+    assert rows.plan_seen(auto) is None
+    assert rows.plan_seen(plan({"replicaResourceSpeks": {}})) is None
+
+
+CHANGES = [
+    pytest.param(
+        {"replicaResourceSpecs": {"worker": {"replicas": 1, "resource": {"cpu": "2", "memory": "4Gi"}}}},
+        ["worker: 1 replica with 2 CPU, 4Gi memory"],
+        id="count and size",
+    ),
+    pytest.param(
+        {"replicaResourceSpecs": {"ps": {"resource": {"gpu": "1"}}}}, ["ps: with 1 GPU"], id="size alone"
+    ),
+    pytest.param({"replicaResourceSpecs": {"ps": {}}}, ["ps: as it is"], id="nothing"),
+    pytest.param(
+        {"migratePods": [{"name": "m-edljob-ps-0", "resource": {"cpu": "8"}}], "checkpoint": True},
+        ["replace m-edljob-ps-0 with 8 CPU", "take a checkpoint first"],
+        id="migration",
+    ),
+    pytest.param({"migrateRanks": {0: {"memory": "8Gi"}}}, ["replace ps 0 with 8Gi memory"], id="rank"),
+    pytest.param({"removePods": [{"name": "a"}, {"name": "b"}]}, ["remove 2 pods"], id="removal"),
+    pytest.param({"checkpoint": True}, ["take a checkpoint"], id="checkpoint"),
+]
+
+
+@pytest.mark.parametrize(("spec", "lines"), CHANGES)
+def test_changes_in_words(spec: dict[str, Any], lines: list[str]) -> None:
+    """Each part of a plan is a line."""
+    assert lines == rows.changes(ScalePlanSpec.model_validate(spec))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_kind_is_kept_small(kind: Any) -> None:
+    """Of a job nothing stays but its head and its row, also of one that can't be read."""
+    manifest = {"kind": kind.name, "metadata": {"name": "x", "uid": "u"}, "spec": {"wrong": ["long"] * 1000}}
+
+    kept = rows.keeper(kind)(manifest)
+
+    assert {"apiVersion", "kind", "metadata", rows.SEEN} == set(kept)

@@ -1,0 +1,110 @@
+"""Who sizes an ElasticJob, how far, and what the autoscaler's plans are called."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs import autoscaling
+from edl_workflows.jobs.elastic_job import scaling
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.scale_plan import made
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+
+
+def job(annotation: str = "", status: dict[str, Any] | None = None, **spec: Any) -> ElasticJob:
+    """A parameter server of two cores, and workers of one; in mode manual."""
+
+    def role(replicas: int, cpu: str, **more: Any) -> dict[str, Any]:
+        container = {"name": "main", "image": "train:1", "resources": {"requests": {"cpu": cpu}}}
+        pod = {"containers": [container], "nodeSelector": {"pool": "train"}}
+        return {"replicas": replicas, "template": {"spec": pod}, **more}
+
+    roles = {"ps": role(1, "2"), "worker": role(1, "1", **spec.pop("worker", {}))}
+    if spec.get("distributionStrategy") == "Local":
+        del roles["ps"]
+    annotations = {autoscaling.ANNOTATION: annotation} if annotation else {}
+    return ElasticJob.parse({
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "ctr", "namespace": "train", "uid": "u", "annotations": annotations},
+        "spec": {"optimizeMode": "manual", "replicaSpecs": roles, **spec},
+        "status": status or {},
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "whose"),
+    [
+        ({}, (1, 98)),  # a hundred cores by default, less the server's
+        ({"resourceLimits": {"cpu": "7"}}, (1, 5)),
+        ({"resourceLimits": {"cpu": "2"}}, (1, 0)),
+        ({"optimizeMode": "single-job"}, None),
+        ({"optimizeMode": "cluster"}, None),
+        ({"worker": {"autoScale": False}}, None),
+        ({"distributionStrategy": "Local"}, None),
+    ],
+    ids=str,
+)
+def test_what_the_cluster_may_change(spec: dict[str, Any], whose: tuple[int, int] | None) -> None:
+    """Workers of a job in mode manual, within the job's limits; never where its master plans or the role says no."""
+    found = scaling.elastic(job(**spec))
+
+    assert (None if found is None else (found.minimum, found.maximum)) == whose
+    if found is not None:
+        assert (found.role, found.requests, found.bounded) == ("worker", {"cpu": 1.0}, False)
+        assert found.placement["nodeSelector"] == {"pool": "train"}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "bounds"),
+    [("", None), ("false", None), ("2-8", (2, 8)), ("2-900", (2, 98))],
+)
+def test_the_annotation_must_say_how_far(annotation: str, bounds: tuple[int, int] | None) -> None:
+    """Without bounds nobody changes the job."""
+    made_of = job(annotation)
+    elastic = scaling.elastic(made_of)
+    assert elastic is not None
+
+    found = autoscaling.permitted(made_of, elastic)
+
+    assert (None if found is None else (found.minimum, found.maximum)) == bounds
+
+
+def test_true_is_not_enough() -> None:
+    """The message says what to write instead."""
+    told = job("true")
+    elastic = scaling.elastic(told)
+    assert elastic is not None
+
+    with pytest.raises(ManifestError, match='say some, such as "2-8"'):
+        autoscaling.permitted(told, elastic)
+
+
+def test_what_holds_stands_in_the_status() -> None:
+    """Plans don't edit the spec, whose numbers are those of the beginning."""
+    grown = job(status={"replicaStatuses": {"worker": {"desired": 4}, "dlrover-master": {"desired": 1}}})
+
+    assert scaling.counts(grown) == {"ps": 1, "worker": 4}
+    elastic = scaling.elastic(grown)
+    assert elastic is not None
+    assert elastic.replicas == 4
+
+
+def test_plans_are_numbered_by_those_that_are_there() -> None:
+    """Two who see the same plans give the same name; other plans of the job don't count."""
+    taken = ["ctr-autoscale-2", "ctr-autoscale-10", "ctr-spec-77", "ctr-autoscale-x", "other-autoscale-99"]
+
+    assert made.autoscale_name("ctr", []) == "ctr-autoscale-1"
+    assert made.autoscale_name("ctr", taken) == "ctr-autoscale-11"
+
+
+def test_a_plan_is_the_jobs_and_goes_with_it() -> None:
+    """Labels by which the master finds it, and the job as owner that does not block."""
+    wanted = {"replicaResourceSpecs": {"worker": {"replicas": 3}}, "reason": "there is room"}
+
+    plan = ScalePlan.parse(made.manual(job(), "ctr-autoscale-1", wanted))
+
+    assert (plan.job, plan.auto, plan.metadata.namespace) == ("ctr", False, "train")
+    assert plan.metadata.owner_references[0].uid == "u"
+    assert plan.spec.reason == "there is room"

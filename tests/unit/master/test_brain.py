@@ -1,0 +1,288 @@
+"""The client of a Brain: what it says, and that whatever a Brain answers is a plan or one of our errors."""
+
+import json
+import math
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from edl_workflows.brain.server import BrainOptions, BrainServer
+from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, UnavailableError
+from edl_workflows.jobs import names
+from edl_workflows.master.brain import MAX_ANSWER, BrainAccess, BrainClient, JobIdentity
+from edl_workflows.scaling.ps_stages import Question, Stage, WorkerPhase, optimize_locally
+from edl_workflows.scaling.resources import (
+    PS,
+    WORKER,
+    Bounds,
+    Job,
+    Limits,
+    Node,
+    NodeGroupResource,
+    NodeResource,
+    Range,
+    ResourcePlan,
+    Role,
+)
+from tests.unit.brain import support
+from tests.unit.brain.support import OPERATOR, OTHER, TEAM, Api, sample
+
+api = support.api
+
+SIZE = NodeResource(4.0, 8_192.0)
+NODES = tuple(
+    Node(f"mnist-edljob-{role}-{i}", role, i, SIZE)
+    for role, count in ((PS, 1), (WORKER, 2))
+    for i in range(count)
+)
+JOB = Job(
+    "mnist",
+    {PS: Role(1, SIZE), WORKER: Role(2, SIZE)},
+    Limits(100.0, 400_000.0, 0.0),
+    NODES,
+    (sample(1_000.0),),
+)
+QUESTION = Question(Stage.WORKER_INITIAL, WorkerPhase.INITIAL)
+IDENTITY = JobIdentity("uid-1", "team")
+
+
+def client(url: str, token: str = TEAM) -> BrainClient:
+    return BrainClient(BrainAccess(url, lambda: token), IDENTITY)
+
+
+def answering(answer: Callable[[httpx.Request], httpx.Response]) -> BrainClient:
+    return BrainClient(BrainAccess("brain:1"), IDENTITY, httpx.MockTransport(answer))
+
+
+def test_report_and_plan(api: Api) -> None:
+    """What is reported is stored, and the plan follows from it; a master that starts anew goes on from there."""
+    brain = client(api.url)
+    samples = tuple(sample(1_000.0 + 15 * i, step=i) for i in range(5))
+    brain.report(JOB, samples[:3])
+    brain.report(JOB, samples)
+    brain.close()
+    assert [one["time"] for one in api.get("jobs/uid-1/metrics").json()["samples"]] == [
+        s.time for s in samples
+    ]
+
+    fresh = client(api.url)
+    plan = fresh.optimize(QUESTION, JOB)
+    count = plan.node_group_resources[WORKER].count
+    assert count is not None
+    assert count > 2
+    assert plan.reasons[WORKER]
+    fresh.close()
+
+
+def test_nodes_that_ran_out_of_memory_are_reported(api: Api) -> None:
+    """With the samples of that time; once each."""
+    oom = Node("mnist-edljob-worker-7", WORKER, 7, SIZE, oom=True)
+    brain = client(api.url)
+    for time in (1_000.0, 1_015.0):
+        brain.report(Job("mnist", JOB.roles, JOB.limits, (*NODES, oom)), (sample(time),))
+    brain.close()
+    assert api.get("jobs/uid-1/metrics").json()["ooms"] == [{"node": oom.name, "time": 1_000.0}]
+
+
+def test_samples_that_can_t_be_believed_are_not_sent(api: Api) -> None:
+    """The others are."""
+    brain = client(api.url)
+    brain.report(
+        JOB, (sample(1_000.0), sample(math.nan), sample(1_015.0, speed=-1.0), sample(1_030.0, step=2**70))
+    )
+    brain.close()
+    assert [one["time"] for one in api.get("jobs/uid-1/metrics").json()["samples"]] == [1_000.0]
+
+
+def test_many_samples_are_sent_in_parts(api: Api) -> None:
+    """As after a long absence of Brain."""
+    brain = client(api.url)
+    brain.report(JOB, tuple(sample(1_000.0 + i, workers=0) for i in range(1_200)))
+    brain.close()
+    assert len(api.get("jobs/uid-1/metrics", newest=5_000).json()["samples"]) == 1_200
+
+
+@pytest.mark.parametrize("token", ["", "wrong", OTHER])
+def test_a_wrong_token(api: Api, token: str) -> None:
+    """Is said, and what it was is not."""
+    brain = client(api.url, token)
+    for call in (lambda: brain.report(JOB, ()), lambda: brain.optimize(QUESTION, JOB)):
+        with pytest.raises(ForbiddenError) as caught:
+            call()
+        assert not token or token not in str(caught.value).replace("wrong;", "")
+    brain.close()
+
+
+STRANGE_JOBS = {
+    "a negative count": Job("mnist", {WORKER: Role(-1)}),
+    "an infinite limit": Job("mnist", {WORKER: Role(1)}, Limits(cpu=math.inf)),
+    "a limit that is no number": Job("mnist", {WORKER: Role(1)}, Limits(memory=math.nan)),
+    "a size beyond everything": Job("mnist", {WORKER: Role(1, NodeResource(1e300))}),
+    "a bad name": Job("../mnist", {WORKER: Role(1)}),
+    "a node with a bad name": Job("mnist", {WORKER: Role(1)}, nodes=(Node("a\0b", WORKER, 0),)),
+}
+
+
+@pytest.mark.parametrize("job", STRANGE_JOBS.values(), ids=STRANGE_JOBS)
+def test_a_job_that_can_t_be_told(job: Job) -> None:
+    """Is refused here, in words; the local optimizer says what is wrong with it."""
+    with pytest.raises(InvalidError, match="can't be told to Brain"):
+        answering(lambda _: httpx.Response(500)).optimize(QUESTION, job)
+    assert not optimize_locally(QUESTION, job).node_group_resources
+
+
+def test_bounds_without_an_end_are_told(api: Api) -> None:
+    """A user who says "at least 3" is understood."""
+    role = Role(3, SIZE, bounds=Bounds(count=Range(3, math.inf)))
+    brain = client(api.url)
+    assert brain.optimize(QUESTION, Job("mnist", {PS: Role(1, SIZE), WORKER: role}, JOB.limits)).notes
+    brain.close()
+
+
+def _plan(**more: Any) -> bytes:
+    return json.dumps({"groups": {"worker": {"count": 3}}} | more).encode()
+
+
+NONSENSE = {
+    "no JSON": b"<html>",
+    "empty": b"",
+    "a list": b"[]",
+    "a negative count": _plan(groups={"worker": {"count": -1}}),
+    "an absurd count": _plan(groups={"worker": {"count": 10**12}}),
+    "not a number": b'{"groups": {"worker": {"resource": {"cpu": NaN}}}}',
+    "infinite": b'{"nodes": {"n": {"memory": Infinity}}}',
+    "negative": _plan(nodes={"n": {"memory": -5}}),
+    "deep": b'{"groups":' * 9_000,
+    "bytes": b"\xff\xfe\x00",
+    "endless": b" " * (MAX_ANSWER + 1),
+}
+
+
+@pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_is_no_answer(body: bytes) -> None:
+    """Whatever a Brain answers, its client raises UnavailableError and nothing else."""
+    with pytest.raises(UnavailableError):
+        answering(lambda _: httpx.Response(200, content=body)).optimize(QUESTION, JOB)
+
+
+def test_an_answer_becomes_a_plan() -> None:
+    """With everything that it says."""
+    body = _plan(nodes={"n": {"cpu": 8}}, reasons={"worker": "w"}, notes=["x"], waiting=True, newer_field=1)
+    plan = answering(lambda _: httpx.Response(200, content=body)).optimize(QUESTION, JOB)
+    assert plan == ResourcePlan(
+        {"worker": NodeGroupResource(3)}, {"n": NodeResource(cpu=8.0)}, {"worker": "w"}, ("x",), waiting=True
+    )
+
+
+STATUSES = {
+    401: ForbiddenError,
+    403: ForbiddenError,
+    422: InvalidError,
+    500: UnavailableError,
+    503: UnavailableError,
+}
+
+
+@pytest.mark.parametrize(("status", "error"), STATUSES.items(), ids=map(str, STATUSES))
+def test_refusals(status: int, error: type[EdlError]) -> None:
+    """Each status is the error that says what to do."""
+    with pytest.raises(error, match=str(status)):
+        answering(lambda _: httpx.Response(status, json={"error": "why"})).optimize(QUESTION, JOB)
+
+
+def test_a_redirect_is_no_answer() -> None:
+    """A token is not carried to wherever an answer points."""
+    with pytest.raises(UnavailableError):
+        answering(lambda _: httpx.Response(302, headers={"Location": "http://elsewhere"})).optimize(
+            QUESTION, JOB
+        )
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:1", "https://127.0.0.1:1"])
+def test_a_brain_that_is_away(url: str) -> None:
+    """Is said at once."""
+    with pytest.raises(UnavailableError, match="does not answer"):
+        client(url).optimize(QUESTION, JOB)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "ftp://brain", "http://a b:1", "", "brain:port"])
+def test_an_address_that_is_none(url: str) -> None:
+    """Is one of our errors, whenever it is noticed."""
+    with pytest.raises(EdlError):
+        client(url).optimize(QUESTION, JOB)
+
+
+def test_the_environment(tmp_path: Path) -> None:
+    """A token's file wins, and is read at each call, as a Secret that changes."""
+    file = tmp_path / "token"
+    environment = {names.ENV_BRAIN_TOKEN: "plain"}
+    assert BrainAccess.of_environment("brain:1", environment).token() == "plain"
+    assert BrainAccess.of_environment("brain:1", {}).token() == ""
+    access = BrainAccess.of_environment("brain:1", environment | {names.ENV_BRAIN_TOKEN_FILE: str(file)})
+    with pytest.raises(UnavailableError):
+        access.token()
+    for text in ("one", "two\n"):
+        file.write_text(text)
+        assert access.token() == text.strip()
+    with pytest.raises(InvalidError, match="certificates"):
+        BrainClient(BrainAccess("https://brain:1", ca_file=tmp_path / "none"), IDENTITY)
+
+
+def test_https(tmp_path: Path) -> None:
+    """A Brain with a certificate is asked over TLS; one whose certificate nobody vouches for is not."""
+    certificate, key = _certificate(tmp_path)
+    options = BrainOptions(
+        f"sqlite:///{tmp_path}/brain.db",
+        support.tokens_file(tmp_path),
+        port=0,
+        certificate=certificate,
+        key=key,
+    )
+    with BrainServer(options).serving() as url:
+        assert url.startswith("https://")
+        trusting = BrainClient(BrainAccess(url, lambda: OPERATOR, certificate), IDENTITY)
+        trusting.report(JOB, (sample(1_000.0),))
+        assert trusting.optimize(QUESTION, JOB).notes
+        trusting.close()
+        careful = BrainClient(BrainAccess(url, lambda: OPERATOR), IDENTITY)
+        with pytest.raises(UnavailableError, match=ssl.SSLCertVerificationError.__name__[:3]):
+            careful.report(JOB, ())
+        careful.close()
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "brain")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "tls.crt", folder / "tls.key"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return files

@@ -1,0 +1,124 @@
+"""What is done outside for the master's own plans: from the stored state only, again after a failure, never in a hot loop."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.master.effects import Effects
+from edl_workflows.master.master import Master
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state import autoscaling
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.pod_plans import PodPlan
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.store import FileStore
+from edl_workflows.scaling.ps_stages import Progress
+
+SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)})
+
+
+class FakeOutside:
+    """Remembers what it was asked for; plans are refused with `errors`, in their order."""
+
+    def __init__(self, *errors: EdlError) -> None:
+        self.errors = list(errors)
+        self.made: list[str] = []
+        self.reported: list[dict[str, Any]] = []
+
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
+        raise AssertionError("no pods are watched")
+
+    def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
+        assert spec == SPEC
+        if self.errors:
+            raise self.errors.pop(0)
+        self.made.append(name)
+
+    def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
+        raise AssertionError("no plan runs")
+
+    def report_job(self, status: dict[str, Any]) -> None:
+        self.reported.append(status)
+
+
+def _decided(folder: Path) -> Master:
+    master = Master(
+        JobState(JobSettings("job", "default", parse_nodes("ps=1,worker=1"))), FileStore(folder / "state")
+    )
+    master.state.autoscaling = autoscaling.decide(master.state.autoscaling, SPEC, Progress(), master.clock())
+    return master
+
+
+def test_a_decision_is_carried_out_once_it_is_stored(tmp_path: Path) -> None:
+    """Not before; and a second look does not make it again."""
+
+    async def main() -> None:
+        master, outside = _decided(tmp_path), FakeOutside()
+        effects = Effects(master, outside)
+        await effects.once()
+        assert outside.made == []
+        master.stored = master.state.document()
+        for _ in range(3):
+            await effects.once()
+        assert outside.made == ["job-optimize-1"]
+
+    asyncio.run(main())
+
+
+def test_a_plan_that_can_not_be_made_now_is_made_later(tmp_path: Path) -> None:
+    """While the API server is away nothing is given up."""
+
+    async def main() -> None:
+        master, outside = _decided(tmp_path), FakeOutside(UnavailableError("away"))
+        master.stored = master.state.document()
+        effects = Effects(master, outside)
+        with pytest.raises(UnavailableError):
+            await effects.once()
+        await effects.once()
+        assert outside.made == ["job-optimize-1"]
+
+    asyncio.run(main())
+
+
+def test_a_refused_plan_is_given_up_with_its_reason(tmp_path: Path) -> None:
+    """The job waits, and is asked about again later; nobody asks the API server meanwhile."""
+
+    async def main() -> None:
+        master, outside = _decided(tmp_path), FakeOutside(ForbiddenError("no right to create scaleplans"))
+        master.stored = master.state.document()
+        effects = Effects(master, outside)
+        await effects.once()
+        assert master.state.autoscaling.open is None
+        assert "no right to create scaleplans" in master.state.autoscaling.problem
+        master.stored = master.state.document()
+        await effects.once()
+        assert outside.made == []
+
+    asyncio.run(main())
+
+
+def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
+    """And not again and again."""
+
+    async def main() -> None:
+        master, outside = _decided(tmp_path), FakeOutside()
+        effects = Effects(master, outside)
+        await effects.once()
+        shown = AutoscalingStatus(stage="job_stage_running", notes=["no parameter server is hot"])
+        master.state.autoscaling = autoscaling.Autoscaling(shown=shown)
+        effects._reported_at = float("-inf")
+        await effects.once()
+        effects._reported_at = float("-inf")
+        await effects.once()
+        told = [status["autoscaling"] for status in outside.reported if "autoscaling" in status]
+        assert told[-1]["notes"] == ["no parameter server is hot"]
+        assert len(outside.reported) == 2
+
+    asyncio.run(main())

@@ -1,0 +1,182 @@
+"""Who is asked: Brain while it answers, the local optimizer while it does not."""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
+from edl_workflows.jobs.elastic_job.model import OptimizeMode
+from edl_workflows.jobs.scale_plan import model
+from edl_workflows.master import optimizers as module
+from edl_workflows.master.autoscaler import Autoscaler
+from edl_workflows.master.master import Master
+from edl_workflows.master.optimizers import Optimizers
+from edl_workflows.master.state.autoscale_steps import Asked
+from edl_workflows.master.state.settings import JobSettings, Optimizing
+from edl_workflows.master.state.settings import Role as MasterRole
+from edl_workflows.master.store import FileStore
+from edl_workflows.master.testing import SimulatedJob
+from edl_workflows.scaling.ps_stages import Progress, Question, Stage
+from edl_workflows.scaling.resources import (
+    Job,
+    Limits,
+    NodeGroupResource,
+    NodeResource,
+    ResourcePlan,
+    Role,
+    applied,
+    group,
+    nothing,
+)
+from edl_workflows.scaling.samples import NodeUsage, Sample
+
+SIZE = NodeResource(4.0, 4_096.0)
+ROLES = {"ps": Role(1, SIZE), "worker": Role(1, SIZE)}
+JOB = applied(Job("job", ROLES, Limits(40.0, 65_536.0)), nothing())
+PROGRESS = Progress(Stage.RUNNING)
+
+
+def _asked(samples: int = 5, *, brain: bool = True) -> Asked:
+    used = tuple(NodeUsage(node.name, node.role, 1.2, 1000.0) for node in JOB.nodes)
+    measured = tuple(Sample(15.0 * n, n, 2.0, used) for n in range(1, samples + 1))
+    return Asked(PROGRESS, replace(JOB, samples=measured), brain)
+
+
+@dataclass
+class FakeBrain:
+    """Answers with `plan`, or raises `error`."""
+
+    plan: ResourcePlan = field(default_factory=lambda: group("worker", "Brain says so", 2))
+    error: EdlError | None = None
+    reported: list[float] = field(default_factory=list)
+    ill: list[str] = field(default_factory=list)
+    hangs: threading.Event | None = None
+
+    def report(self, job: Job, samples: tuple[Sample, ...]) -> None:
+        self._fail()
+        self.reported += [sample.time for sample in samples]
+        self.ill += [node.name for node in job.nodes if node.oom]
+
+    def optimize(self, question: Question, job: Job) -> ResourcePlan:
+        self._fail()
+        assert question.stage is Stage.RUNNING
+        return self.plan
+
+    def _fail(self) -> None:
+        if self.hangs is not None:
+            self.hangs.wait(20)
+        if self.error is not None:
+            raise self.error
+
+
+def test_brain_is_asked_and_the_local_optimizer_while_it_is_away() -> None:
+    """The answer says who gave it, and why Brain did not; Brain is tried again at the next look."""
+
+    async def main() -> None:
+        brain = FakeBrain()
+        both = Optimizers(brain)
+        first = await both.ask(_asked(), 100.0)
+        assert (first.optimizer, first.plan) == ("brain", brain.plan)
+        brain.error = UnavailableError("connection refused")
+        second = await both.ask(_asked(), 130.0)
+        assert second.optimizer == "local"
+        assert second.plan.node_group_resources["worker"].count == 3
+        assert "Brain does not answer: connection refused" in second.plan.notes
+        brain.error = None
+        assert (await both.ask(_asked(), 160.0)).optimizer == "brain"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("brain", [None, ForbiddenError("the token is not this tenant's")])
+def test_a_job_without_a_usable_brain_is_planned_locally(brain: EdlError | None) -> None:
+    """In mode cluster the reason stands in the notes; in mode single-job Brain is not asked at all."""
+    answer = asyncio.run(Optimizers(brain).ask(_asked(), 100.0))
+    assert answer.optimizer == "local"
+    assert str(brain or "spec.brainService names no Brain") in answer.plan.notes[0]
+    alone = asyncio.run(Optimizers(FakeBrain()).ask(_asked(brain=False), 100.0))
+    assert alone.optimizer == "local"
+
+
+def test_a_brain_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local optimizer answers after the time-out, and at once while the hanging call lasts; then Brain is asked again."""
+    monkeypatch.setattr(module, "CALL_SECONDS", 0.2)
+
+    async def main() -> None:
+        brain = FakeBrain(hangs=threading.Event())
+        both = Optimizers(brain)
+        assert brain.hangs is not None
+        for _ in range(3):
+            assert (await both.ask(_asked(), 100.0)).optimizer == "local"
+        brain.hangs.set()
+        answers = [await both.ask(_asked(), 100.0)]
+        while answers[-1].optimizer == "local" and len(answers) < 1000:
+            await asyncio.to_thread(brain.hangs.wait, 0.01)
+            answers.append(await both.ask(_asked(), 100.0))
+        assert answers[-1].optimizer == "brain"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("wild", "count"),
+    [
+        (group("worker", "more!", 10**9), 9),
+        (group("worker", "none", -5), 1),
+        (ResourcePlan({"ps": NodeGroupResource(0)}), None),
+        (ResourcePlan(node_resources={"job-edljob-ps-0": NodeResource(float("nan"), float("inf"))}), None),
+        (ResourcePlan(node_resources={"nobody": NodeResource(4.0)}), None),
+    ],
+)
+def test_a_wild_plan_is_held_within_the_jobs_bounds(wild: ResourcePlan, count: int | None) -> None:
+    """Whatever Brain says, the job's own limits hold."""
+    plan = asyncio.run(Optimizers(FakeBrain(wild)).ask(_asked(), 100.0)).plan
+    wanted = plan.node_group_resources.get("worker", NodeGroupResource())
+    assert wanted.count in (count, None)
+    assert not plan.node_resources
+    after = applied(JOB, plan)
+    assert len(after.of("ps")) == 1
+    assert sum(node.resource.cpu or 0.0 for node in after.nodes) <= 40.0
+
+
+def test_what_was_measured_is_reported_until_brain_has_it() -> None:
+    """Each sample arrives, in order and not twice, even when Brain was away."""
+
+    async def main() -> None:
+        brain = FakeBrain()
+        both = Optimizers(brain)
+        await both.report(_asked(2).job)
+        brain.error = UnavailableError("away")
+        await both.report(_asked(3).job)
+        brain.error = None
+        await both.report(_asked(4).job)
+        await both.report(_asked(4).job)
+        assert brain.reported == [15.0, 30.0, 45.0, 60.0]
+
+    asyncio.run(main())
+
+
+def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
+    """Once, also when they are gone by then, and again if Brain was away."""
+    size = model.NodeResource(memory="1Gi")
+    roles = {"ps": MasterRole(1, resource=size), "worker": MasterRole(2, resource=size)}
+    optimizing = Optimizing(OptimizeMode.CLUSTER)
+    job = SimulatedJob(JobSettings("job", "default", roles, optimizing=optimizing), 10_000)
+    job.calm(5)
+    job.kill(("worker", 1), 247)
+    job.calm(5)
+    brain = FakeBrain(error=UnavailableError("away"))
+
+    async def main() -> None:
+        autoscaler = Autoscaler(
+            Master(job.state, FileStore(Path("unused")), lambda: job.now), Optimizers(brain)
+        )
+        for error in (brain.error, None, None):
+            brain.error = error
+            await autoscaler.once()
+
+    asyncio.run(main())
+    assert brain.ill == ["job-edljob-worker-1"]

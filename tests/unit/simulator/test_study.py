@@ -1,0 +1,142 @@
+"""Studies: what identifies them, what is kept of them, and how they are put together."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.simulator.capacity import FAILURE, CapacityChange
+from edl_workflows.simulator.cluster import Settings
+from edl_workflows.simulator.metrics import Metrics
+from edl_workflows.simulator.pollux import Fits
+from edl_workflows.simulator.store import ResultFile
+from edl_workflows.simulator.study import Result, Study, Summary, Workload, summaries
+from tests.unit.simulator.builders import application, job
+
+WORKLOAD = Workload("w", "load 1", [job("a", replicas=2), job("b", 5)], {"digits": application()}, {})
+STUDY = Study(WORKLOAD, "fulfilment", 0, Settings(nodes=1))
+METRICS = Metrics(100.0, 90.0, 120.0, 150.0, 0.5, 1.0, 0.0, 2, 0)
+
+
+def result(workload: str, jct: float, policy: str = "pollux", seed: int = 0) -> Result:
+    """A result with this mean."""
+    key = {"workload": workload, "jobs": "", "policy": policy, "seed": seed, "settings": {}}
+    return Result(key, "load 1", replace(METRICS, jct_mean=jct))
+
+
+def test_the_same_study_has_the_same_key() -> None:
+    """Also when its jobs come in another order."""
+    other = replace(STUDY, workload=replace(WORKLOAD, jobs=WORKLOAD.jobs[::-1]))
+    assert STUDY.key == other.key == json.loads(json.dumps(STUDY.key))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(replace(STUDY, policy="fit"), id="policy"),
+        pytest.param(replace(STUDY, seed=1), id="seed"),
+        pytest.param(replace(STUDY, settings=Settings(nodes=2)), id="cluster"),
+        pytest.param(
+            replace(STUDY, settings=Settings(nodes=1, changes=[CapacityChange(0, "node-000", FAILURE, 4)])),
+            id="failures",
+        ),
+        pytest.param(
+            replace(STUDY, workload=replace(WORKLOAD, jobs=[job("a", replicas=2), job("b", 6)])), id="jobs"
+        ),
+    ],
+)
+def test_another_study_has_another_key(other: Study) -> None:
+    """Whatever the result depends on is in the key."""
+    assert other.key != STUDY.key
+
+
+@pytest.mark.parametrize("policy", ["pollux", "tiresias", "optimus", "fulfilment", "fit"])
+def test_every_policy_completes_all_jobs(policy: str) -> None:
+    """On one node of four GPUs."""
+    found = Result.of(replace(STUDY, policy=policy), replace(STUDY, policy=policy).run(Fits()))
+    assert (found.metrics.jobs, found.metrics.unfinished, found.group) == (2, 0, "load 1")
+
+
+def test_an_unknown_policy() -> None:
+    """It is refused with those that there are."""
+    with pytest.raises(InvalidError, match="no policy 'lifo' in the simulator; known are fit, fulfilment"):
+        replace(STUDY, policy="lifo").run(Fits())
+
+
+def test_a_job_that_never_fits() -> None:
+    """A policy that gives all or nothing would wait for ever: the job is named instead."""
+    study = replace(STUDY, policy="tiresias", settings=Settings(nodes=1, node_gpus=1))
+    with pytest.raises(InvalidError, match="w: job a asks for 2 GPUs"):
+        study.run(Fits())
+
+
+def test_results_survive_json() -> None:
+    """With what is no number, too."""
+    lost = replace(result("w", 1.0), metrics=replace(METRICS, jct_mean=math.nan))
+    assert math.isnan(Result.parse(json.loads(json.dumps(lost.to_json()))).metrics.jct_mean)
+    assert Result.parse(result("w", 1.0).to_json()) == result("w", 1.0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, [], None, {"key": {}, "group": "", "metrics": {}}, result("w", 1.0).to_json() | {"metrics": 1}],
+)
+def test_what_is_no_result(value: object) -> None:
+    """It is refused, not guessed."""
+    with pytest.raises(InvalidError, match="not the result of a simulation"):
+        Result.parse(value)
+
+
+def test_summaries() -> None:
+    """Mean and spread of each group and policy; beside what was published only where all of its workloads were run."""
+    runs = [result("w1", 90.0), result("w2", 110.0), result("w1", 50.0, "fit")]
+    published = {("load 1", "pollux"): (2, 125.0), ("load 1", "fit"): (2, 125.0)}
+
+    first, second = summaries(runs, published)
+
+    assert first == Summary("load 1", "pollux", 2, 100.0, pytest.approx(14.142, rel=1e-3), 125.0)  # type: ignore[arg-type]
+    assert first.ratio == pytest.approx(-0.2)
+    assert (second.published, second.ratio, second.jct_spread) == (None, None, 0.0)
+
+
+def test_a_file_of_results(tmp_path: Path) -> None:
+    """What was added is there for the next one who opens it."""
+    path = tmp_path / "new" / "results.jsonl"
+    file = ResultFile(path)
+    assert file.find(result("w", 1.0).key) is None
+    file.add(result("w", 1.0))
+    file.add(result("v", 2.0))
+
+    assert file.find(result("w", 1.0).key) == result("w", 1.0)
+    assert ResultFile(path).find(result("v", 2.0).key) == result("v", 2.0)
+
+
+def test_a_torn_line_is_made_again(tmp_path: Path) -> None:
+    """What a killed call has left at the end does not spoil the file."""
+    path = tmp_path / "results.jsonl"
+    ResultFile(path).add(result("w", 1.0))
+    path.write_bytes(path.read_bytes() + b'{"key": {"work')
+
+    again = ResultFile(path)
+    again.add(result("v", 2.0))
+
+    assert ResultFile(path).find(result("v", 2.0).key) == result("v", 2.0)
+    assert len(path.read_bytes().splitlines()) == 2
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    """With the line that is no result; and it is left as it is."""
+    path = tmp_path / "notes.txt"
+    path.write_text("important\n")
+    with pytest.raises(InvalidError, match=r"notes\.txt:1:"):
+        ResultFile(path)
+    assert path.read_text() == "important\n"
+
+
+def test_a_folder_is_no_file_of_results(tmp_path: Path) -> None:
+    """It is said so."""
+    with pytest.raises(InvalidError, match="can't be read"):
+        ResultFile(tmp_path)

@@ -1,0 +1,250 @@
+"""What a job's optimizer would change: asked for, approved by whomever, and carried out; and numbers that stay."""
+
+import time
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import InvalidError, ManifestError
+from edl_workflows.jobs import autoscaling
+from edl_workflows.jobs.api import TRAINING_JOBS
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.stages import driver
+from edl_workflows.stages.catalog import stage_of
+from edl_workflows.stages.goals import Done, Handle, Outputs, Waiting
+from edl_workflows.stages.identity import Identity
+from tests.airflow.support import StandIn, elastic_job, eventually, jobs, plans
+
+ME = Identity("airflow/dag/run/task/-1")
+PLANNED: dict[str, Any] = {
+    "optimizer": "local",
+    "stage": "job_stage_running",
+    "replicaResourceSpecs": {"worker": {"replicas": 3, "resource": {"cpu": "2"}}},
+    "migratePods": [{"name": "mnist-edljob-ps-0", "type": "ps", "resource": {"cpu": "4"}}],
+    "reasons": {"worker": "3 workers gain", "mnist-edljob-ps-0": "it is hot"},
+    "notes": ["ps: 2 are enough"],
+}
+"""As a master writes it into the status."""
+NOTHING = {
+    "stage": "job_stage_running",
+    "replicaResourceSpecs": {},
+    "migratePods": [],
+    "notes": ["all is well"],
+}
+
+
+def run(cluster: Cluster, stage: str, who: Identity = ME, **request: Any) -> Outputs:
+    """One stage from its beginning to its goal."""
+    found = stage_of(stage)
+    return driver.run_stage(cluster, found, found.request.of(request), who, time.time() + 30)
+
+
+def begin(cluster: Cluster, stage: str, **request: Any) -> Handle:
+    """Only its beginning."""
+    found = stage_of(stage)
+    return found.begin(cluster, found.request.of(request), ME)
+
+
+def job(cluster: Cluster, annotation: str = "", mode: str = "single-job") -> None:
+    """A parameter-server job."""
+    manifest = elastic_job("mnist")
+    manifest["spec"]["optimizeMode"] = mode
+    if annotation:
+        manifest["metadata"]["annotations"][autoscaling.ANNOTATION] = annotation
+    client.create(cluster, manifest)
+
+
+def planned(cluster: Cluster, plan: dict[str, Any] | None) -> None:
+    """What its master says."""
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"autoscaling": plan})
+
+
+def annotation(cluster: Cluster) -> str | None:
+    """Whether autoscalers may change it."""
+    metadata = jobs(cluster)["mnist"]["metadata"]
+    value: str | None = (metadata.get("annotations") or {}).get(autoscaling.ANNOTATION)
+    return value
+
+
+def test_a_plan_is_told_and_nothing_is_changed(cluster: Cluster, stand_in: StandIn) -> None:
+    """Whether the job may be autoscaled or not: counts, sizes, migrations, and why."""
+    job(cluster)
+    planned(cluster, PLANNED)
+
+    plan = run(cluster, "plan-scale", name="mnist").to_dict()["plan"]
+
+    assert plan == {
+        "optimizer": "local",
+        "stage": "job_stage_running",
+        "replicas": {"worker": {"replicas": 3, "resource": {"cpu": "2"}}},
+        "migrate": [
+            {
+                "name": "mnist-edljob-ps-0", "id": 0, "rankIndex": 0, "service": "", "type": "ps", "resource": {"cpu": "4"}
+            }
+        ],
+        "reasons": PLANNED["reasons"],
+        "notes": PLANNED["notes"],
+        "empty": False,
+    }  # fmt: skip
+    assert not plans(cluster)
+
+
+def test_a_plan_that_comes_later_is_waited_for(cluster: Cluster, stand_in: StandIn) -> None:
+    """Until there is one; if asked for, until it changes something."""
+    job(cluster)
+    patient = begin(cluster, "plan-scale", name="mnist", wait_for_change="true")
+    quick = begin(cluster, "plan-scale", name="mnist")
+    assert isinstance(driver.look(cluster, quick), Waiting)
+
+    planned(cluster, NOTHING)
+    source = ClusterSource.of(cluster)
+    first = driver.wait(source, quick, time.time() + 30)
+    assert isinstance(first, Done)
+    assert first.outputs.plan is not None
+    assert (first.outputs.plan.empty, first.outputs.plan.notes) == (True, ["all is well"])
+    still = driver.look(cluster, patient)
+    assert isinstance(still, Waiting)
+    assert still.message == "is to stay as it is: all is well"
+
+    planned(cluster, PLANNED)
+    second = driver.wait(source, patient, time.time() + 30)
+    assert isinstance(second, Done)
+
+
+def test_no_plan_is_told_of_a_job_that_is_being_changed(cluster: Cluster) -> None:
+    """What it says is from before the change."""
+    job(cluster)
+    planned(cluster, PLANNED)
+    handle = begin(cluster, "plan-scale", name="mnist")
+
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Scaling"})
+    assert isinstance(driver.look(cluster, handle), Waiting)
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Running"})
+    assert isinstance(driver.look(cluster, handle), Done)
+
+
+def test_a_plan_is_applied_as_it_is(cluster: Cluster, stand_in: StandIn) -> None:
+    """In one ScalePlan with the reasons, however often the stage begins; and no autoscaler is to change that again."""
+    job(cluster, "true")
+    planned(cluster, PLANNED)
+    plan = run(cluster, "plan-scale", name="mnist").to_dict()["plan"]
+
+    outputs = [run(cluster, "apply-plan", job="mnist", plan=plan) for _ in range(2)]
+
+    assert outputs[0].phase == "Succeeded"
+    (made,) = plans(cluster).values()
+    assert made["spec"]["replicaResourceSpecs"] == {"worker": {"replicas": 3, "resource": {"cpu": "2"}}}
+    assert [pod["name"] for pod in made["spec"]["migratePods"]] == ["mnist-edljob-ps-0"]
+    assert made["spec"]["reason"] == "mnist-edljob-ps-0: it is hot; worker: 3 workers gain"
+    assert annotation(cluster) == "false"
+
+
+def test_its_numbers_are_what_scale_takes(cluster: Cluster, stand_in: StandIn) -> None:
+    """For a pipeline that leaves the migration out."""
+    job(cluster)
+    planned(cluster, PLANNED)
+    plan = run(cluster, "plan-scale", name="mnist").to_dict()["plan"]
+
+    assert run(cluster, "scale", job="mnist", replicas=plan["replicas"]).phase == "Succeeded"
+
+
+def test_an_empty_plan_is_applied_at_once(cluster: Cluster, stand_in: StandIn) -> None:
+    """Nothing is made, and who may change the job stays."""
+    job(cluster, "true")
+
+    assert run(cluster, "apply-plan", job="mnist", plan={"empty": True}).name == "mnist"
+    assert not plans(cluster)
+    assert annotation(cluster) == "true"
+
+
+@pytest.mark.parametrize("given", ["true", "2-8"])
+@pytest.mark.parametrize(
+    ("stage", "request_"),
+    [
+        ("scale", {"replicas": {"worker": {"replicas": 3}}}),
+        ("migrate-ps", {"replicas": 3}),
+        ("apply-plan", {"plan": {"replicas": {"worker": {"replicas": 3}}}}),
+    ],
+)
+def test_who_asks_for_a_number_gets_it(
+    cluster: Cluster, stage: str, request_: dict[str, Any], given: str
+) -> None:
+    """Autoscaling is off before the plan is there, and stays off until somebody switches it on; repeating the stage
+    does not switch it off again."""
+    job(cluster, given)
+
+    begin(cluster, stage, job="mnist", **request_)
+    assert annotation(cluster) == "false"
+    assert len(plans(cluster)) == 1
+    begin(cluster, "autoscale", name="mnist", bounds=given)
+    begin(cluster, stage, job="mnist", **request_)
+    assert annotation(cluster) == given
+
+
+def test_a_stage_that_dies_before_its_plan_has_switched_autoscaling_off(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other way round an autoscaler could overrule the plan."""
+    job(cluster, "true")
+
+    def die(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "create", die)
+        with pytest.raises(KeyboardInterrupt):
+            begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    assert annotation(cluster) == "false"
+    assert not plans(cluster)
+    begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    assert len(plans(cluster)) == 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "request_"),
+    [
+        ("checkpoint", {}),
+        ("scale", {"replicas": {"chief": {"replicas": 1}}}),
+        ("apply-plan", {"plan": {"replicas": {"chief": {"replicas": 1}}}}),
+    ],
+)
+def test_who_asks_for_no_number_changes_no_annotation(
+    cluster: Cluster, stage: str, request_: dict[str, Any]
+) -> None:
+    """A checkpoint, or a number that the job can't have."""
+    job(cluster, "true")
+
+    if stage == "checkpoint":
+        begin(cluster, stage, job="mnist", **request_)
+    else:
+        with pytest.raises(ManifestError, match=r"replicas\.chief: the job has no such role"):
+            begin(cluster, stage, job="mnist", **request_)
+    assert annotation(cluster) == "true"
+
+
+def test_a_job_without_the_annotation_gets_none(cluster: Cluster) -> None:
+    """No autoscaler changes it anyway."""
+    job(cluster)
+
+    begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    assert annotation(cluster) is None
+
+
+def test_jobs_without_a_plan_of_their_own(cluster: Cluster, stand_in: StandIn) -> None:
+    """The message says where their plans are to be seen, or that there are none."""
+    job(cluster, mode="manual")
+    trainer = {"entrypoint": "t", "min-instance": 1, "max-instance": 2}
+    training = {"image": "i", "launcher": "sh", "trainer": trainer}
+    head = {"apiVersion": TRAINING_JOBS.api_version, "kind": "TrainingJob", "metadata": {"name": "ctr"}}
+    client.create(cluster, head | {"spec": training})
+
+    with pytest.raises(InvalidError, match="--autoscaler-dry-run"):
+        begin(cluster, "plan-scale", name="mnist")
+    with pytest.raises(InvalidError, match="--autoscaler-dry-run"):
+        begin(cluster, "plan-scale", name="ctr", kind="TrainingJob")
+    stand_in.end("mnist")
+    eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == "Succeeded", "the end")
+    with pytest.raises(InvalidError, match="has ended in phase Succeeded"):
+        begin(cluster, "plan-scale", name="mnist")
