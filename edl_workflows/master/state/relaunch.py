@@ -10,6 +10,7 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state.nodes import ExitReason, Node
 from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.scaling.bounds import size_range
 from edl_workflows.scaling.recovery import oom_recovery_plan
 from edl_workflows.scaling.resources import Job
 
@@ -118,12 +119,15 @@ def decide(node: Node, settings: JobSettings, job: Job | None = None) -> Decisio
 
 
 def _more_memory(node: Node, job: Job) -> NodeResource | str:
-    """The replacement's size; or why there is no more memory for it. Unlimited memory stays unlimited."""
+    """The replacement's size; or why no node gets more memory than it had. Unlimited memory stays unlimited."""
     pod = names.node_name(job.name, node.type, node.id)
-    if not next(known for known in job.nodes if known.name == pod).resource.memory:
+    has = next(known for known in job.nodes if known.name == pod).resource.memory
+    if not has:
         return node.resource
     plan = oom_recovery_plan(job)
     memory = plan.node_resources[pod].memory if pod in plan.node_resources else None
+    if memory is None and has < size_range(job, node.type, "memory", has).high:
+        return node.resource  # resourceLimits leave no more beside the others; its budget ends it if that is too little
     if memory is None:
         return "; ".join(plan.notes)
     return node.resource.model_copy(update={"memory": f"{math.floor(memory)}Mi"})

@@ -115,6 +115,19 @@ def test_memory_after_running_out_of_it(
         assert (decision.resource.memory or "unlimited") == expected
 
 
+def test_limits_of_the_whole_job_lose_no_node() -> None:
+    """Where the other nodes leave no more memory, the replacement has as much as before, and its budget ends it at last."""
+    settings = _settings(replicas=3, resource=NodeResource(memory="8Gi"))
+    state = JobState(settings)
+    for rank in range(2):
+        state.nodes.add("worker", rank, 0.0, NodeResource())
+    for relaunches, replaced in ((0, True), (3, False)):
+        node = _node(ExitReason.OOM, relaunches, "8Gi", rank=2)
+        decision = decide(node, settings, job_with_oom(state, node, 0.0))
+        assert (decision.resource == node.resource) is replaced
+        assert ("budget" in decision.refused) is not replaced
+
+
 @pytest.mark.parametrize(
     ("restart_count", "critical_nodes", "rank", "budget", "critical"),
     [
