@@ -122,7 +122,8 @@ def test_every_metric_is_listed() -> None:
     """The metrics page lists each metric of controller, master and Brain."""
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     code = "".join(
-        (ROOT / "edl_workflows" / part / "metrics.py").read_text() for part in ("brain", "controller", "master")
+        (ROOT / "edl_workflows" / part / "metrics.py").read_text()
+        for part in ("brain", "controller", "master")
     )
 
     missing = [name for name in re.findall(r'"(edl_[a-z_]+)"', code) if name not in page]

@@ -127,7 +127,8 @@ def _more_memory(node: Node, job: Job) -> NodeResource | str:
     plan = oom_recovery_plan(job)
     memory = plan.node_resources[pod].memory if pod in plan.node_resources else None
     if memory is None and has < size_range(job, node.type, "memory", has).high:
-        return node.resource  # resourceLimits leave no more beside the others; its budget ends it if that is too little
+        # resourceLimits leave no more beside the others. If it is too little again, its budget ends it.
+        return node.resource
     if memory is None:
         return "; ".join(plan.notes)
     return node.resource.model_copy(update={"memory": f"{math.floor(memory)}Mi"})
