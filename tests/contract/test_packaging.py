@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = {".py", ".yaml", ".yml", ".json", ".jsonl", ".typed", ".html", ".css", ".js"}
+SHIPPED = {".py", ".yaml", ".yml", ".json", ".jsonl", ".typed", ".html", ".css", ".js", ".svg"}
 
 
 def _tree(*folders: str) -> set[str]:
