@@ -7,34 +7,17 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
-from schemathesis.checks import not_a_server_error
+from hypothesis import given
 from schemathesis.generation import GenerationMode
-from schemathesis.specs.openapi import checks
 
 from edl_workflows.brain.app import create_app
 from edl_workflows.brain.service import Service
 from edl_workflows.brain.store import Store
+from tests.contract.openapi import KEPT, SETTINGS
 from tests.unit.brain import support
 from tests.unit.brain.support import OPERATOR, OTHER, TEAM, Api, facts_json, sample_json
 
 shared = support.shared
-
-KEPT = (
-    not_a_server_error,
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_schema_conformance,
-    checks.unsupported_method,
-)
-SETTINGS = settings(
-    max_examples=15,
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.too_slow,
-        HealthCheck.filter_too_much,
-    ],
-)
 
 
 def _schema() -> Any:

@@ -6,10 +6,8 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
-from schemathesis.checks import not_a_server_error
+from hypothesis import given
 from schemathesis.generation import GenerationMode
-from schemathesis.specs.openapi import checks
 
 from edl_workflows.di_server.app import create_app
 from edl_workflows.di_server.guard import Admission
@@ -20,27 +18,13 @@ from edl_workflows.jobs.api import DI_JOBS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from tests.airflow import support
+from tests.contract.openapi import KEPT, SETTINGS
 from tests.unit.di_server.support import ADMIN, HTTP, create, eventually_ready, task
 
 cluster, server = support.cluster, support.server
 
 UNLIMITED = Rate(1e9, 1e9)
 DOCUMENT = create_app(Service.__new__(Service), Admission(), lambda *_: None).openapi()
-KEPT = (
-    not_a_server_error,
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_schema_conformance,
-    checks.unsupported_method,
-)
-SETTINGS = settings(
-    max_examples=15,
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.too_slow,
-        HealthCheck.filter_too_much,
-    ],
-)
 
 
 def _schema() -> Any:
