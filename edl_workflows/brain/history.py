@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Iterable, Mapping
 
+from edl_workflows.brain.reader import Reader
 from edl_workflows.brain.seen import Amounts, ClusterSample
-from edl_workflows.brain.store import Store
 from edl_workflows.brain.stored import JobKey, StoredJob
 from edl_workflows.protocol.brain import JobFacts, OptimizeRequest
 from edl_workflows.scaling.bounds import count_range, problems
@@ -40,7 +40,7 @@ class Histories:
         store: where it stands.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Reader) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._shared_at = float("-inf")

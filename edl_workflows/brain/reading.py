@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from edl_workflows.brain import database, views
-from edl_workflows.brain.store import Namespaces, Store, within
+from edl_workflows.brain.reader import Namespaces, Reader, within
 from edl_workflows.brain.stored import JobKey, StoredJob, cluster_sample, lines, sample_of_row, stored_job
 from edl_workflows.brain.tables import CLUSTER, JOB, PLAN, SAMPLE
 from edl_workflows.exceptions import NotFoundError
@@ -64,7 +64,7 @@ class _Progress:
     goodput: float | None
 
 
-def cluster(store: Store, since: float, now: float, *, monitored: bool) -> views.ClusterAnswer:
+def cluster(store: Reader, since: float, now: float, *, monitored: bool) -> views.ClusterAnswer:
     """The cluster since a time (Unix seconds)."""
     with database.reading(store.engine) as connection:
         rows = _spread(connection, select(CLUSTER).where(CLUSTER.c.time >= since), CLUSTER.c.time)
@@ -74,7 +74,7 @@ def cluster(store: Store, since: float, now: float, *, monitored: bool) -> views
 
 
 def jobs(
-    store: Store, namespaces: Namespaces, page: Page, now: float, *, phase: str = "", search: str = ""
+    store: Reader, namespaces: Namespaces, page: Page, now: float, *, phase: str = "", search: str = ""
 ) -> views.JobsAnswer:
     """Jobs, the newest first.
 
@@ -105,7 +105,7 @@ def jobs(
     return views.JobsAnswer(now=now, total=total, jobs=[_job_row(row, progress) for row in rows])
 
 
-def job(store: Store, namespaces: Namespaces, uid: str, now: float) -> views.JobAnswer:
+def job(store: Reader, namespaces: Namespaces, uid: str, now: float) -> views.JobAnswer:
     """A job with its past.
 
     Raises:
@@ -128,7 +128,7 @@ def job(store: Store, namespaces: Namespaces, uid: str, now: float) -> views.Job
 
 
 def plans(
-    store: Store, namespaces: Namespaces, page: Page, now: float, *, job: str = ""
+    store: Reader, namespaces: Namespaces, page: Page, now: float, *, job: str = ""
 ) -> views.PlansAnswer:
     """Plans, the newest first.
 

@@ -1,7 +1,6 @@
-"""The store: what masters report and the monitor sees goes in, what plans are made from comes out. For any thread.
+"""The store: what masters report and the monitor sees goes in; what `reader` reads comes out. For any thread.
 
 Methods that write return when the rows are durable; `submit` gives a future instead.
-Whatever stands in the database that can't be read is left out, never raised.
 """
 
 import json
@@ -14,50 +13,31 @@ from typing import Any, Self
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Engine,
-    Row,
-    Select,
     Table,
     Update,
-    and_,
     bindparam,
     delete,
     func,
-    or_,
     select,
-    true,
     update,
 )
 
 from edl_workflows.brain import database, tables
+from edl_workflows.brain.reader import Reader
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
 from edl_workflows.brain.stored import (
     Answer,
-    JobKey,
     Report,
-    StoredJob,
-    cluster_sample,
-    lines,
-    oom_of_row,
     plan_row,
     report_rows,
-    sample_of_row,
-    scenario_of,
     seen_row,
-    stored_job,
 )
-from edl_workflows.brain.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE, Upsert
+from edl_workflows.brain.tables import JOB, PLAN, Upsert
 from edl_workflows.brain.writer import Writer
 from edl_workflows.exceptions import EdlError
-from edl_workflows.protocol.brain import JobFacts, NodeOom
-from edl_workflows.scaling.brain.request import JobRecord
-from edl_workflows.scaling.samples import Sample
-
-Namespaces = Collection[str] | None
-"""Whose rows somebody may see; None: all."""
 
 
-class Store:
+class Store(Reader):
     """One database, with its schema brought up to date.
 
     Args:
@@ -69,7 +49,7 @@ class Store:
     """
 
     def __init__(self, database_url: str) -> None:
-        self.engine: Engine = database.connect(database_url)
+        super().__init__(database.connect(database_url))
         try:
             database.migrate(self.engine)
         except EdlError:
@@ -94,16 +74,6 @@ class Store:
     def waiting(self) -> int:
         """Writes that wait."""
         return self._writer.waiting
-
-    def check(self) -> None:
-        """See that the database answers.
-
-        Raises:
-            UnavailableError: it does not.
-        """
-        self._read(select(JOB.c.uid).limit(1))
-
-    # --- Writing ---
 
     def submit(self, report: Report, now: float) -> Future[None]:
         """Keep a report; see `writer.Writer.write`."""
@@ -186,111 +156,3 @@ class Store:
             removal = delete(table).where(*(column == bindparam(column.name) for column in keys))
             self._writer.call(lambda connection: connection.execute(removal, rows)).result()
         return len(rows)
-
-    # --- Reading ---
-
-    def open_jobs(self, kind: str, namespace: str) -> list[str]:
-        """Uids of the jobs that the monitor saw and that are not gone: of a kind, in one namespace or in all ("")."""
-        wanted = select(JOB.c.uid).where(JOB.c.kind == kind, JOB.c.seen != "", JOB.c.gone.is_(None))
-        return [
-            row.uid for row in self._read(wanted.where(JOB.c.namespace == namespace) if namespace else wanted)
-        ]
-
-    def open_plans(self, namespace: str) -> list[str]:
-        """The same of ScalePlans."""
-        wanted = select(PLAN.c.id).where(PLAN.c.name != "", PLAN.c.gone.is_(None))
-        return [
-            row.id for row in self._read(wanted.where(PLAN.c.namespace == namespace) if namespace else wanted)
-        ]
-
-    def job(self, namespaces: Namespaces, uid: str) -> StoredJob | None:
-        """A job; where several namespaces have one of this uid, that which was heard of last."""
-        wanted = select(JOB).where(JOB.c.uid == uid, within(JOB.c.namespace, namespaces))
-        rows = self._read(wanted.order_by(JOB.c.heard.desc()).limit(1))
-        return stored_job(rows[0]) if rows else None
-
-    def samples(self, key: JobKey, newest: int) -> list[Sample]:
-        """A job's newest samples, oldest first."""
-        mine = (SAMPLE.c.namespace == key.namespace, SAMPLE.c.uid == key.uid)
-        wanted = select(SAMPLE).where(*mine).order_by(SAMPLE.c.time.desc()).limit(newest)
-        rows = self._read(wanted)
-        return [sample for row in reversed(rows) if (sample := sample_of_row(row)) is not None]
-
-    def ooms(self, key: JobKey, newest: int) -> list[NodeOom]:
-        """Nodes of a job that ran out of memory, oldest first."""
-        mine = (OOM.c.namespace == key.namespace, OOM.c.uid == key.uid)
-        wanted = select(OOM).where(*mine).order_by(OOM.c.time.desc()).limit(newest)
-        rows = self._read(wanted)
-        return [oom for row in reversed(rows) if (oom := oom_of_row(row)) is not None]
-
-    def former(self, job: JobFacts, since: float, silent: float, jobs: int, samples: int) -> list[JobRecord]:
-        """Jobs of the same namespace and scenario that have ended, or fell silent.
-
-        Args:
-            job: which is left out itself.
-            since: Unix seconds; none that ended, or was heard of last, before.
-            silent: Unix seconds; a job that reported last before is over, whoever knows how.
-            jobs: at most so many, the latest.
-            samples: at most so many of each, the newest.
-        """
-        wanted = (
-            select(JOB.c.uid, JOB.c.name, JOB.c.completed)
-            .where(JOB.c.namespace == job.namespace, JOB.c.scenario == scenario_of(job))
-            .where(JOB.c.uid != job.uid, JOB.c.reported.is_not(None))
-            .where(
-                or_(JOB.c.ended >= since, and_(JOB.c.ended.is_(None), JOB.c.reported.between(since, silent)))
-            )
-            .order_by(JOB.c.reported.desc())
-            .limit(jobs)
-        )
-        with database.reading(self.engine) as connection:
-            found = connection.execute(wanted).all()
-            uids = [row.uid for row in found]
-            rank = func.row_number().over(partition_by=SAMPLE.c.uid, order_by=SAMPLE.c.time.desc())
-            mine = (SAMPLE.c.namespace == job.namespace, SAMPLE.c.uid.in_(uids))
-            ranked = select(SAMPLE, rank.label("rank")).where(*mine).subquery()
-            rows = connection.execute(select(ranked).where(ranked.c.rank <= samples)).all()
-            ooms = connection.execute(
-                select(OOM.c.uid, OOM.c.node).where(OOM.c.namespace == job.namespace, OOM.c.uid.in_(uids))
-            ).all()
-        return [
-            JobRecord(
-                row.name,
-                bool(row.completed),
-                tuple(s for one in rows if one.uid == row.uid and (s := sample_of_row(one)) is not None),
-                frozenset(one.node for one in ooms if one.uid == row.uid),
-            )
-            for row in found
-        ]
-
-    def running(self, since: float, most: int) -> list[StoredJob]:
-        """Jobs that have not ended and whose masters reported lately.
-
-        Args:
-            since: Unix seconds of the report.
-            most: jobs, the latest.
-        """
-        wanted = select(JOB).where(JOB.c.reported >= since, JOB.c.ended.is_(None))
-        rows = self._read(wanted.order_by(JOB.c.reported.desc()).limit(most))
-        return [stored_job(row) for row in rows]
-
-    def cluster(self, since: float) -> ClusterSample | None:
-        """The newest look at the cluster, if it is not older."""
-        wanted = select(CLUSTER).where(CLUSTER.c.time >= since).order_by(CLUSTER.c.time.desc()).limit(1)
-        rows = self._read(wanted)
-        return cluster_sample(rows[0]) if rows else None
-
-    def last_answer(self, namespace: str, job: str) -> tuple[tuple[str, ...], str] | None:
-        """Changes and reason of what Brain answered last for a job; None if it never did."""
-        wanted = select(PLAN).where(PLAN.c.namespace == namespace, PLAN.c.job == job, PLAN.c.name == "")
-        rows = self._read(wanted.order_by(PLAN.c.time.desc()).limit(1))
-        return (lines(rows[0].changes), rows[0].reason) if rows else None
-
-    def _read(self, wanted: Select[Any]) -> Sequence[Row[Any]]:
-        with database.reading(self.engine) as connection:
-            return connection.execute(wanted).all()
-
-
-def within(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:
-    """Only rows of these namespaces."""
-    return true() if namespaces is None else column.in_(sorted(namespaces))

@@ -1,5 +1,6 @@
 """``edl brain``: the Brain service as a process, and tokens for its tenants."""
 
+import functools
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -84,7 +85,8 @@ def run(
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.signals import stop_on_signals
 
-    configure_logs(log_format, verbose=verbose)
+    set_up_process = functools.partial(configure_logs, log_format, verbose=verbose)
+    set_up_process()
     sys.setswitchinterval(0.001)  # a report is answered soon, also while another thread plans
     if require_token and tokens_file is None:
         raise InvalidError(
@@ -104,7 +106,7 @@ def run(
         retention=RetentionOptions(days=retention_days),
         monitor=watched,
     )
-    BrainServer(options, cluster).run(stop_on_signals())
+    BrainServer(options, cluster, set_up_process).run(stop_on_signals())
 
 
 @app.command()
