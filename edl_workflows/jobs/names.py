@@ -38,6 +38,8 @@ DI_SERVER = "edl-di-server"
 """An installation's DI server: its account, its Deployment, its Service, and the Secret with its administrator's token."""
 DI_SERVER_PORT = 8081
 """As upstream's."""
+BRAIN = "edl-brain"
+"""An installation's Brain: its account, its Deployment, its Service, its volume, and the Secret with the tokens' hashes."""
 BRAIN_PORT = 8082
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
 """On a job: which former jobs of its namespace tell the Brain about it; without it those of its name."""
