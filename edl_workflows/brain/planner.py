@@ -9,7 +9,7 @@ import contextlib
 import multiprocessing
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -28,12 +28,12 @@ from edl_workflows.scaling.resources import ResourcePlan
 log = structlog.get_logger(__name__)
 
 START_SECONDS = 120.0
-"""A process that needs longer to begin, or to plan once, is ended; an idle machine takes one for the first."""
+"""A process that needs longer to begin, or to plan once, is ended. It begins within a second or two."""
 PLAN_SECONDS = 30.0
 
 
 class Planner:
-    """The process, started when the first plan is asked for. For any thread; plans are made one after the other.
+    """The process, started when it is first needed. For any thread; plans are made one after the other.
 
     Args:
         database_url: of a store whose schema is up to date.
@@ -46,6 +46,15 @@ class Planner:
         self._process: BaseProcess | None = None
         self._calls: Connection | None = None
 
+    def start(self) -> None:
+        """Start the process now, so that the first plan does not wait for it.
+
+        Raises:
+            UnavailableError: it does not start.
+        """
+        with self._lock, self._failing():
+            self._start()
+
     def plan(self, asked: OptimizeRequest, now: float) -> ResourcePlan:
         """A plan.
 
@@ -56,7 +65,10 @@ class Planner:
         if not self._lock.acquire(timeout=PLAN_SECONDS):
             raise UnavailableError(f"other plans take more than {PLAN_SECONDS:g} s; ask again")
         try:
-            answer = self._ask(asked, now)
+            with self._failing():
+                calls = self._start()
+                calls.send((asked, now))
+                answer: ResourcePlan | EdlError = _received(calls, PLAN_SECONDS)
         finally:
             self._lock.release()
         if isinstance(answer, EdlError):
@@ -68,18 +80,19 @@ class Planner:
         with self._lock:
             self._end()
 
-    def _ask(self, asked: OptimizeRequest, now: float) -> ResourcePlan | EdlError:
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A process that does not answer is ended, and the next one begins anew."""
         try:
-            calls = self._calls or self._start()
-            calls.send((asked, now))
-            answer: ResourcePlan | EdlError = _received(calls, PLAN_SECONDS)
+            yield
         except (EOFError, OSError) as error:  # one of which is TimeoutError
             self._end()
             why = "takes too long" if isinstance(error, TimeoutError) else "ended"
             raise UnavailableError(f"the process that plans {why}; ask again") from error
-        return answer
 
     def _start(self) -> Connection:
+        if self._calls is not None:
+            return self._calls
         context = multiprocessing.get_context(
             "spawn"
         )  # a copy of this one may have a lock that nobody releases

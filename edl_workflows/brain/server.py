@@ -83,7 +83,7 @@ class BrainServer:
                 raise InvalidError(f"{file}: no such file; HTTPS needs a certificate and its key")
         self._tokens = Tokens(options.tokens_file) if options.tokens_file is not None else None
         self.store = Store(options.database_url)
-        self._planner = Planner(options.database_url, set_up_process)
+        self.planner = Planner(options.database_url, set_up_process)
         self._retention = Retention(self.store, options.retention)
         self._monitor: Monitor | None = None
         if options.monitor is not None and cluster is not None:
@@ -95,8 +95,9 @@ class BrainServer:
         """Serve until `stop` is set.
 
         Raises:
-            UnavailableError: a port is taken.
+            UnavailableError: a port is taken, or the process that plans does not start.
         """
+        self.planner.start()  # before anybody asks: it takes a moment
         with self.serving():
             # What is loaded by now stays: a collection that walks through it stops every answer for 0.15 s.
             gc.freeze()
@@ -113,7 +114,7 @@ class BrainServer:
             log.warning("tokens are not required: whoever reaches the port may see and write everything")
         with (
             contextlib.closing(self.store),
-            contextlib.closing(self._planner),
+            contextlib.closing(self.planner),
             self._endpoints(),
             self._listening() as url,
         ):
@@ -134,7 +135,7 @@ class BrainServer:
         options = self._options
         monitored = self._monitor is not None
         app = create_app(
-            Service(self.store, self._planner), self._tokens, self.metrics.answered, monitored=monitored
+            Service(self.store, self.planner), self._tokens, self.metrics.answered, monitored=monitored
         )
         http = _Http(
             uvicorn.Config(

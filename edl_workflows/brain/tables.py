@@ -21,6 +21,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    func,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -111,10 +112,12 @@ class Upsert:
     Attributes:
         table: whose.
         updated: columns that the newer row sets; of a row that is there all others stay.
+        learned: columns that the newer row sets if it knows them.
     """
 
     table: Table
     updated: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()
 
     def statement(self, dialect: Dialect) -> Insert:
         """For a list of rows."""
@@ -123,15 +126,17 @@ class Upsert:
         keys: Sequence[Column[Any]] = list(self.table.primary_key)
         if not self.updated:
             return made.on_conflict_do_nothing(index_elements=keys)
-        return made.on_conflict_do_update(
-            index_elements=keys, set_={name: made.excluded[name] for name in self.updated}
-        )
+        newer = {name: made.excluded[name] for name in self.updated}
+        known = {name: func.coalesce(made.excluded[name], self.table.c[name]) for name in self.learned}
+        return made.on_conflict_do_update(index_elements=keys, set_=newer | known)
 
 
 REPORTED_JOB = Upsert(JOB, ("name", "kind", "scenario", "heard", "reported", "facts"))
 ENDED_JOB = Upsert(JOB, ("heard", "ended", "completed", "reason"))
 SEEN_JOB = Upsert(
-    JOB, ("name", "kind", "phase", "heard", "created", "ended", "completed", "reason", "gone", "seen")
+    JOB,
+    ("name", "kind", "phase", "heard", "created", "reason", "gone", "seen"),
+    ("ended", "completed"),  # the master may have told it already
 )
 NEW_SAMPLE = Upsert(SAMPLE)
 NEW_OOM = Upsert(OOM)
