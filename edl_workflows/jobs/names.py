@@ -41,6 +41,8 @@ DI_SERVER_PORT = 8081
 BRAIN = "edl-brain"
 """An installation's Brain: its account, its Deployment, its Service, its volume, and the Secret with the tokens' hashes."""
 BRAIN_PORT = 8082
+GPU_TYPE_LABEL = "nvidia.com/gpu.product"
+"""On a node: what kind of GPU it has, as NVIDIA's GPU feature discovery writes it."""
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
 """On a job: which former jobs of its namespace tell the Brain about it; without it those of its name."""
 MASTER_PORT = 50001

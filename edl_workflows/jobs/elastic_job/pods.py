@@ -219,6 +219,9 @@ def _set_resources(container: Container, resource: NodeResource) -> None:
 
 
 def _set_scheduling(pod_spec: dict[str, Any], spec: ReplicaSpec, node: Node) -> None:
+    if node.resource.gpu_type is not None:
+        selector = pod_spec.get("nodeSelector") or {}
+        pod_spec["nodeSelector"] = selector | {names.GPU_TYPE_LABEL: node.resource.gpu_type}
     if spec.batch_scheduler == "volcano":
         pod_spec["schedulerName"] = "volcano"
     if spec.priority in ("high", "low"):

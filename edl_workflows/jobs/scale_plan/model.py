@@ -54,12 +54,21 @@ class Phase(StrEnum):
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
+LABEL_VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+"""What Kubernetes takes as a label's value, but for the empty one."""
+
+
 class NodeResource(Model):
-    """Requests and limits of one node's main container; a resource left out keeps what the node has."""
+    """Requests and limits of one node's main container; a resource left out keeps what the node has.
+
+    Attributes:
+        gpu_type: which GPUs, as the label ``nvidia.com/gpu.product`` of the cluster's nodes says it: ``Tesla-V100-SXM2-16GB``.
+    """
 
     cpu: Quantity | None = None
     memory: Quantity | None = None
     gpu: Quantity | None = None
+    gpu_type: Annotated[str, Field(pattern=LABEL_VALUE)] | None = None
 
 
 class ReplicaResourceSpec(Model):

@@ -3,6 +3,7 @@
 The spec's replica counts are only where a job begins; afterwards ScalePlans change them (`edl_workflows.master.state.job`).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import autoscaling, names
 from edl_workflows.jobs.elastic_job.model import ElasticJob, OptimizeMode, ReplicaSpec
 from edl_workflows.jobs.objects import parse_quantity
-from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.jobs.scale_plan.model import LABEL_VALUE, NodeResource
 
 TRAINING_TYPES = (names.PS_TYPE, names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
 ELASTIC_TYPES = (names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
@@ -181,12 +182,15 @@ def _role(spec: ReplicaSpec) -> Role:
 
 
 def _template_resource(template: Mapping[str, Any]) -> NodeResource:
-    """Size of the main container: its limits, else its requests."""
-    container: Mapping[str, Any] = ((template.get("spec") or {}).get("containers") or [{}])[0]
+    """Size of the main container: its limits, else its requests; and the GPUs that the pod's node must have."""
+    spec = template.get("spec") or {}
+    container: Mapping[str, Any] = (spec.get("containers") or [{}])[0]
     resources = container.get("resources") or {}
     said = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     gpus = next((value for name, value in sorted(said.items()) if name.endswith("/gpu")), None)
-    return NodeResource(cpu=said.get("cpu"), memory=said.get("memory"), gpu=gpus)
+    selected = str((spec.get("nodeSelector") or {}).get(names.GPU_TYPE_LABEL, ""))
+    gpu_type = selected if re.match(LABEL_VALUE, selected) else None  # else the API server refuses the pod
+    return NodeResource(cpu=said.get("cpu"), memory=said.get("memory"), gpu=gpus, gpu_type=gpu_type)
 
 
 def _critical_budgets(text: str) -> dict[str, int]:

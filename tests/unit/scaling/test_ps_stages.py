@@ -419,3 +419,19 @@ def test_a_plan_becomes_a_scale_plan() -> None:
         (node(PS), PS, model.NodeResource(cpu="9300m", memory="8192Mi", gpu="1"))
     ]
     assert resource_of(spec.migrate_pods[0].resource) == NodeResource(9.3, 8192, 1)
+
+
+def test_a_plan_keeps_the_type_of_gpus() -> None:
+    """Nodes that come are of their role's type, nodes that are replaced of their own, and people are told it."""
+    v100 = NodeResource(8, 8 * GIB, 1, "Tesla-V100")
+    before = job(worker_size=v100, limits=Limits(1000, 1000 * GIB, 8))
+    after = applied(before, ResourcePlan({WORKER: NodeGroupResource(2, NodeResource(cpu=4))}))
+    grown = applied(after, ResourcePlan(node_resources={node(WORKER, 1): NodeResource(memory=16 * GIB)}))
+    assert [str(one.resource) for one in grown.of(WORKER)] == [
+        "8 cores, 8192 MiB, 1 GPUs, GPUs of type Tesla-V100",
+        "4 cores, 16384 MiB, 1 GPUs, GPUs of type Tesla-V100",
+    ]
+    spec = scale_plan_spec(ResourcePlan({WORKER: NodeGroupResource(2, v100)}), before)
+    wanted = spec.replica_resource_specs["worker"].resource
+    assert wanted.to_dict() == {"cpu": "8000m", "memory": "8192Mi", "gpu": "1", "gpuType": "Tesla-V100"}
+    assert resource_of(wanted) == v100
