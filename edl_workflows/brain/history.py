@@ -137,6 +137,6 @@ def _most_by_limits(job: Job) -> float:
 def _beside_workers(job: Job) -> NodeResource:
     """What a job's other nodes have together."""
     others = [role for name, role in job.roles.items() if name != WORKER]
-    return NodeResource(
-        *(sum(role.count * (role.resource.amount(name) or 0.0) for role in others) for name in AMOUNTS)
+    return NodeResource.of(
+        {name: sum(role.count * (role.resource.amount(name) or 0.0) for role in others) for name in AMOUNTS}
     )

@@ -37,6 +37,11 @@ class NodeResource:
     gpu: float | None = None
     gpu_type: str | None = None
 
+    @classmethod
+    def of(cls, amounts: Mapping[str, float | None]) -> "NodeResource":
+        """A size of these `AMOUNTS`."""
+        return cls(amounts.get("cpu"), amounts.get("memory"), amounts.get("gpu"))
+
     def amount(self, name: str) -> float | None:
         """One of `AMOUNTS`."""
         return {"cpu": self.cpu, "memory": self.memory, "gpu": self.gpu}[name]
