@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Iterable, Mapping
 
-from edl_workflows.brain.reader import Reader
 from edl_workflows.brain.seen import Amounts, ClusterSample
-from edl_workflows.brain.stored import JobKey, StoredJob
+from edl_workflows.brain.store.reader import Reader
+from edl_workflows.brain.store.stored import JobKey, StoredJob
 from edl_workflows.protocol.brain import JobFacts, OptimizeRequest
 from edl_workflows.scaling.bounds import count_range, problems
 from edl_workflows.scaling.brain.fairness import Claim, fair_shares

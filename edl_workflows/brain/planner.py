@@ -16,9 +16,9 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.brain import database
 from edl_workflows.brain.history import Histories
-from edl_workflows.brain.reader import Reader
+from edl_workflows.brain.store import database
+from edl_workflows.brain.store.reader import Reader
 from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.protocol.brain import OptimizeRequest
 from edl_workflows.scaling.brain import table

@@ -15,9 +15,9 @@ from edl_workflows.brain.auth import Tokens
 from edl_workflows.brain.metrics import Metrics
 from edl_workflows.brain.monitor import Monitor, MonitorOptions
 from edl_workflows.brain.planner import Planner
-from edl_workflows.brain.retention import Retention, RetentionOptions
 from edl_workflows.brain.service import Service
-from edl_workflows.brain.store import Store
+from edl_workflows.brain.store.retention import Retention, RetentionOptions
+from edl_workflows.brain.store.store import Store
 from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.kube.connect import Cluster

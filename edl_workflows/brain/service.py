@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from edl_workflows.brain.auth import Tenant
 from edl_workflows.brain.planner import Planner
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import Answer, Report
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import Answer, Report
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.protocol import brain
 from edl_workflows.scaling.brain.messages import plan_message, sample_message, sample_of

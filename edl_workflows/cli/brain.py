@@ -83,8 +83,8 @@ def run(
     `/` is a web page for people, which asks for a token. The cluster's options are for --monitor.
     """
     from edl_workflows.brain.monitor import MonitorOptions
-    from edl_workflows.brain.retention import RetentionOptions
     from edl_workflows.brain.server import BrainOptions, BrainServer
+    from edl_workflows.brain.store.retention import RetentionOptions
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.signals import stop_on_signals
 

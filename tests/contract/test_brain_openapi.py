@@ -13,7 +13,7 @@ from schemathesis.generation import GenerationMode
 from edl_workflows.brain.app import create_app
 from edl_workflows.brain.planner import Planner
 from edl_workflows.brain.service import Service
-from edl_workflows.brain.store import Store
+from edl_workflows.brain.store.store import Store
 from tests.contract.openapi import KEPT, SETTINGS
 from tests.unit.brain import support
 from tests.unit.brain.support import OPERATOR, OTHER, TEAM, Api, facts_json, sample_json

@@ -10,8 +10,8 @@ import pytest
 from edl_workflows.brain import planner as planning
 from edl_workflows.brain.history import Histories
 from edl_workflows.brain.planner import Planner
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import Report
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import Report
 from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.protocol.brain import OptimizeRequest
 from edl_workflows.scaling.brain import table

@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import JobKey
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import JobKey
 from edl_workflows.cli import main
 from tests.unit.brain import support
 from tests.unit.brain.support import TEAM, facts_json, sample_json

@@ -9,7 +9,7 @@ import yaml
 
 from edl_workflows.argo.agent import run as argo_agent
 from edl_workflows.brain.monitor import NODE_METRICS, Monitor, MonitorOptions
-from edl_workflows.brain.store import Store
+from edl_workflows.brain.store.store import Store
 from edl_workflows.cli import crds
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.install import rbac, workloads

@@ -12,10 +12,10 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Row
 
-from edl_workflows.brain import tables
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
-from edl_workflows.brain.tables import Upsert
-from edl_workflows.brain.writer import Rows
+from edl_workflows.brain.store import tables
+from edl_workflows.brain.store.tables import Upsert
+from edl_workflows.brain.store.writer import Rows
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.protocol.brain import JobEnd, JobFacts, NodeOom
 from edl_workflows.scaling.samples import NodeUsage, Sample

@@ -22,18 +22,18 @@ from sqlalchemy import (
     update,
 )
 
-from edl_workflows.brain import database, tables
-from edl_workflows.brain.reader import Reader
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
-from edl_workflows.brain.stored import (
+from edl_workflows.brain.store import database, tables
+from edl_workflows.brain.store.reader import Reader
+from edl_workflows.brain.store.stored import (
     Answer,
     Report,
     plan_row,
     report_rows,
     seen_row,
 )
-from edl_workflows.brain.tables import JOB, PLAN, Upsert
-from edl_workflows.brain.writer import Writer
+from edl_workflows.brain.store.tables import JOB, PLAN, Upsert
+from edl_workflows.brain.store.writer import Writer
 from edl_workflows.exceptions import EdlError
 
 

@@ -1,4 +1,4 @@
-"""The store's tables. Their first form and every change of it stand in `edl_workflows.brain.migrations`.
+"""The store's tables. Their first form and every change of it stand in `edl_workflows.brain.store.migrations`.
 
 A job is known by namespace and uid: whatever uid a tenant claims, its rows lie in its own namespaces. What is only read as a
 whole is JSON in a text. Times are Unix seconds.

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, Row, Select, and_, func, or_, select, true
 
-from edl_workflows.brain import database
 from edl_workflows.brain.seen import ClusterSample
-from edl_workflows.brain.stored import (
+from edl_workflows.brain.store import database
+from edl_workflows.brain.store.stored import (
     JobKey,
     StoredJob,
     cluster_sample,
@@ -20,7 +20,7 @@ from edl_workflows.brain.stored import (
     scenario_of,
     stored_job,
 )
-from edl_workflows.brain.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
+from edl_workflows.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
 from edl_workflows.protocol.brain import JobFacts, NodeOom
 from edl_workflows.scaling.brain.request import JobRecord
 from edl_workflows.scaling.samples import Sample

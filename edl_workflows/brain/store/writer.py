@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Engine
 
-from edl_workflows.brain import database, tables
-from edl_workflows.brain.tables import Upsert
+from edl_workflows.brain.store import database, tables
+from edl_workflows.brain.store.tables import Upsert
 from edl_workflows.exceptions import EdlError, UnavailableError
 
 log = structlog.get_logger(__name__)

@@ -27,7 +27,7 @@ _HEADERS = {
 
 def add_page(app: FastAPI) -> None:
     """Serve the page at ``/``, and the files that it names beside it."""
-    folder = resources.files("edl_workflows.brain") / "page"
+    folder = resources.files("edl_workflows.brain.page") / "files"
     for file in folder.iterdir():
         suffix = file.name[file.name.rfind(".") :]
         if suffix in _TYPES:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import BigInteger, ColumnElement, Table, and_, cast, exists
 
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
 from edl_workflows.exceptions import EdlError
 
 log = structlog.get_logger(__name__)

@@ -20,10 +20,18 @@ from sqlalchemy import (
     tuple_,
 )
 
-from edl_workflows.brain import database, views
-from edl_workflows.brain.reader import Namespaces, Reader, within
-from edl_workflows.brain.stored import JobKey, StoredJob, cluster_sample, lines, sample_of_row, stored_job
-from edl_workflows.brain.tables import CLUSTER, JOB, PLAN, SAMPLE
+from edl_workflows.brain.page import views
+from edl_workflows.brain.store import database
+from edl_workflows.brain.store.reader import Namespaces, Reader, within
+from edl_workflows.brain.store.stored import (
+    JobKey,
+    StoredJob,
+    cluster_sample,
+    lines,
+    sample_of_row,
+    stored_job,
+)
+from edl_workflows.brain.store.tables import CLUSTER, JOB, PLAN, SAMPLE
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.jobs.view import JobPhase
 
