@@ -93,16 +93,16 @@ class Planner:
     def _start(self) -> Connection:
         if self._calls is not None:
             return self._calls
-        context = multiprocessing.get_context(
-            "spawn"
-        )  # a copy of this one may have a lock that nobody releases
-        self._calls, theirs = context.Pipe()
+        # Not by a copy of this process, which may have a lock that nobody releases.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
         with theirs:
             work = (theirs, *self._arguments)
-            self._process = context.Process(target=_work, args=work, name="planner", daemon=True)
-            self._process.start()
-        _received(self._calls, START_SECONDS)
-        return self._calls
+            process = context.Process(target=_work, args=work, name="planner", daemon=True)
+            process.start()
+        self._calls, self._process = ours, process
+        _received(ours, START_SECONDS)
+        return ours
 
     def _end(self) -> None:
         if self._calls is None or self._process is None:
