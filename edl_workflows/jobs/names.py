@@ -78,6 +78,19 @@ ENV_BRAIN_DATABASE_URL = "EDL_BRAIN_DATABASE_URL"
 ENV_AUTOSCALE_PERIOD = "EDL_AUTOSCALE_PERIOD"
 ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
 """Set by the agent for the training process: the cluster version it belongs to."""
+ENV_TF_CONFIG = "TF_CONFIG"
+ENV_PET_NNODES = "PET_NNODES"
+"""This and the next nine are what launchers in PyTorch's style read (``torchrun`` takes ``PET_<OPTION>`` for each of its
+options, ``torch.distributed`` the others): set by the agent of a worker in a collective job."""
+ENV_PET_NODE_RANK = "PET_NODE_RANK"
+ENV_PET_NPROC_PER_NODE = "PET_NPROC_PER_NODE"
+ENV_PET_MASTER_ADDR = "PET_MASTER_ADDR"
+ENV_PET_MASTER_PORT = "PET_MASTER_PORT"
+ENV_TORCH_MASTER_ADDR = "MASTER_ADDR"
+ENV_TORCH_MASTER_PORT = "MASTER_PORT"
+ENV_WORLD_SIZE = "WORLD_SIZE"
+ENV_RANK = "RANK"
+ENV_LOCAL_RANK = "LOCAL_RANK"
 
 
 TOKEN_KEY = "token"  # noqa: S105 - the Secret's key, not a secret

@@ -12,7 +12,7 @@ from edl_workflows.master.state.job import JobState, Said
 from edl_workflows.master.state.nodes import NodeStatus
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.ps_manager import Cause
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster, PsMember
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 
@@ -64,7 +64,7 @@ def _cluster(state: JobState, number: int, ps: tuple[int, ...], restore: Checkpo
     return Cluster(
         version=number,
         ps=[
-            PsMember(rank=rank, id=node_id, address=_address(state, names.PS_TYPE, node_id, number))
+            Member(rank=rank, id=node_id, address=_address(state, names.PS_TYPE, node_id, number))
             for rank, node_id in enumerate(ps)
         ],
         restore=restore,

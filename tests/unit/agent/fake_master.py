@@ -13,8 +13,9 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
 
 from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
+from edl_workflows.jobs import names
 from edl_workflows.master.shards import ShardManager
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster, PsMember
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -57,9 +58,22 @@ def eventually(condition: Callable[[], Any], seconds: float = 60.0, what: str = 
 def cluster(version: int, ps: int = 0, restore: CheckpointRef | None = None, chief: int = 0) -> Cluster:
     """A cluster version with parameter servers 0..ps-1."""
     members = [
-        PsMember(rank=i, id=i, address=f"demo-edljob-ps-{i}.demo-edljob.default.svc:2222") for i in range(ps)
+        Member(rank=i, id=i, address=f"demo-edljob-ps-{i}.demo-edljob.default.svc:2222") for i in range(ps)
     ]
     return Cluster(version=version, ps=members, restore=restore, chief_id=chief)
+
+
+def world(
+    version: int, workers: tuple[int, ...], restore: CheckpointRef | None = None, max_workers: int = 4
+) -> Cluster:
+    """A cluster version of a collective job: the ids of its workers by rank."""
+    members = [
+        Member(rank=rank, id=i, address=names.node_address("demo", "default", names.WORKER_TYPE, i, version))
+        for rank, i in enumerate(workers)
+    ]
+    return Cluster(
+        version=version, workers=members, max_workers=max_workers, restore=restore, chief_id=workers[0]
+    )
 
 
 class FakeMaster:
