@@ -26,7 +26,7 @@ from edl_workflows.agent.reports import Reporter
 from edl_workflows.agent.restoring import Restoring
 from edl_workflows.agent.saving import Saving
 from edl_workflows.agent.shards import Batch, ShardReader, dataset_params
-from edl_workflows.agent.signals import call_on_signals, die_with_parent
+from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_stacks_on_signal
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.datasets import LeaseRequest, Shard
@@ -384,7 +384,8 @@ def connect() -> Job:
     """Connect to the job's master; the environment, which the agent provides, says where it is.
 
     Call it in the main thread and early: from then on SIGTERM means *save, give back, end at the next boundary*, and
-    the process ends with its agent.
+    the process ends with its agent. SIGUSR2 writes the stacks of its threads to stderr, which the agent asks for when
+    training stands still.
 
     Raises:
         InvalidError: not started by ``edl agent run``; the message names the variable that is missing.
@@ -392,6 +393,7 @@ def connect() -> Job:
     environment = NodeEnvironment.read()
     version = cluster_version(os.environ)
     die_with_parent()
+    dump_stacks_on_signal()
     job = Job(environment, version, MasterClient(environment.master, environment.token))
     call_on_signals((signal.SIGTERM,), job.terminate)
     atexit.register(job.close)

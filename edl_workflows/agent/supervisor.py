@@ -82,8 +82,15 @@ class Supervisor:
         self._retiring: dict[int, float] = {}
         """When a version's process that was asked to end is killed (monotonic seconds)."""
         self._ended: set[int] = set()
+        self._dumped = ""
         self._crashes: dict[int, int] = {}
         self._restart_at: dict[int, float] = {}
+
+    @property
+    def version(self) -> int:
+        """The cluster version that trains; 0 before the first."""
+        active = self._watch.latest.active
+        return active.version if active is not None else 0
 
     def terminate(self) -> None:
         """Ask the agent to end, as on SIGTERM. Callable from any thread, not from a signal handler."""
@@ -125,6 +132,7 @@ class Supervisor:
         if directive.stop or (directive.finished and self._serves):
             return self._shut_down(0)
         self._follow(directive)
+        self._dump_stacks(directive)
         return None
 
     @property
@@ -145,6 +153,15 @@ class Supervisor:
                 self._processes[version].kill()
         for cluster in decided.start:
             self._start(cluster)
+
+    def _dump_stacks(self, directive: Directive) -> None:
+        asked, self._dumped = directive.dump not in ("", self._dumped), directive.dump
+        process = self._processes.get(directive.active.version) if directive.active is not None else None
+        if asked and process is not None:
+            log.warning(
+                "training stands still: the stacks of the process of version %d follow", process.version
+            )
+            process.dump_stacks()
 
     def _start(self, cluster: Cluster) -> None:
         log.info("starting the process of cluster version %d", cluster.version)

@@ -140,6 +140,8 @@ class Directive(Message):
         workers: address of each worker by rank, informational (evaluator and sparse clusters use it).
         stop: this node is released: end the training process as on SIGTERM and exit 0.
         finished: the job's data is consumed and all workers ended: parameter servers and evaluators end.
+        dump: id of a request for stacks, since training stands still: each agent has the process of ``active`` write
+            what its threads do to its log, once for each id. "" for none.
     """
 
     revision: int
@@ -152,6 +154,7 @@ class Directive(Message):
     workers: dict[int, str] = Field(default_factory=dict)
     stop: bool = False
     finished: bool = False
+    dump: str = Field(default="", max_length=64)
 
     @property
     def clusters(self) -> tuple[Cluster, ...]:

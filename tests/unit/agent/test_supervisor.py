@@ -34,6 +34,23 @@ if os.environ["EDL_CLUSTER_VERSION"] == "2":
 """
 """Put before: the process of version 2 begins well at its third start only."""
 
+HANGS = """
+import pathlib, sys, time
+from edl_workflows.agent.signals import dump_stacks_on_signal
+dump_stacks_on_signal()
+def waits_for_nobody():
+    pathlib.Path(sys.argv[1], "hangs").touch()
+    while not pathlib.Path(sys.argv[1], "go").exists(): time.sleep(0.01)
+waits_for_nobody()
+sys.exit(3)
+"""
+UNPREPARED = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[1], "hangs").touch()
+while not pathlib.Path(sys.argv[1], "go").exists(): time.sleep(0.01)
+sys.exit(3)
+"""
+
 
 @pytest.fixture
 def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
@@ -320,3 +337,29 @@ def test_agent_without_a_command_says_so(capsys: pytest.CaptureFixture[str]) -> 
         main(["run"])
     assert left.value.code == 2
     assert "after --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "stacks"), [(HANGS, 1), (UNPREPARED, 0)], ids=["with our library", "without"]
+)
+def test_stacks_are_written_once_on_request(
+    master: FakeMaster, start: Start, tmp_path: Path, program: str, stacks: int
+) -> None:
+    """A process says where it stands when the master asks, and goes on; one that can't is left alone."""
+    master.say(active=cluster(1))
+    agent = start(program)
+    eventually((tmp_path / "hangs").exists)
+    master.say(dump="hang-1")
+    master.say(dump="hang-1", trained=1)
+    lines: list[str] = []
+    assert agent.stdout is not None
+    for line in agent.stdout:
+        lines.append(line)
+        if "waits_for_nobody" in line or (not stacks and "stands still" in line):
+            break
+    (tmp_path / "go").touch()
+    rest, _ = agent.communicate(timeout=20)
+    output = "".join(lines) + rest
+    assert agent.returncode == 3
+    assert output.count("waits_for_nobody") == stacks
+    assert output.count("stands still") == 1
