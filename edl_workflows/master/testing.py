@@ -115,9 +115,9 @@ class SimulatedJob:
             pod.unanswered.clear()
         for cluster in (self.published.directive.active, self.published.directive.next):
             if cluster is not None:
-                ids = tuple(member.id for member in cluster.ps)
+                ids = tuple(member.id for member in (*cluster.ps, *cluster.workers))
                 assert self.versions_seen.setdefault(cluster.version, ids) == ids, (
-                    "a version changed its servers"
+                    "a version changed its members"
                 )
         if (own := document.autoscaling.open) is not None and not own.seen:
             name = own.name(self.settings.name)
@@ -130,17 +130,17 @@ class SimulatedJob:
                 self.plans[name] = SimulatedPlan(name, name, create=plan.create, remove=plan.remove)
 
     def check_removals(self, remove: tuple[Ref, ...]) -> None:
-        """No parameter server that runs is taken away while anybody may need it: those of the newest version that
-        trained, of the active one and of the next. One that was silent for too long is given up, running or not."""
+        """No member that runs is taken away while anybody may need it: those of the newest version that trained, of the
+        active one and of the next. One that was silent for too long is given up, running or not."""
         directive = self.published.directive
         needed = set(self.versions_seen.get(directive.trained, ()))
         for cluster in (directive.active, directive.next):
-            needed |= {member.id for member in cluster.ps} if cluster else set()
+            needed |= {member.id for member in (*cluster.ps, *cluster.workers)} if cluster else set()
         for ref in remove:
             node = self.state.nodes.find(*ref)
             given_up = node is not None and node.status.final
             runs = ref in self.pods and self.pods[ref].runs and not given_up
-            assert not (ref[0] == names.PS_TYPE and ref[1] in needed and runs), (
+            assert not (ref[0] == self.settings.member_type and ref[1] in needed and runs), (
                 f"{ref} is needed: {directive}"
             )
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import validation
+from edl_workflows.jobs.elastic_job.rendezvous import Rendezvous
 from edl_workflows.jobs.objects import (
     FINAL_PHASES,
     Count,
@@ -107,6 +108,9 @@ class EnvVar(Model):
     value_from: dict[str, Any] | None = None
 
 
+_MAX_NODES = "(has({0}.rendezvous) ? {0}.rendezvous.maxNodes : 0)"
+
+
 def _needs_container(role: str) -> tuple[str, str]:
     spec = f"self.replicaSpecs.{role}"
     there = " && ".join(
@@ -127,6 +131,7 @@ class ElasticJobSpec(Model):
         optimize_mode: who decides about counts and sizes where the annotation ``elastic.iml.github.io/autoscale`` allows
             it: the job's master from its own statistics (``single-job``), the Brain service that ``brainService`` names, and
             the master while Brain is away (``cluster``), or the cluster's autoscaler about workers (``manual``).
+        rendezvous: of a collective job (``AllreduceStrategy``): how many workers train together.
         brain_service: address of the Brain for optimizeMode cluster.
         enable_dynamic_sharding, enable_elastic_scheduling: accepted for older manifests; both are always on.
     """
@@ -139,6 +144,21 @@ class ElasticJobSpec(Model):
         (
             "!has(self.replicaSpecs.ps) || !(self.distributionStrategy in ['AllreduceStrategy', 'Local'])",
             "AllreduceStrategy and Local have no parameter servers",
+        ),
+        (
+            "!has(self.replicaSpecs.chief) || self.distributionStrategy != 'AllreduceStrategy'",
+            "AllreduceStrategy has no chief: the oldest worker is it",
+        ),
+        (
+            (
+                f"self.distributionStrategy != 'AllreduceStrategy' || {_MAX_NODES.format('self')} == 0 || "
+                "self.rendezvous.minNodes <= self.rendezvous.maxNodes"
+            ),
+            "rendezvous: minNodes can't be above maxNodes",
+        ),
+        (
+            f"{_MAX_NODES.format('self')} == {_MAX_NODES.format('oldSelf')}",
+            "rendezvous.maxNodes can't be changed: the global batch is counted in it",
         ),
         (
             "!has(self.replicaSpecs.chief) || self.replicaSpecs.chief.replicas <= 1",
@@ -167,6 +187,7 @@ class ElasticJobSpec(Model):
     brain_service: str = Field(default="", max_length=512)
     resource_limits: ResourceLimits = Field(default_factory=ResourceLimits)
     replica_specs: dict[Role, ReplicaSpec]
+    rendezvous: Rendezvous = Field(default_factory=Rendezvous)
     envs: dict[str, EnvVar] = Field(default_factory=dict, max_length=200)
     suspend: bool = False
     enable_dynamic_sharding: bool | None = None
@@ -174,7 +195,8 @@ class ElasticJobSpec(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        reject([*validation.roles(self), *validation.templates(self), *validation.envs(self.envs)])
+        problems = (validation.roles, validation.rendezvous, validation.templates)
+        reject([*(found for check in problems for found in check(self)), *validation.envs(self.envs)])
         return self
 
 

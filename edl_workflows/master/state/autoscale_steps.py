@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSpec
-from edl_workflows.master.state import autoscaling, ps_manager, worker_manager
+from edl_workflows.master.state import autoscaling, cluster_versions, worker_manager
 from edl_workflows.master.state.autoscaling import STARTING_SAMPLES, Answer, Autoscaling, Cadence
+from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.planned_job import job_of, usage_of
 from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.ps_manager import Cause
 from edl_workflows.master.state.settings import merged
 from edl_workflows.scaling.ps_stages import Progress, Stage, advance, optimize_locally
 from edl_workflows.scaling.recovery import PENDING_SECONDS, pending_cut_plan
@@ -259,4 +259,4 @@ def _make_anew(state: JobState, node: Node, size: NodeResource, why: str, now: f
     assert fresh is not None, "it was just made"
     state.nodes.change(fresh, why=why)
     if node.type == names.PS_TYPE:
-        state.versions = ps_manager.follow_replacements(state.versions, {node.id: fresh.id})
+        state.versions = cluster_versions.follow_replacements(state.versions, {node.id: fresh.id})

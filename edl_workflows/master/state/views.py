@@ -7,11 +7,11 @@ from typing import Any
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import CheckpointStatus, HistoryPoint, ProgressStatus
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, ScalePlanStatus, Step
+from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.history import Point
 from edl_workflows.master.state.job import JobState, Said
 from edl_workflows.master.state.nodes import NodeStatus
 from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.ps_manager import Cause
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
@@ -22,7 +22,7 @@ def say(state: JobState) -> Said:
     change = versions.change
     fresh = Directive(
         revision=state.said.directive.revision,
-        active=_cluster(state, versions.active.number, versions.active.ps, versions.active.restore)
+        active=_cluster(state, versions.active.number, versions.active.members, versions.active.restore)
         if versions.active
         else None,
         next=_cluster(state, change.number, change.target, None) if change and change.number else None,
@@ -55,20 +55,30 @@ def may_lease(state: JobState, version: int) -> bool:
     Not while the active version drains or its model is lost: what would be trained then is trained for nothing.
     """
     change, active = state.versions.change, state.versions.active
-    pausing = change is not None and (change.draining or change.cause is not Cause.PLAN)
+    pausing = change is not None and (change.draining or not change.cause.orderly)
     return not pausing and active is not None and version in (0, active.number)
 
 
-def _cluster(state: JobState, number: int, ps: tuple[int, ...], restore: CheckpointRef | None) -> Cluster:
-    chief = state.chief
+def _cluster(state: JobState, number: int, ids: tuple[int, ...], restore: CheckpointRef | None) -> Cluster:
+    settings, chief = state.settings, state.chief
+    members = [
+        Member(rank=rank, id=node_id, address=_address(state, settings.member_type, node_id, number))
+        for rank, node_id in enumerate(ids)
+    ]
+    if settings.collective:
+        return Cluster(
+            version=number,
+            workers=members,
+            max_workers=state.max_workers,
+            restore=restore,
+            chief_type=settings.member_type,
+            chief_id=ids[0],
+        )
     return Cluster(
         version=number,
-        ps=[
-            Member(rank=rank, id=node_id, address=_address(state, names.PS_TYPE, node_id, number))
-            for rank, node_id in enumerate(ps)
-        ],
+        ps=members,
         restore=restore,
-        chief_type=state.settings.chief_type,
+        chief_type=settings.chief_type,
         chief_id=chief.id if chief else 0,
     )
 
