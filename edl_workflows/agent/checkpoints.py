@@ -9,6 +9,7 @@ Any framework's files will do. Not here: when to save (`edl_workflows.agent.job`
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -16,8 +17,9 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,8 +28,13 @@ from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.message import problems
 
 MANIFEST = "MANIFEST.json"
+STATE_FILE = "state.safetensors"
+"""The one file of a checkpoint that was saved in two stages."""
 MAX_MANIFEST_BYTES = 64 * 2**20
 """Some 400,000 files' entries."""
+MAX_PUBLISHED_NS = 2**63 - 1
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a storage says that has no room."""
 _PREFIX = "checkpoint-"
 _UNFINISHED = ".unfinished-"
 FOLLOW_SECONDS = 1.0
@@ -53,15 +60,18 @@ class Manifest(BaseModel):
     Attributes:
         step: global step at which it was taken.
         published_ns: Unix nanoseconds of its publication: the newest checkpoint is the one that was published last,
-            which after a rollback need not be the one with the highest step.
+            which after a rollback need not be the one with the highest step. Later than that of all before it, however
+            the clock jumps.
         files: by path relative to the checkpoint's folder.
+        position: which data was consumed when it was taken, as the job's master said; None where nobody did.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     step: int = Field(ge=0, lt=2**63)
-    published_ns: int = Field(ge=0, lt=2**63)
+    published_ns: int = Field(ge=0, le=MAX_PUBLISHED_NS)
     files: dict[str, FileEntry] = Field(min_length=1)
+    position: dict[str, Any] | None = None
 
 
 OnDamage = Callable[[Path, CheckpointError], object]
@@ -84,34 +94,61 @@ class CheckpointStore:
         if keep < 1:
             raise CheckpointError(f"keep is {keep}: at least one checkpoint must stay")
         self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow a link that may be moved
-        self._keep = keep
+        self.keep = keep
 
-    def publish(self, step: int, write: Callable[[Path], object]) -> CheckpointRef:
+    @property
+    def place(self) -> str:
+        """Where it is, for a process that opens the same store."""
+        return str(self.folder)
+
+    def publish(
+        self,
+        step: int,
+        write: Callable[[Path], object],
+        *,
+        name: str = "",
+        position: Mapping[str, Any] | None = None,
+    ) -> CheckpointRef:
         """Save a checkpoint; it is the newest when this returns. A failure leaves nothing behind.
 
         Args:
             step: global step at which the checkpoint is taken.
             write: writes the checkpoint's files into the folder that it is given.
+            name: that was chosen for it by `checkpoint_name`; "": a fresh one.
+            position: which data is consumed.
 
         Raises:
             CheckpointError: nothing was written, or the storage refused. What `write` raises goes through.
         """
-        name = f"{_PREFIX}{step:012d}-{secrets.token_hex(4)}"
+        name = name or checkpoint_name(step)
         unfinished, final = self.folder / f"{_UNFINISHED}{name}", self.folder / name
         try:
             unfinished.mkdir(parents=True)
             write(unfinished)
-            _seal(unfinished, step)
+            _seal(unfinished, step, self._after_all(), position)
             unfinished.rename(final)
             _sync(self.folder)
         except OSError as error:
+            full = "; make room, or keep fewer checkpoints" if error.errno in FULL else ""
             raise CheckpointError(
-                f"{unfinished}: the checkpoint of step {step} can't be written: {error}"
+                f"{unfinished}: the checkpoint of step {step} can't be written: {error}{full}"
             ) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         self._retire()
         return CheckpointRef(uri=str(final), step=step)
+
+    def verify(self, ref: CheckpointRef) -> CheckpointRef:
+        """See that one of the checkpoints is whole; as the function of this name."""
+        return verify(Path(ref.uri))
+
+    def local(self, ref: CheckpointRef) -> Path:
+        """A folder of this machine with the files of a whole checkpoint."""
+        return Path(ref.uri)
+
+    def discard(self, ref: CheckpointRef) -> None:
+        """Remove a checkpoint that nobody wants."""
+        self._remove(Path(ref.uri))
 
     def newest(self, on_damage: OnDamage = _ignore) -> CheckpointRef | None:
         """The newest complete checkpoint; None if there is none at all. Broken ones are passed over with a warning.
@@ -170,13 +207,21 @@ class CheckpointStore:
                 on_damage(path, error)
         return sorted(found, key=lambda entry: (entry[0].published_ns, entry[1].name), reverse=True)
 
+    def _after_all(self) -> int:
+        """A time of publication that makes a checkpoint the newest, also after a clock has jumped back."""
+        newest = next((manifest.published_ns for manifest, _ in self._published()), 0)
+        return min(max(time.time_ns(), newest + 1), MAX_PUBLISHED_NS)
+
+    def _remove(self, path: Path) -> None:
+        # Hidden first: a reader sees it whole or not at all.
+        hidden = self.folder / f"{_UNFINISHED}{path.name}"
+        with contextlib.suppress(OSError):  # another process retires too
+            path.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
     def _retire(self) -> None:
-        for _, path in self._published()[self._keep :]:
-            # Hidden first: a reader sees it whole or not at all.
-            hidden = self.folder / f"{_UNFINISHED}{path.name}"
-            with contextlib.suppress(OSError):  # another process retires too
-                path.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+        for _, path in self._published()[self.keep :]:
+            self._remove(path)
         for left in self.folder.glob(f"{_UNFINISHED}*"):  # of a writer that was killed
             with contextlib.suppress(OSError):
                 if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
@@ -225,14 +270,21 @@ def _manifest(path: Path) -> Manifest:
     return manifest
 
 
-def _seal(folder: Path, step: int) -> None:
+def checkpoint_name(step: int) -> str:
+    """A fresh name: the same step may come again with another data position, so names are never used twice."""
+    return f"{_PREFIX}{step:012d}-{secrets.token_hex(4)}"
+
+
+def _seal(folder: Path, step: int, published_ns: int, position: Mapping[str, Any] | None) -> None:
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         _sync(file)
         files[str(file.relative_to(folder))] = FileEntry(size=file.stat().st_size, sha256=_sha256(file))
     if not files:
         raise CheckpointError(f"{folder}: nothing was saved for step {step}")
-    manifest = Manifest(step=step, published_ns=time.time_ns(), files=files)
+    manifest = Manifest(
+        step=step, published_ns=published_ns, files=files, position=dict(position) if position else None
+    )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):
         _sync(path)

@@ -6,10 +6,12 @@ Names stand in `edl_workflows.jobs.names`; whoever makes the pod sets them.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationError
 
+from edl_workflows.agent.snapshots import SHARED_MEMORY, SnapshotFolder, node_folder
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
@@ -63,6 +65,19 @@ def rank(environ: Mapping[str, str]) -> int:
 def cluster_version(environ: Mapping[str, str]) -> int:
     """The cluster version to which this training process belongs; the agent sets it."""
     return _number(environ, names.ENV_CLUSTER_VERSION)
+
+
+def snapshots(environ: Mapping[str, str]) -> SnapshotFolder | None:
+    """The node's copies of the model in shared memory; None where the agent keeps none."""
+    folder = environ.get(names.ENV_SNAPSHOT_DIR, "")
+    return SnapshotFolder(Path(folder)) if folder else None
+
+
+def snapshot_folder(environ: Mapping[str, str], namespace: str, job: str, node: NodeRef) -> Path:
+    """Where the agent keeps the node's copies: the same after it was started again in its pod."""
+    base = Path(environ.get(names.ENV_SHARED_MEMORY, "") or SHARED_MEMORY)
+    uid = environ.get(names.ENV_JOB_UID, "") or f"{namespace}-{job}"
+    return node_folder(base, uid, node.type, node.id)
 
 
 @dataclass(frozen=True)

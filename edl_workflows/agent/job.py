@@ -8,19 +8,20 @@ Free of any framework; TensorFlow's adapter is `edl_workflows.agent.tensorflow`.
 """
 
 import atexit
+import contextlib
 import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
-from edl_workflows.agent.environment import NodeEnvironment, cluster_version
+from edl_workflows.agent.environment import NodeEnvironment, cluster_version, snapshots
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.reports import Reporter
 from edl_workflows.agent.restoring import Restoring
@@ -32,6 +33,10 @@ from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.datasets import LeaseRequest, Shard
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, NodeRef, ProcessState
 from edl_workflows.protocol.sync import SyncJoin
+
+if TYPE_CHECKING:  # they need numpy, which a program that saves by itself may not have
+    from edl_workflows.agent.tensors import Loaded
+    from edl_workflows.agent.two_stages import TwoStages
 
 TERMINATED = 143
 CLOSE_SECONDS = 5.0
@@ -65,7 +70,8 @@ class Job:
         self._reporter = Reporter(client, self._watch, environment.node, version)
         self._readers: list[ShardReader] = []
         self._cluster: Cluster | None = None
-        self._restoring = Restoring(client, environment.node, version)
+        self._snapshots = snapshots(os.environ)
+        self._restoring = Restoring(client, environment.node, version, self._snapshots)
         self._saving = Saving(client, self._watch, self._reporter, environment.node, version)
         self._terminated = False
         self._closed = False
@@ -225,6 +231,39 @@ class Job:
         """
         self._saving.configure(save, every_seconds)
 
+    def save_in_two_stages(self, options: TwoStages) -> None:
+        """Save by copying the state into shared memory, from which the agent brings it to storage while training goes on;
+        in place of `save_with`. If the training process dies, the agent persists what it had copied last.
+
+        Args:
+            options: what to copy, where it goes, and how often.
+
+        Raises:
+            InvalidError: the state has a tensor of a type that can't be saved.
+        """
+        from edl_workflows.agent.two_stages import FirstStage
+
+        first = FirstStage(options, self._snapshots, self.version)
+        if self.is_chief:
+            first.reserve()
+        self._saving.configure_stages(options, first)
+
+    @contextlib.contextmanager
+    def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:
+        """The state in a checkpoint that was saved in two stages: from this node's shared memory if it is there, else
+        from storage. Its tensors are valid within the context.
+
+        Raises:
+            CheckpointError: it holds no such state (see `checkpoint_damaged`).
+        """
+        with self._restoring.state(checkpoint, store) as loaded:
+            yield loaded
+
+    @property
+    def data_position(self) -> Mapping[str, Any] | None:
+        """Which data was consumed when the newest checkpoint was begun, for its manifest (`CheckpointStore.publish`)."""
+        return self._saving.position
+
     def should_checkpoint(self) -> bool:
         """Whether this process is the chief and a checkpoint is due now, requested or periodic.
 
@@ -232,17 +271,18 @@ class Job:
         """
         return self.active and self._saving.due(self._watch.latest) and self.is_chief
 
-    def checkpoint(self, patience: float = 0.0) -> CheckpointRef | None:
-        """Save now, as `save_with` says, together with the data position.
+    def checkpoint(self, patience: float = 0.0, *, stored: bool = False) -> CheckpointRef | None:
+        """Save now, as `save_with` or `save_in_two_stages` says, together with the data position.
 
         Args:
             patience: seconds to wait for a master that is away.
+            stored: wait until it stands on storage, also where that is done in two stages.
 
         Returns:
             The checkpoint; None if the master was away or did not want it (a later boundary tries again), or saving
             failed, which the master is told.
         """
-        return self._saving.save(patience, lambda: self._terminated)
+        return self._saving.save(patience, lambda: self._terminated, stored=stored)
 
     def between_steps(self) -> None:
         """Do what the master wants done between two steps: save, drain and wait, or end.

@@ -1,16 +1,29 @@
-"""From which checkpoint a training process starts, and what the master hears of one that can't be restored."""
+"""From which checkpoint a training process starts, and what the master hears of one that can't be restored.
 
+Which one is the master's word. Where its bytes are read is decided here: this node's shared memory holds the same as the
+storage, and is nearer.
+"""
+
+from __future__ import annotations
+
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edl_workflows.agent.checkpoints import CheckpointStore, verify
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.patience import patiently
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage
 from edl_workflows.exceptions import CheckpointError, EdlError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import CheckpointDamage
+
+if TYPE_CHECKING:
+    from edl_workflows.agent.tensors import Loaded
 
 REPORTED = 3
 """Damaged checkpoints that the master hears of: as many as it remembers."""
@@ -25,9 +38,13 @@ class Restoring:
     Args:
         client: to the master.
         node, version: who starts.
+        memory: the node's copies in shared memory; None without any.
     """
 
-    def __init__(self, client: MasterClient, node: NodeRef, version: int) -> None:
+    def __init__(
+        self, client: MasterClient, node: NodeRef, version: int, memory: SnapshotFolder | None = None
+    ) -> None:
+        self._memory = memory
         self._client = client
         self._node = node
         self._version = version
@@ -48,7 +65,7 @@ class Restoring:
         passed_over: list[tuple[Path, CheckpointError]] = []
         try:
             if named is not None:
-                return verify(Path(named.uri))
+                return named if self._copy_of(named) else store.verify(named)
             found = store.newest(lambda path, error: passed_over.append((path, error)))
         except CheckpointError as error:
             self.report(named.uri if named else str(store.folder), error)
@@ -56,6 +73,26 @@ class Restoring:
         for path, reason in passed_over[:REPORTED]:
             self.report(str(path), reason, found)
         return found
+
+    @contextlib.contextmanager
+    def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:
+        """See `Job.state`."""
+        from edl_workflows.agent import tensors
+
+        copy = self._copy_of(checkpoint)
+        if self._memory is not None and copy is not None:
+            with self._memory.reading(copy.number) as block:
+                if block is not None:
+                    log.info("restoring step %d from shared memory", checkpoint.step)
+                    yield tensors.read(block, checkpoint.uri)
+                    return
+        yield tensors.load(store.local(checkpoint) / STATE_FILE)
+
+    def _copy_of(self, checkpoint: CheckpointRef) -> Snapshot | None:
+        copies = self._memory.whole() if self._memory is not None else []
+        return next(
+            (copy for copy in copies if copy.ref == checkpoint and copy.stage is not Stage.FAILED), None
+        )
 
     def report(self, uri: str, error: CheckpointError, instead: CheckpointRef | None = None) -> None:
         """Tell the master that a checkpoint can't be restored, however long it takes to reach it.

@@ -15,6 +15,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.patience import patiently
+from edl_workflows.agent.persisting import AgentCheckpoints
 from edl_workflows.agent.plan import plan
 from edl_workflows.agent.processes import TrainingProcess
 from edl_workflows.agent.tf_config import tf_config
@@ -76,6 +77,7 @@ class Supervisor:
         self._base_env = base_env
         self._incarnation = uuid.uuid4().hex
         self._wake = threading.Event()
+        self._checkpoints = AgentCheckpoints(environment, client, base_env)
         self._terminating = threading.Event()
         self._watch = DirectiveWatch(client, environment.node, self._wake.set, self._register)
         self._processes: dict[int, TrainingProcess] = {}
@@ -105,6 +107,7 @@ class Supervisor:
         """
         self._watch.start()
         threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
+        self._checkpoints.start()
         try:
             while True:
                 self._wake.wait(self._next_due())
@@ -119,6 +122,7 @@ class Supervisor:
                 process.kill()
             for process in self._processes.values():
                 process.wait(5.0)
+            self._checkpoints.close()
 
     def _turn(self) -> int | None:
         """One round: look, decide, act. The exit code when it was the last."""
@@ -167,6 +171,7 @@ class Supervisor:
         log.info("starting the process of cluster version %d", cluster.version)
         env = {
             **self._base_env,
+            **self._checkpoints.environment,
             names.ENV_CLUSTER_VERSION: str(cluster.version),
             "TF_CONFIG": tf_config(self._environment, cluster),
         }
@@ -186,6 +191,8 @@ class Supervisor:
             self._put_off(process, code)
             return None
         log.info("the process of cluster version %d ended with code %d", version, code)
+        # Before the master hears of it: it may name the checkpoint to go on from at once.
+        self._checkpoints.save_newest(self._settings.checkpoint_grace, self._terminating.is_set)
         if not self._may_wait(process, code):
             return code
         log.info("waiting for the cluster version after %d", version)
@@ -249,6 +256,7 @@ class Supervisor:
                 log.warning("the process of version %d did not end within %.0f s", version, grace[version])
                 process.kill()
                 process.wait(5.0)
+        self._checkpoints.save_newest(start + self._settings.checkpoint_grace - time.monotonic())
         # A process that had ended by itself a moment before keeps its own code.
         if active is not None and active.version in ended:
             code = ended[active.version].code or 0

@@ -155,7 +155,8 @@ def _checkpoint_routes(app: FastAPI, master: Master) -> None:
     async def begin(message: CheckpointBegin) -> CheckpointTicket:
         ticket = messages.checkpoint_begin(state, message)
         await master.durable(master.changed(Hurry.NOW))
-        return CheckpointTicket(id=ticket.id)
+        position = ticket.position.model_dump(mode="json", exclude_defaults=True)
+        return CheckpointTicket(id=ticket.id, position=position)
 
     @app.post("/v1/checkpoints/damaged")
     async def damaged(message: CheckpointDamage) -> Directive:

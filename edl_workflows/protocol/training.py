@@ -1,7 +1,7 @@
 """What a training process says while it trains: progress and checkpoints."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -51,9 +51,15 @@ class CheckpointBegin(Message):
 
 
 class CheckpointTicket(Message):
-    """Answer to `CheckpointBegin`: the id to complete with."""
+    """Answer to `CheckpointBegin`: the id to complete with.
+
+    Attributes:
+        position: the data position that the master remembers, for the checkpoint's manifest: opaque to the training
+            process.
+    """
 
     id: str
+    position: dict[str, Any] | None = None
 
 
 class CheckpointEnd(Message):

@@ -85,6 +85,8 @@ class FakeMaster:
         wait_on_exit: its verdict on ended training processes.
         knows_node: refuses reports of exits and of damage, and to say a directive, when cleared.
         away: answers 503 to everything while set.
+        refuses_ends: of checkpoints, as when another version has become active.
+        position: the data position that it says when a checkpoint begins.
         received: all messages, in order.
     """
 
@@ -96,6 +98,8 @@ class FakeMaster:
         self.wait_on_exit = False
         self.away = False
         self.knows_node = True
+        self.refuses_ends = False
+        self.position: dict[str, Any] | None = None
         self.sync_finished = False
         self.barrier_open = False
         self.received: list[Any] = []
@@ -178,7 +182,7 @@ class FakeMaster:
         @app.post("/v1/checkpoints")
         def begin(message: CheckpointBegin) -> CheckpointTicket:
             self.take(message)
-            return CheckpointTicket(id=f"ticket-{len(self.got(CheckpointBegin))}")
+            return CheckpointTicket(id=f"ticket-{len(self.got(CheckpointBegin))}", position=self.position)
 
         @app.post("/v1/checkpoints/damaged")
         def damaged(message: CheckpointDamage) -> Directive:
@@ -189,6 +193,8 @@ class FakeMaster:
         @app.post("/v1/checkpoints/{ticket}")
         def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
             self.take(message)
+            if self.refuses_ends:
+                raise NotFoundError(f"checkpoint {ticket!r} is not under way")
             return CheckpointRef(uri=message.uri, step=message.step)
 
         @app.post("/v1/sync/{name}")

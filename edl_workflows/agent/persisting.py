@@ -1,0 +1,212 @@
+"""The second stage of a checkpoint: the agent brings whole copies of the model from shared memory to storage.
+
+It does so while training goes on, and when the training process is gone: what that had copied is not lost with it. The
+master hears of each ticket how it ended.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment, snapshot_folder
+from edl_workflows.agent.patience import patiently
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage, take_folder
+from edl_workflows.exceptions import CheckpointError, ConflictError, EdlError, NotFoundError
+from edl_workflows.jobs import names
+from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.training import CheckpointEnd
+
+CHUNK_BYTES = 8 * 2**20
+CLOSE_SECONDS = 2.0
+"""How long an ending agent waits for what it is persisting beyond the time that it had for it."""
+STOPPED_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Persister:
+    """One thread that persists a node's copies, the oldest first.
+
+    Args:
+        folder: of the copies.
+        client: to the master.
+        node: who reports.
+        on_idle: called in the thread when nothing is left to do.
+    """
+
+    def __init__(
+        self,
+        folder: SnapshotFolder,
+        client: MasterClient,
+        node: NodeRef,
+        on_idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.folder = folder
+        self._client = client
+        self._node = node
+        self._on_idle = on_idle
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        self._asked = 0
+        self._done = 0
+        self._newest_too = False
+        self._bell = folder.listen()
+        self._thread = threading.Thread(target=self._work, name="persist", daemon=True)
+
+    def start(self) -> None:
+        """Begin; what an agent before left in memory comes first."""
+        self._thread.start()
+        self.save_newest()
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and not closed."""
+        return self._thread.is_alive()
+
+    def close(self, timeout: float) -> None:
+        """Stop after the copy that is being persisted; the thread is given so many seconds for it."""
+        self._stop.set()
+        self.folder.ring()
+        self._thread.join(timeout)
+        if not self._thread.is_alive():
+            os.close(self._bell)
+
+    def save_newest(self) -> None:
+        """Persist the newest whole copy, also one that was made for the case that its process dies: it has died."""
+        with self._changed:
+            self._newest_too = True
+            self._asked += 1
+        self.folder.ring()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until all is done that `save_newest` asked for; False when the time is over."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._done >= self._asked, timeout)
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            os.read(self._bell, 4096)
+            with self._changed:
+                asked = self._asked
+            while not self._stop.is_set() and (snapshot := self._next()) is not None:
+                self._persist(snapshot)
+            with self._changed:
+                self._done = asked
+                self._changed.notify_all()
+            self._on_idle()
+
+    def _next(self) -> Snapshot | None:
+        waiting = [snapshot for snapshot in self.folder.whole() if snapshot.stage is Stage.MEMORY]
+        due = next((snapshot for snapshot in waiting if snapshot.persist), None)
+        if due is None and self._newest_too:
+            self._newest_too = False
+            newest = self.folder.newest
+            return newest if newest in waiting else None
+        return due
+
+    def _persist(self, snapshot: Snapshot) -> None:
+        store = CheckpointStore(Path(snapshot.place), snapshot.keep)
+        with self.folder.reading(snapshot.number) as block:
+            if block is None:
+                return  # written over in this moment
+            error = ""
+            try:
+                if not _is_stored(store, snapshot):
+                    store.publish(
+                        snapshot.step,
+                        lambda folder: _write(folder / STATE_FILE, block),
+                        name=snapshot.name,
+                        position=snapshot.position,
+                    )
+            except CheckpointError as refused:
+                error = str(refused)
+                log.warning("step %d stays in memory: %s", snapshot.step, error)
+            self.folder.settle(snapshot.number, Stage.FAILED if error else Stage.SAVED, error)
+        self._report(snapshot, error, store)
+
+    def _report(self, snapshot: Snapshot, error: str, store: CheckpointStore) -> None:
+        if error:
+            end = CheckpointEnd(node=self._node, error=error[:4096])
+        else:
+            log.info("persisted step %d as %s", snapshot.step, snapshot.ref.uri)
+            end = CheckpointEnd(node=self._node, uri=snapshot.ref.uri, step=snapshot.step)
+        try:
+            patiently(lambda: self._client.end_checkpoint(snapshot.ticket, end), self._stop)
+        except (NotFoundError, ConflictError) as refused:
+            # Another cluster version became active meanwhile: nobody goes on from this model.
+            log.warning("%s; the checkpoint is removed", refused)
+            with contextlib.suppress(CheckpointError):
+                store.discard(snapshot.ref)
+        except EdlError as refused:
+            log.warning("%s", refused)
+
+
+class AgentCheckpoints:
+    """What an agent does for its node's checkpoints. Where there is no shared memory, nothing: the training process then
+    saves to storage itself.
+
+    Args:
+        environment: of the pod.
+        client: to the master.
+        environ: says where shared memory is.
+    """
+
+    def __init__(
+        self, environment: NodeEnvironment, client: MasterClient, environ: Mapping[str, str]
+    ) -> None:
+        self.environment: dict[str, str] = {}
+        """For the training process."""
+        self._persister: Persister | None = None
+        folder = snapshot_folder(environ, environment.namespace, environment.job, environment.node)
+        try:
+            self._persister = Persister(take_folder(folder), client, environment.node)
+            self.environment = {names.ENV_SNAPSHOT_DIR: str(folder)}
+        except CheckpointError as error:
+            log.warning("%s; checkpoints are saved without it", error)
+
+    def start(self) -> None:
+        """Begin; what an agent before left in memory comes first."""
+        if self._persister is not None:
+            self._persister.start()
+
+    def save_newest(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Persist what the training process, which is gone, had copied last. Waits for it.
+
+        Args:
+            timeout: seconds, at most.
+            stopped: ends the waiting.
+        """
+        if self._persister is None:
+            return
+        self._persister.save_newest()
+        deadline = time.monotonic() + timeout
+        while not self._persister.wait(STOPPED_SECONDS) and time.monotonic() < deadline and not stopped():
+            pass
+
+    def close(self) -> None:
+        """Stop, and give the memory back."""
+        if self._persister is not None:
+            self._persister.close(CLOSE_SECONDS)
+            shutil.rmtree(self._persister.folder.folder, ignore_errors=True)
+
+
+def _is_stored(store: CheckpointStore, snapshot: Snapshot) -> bool:
+    """Whether an agent before this one had published it and died before it noted so."""
+    try:
+        store.verify(snapshot.ref)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _write(file: Path, block: memoryview) -> None:
+    with file.open("wb") as out:
+        for start in range(0, len(block), CHUNK_BYTES):
+            out.write(block[start : start + CHUNK_BYTES])
