@@ -7,6 +7,8 @@ Calls in the loop cost microseconds; the talking is done in background threads.
 Free of any framework; TensorFlow's adapter is `edl_workflows.agent.tensorflow`.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import logging
@@ -280,7 +282,7 @@ class Job:
 
         Returns:
             The checkpoint; None if the master was away or did not want it (a later boundary tries again), or saving
-            failed, which the master is told.
+            failed, which the master is told. In two stages it may stand on storage a little later.
         """
         return self._saving.save(patience, lambda: self._terminated, stored=stored)
 
