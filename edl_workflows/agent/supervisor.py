@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.node_check import measure
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.persisting import AgentCheckpoints
 from edl_workflows.agent.plan import plan
@@ -23,6 +24,7 @@ from edl_workflows.agent.usage import UsageMeter
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.node_check import CheckRound
 from edl_workflows.protocol.nodes import CrashReport, Directive, ExitReport, Heartbeat, Registration
 
 TERMINATED = 143
@@ -85,6 +87,7 @@ class Supervisor:
         """When a version's process that was asked to end is killed (monotonic seconds)."""
         self._ended: set[int] = set()
         self._dumped = ""
+        self._checked = 0
         self._crashes: dict[int, int] = {}
         self._restart_at: dict[int, float] = {}
 
@@ -137,6 +140,7 @@ class Supervisor:
             return self._shut_down(0)
         self._follow(directive)
         self._dump_stacks(directive)
+        self._check_node(directive)
         return None
 
     @property
@@ -166,6 +170,21 @@ class Supervisor:
                 "training stands still: the stacks of the process of version %d follow", process.version
             )
             process.dump_stacks()
+
+    def _check_node(self, directive: Directive) -> None:
+        check = directive.check
+        if check is not None and check.number > self._checked:
+            self._checked = check.number
+            threading.Thread(target=self._measure, args=(check,), name="node-check", daemon=True).start()
+
+    def _measure(self, check: CheckRound) -> None:
+        report = measure(check, self._environment)
+        if report is not None:
+            log.info("node check %d: %s", check.number, report.error or f"{report.seconds:.2f} s")
+            try:
+                patiently(lambda: self._client.node_check(report), self._terminating)
+            except EdlError as error:
+                log.warning("%s", error)
 
     def _start(self, cluster: Cluster) -> None:
         log.info("starting the process of cluster version %d", cluster.version)

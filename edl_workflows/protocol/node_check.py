@@ -1,15 +1,14 @@
-"""The check of nodes before training: who measures with whom, and what was measured."""
+"""The check of nodes before training: who measures with whom. What was measured is `protocol.nodes.CheckReport`."""
 
 from pydantic import Field
 
 from edl_workflows.protocol.message import Message
-from edl_workflows.protocol.nodes import NodeRef
 
 
 class CheckMember(Message):
-    """A node of a group, and where it listens for the others of it."""
+    """A node of a group, as ``worker-3``, and where it listens for the others of it."""
 
-    node: NodeRef
+    node: str = Field(max_length=64)
     address: str = Field(max_length=512)
 
 
@@ -25,17 +24,3 @@ class CheckRound(Message):
     number: int = Field(ge=1)
     groups: list[list[CheckMember]]
     seconds: float = Field(gt=0, le=86_400)
-
-
-class CheckReport(Message):
-    """``POST /v1/nodes/check``: what a node measured in a round. Repeatable.
-
-    Attributes:
-        seconds: for its work and its part of the exchange.
-        error: why it could not; "" if it could.
-    """
-
-    node: NodeRef
-    round: int = Field(ge=1)
-    seconds: float = Field(default=0.0, ge=0, le=1e6)
-    error: str = Field(default="", max_length=1024)

@@ -25,6 +25,7 @@ from edl_workflows.protocol.datasets import (
     LeaseRequest,
 )
 from edl_workflows.protocol.nodes import (
+    CheckReport,
     CrashReport,
     Directive,
     ExitReport,
@@ -130,6 +131,7 @@ class FakeMaster:
         for error in _STATUS:
             app.add_exception_handler(error, _refuse)
         self._node_routes(app)
+        self._check_routes(app)
         self._training_routes(app)
         self._dataset_routes(app)
         return app
@@ -173,6 +175,11 @@ class FakeMaster:
             while self.directive.revision <= after and time.monotonic() < end and not self.away:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             return self.directive
+
+    def _check_routes(self, app: FastAPI) -> None:
+        @app.post("/v1/nodes/check")
+        def checked(message: CheckReport) -> Directive:
+            return self.take(message)
 
     def _training_routes(self, app: FastAPI) -> None:
         @app.post("/v1/steps")

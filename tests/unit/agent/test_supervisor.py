@@ -11,7 +11,8 @@ import pytest
 
 from edl_workflows.agent.__main__ import main
 from edl_workflows.jobs import names
-from edl_workflows.protocol.nodes import CrashReport, ExitReport, Heartbeat, Registration
+from edl_workflows.protocol.node_check import CheckMember, CheckRound
+from edl_workflows.protocol.nodes import CheckReport, CrashReport, ExitReport, Heartbeat, Registration
 from tests.unit.agent.fake_master import FakeMaster, cluster, eventually
 
 Agent = subprocess.Popen[str]
@@ -363,3 +364,15 @@ def test_stacks_are_written_once_on_request(
     assert agent.returncode == 3
     assert output.count("waits_for_nobody") == stacks
     assert output.count("stands still") == 1
+
+
+def test_the_agent_measures_each_round_once(master: FakeMaster, start: Start) -> None:
+    """It takes part when the directive names it, before any process of the program is there."""
+    alone = CheckRound(number=4, groups=[[CheckMember(node="worker-0", address="nowhere:1")]], seconds=30)
+    master.say(check=alone)
+    start(NOTE)
+    eventually(lambda: master.got(CheckReport, round=4, error=""))
+    master.say(trained=0)
+    master.say(check=alone.model_copy(update={"number": 5}))
+    eventually(lambda: master.got(CheckReport, round=5))
+    assert len(master.got(CheckReport)) == 2
