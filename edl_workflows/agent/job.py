@@ -30,7 +30,7 @@ from edl_workflows.agent.restoring import Restoring
 from edl_workflows.agent.saving import Saving
 from edl_workflows.agent.shards import Batch, ShardReader, dataset_params
 from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_stacks_on_signal
-from edl_workflows.exceptions import CheckpointError
+from edl_workflows.exceptions import CheckpointError, EdlError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.datasets import LeaseRequest, Shard
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, NodeRef, ProcessState
@@ -100,8 +100,14 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """Rank of this node among those of its type."""
-        return self.environment.rank
+        """Rank of this node in the world of a collective job, else among the nodes of its type."""
+        rank = self.cluster.rank_of(self.node.type, self.node.id) if self.cluster.collective else None
+        return self.environment.rank if rank is None else rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the world of a collective job has; 1 for any other."""
+        return len(self.cluster.workers) or 1
 
     @property
     def cluster(self) -> Cluster:
@@ -133,6 +139,12 @@ class Job:
     def drain_requested(self) -> bool:
         """Whether the master wants this process to stop at the next step boundary."""
         return self.active and self._watch.latest.drain
+
+    @property
+    def preparing(self) -> bool:
+        """Whether this process is the successor of a version that trains."""
+        active = self._watch.latest.active
+        return active is not None and active.version < self.version
 
     @property
     def terminated(self) -> bool:
@@ -261,6 +273,10 @@ class Job:
         with self._restoring.state(checkpoint, store) as loaded:
             yield loaded
 
+    def holds(self, checkpoint: CheckpointRef) -> bool:
+        """Whether this node's shared memory has a copy of a checkpoint."""
+        return self._restoring.holds(checkpoint)
+
     @property
     def data_position(self) -> Mapping[str, Any] | None:
         """Which data was consumed when the newest checkpoint was begun, for its manifest (`CheckpointStore.publish`)."""
@@ -297,6 +313,21 @@ class Job:
         if quiet and self.active and time.monotonic() < self._saving.next_periodic:
             return
         self._serve_wishes()
+
+    def drain(self) -> None:
+        """Stop between two steps because another member of the collective version was asked to: wait as long as the master
+        wants that, and do what else it wants then.
+
+        Asks the master afresh. It may have called the drain off since, or its word to this node is still on its way.
+
+        Raises:
+            SystemExit: told to end.
+        """
+        try:
+            patiently(self._watch.refresh, threading.Event())
+        except EdlError as error:
+            log.warning("%s", error)
+        self.between_steps()
 
     def sync(self, name: str) -> None:
         """Wait until all workers that ran when the first came here have come here too.
@@ -373,27 +404,29 @@ class Job:
         return reader
 
     def _serve_wishes(self) -> None:
-        drained = False
+        drained: int | None = None
         while True:
             directive = self._watch.latest
             if self._terminated:
                 self._leave()
             elif not self.active:
                 self._watch.wait_for(lambda _: self._terminated or self.active)
-            elif directive.drain and not drained:
-                drained = self._drain()
+            elif directive.drain and drained is None:
+                drained = _prepared(directive) if self._drain() else None
             elif self._saving.due(directive) and self.is_chief:
                 self.checkpoint()
                 if not directive.drain:
                     break  # a step first, even where saving takes longer than its period
-            elif directive.drain:
+            elif directive.drain and drained == _prepared(directive):
                 self._watch.wait_for(
                     lambda d, seen=directive: d is not seen or self._terminated,  # type: ignore[misc]
                     DRAINED_SECONDS,
                 )
             else:
+                # Called off. Also where it is wanted again by now, for another version: members of a collective version
+                # that have seen the pause between take a step, and need us for it.
                 break
-        if drained:
+        if drained is not None:
             for reader in self._readers:
                 reader.resume()
 
@@ -420,6 +453,11 @@ class Job:
     def _replaced(self, directive: Directive) -> bool:
         """Whether the master has named a later version than ours."""
         return any(cluster.version > self.version for cluster in directive.clusters)
+
+
+def _prepared(directive: Directive) -> int:
+    """The version that is prepared; 0 if none is."""
+    return directive.next.version if directive.next else 0
 
 
 def connect() -> Job:

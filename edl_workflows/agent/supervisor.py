@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.launching import process_environment
 from edl_workflows.agent.node_check import measure
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.persisting import AgentCheckpoints
 from edl_workflows.agent.plan import plan
 from edl_workflows.agent.processes import TrainingProcess
-from edl_workflows.agent.tf_config import tf_config
 from edl_workflows.agent.usage import UsageMeter
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
@@ -136,16 +136,17 @@ class Supervisor:
             if code is not None:
                 return code
         directive = self._watch.latest
-        if directive.stop or (directive.finished and self._serves):
+        if directive.stop or (directive.finished and self._ends_with_job(directive)):
             return self._shut_down(0)
         self._follow(directive)
         self._dump_stacks(directive)
         self._check_node(directive)
         return None
 
-    @property
-    def _serves(self) -> bool:
-        return self._environment.node.type in (names.PS_TYPE, names.EVALUATOR_TYPE)
+    def _ends_with_job(self, directive: Directive) -> bool:
+        """Whether nothing else ends this node: it serves, or waits in vain for a place in a world."""
+        serves = self._environment.node.type in (names.PS_TYPE, names.EVALUATOR_TYPE)
+        return serves or (directive.active is not None and directive.active.collective)
 
     def _follow(self, directive: Directive) -> None:
         now = time.monotonic()
@@ -188,12 +189,8 @@ class Supervisor:
 
     def _start(self, cluster: Cluster) -> None:
         log.info("starting the process of cluster version %d", cluster.version)
-        env = {
-            **self._base_env,
-            **self._checkpoints.environment,
-            names.ENV_CLUSTER_VERSION: str(cluster.version),
-            "TF_CONFIG": tf_config(self._environment, cluster),
-        }
+        base = {**self._base_env, **self._checkpoints.environment}
+        env = process_environment(self._environment, cluster, base)
         self._processes[cluster.version] = TrainingProcess(
             cluster.version, self._settings.command, env, self._wake.set
         )

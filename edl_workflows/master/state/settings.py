@@ -192,7 +192,7 @@ def merged(resource: NodeResource, default: NodeResource) -> NodeResource:
 
 def _rendezvous(spec: ElasticJobSpec) -> Parameters:
     said = spec.rendezvous
-    worker = spec.replica_specs.get(names.WORKER_TYPE)
+    worker = spec.replica_specs.get("worker")
     return Parameters(
         min_nodes=said.min_nodes,
         max_nodes=said.max_nodes or (worker.replicas if worker else 0),
