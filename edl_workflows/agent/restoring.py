@@ -65,7 +65,7 @@ class Restoring:
         passed_over: list[tuple[Path, CheckpointError]] = []
         try:
             if named is not None:
-                return named if self._copy_of(named) else store.verify(named)
+                return named if self.holds(named) else store.verify(named)
             found = store.newest(lambda path, error: passed_over.append((path, error)))
         except CheckpointError as error:
             self.report(named.uri if named else str(store.folder), error)
@@ -73,6 +73,10 @@ class Restoring:
         for path, reason in passed_over[:REPORTED]:
             self.report(str(path), reason, found)
         return found
+
+    def holds(self, checkpoint: CheckpointRef) -> bool:
+        """Whether this node's shared memory has a copy of a checkpoint."""
+        return self._copy_of(checkpoint) is not None
 
     @contextlib.contextmanager
     def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:

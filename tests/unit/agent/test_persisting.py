@@ -86,7 +86,7 @@ def test_copy_for_memory_is_persisted_only_after_a_loss(
     persister.save_newest()
     assert persister.wait(10)
 
-    assert [10, 12] == [end.step for end in master.got(CheckpointEnd)]
+    assert [end.step for end in master.got(CheckpointEnd)] == [10, 12]
     newest = store.newest()
     assert newest is not None
     assert newest.step == 12
@@ -106,7 +106,7 @@ def test_what_an_agent_before_left_is_persisted(
     persister.start()
 
     assert persister.wait(10)
-    assert [10, 11] == [end.step for end in master.got(CheckpointEnd, error="")]
+    assert [end.step for end in master.got(CheckpointEnd, error="")] == [10, 11]
 
 
 def test_storage_that_refuses_is_told_with_its_reason(
@@ -146,6 +146,6 @@ def test_end_waits_for_an_absent_master(
     master.away = True
     persister.start()
     copy(folder, store, 10)
-    eventually(lambda: store.newest())
+    eventually(store.newest)
     master.away = False
     eventually(lambda: master.got(CheckpointEnd, step=10))

@@ -66,7 +66,7 @@ def test_two_copies_stay_and_the_third_replaces_the_first(folder: SnapshotFolder
         assert made is not None
         assert made.number == number
 
-    assert [2, 3] == [snapshot.number for snapshot in folder.whole()]
+    assert [snapshot.number for snapshot in folder.whole()] == [2, 3]
     assert content(folder, 1) is None
     assert content(folder, 2) == b"two-longer"
     assert content(folder, 3) == b"3"
@@ -89,7 +89,7 @@ def test_process_killed_while_it_copies_leaves_the_copy_before(folder: SnapshotF
     copied(folder, b"newest")
     assert subprocess.run([sys.executable, "-c", DIES, str(folder.folder)]).returncode == -9
 
-    assert [2] == [snapshot.number for snapshot in folder.whole()]
+    assert [snapshot.number for snapshot in folder.whole()] == [2]
     assert content(folder, 2) == b"newest"
     assert copied(folder, b"next") is not None
     assert content(folder, 2) == b"newest"
@@ -141,7 +141,7 @@ def test_damaged_header_is_no_copy(folder: SnapshotFolder, damage: Callable[[Pat
 
 def test_too_little_memory_is_said_before_a_byte_is_written(folder: SnapshotFolder) -> None:
     """Not by a signal that ends the process in the middle of the copy."""
-    with pytest.raises(NoMemoryError, match="shared memory has no .* MiB left"), folder.writing(2**60):
+    with pytest.raises(NoMemoryError, match=r"shared memory has no .* MiB left"), folder.writing(2**60):
         pytest.fail("there was room")
     with pytest.raises(NoMemoryError):
         folder.reserve(2**60)
