@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TextIO
 
 from edl_workflows.agent.environment import NodeEnvironment
 
@@ -51,13 +52,13 @@ class JsonFormatter(logging.Formatter):
 
 def json_lines(
     environment: NodeEnvironment, version: int | Callable[[], int]
-) -> "logging.StreamHandler[object]":
+) -> "logging.StreamHandler[TextIO]":
     """A handler that writes such lines to stderr.
 
     Args:
         environment: of the pod (`Job.environment`).
         version: the cluster version (`Job.version`), or what tells it.
     """
-    handler: logging.StreamHandler[object] = logging.StreamHandler(sys.stderr)
+    handler: logging.StreamHandler[TextIO] = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(environment, version if callable(version) else lambda: version))
     return handler

@@ -46,7 +46,7 @@ def measure(check: CheckRound, environment: NodeEnvironment) -> CheckReport | No
     try:
         seconds = _work() + _exchange(group, environment, check.number, deadline)
     except (OSError, EdlError) as error:
-        why = f"{error or type(error).__name__}"
+        why = str(error) or type(error).__name__
         return CheckReport(node=node, round=check.number, error=why[:1024])
     return CheckReport(node=node, round=check.number, seconds=seconds)
 

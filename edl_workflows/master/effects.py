@@ -6,7 +6,8 @@ The two adapters of `Outside` are `edl_workflows.master.kubernetes` and `edl_wor
 
 import asyncio
 import time
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import structlog
 
@@ -57,6 +58,21 @@ class Outside(Protocol):
         """Merges into the status of the job. What stands under ``autoscaling`` replaces all that stood there."""
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What stands in the log: restarts so far, the newest request for stacks, the cluster version."""
+
+    restarts: int
+    dump: str
+    version: int
+
+    @classmethod
+    def of(cls, stored: JobDocument) -> Self:
+        """All of it."""
+        active = stored.versions.active
+        return cls(sum(stored.restarts.counts.values()), stored.hangs.dump, active.number if active else 0)
+
+
 class Effects:
     """Carries the effects out, one after another.
 
@@ -69,6 +85,7 @@ class Effects:
         self._master = master
         self._outside = outside
         self._asked: set[int] = set()
+        self._told = _Told.of(master.stored)
         self._made: tuple[int, float] = (0, 0.0)
         self._reported: dict[str, Any] = {}
         self._reported_at = float("-inf")
@@ -93,6 +110,19 @@ class Effects:
         await self._plan(stored)
         await self._job(stored)
         await self._own_plan(stored)
+        self._tell(stored)
+
+    def _tell(self, stored: JobDocument) -> None:
+        told, self._told = self._told, _Told.of(stored)
+        fresh = self._told.restarts - told.restarts
+        for one in stored.restarts.recent[-fresh:] if fresh > 0 else ():
+            log.warning(
+                "restart", subject=one.subject, cause=one.cause, message=one.message, version=told.version
+            )
+        if self._told.dump not in ("", told.dump):
+            log.warning("training stands still", stacks=self._told.dump, version=self._told.version)
+        if self._told.version != told.version:
+            log.info("another cluster version trains", version=self._told.version)
 
     async def _own_plan(self, stored: JobDocument) -> None:
         plan = stored.autoscaling.open
@@ -158,4 +188,7 @@ class Effects:
 
 def _without_time(status: dict[str, Any]) -> dict[str, Any]:
     progress = {key: value for key, value in status.get("progress", {}).items() if key != "time"}
-    return {"progress": progress, **{key: status.get(key) for key in ("checkpoint", "autoscaling")}}
+    return {
+        "progress": progress,
+        **{key: status.get(key) for key in ("checkpoint", "autoscaling", "restarts", "warnings")},
+    }

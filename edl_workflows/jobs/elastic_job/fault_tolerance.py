@@ -39,7 +39,7 @@ class FaultTolerance(Model):
         max_restarts: how often the training processes may be restarted together; the next hang fails the job.
         node_check: whether nodes are checked in pairs before training begins; what fails twice is replaced.
         node_check_timeout_seconds: of one round of that.
-        straggler_ratio: a node slower than the median of its role by this factor is reported as a straggler.
+        straggler_ratio: a node so many times slower than the median of all is reported as a straggler.
     """
 
     pending_timeout_seconds: int | None = Field(default=None, ge=0)

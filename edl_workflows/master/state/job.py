@@ -19,12 +19,16 @@ from edl_workflows.master.shards.snapshot import ShardsSnapshot
 from edl_workflows.master.state.autoscaling import Autoscaling
 from edl_workflows.master.state.checkpoints import Checkpoints
 from edl_workflows.master.state.cluster_versions import Versions
+from edl_workflows.master.state.goodput import Goodput, GoodputMeter
+from edl_workflows.master.state.hang import Hangs, Moved
 from edl_workflows.master.state.history import History
+from edl_workflows.master.state.node_check import NodeCheck
 from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus
 from edl_workflows.master.state.outcome import Outcome
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlans
 from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.restarts import Restart, Restarts, record
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.statistics import Statistics
 from edl_workflows.master.state.sync import Sync
@@ -104,6 +108,10 @@ class JobDocument:
     history: History = field(default_factory=History)
     autoscaling: Autoscaling = field(default_factory=Autoscaling)
     max_workers: int = 0
+    goodput: Goodput = field(default_factory=Goodput)
+    restarts: Restarts = field(default_factory=Restarts)
+    hangs: Hangs = field(default_factory=Hangs)
+    node_check: NodeCheck = field(default_factory=NodeCheck)
     format: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -154,6 +162,10 @@ class JobState:
         self.history = stored.history
         self.autoscaling = stored.autoscaling
         self.max_workers = stored.max_workers or (settings.rendezvous.max_nodes if settings.collective else 0)
+        self.goodput = GoodputMeter(stored.goodput)
+        self.restarts = stored.restarts
+        self.hangs = stored.hangs
+        self.node_check = stored.node_check
         # Not stored: told or measured anew.
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
@@ -163,6 +175,7 @@ class JobState:
         self.exits_since: dict[str, float] = {}
         self.missing_since: float | None = None  # too few have joined for a world
         self.newcomers_wait_until = 0.0  # the last try to let newcomers in failed
+        self.moved: Moved | None = None
         self.plans_seen: tuple[PlanSeen, ...] | None = None
         self.recorded_serial = 0
 
@@ -186,6 +199,10 @@ class JobState:
             history=self.history,
             autoscaling=self.autoscaling,
             max_workers=self.max_workers,
+            goodput=self.goodput.goodput,
+            restarts=self.restarts,
+            hangs=self.hangs,
+            node_check=self.node_check,
         )
 
     def excuse(self, seconds: float) -> None:
@@ -193,6 +210,8 @@ class JobState:
         self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
         self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
         self.statistics.forget_samples()
+        self.goodput.excuse(seconds)
+        self.moved = None
         number, since = self.prepared_since
         self.prepared_since = (number, since + seconds)
         if self.missing_since is not None:
@@ -200,6 +219,15 @@ class JobState:
         for node in self.nodes.of(self.settings.member_type):
             if node.joined:
                 self.nodes.change(node, joined=max(0.0, node.joined + seconds))
+
+    def restarted(self, subject: str, cause: str, message: str, now: float) -> None:
+        """Notes for people that a node ended without success, or that all training processes begin anew."""
+        self.restarts = record(self.restarts, Restart(now, subject, cause, message))
+
+    def checked(self, node: Node) -> bool:
+        """Whether a node may take part in the first version: it passed the check, where the job wants one."""
+        wanted = self.settings.fault_tolerance.node_check and self.versions.active is None
+        return not wanted or str(node) in self.node_check.passed
 
     @property
     def chief(self) -> Node | None:
@@ -228,7 +256,8 @@ class JobState:
     @property
     def joined(self) -> Mapping[int, float]:
         """When the workers of a collective job joined that can be in its world."""
-        return {node.id: node.joined for node in self.nodes.live(names.WORKER_TYPE) if node.registered}
+        workers = self.nodes.live(names.WORKER_TYPE)
+        return {node.id: node.joined for node in workers if node.registered and self.checked(node)}
 
     @property
     def rendezvous(self) -> Parameters:

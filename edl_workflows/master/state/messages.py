@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from edl_workflows.exceptions import ConflictError, NotFoundError
 from edl_workflows.jobs import names
-from edl_workflows.master.state import checkpoints, cluster_versions, relaunch, world_steps
+from edl_workflows.master.state import checkpoints, cluster_versions, node_check, relaunch, world_steps
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.protocol.nodes import (
+    CheckReport,
     CrashReport,
     ExitReport,
     ExitVerdict,
@@ -43,10 +44,15 @@ def register(state: JobState, message: Registration, now: float) -> None:
 
     Raises:
         NotFoundError: the job never had such a node.
+        ConflictError: the node has another rank than it says.
     """
     node = find(state, message.node)
     if node is None or node.status.final:
         return
+    if message.rank != node.rank:
+        raise ConflictError(
+            f"{node} has rank {node.rank}, it says {message.rank}: NODE_RANK is set by the controller"
+        )
     restarted = node.incarnation not in ("", message.incarnation)
     if restarted and _holds_model(state, node):
         end(state, node, NodeStatus.FAILED, ExitReason.UNKNOWN, message="its container was restarted")
@@ -77,6 +83,17 @@ def heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
         state.last_seen[str(node)] = now
         if message.usage is not None:
             state.statistics.usage[str(node)] = message.usage
+
+
+def check_report(state: JobState, message: CheckReport) -> None:
+    """A node has measured itself and its partners.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    if find(state, message.node) is not None:
+        result = node_check.Result(message.seconds, message.error)
+        state.node_check = node_check.report(state.node_check, str(message.node), message.round, result)
 
 
 def process_report(state: JobState, message: ProcessReport) -> None:

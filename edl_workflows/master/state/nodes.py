@@ -59,6 +59,8 @@ class ExitReason(StrEnum):
     PENDING_TIMEOUT = "PendingTimeout"
     PREPARE_TIMEOUT = "PrepareTimeout"
     """Ours: its agent lives, but its process does not get ready."""
+    CHECK_FAILED = "CheckFailed"
+    """It failed the check before training (upstream's CheckFailure)."""
 
 
 @dataclass(frozen=True)

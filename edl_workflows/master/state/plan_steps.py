@@ -20,6 +20,7 @@ from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.plans import Effect, PlanRun, World
+from edl_workflows.master.state.restarts import ROLLBACK
 from edl_workflows.master.state.settings import ELASTIC_TYPES, merged
 
 REMEMBERED_PLANS = 100
@@ -254,7 +255,7 @@ def _activate(state: JobState, run: PlanRun, _now: float) -> None:
         state.counts[state.settings.member_type] = len(state.versions.active.members)
 
 
-def _undo(state: JobState, run: PlanRun, _now: float) -> None:
+def _undo(state: JobState, run: PlanRun, now: float) -> None:
     versions = state.versions
     state.checkpoints = checkpoints.withdraw(state.checkpoints)
     if run.old_counts:
@@ -265,6 +266,7 @@ def _undo(state: JobState, run: PlanRun, _now: float) -> None:
         if not state.settings.collective:  # of a world, whoever is left goes on
             target = cluster_versions.restored_target(state.members_by_id, target)
         state.versions = cluster_versions.begin(versions, Cause.ROLLBACK, target)
+        state.restarted(f"version {run.number}", ROLLBACK, run.broken, now)
     elif versions.change is not None and versions.change.cause is Cause.PLAN:
         state.versions = cluster_versions.cancel(versions)
 

@@ -61,6 +61,7 @@ RULES: dict[ExitReason, Rule] = {
     ExitReason.PENDING_TIMEOUT: Rule(
         "it replaces another node, and was pending for longer than restartTimeout"
     ),
+    ExitReason.CHECK_FAILED: Rule("it failed both rounds of the check before training (nodeCheck)"),
     ExitReason.PREPARE_TIMEOUT: Rule(
         "its agent lives, but its process does not get ready for the next version"
     ),

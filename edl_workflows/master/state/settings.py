@@ -4,11 +4,12 @@ The spec's replica counts are only where a job begins; afterwards ScalePlans cha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import autoscaling, names
+from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
 from edl_workflows.jobs.elastic_job.model import (
     DistributionStrategy,
     ElasticJob,
@@ -109,6 +110,7 @@ class JobSettings:
         timeouts: see `Timeouts`.
         optimizing: see `Optimizing`.
         collective: the workers train together by collective operations (``AllreduceStrategy``).
+        fault_tolerance: as the spec says it; its time-out for pending nodes stands in `timeouts`.
         rendezvous: of a collective job; `Parameters.max_nodes` as of a job that is new.
     """
 
@@ -121,6 +123,7 @@ class JobSettings:
     optimizing: Optimizing = Optimizing()
     collective: bool = False
     rendezvous: Parameters = field(default_factory=Parameters)
+    fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
 
     @property
     def member_type(self) -> str:
@@ -164,7 +167,7 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
         timeouts: of the installation.
     """
     spec = job.spec
-    bounds = spec.resource_limits
+    bounds, pending = spec.resource_limits, spec.fault_tolerance.pending_timeout_seconds
     return JobSettings(
         name=job.metadata.name,
         namespace=namespace,
@@ -177,7 +180,8 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
             "gpu": parse_quantity(bounds.gpu),
         },
         suspend=spec.suspend,
-        timeouts=timeouts,
+        timeouts=timeouts if pending is None else replace(timeouts, pending=float(pending)),
+        fault_tolerance=spec.fault_tolerance,
         optimizing=Optimizing.of(job),
         collective=spec.distribution_strategy is DistributionStrategy.ALLREDUCE,
         rendezvous=_rendezvous(spec),

@@ -7,6 +7,7 @@ whether the job is over, and only if it is not what to ask of the cluster.
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state import (
     autoscale_steps,
+    fault_steps,
     outcome,
     plan_steps,
     pod_plans,
@@ -25,6 +26,7 @@ from edl_workflows.protocol.datasets import LeaseState
 def settle(state: JobState, now: float) -> None:
     """Brings the job as far as it can go now."""
     state.shards.expire(now)
+    fault_steps.count_time(state, now)
     if state.outcome is not None:
         return
     if (
@@ -32,9 +34,11 @@ def settle(state: JobState, now: float) -> None:
     ):  # suspended nodes are taken away on purpose: nothing is replaced or given up
         _find_silent(state, now)
         _find_unprepared(state, now)
+        fault_steps.check_nodes(state, now)
         plan_steps.step(state, now)
         autoscale_steps.step(state, now)
         _settle_elastic(state, now)
+        fault_steps.find_hang(state, now)
         (world_steps if state.settings.collective else version_steps).step(state, now)
         state.outcome = outcome.outcome(
             state.nodes, state.settings, _data(state), _longest_pending(state, now), _world(state, now)
@@ -46,6 +50,7 @@ def settle(state: JobState, now: float) -> None:
         state.pending_since = {}
         state.prepared_since = (0, 0.0)
         state.missing_since = None
+        state.moved = None
     _forget_ended(state)
     if state.outcome is not None:
         plan_steps.finish(state, now)
@@ -139,7 +144,7 @@ def _data(state: JobState) -> outcome.Data:
         for progress in state.shards.all_progress()
         if progress.state is LeaseState.OK and (progress.num_epochs > 0)
     ]
-    return outcome.Data(tuple(unfinished), state.shards.failure, state.checkpoints.lost)
+    return outcome.Data(tuple(unfinished), state.shards.failure, state.checkpoints.lost, state.hangs.failure)
 
 
 def _world(state: JobState, now: float) -> outcome.World | None:

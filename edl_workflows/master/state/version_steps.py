@@ -11,6 +11,7 @@ from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.master.state.planned_job import job_with_oom
+from edl_workflows.master.state.restarts import HANG, RECOVERY
 
 
 def replace_node(state: JobState, node: Node, now: float) -> Node | None:
@@ -22,6 +23,7 @@ def replace_node(state: JobState, node: Node, now: float) -> Node | None:
     job = job_with_oom(state, node, now) if node.exit_reason is ExitReason.OOM else None
     if job is not None:
         state.statistics.ooms += [ill for ill in job.nodes if ill.oom]
+    state.restarted(str(node), node.exit_reason or "", relaunch.last_line(node.message), now)
     decision = relaunch.decide(node, state.settings, job)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)
@@ -46,7 +48,9 @@ def step(state: JobState, now: float) -> None:
         lost = [known[node_id] for node_id in state.lost_members(change.target) if node_id in known]
         fresh = {node.id: new.id for node in lost if (new := replace_node(state, node, now)) is not None}
         state.versions = cluster_versions.follow_replacements(state.versions, fresh)
-    registered = frozenset(node.id for node in state.nodes.of(names.PS_TYPE) if node.registered)
+    registered = frozenset(
+        node.id for node in state.nodes.of(names.PS_TYPE) if node.registered and state.checked(node)
+    )
     state.versions = cluster_versions.number(state.versions, registered)
     ready = cluster_versions.members_ready(state.versions, names.PS_TYPE)
     if change.cause is not Cause.PLAN and ready and _chief_is_there(state):
@@ -68,10 +72,24 @@ def _begin_change(state: JobState, now: float) -> None:
         go_back(state, now)
 
 
-def go_back(state: JobState, now: float) -> None:
+def restart_processes(state: JobState, now: float) -> None:
+    """Training hangs: all its processes begin anew, where they are, from the newest checkpoint."""
+    assert state.versions.active is not None
+    target = cluster_versions.restored_target(state.members_by_id, state.versions.active.members)
+    state.checkpoints = checkpoints.withdraw(state.checkpoints)
+    state.versions = cluster_versions.begin(state.versions, Cause.RECOVERY, target)
+    go_back(state, now, HANG)
+
+
+def go_back(state: JobState, now: float, cause: str = RECOVERY) -> None:
     """The active version can't train any more: what came after the newest checkpoint is lost."""
-    saved = state.checkpoints.newest
-    state.steps = Steps(step=saved.step if saved else 0)
+    saved, active = state.checkpoints.newest, state.versions.active
+    step = saved.step if saved else 0
+    if active is not None:
+        state.restarted(
+            f"version {active.number}", cause, f"back from step {state.steps.step} to {step}", now
+        )
+    state.steps = Steps(step=step)
     _call_back(state, now)
 
 

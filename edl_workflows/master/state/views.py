@@ -5,12 +5,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import CheckpointStatus, HistoryPoint, ProgressStatus
+from edl_workflows.jobs.elastic_job.model import (
+    CheckpointStatus,
+    GoodputStatus,
+    HistoryPoint,
+    ProgressStatus,
+    RestartRecord,
+    RestartsStatus,
+)
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, ScalePlanStatus, Step
+from edl_workflows.master.state import fault_steps
 from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.history import Point
 from edl_workflows.master.state.job import JobState, Said
 from edl_workflows.master.state.nodes import NodeStatus
+from edl_workflows.master.state.outcome import Outcome
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.nodes import Directive, NodeRef
@@ -32,6 +41,8 @@ def say(state: JobState) -> Said:
         trained=versions.trained,
         workers=_workers(state),
         finished=state.outcome is not None and state.outcome.succeeded,
+        dump=state.hangs.dump,
+        check=fault_steps.check_round(state),
     )
     failed = state.outcome is not None and not state.outcome.succeeded
     stopping = tuple(
@@ -138,6 +149,8 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     patch: dict[str, Any] = {
         "progress": progress.to_dict(),
         "history": _history(state),
+        "goodput": _goodput(state, now),
+        "restarts": _restarts(state),
         "warnings": _warnings(state),
         "autoscaling": shown.to_dict() if (shown := state.autoscaling.shown) is not None else None,
     }
@@ -146,12 +159,53 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
         patch["checkpoint"] = checkpoint.to_dict()
     if state.outcome is not None and not state.outcome.succeeded:
-        patch["failure"] = {"reason": state.outcome.reason, "message": state.outcome.message[:4096]}
+        patch["failure"] = _failure(state.outcome)
     return patch
+
+
+def _failure(ended: Outcome) -> dict[str, str]:
+    failure = {"reason": ended.reason, "message": ended.message[:4096]}
+    return failure | ({"pod": ended.pod, "lastLines": ended.last_lines[-4096:]} if ended.pod else {})
+
+
+def _goodput(state: JobState, now: float) -> dict[str, Any]:
+    goodput = state.goodput.goodput
+    return GoodputStatus(
+        ratio=round(goodput.ratio(now), 4),
+        useful_seconds=round(goodput.useful, 1),
+        redone_seconds=round(goodput.redone, 1),
+        elapsed_seconds=round(goodput.elapsed(now), 1),
+    ).to_dict()
+
+
+def _restarts(state: JobState) -> dict[str, Any]:
+    recent = [
+        RestartRecord(
+            time=_time(round(one.time, 3)), subject=one.subject, cause=one.cause, message=one.message
+        )
+        for one in state.restarts.recent
+    ]
+    return RestartsStatus(counts=state.restarts.counts, recent=recent).to_dict()
 
 
 def _warnings(state: JobState) -> list[str]:
     """What people should know although the job goes on."""
+    return [*_damaged(state), *_standing_still(state), *_slow(state)]
+
+
+def _standing_still(state: JobState) -> list[str]:
+    if not state.hangs.since:
+        return []
+    since = f"{_time(round(state.hangs.since)):%Y-%m-%d %H:%M:%S} UTC"
+    return [f"training stands still; found at {since}; the stacks of its processes are in their logs"]
+
+
+def _slow(state: JobState) -> list[str]:
+    slow = fault_steps.stragglers(state).items()
+    return [f"{node} is a straggler: {ratio:.1f} times slower than the median" for node, ratio in slow]
+
+
+def _damaged(state: JobState) -> list[str]:
     return [
         f"a checkpoint could not be restored: {damaged.error}"
         + (f"; {damaged.instead} is taken instead" if damaged.instead else "")
@@ -161,13 +215,16 @@ def _warnings(state: JobState) -> list[str]:
 
 def _history(state: JobState) -> list[dict[str, Any]]:
     points = state.history.points
-    return [HistoryPoint(time=_time(round(p.time)), step=p.step, nodes=p.nodes).to_dict() for p in points]
+    return [
+        HistoryPoint(time=_time(round(p.time)), step=p.step, records=p.records, nodes=p.nodes).to_dict()
+        for p in points
+    ]
 
 
 def moment(state: JobState, now: float) -> Point:
     """The job now, as its history remembers it."""
     running = Counter(node.type for node in state.nodes if node.status is NodeStatus.RUNNING)
-    return Point(now, state.steps.step, dict(sorted(running.items())))
+    return Point(now, state.steps.step, dict(sorted(running.items())), records_done(state))
 
 
 def records_done(state: JobState) -> int:

@@ -79,7 +79,8 @@ def test_useful_and_redone_time_fit_into_the_job(
     moves: list[tuple[float, int, int, bool, bool, bool]],
 ) -> None:
     """Whatever versions, steps, saves and suspensions come: nothing is negative, and no more is useful than there was."""
-    meter, now, version, step, saved = GoodputMeter(), 50.0, 0, 0, (0,)
+    meter, now, version, step = GoodputMeter(), 50.0, 0, 0
+    saved: tuple[int, ...] = (0,)
     for seconds, newer, steps, goes_back, saves, suspended in moves:
         now += seconds
         version += newer
