@@ -24,7 +24,8 @@ from edl_workflows.agent.job import TERMINATED, Job
 from edl_workflows.agent.sampler import Dataset, ElasticSampler
 from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster
+from edl_workflows.protocol import addresses
+from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 
 if TYPE_CHECKING:
@@ -63,6 +64,26 @@ class Reduced:
     wishes: Wishes
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a member stands in its group.
+
+    Attributes:
+        version: of the cluster.
+        rank: of the member.
+        addresses: of all members by rank, as they are reached from here; the member's own is where it listens.
+    """
+
+    version: int
+    rank: int
+    addresses: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return len(self.addresses)
+
+
 class Framework(Protocol):
     """What an adapter brings.
 
@@ -70,7 +91,7 @@ class Framework(Protocol):
     UnavailableError when the group is broken.
     """
 
-    def join(self, cluster: Cluster, rank: int) -> None:
+    def join(self, place: Place) -> None:
         """Build the model, form the group with the other members of the version, and rehearse: do once what comes later,
         and undo it. All this while the version before still trains.
         """
@@ -126,7 +147,6 @@ class World:
     Attributes:
         job: the member's.
         framework: that it trains with.
-        rank, size: of this member; number of members.
         global_step: steps that were made, over all versions.
         loss: of the newest step, over the global batch.
     """
@@ -134,13 +154,23 @@ class World:
     def __init__(self, job: Job, framework: Framework, dataset: Dataset, saving: Saving) -> None:
         self.job = job
         self.framework = framework
-        self.rank, self.size = _place(job)
+        self._place = _place(job)
         self.global_step = 0
         self.loss = float("nan")
         self._sampler = ElasticSampler(dataset, job.cluster.max_workers)
         self._saving = saving
         self._asked = Wishes()
         self._agreed = Wishes()
+
+    @property
+    def rank(self) -> int:
+        """Of this member."""
+        return self._place.rank
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return self._place.size
 
     @property
     def epoch(self) -> int:
@@ -188,7 +218,7 @@ class World:
 
     def enter(self) -> None:
         """Prepare, wait until this member's version trains, and get the state: rank 0 restores, the others hear it from it."""
-        self._together(lambda: self.framework.join(self.job.cluster, self.rank))
+        self._together(lambda: self.framework.join(self._place))
         self.job.wait_until_active()
         if self.rank == 0:
             checkpoint = self.job.start_from(self._saving.store)
@@ -279,16 +309,17 @@ def training(job: Job, framework: Framework, dataset: Dataset, saving: Saving) -
     world.finish()
 
 
-def _place(job: Job) -> tuple[int, int]:
-    """Rank and number of members."""
+def _place(job: Job) -> Place:
     cluster = job.cluster
     rank = cluster.rank_of(job.node.type, job.node.id)
-    if not cluster.workers or rank is None:
+    if not cluster.collective or rank is None:
         raise InvalidError(
             f"{job.node} is no member of a collective version of job {job.name}: its distributionStrategy must be "
             "AllreduceStrategy, and only workers train; an evaluator follows a CheckpointStore"
         )
-    return rank, len(cluster.workers)
+    reached = [addresses.resolve(member.address) for member in cluster.workers]
+    reached[rank] = job.environment.listen_address(cluster.version)
+    return Place(cluster.version, rank, tuple(reached))
 
 
 def _position(metadata: Mapping[str, str], checkpoint: CheckpointRef) -> Any:

@@ -9,38 +9,19 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
-from edl_workflows.protocol import addresses
 
 Floats = NDArray[np.float64]
 
 CONNECT_SECONDS = 0.05
 _HELLO = struct.Struct("!II")
 """Version and rank of who connects."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A member's place in the ring.
-
-    Attributes:
-        version: of the cluster; members of another are turned away.
-        rank: of the member.
-        members: addresses by rank.
-        listen: host and port to bind.
-    """
-
-    version: int
-    rank: int
-    members: Sequence[str]
-    listen: tuple[str, int]
 
 
 class Ring:
@@ -54,10 +35,10 @@ class Ring:
     """
 
     def __init__(self, place: Place) -> None:
-        self._rank, self._size = place.rank, len(place.members)
+        self._rank, self._size = place.rank, place.size
         if self._size == 1:
             return
-        with socket.create_server(place.listen) as server:
+        with socket.create_server(_host_and_port(place.addresses[place.rank])) as server:
             self._next = _connect(place)
             self._before = _accept(server, place)
         for end in (self._next, self._before):
@@ -129,13 +110,11 @@ class Ring:
 
 
 def _connect(place: Place) -> socket.socket:
-    """A connection to the next rank, as soon as it listens. Its address may become known only meanwhile."""
+    """A connection to the next rank, as soon as it listens."""
+    address = _host_and_port(place.addresses[(place.rank + 1) % place.size])
     while True:
-        host, _, port = addresses.resolve(place.members[(place.rank + 1) % len(place.members)]).rpartition(
-            ":"
-        )
         with contextlib.suppress(OSError):
-            link = socket.create_connection((host, int(port)), timeout=5.0)
+            link = socket.create_connection(address, timeout=5.0)
             link.settimeout(None)
             link.sendall(_HELLO.pack(place.version, place.rank))
             return link
@@ -144,7 +123,7 @@ def _connect(place: Place) -> socket.socket:
 
 def _accept(server: socket.socket, place: Place) -> socket.socket:
     """The connection of the rank before."""
-    expected = _HELLO.pack(place.version, (place.rank - 1) % len(place.members))
+    expected = _HELLO.pack(place.version, (place.rank - 1) % place.size)
     while True:
         link, _ = server.accept()
         link.settimeout(5.0)
@@ -153,3 +132,8 @@ def _accept(server: socket.socket, place: Place) -> socket.socket:
                 link.settimeout(None)
                 return link
         link.close()
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)

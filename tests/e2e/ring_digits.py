@@ -3,7 +3,7 @@
 import argparse
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,9 @@ from sklearn.datasets import load_digits
 from edl_workflows.agent import CheckpointStore, connect
 from edl_workflows.agent.sampler import Dataset
 from edl_workflows.agent.tensors import State
-from edl_workflows.agent.world import Reduced, Saving, Wishes, training
+from edl_workflows.agent.world import Place, Reduced, Saving, Wishes, training
 from edl_workflows.exceptions import CheckpointError
-from edl_workflows.jobs import names
-from edl_workflows.protocol import addresses
-from edl_workflows.protocol.cluster import Cluster
-from tests.e2e.ring import Floats, Place, Ring
+from tests.e2e.ring import Floats, Ring
 
 PIXELS, CLASSES = 64, 10
 RATE, MOMENTUM = 0.1, 0.9
@@ -39,31 +36,16 @@ def digits() -> Batch:
     return Batch(bunch.data / 16.0, bunch.target)
 
 
-def pod(cluster: Cluster, rank: int) -> Place:
-    """This pod's place in the ring."""
-    return Place(
-        version=cluster.version,
-        rank=rank,
-        members=[member.address for member in cluster.workers],
-        listen=addresses.listen(names.NODE_PORTS[names.WORKER_TYPE][cluster.version % 2]),
-    )
-
-
 class SoftmaxRegression:
-    """The adapter: model, momentum and the ring, all in numpy.
+    """The adapter: model, momentum and the ring, all in numpy."""
 
-    Args:
-        place: where the members of a version meet.
-    """
-
-    def __init__(self, place: Callable[[Cluster, int], Place] = pod) -> None:
-        self._place = place
+    def __init__(self) -> None:
         self.weights = np.zeros((PIXELS + 1) * CLASSES)
         self.momentum = np.zeros_like(self.weights)
 
-    def join(self, cluster: Cluster, rank: int) -> None:
+    def join(self, place: Place) -> None:
         """Form the ring."""
-        self.ring = Ring(self._place(cluster, rank))
+        self.ring = Ring(place)
         self.meet()
 
     def state(self, step: int, metadata: Mapping[str, str]) -> State:

@@ -15,13 +15,12 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.sampler import Dataset
-from edl_workflows.agent.world import Saving, World, training
+from edl_workflows.agent.world import Place, Saving, World, training
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, NodeRef, ProcessReport, ProcessState
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
 from tests.e2e.pods import free_ports
-from tests.e2e.ring import Place
 from tests.e2e.ring_digits import Batch, SoftmaxRegression, digits
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, world
 
@@ -54,6 +53,21 @@ class Member:
         self.thread.join(30)
         assert not self.thread.is_alive(), "it hangs"
         return self.code
+
+
+class OnThisMachine(SoftmaxRegression):
+    """Members that meet on ports of this machine.
+
+    Args:
+        ports: by rank.
+    """
+
+    def __init__(self, ports: list[int]) -> None:
+        super().__init__()
+        self._ports = ports
+
+    def join(self, place: Place) -> None:
+        super().join(replace(place, addresses=tuple(f"127.0.0.1:{port}" for port in self._ports)))
 
 
 class Members:
@@ -102,17 +116,11 @@ class Members:
             member.ended()
 
     def _run(self, member: Member, ports: list[int]) -> None:
-        def place(cluster: Cluster, rank: int) -> Place:
-            addresses = [f"127.0.0.1:{port}" for port in ports]
-            return Place(cluster.version, rank, addresses, ("127.0.0.1", ports[rank]))
-
-        framework = SoftmaxRegression(place)
+        framework = OnThisMachine(ports)
         saving = Saving(self.store, every_seconds=None)
         try:
             with training(member.job, framework, DATASET, saving) as run:
                 for mini_batches in run:
-                    if member.lost.is_set():
-                        raise RuntimeError("killed")
                     self._step(member, run, mini_batches)
             member.code = 0
         except SystemExit as ended:
@@ -125,6 +133,8 @@ class Members:
     def _step(self, member: Member, run: World, mini_batches: tuple[Sequence[int], ...]) -> None:
         records = [list(batch) for batch in mini_batches]
         eventually(lambda: run.global_step < self.allowed)
+        if member.lost.is_set():
+            raise RuntimeError("killed")
         epoch = run.epoch
         step, loss = run.step([Batch(self.data.images[i], self.data.labels[i]) for i in records])
         member.made.append((epoch, step, loss, [record for batch in records for record in batch]))
@@ -311,7 +321,7 @@ def test_group_that_does_not_form_is_tried_again(
     """A successor whose group breaks while it prepares ends at once: its agent starts it again."""
 
     class Alone(SoftmaxRegression):
-        def join(self, cluster: Cluster, rank: int) -> None:
+        def join(self, place: Place) -> None:
             raise UnavailableError("rank 1 does not answer")
 
     master.say(active=world(1, (0,)), next=world(2, (0, 1)))
