@@ -119,9 +119,22 @@ def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Group
     return _pairs(unchecked)
 
 
-def second_groups(results: Mapping[str, Result]) -> Groups:
-    """The fastest with the slowest; who failed counts as slowest of all."""
-    order = sorted(results, key=lambda node: (bool(results[node].error), results[node].seconds, node))
+def second_groups(results: Mapping[str, Result], firsts: Collection[str] = ()) -> Groups:
+    """The fastest with the slowest; who failed counts as slowest of all.
+
+    The others of a group each measure with its first. So of those that failed, one that was the first of its group stands
+    behind its partners: they may have failed since it did.
+
+    Args:
+        results: of the first round.
+        firsts: who was the first of a group in it.
+    """
+
+    def rank(node: str) -> tuple[bool, bool, float, str]:
+        failed = bool(results[node].error)
+        return failed, failed and node in firsts, results[node].seconds, node
+
+    order = sorted(results, key=rank)
     crossed = [node for pair in zip(order, reversed(order), strict=True) for node in pair][: len(order)]
     return _pairs(crossed)
 
@@ -163,7 +176,8 @@ def _end_round(
         best, rules.straggler_ratio
     )
     if current.first is None and not clean and len(results) > 1:
-        return _begin(check, second_groups(results), now, first=results), {}
+        firsts = {group[0] for group in current.groups}
+        return _begin(check, second_groups(results, firsts), now, first=results), {}
     faulty = {node: result.error for node, result in results.items() if node not in best}
     return replace(check, round=None, passed={**check.passed, **best}), faulty
 

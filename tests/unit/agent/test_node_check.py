@@ -69,7 +69,7 @@ def test_who_is_in_no_group_says_nothing(environment: NodeEnvironment) -> None:
     assert measure(_round(1), replace(environment, node=NodeRef(type="worker", id=9))) is None
 
 
-@pytest.mark.parametrize(("node", "why"), [(0, "did not come"), (1, "no way to")])
+@pytest.mark.parametrize(("node", "why"), [(0, "none of its partners came"), (1, "no way to")])
 @pytest.mark.usefixtures("port")
 def test_a_missing_partner_is_an_error_in_time(environment: NodeEnvironment, node: int, why: str) -> None:
     """Whoever waits for a partner that does not come says so before the round ends."""
