@@ -4,6 +4,7 @@ Names stand in `edl_workflows.jobs.names`; whoever makes the pod sets them.
 """
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,11 +74,11 @@ def snapshots(environ: Mapping[str, str]) -> SnapshotFolder | None:
     return SnapshotFolder(Path(folder)) if folder else None
 
 
-def snapshot_folder(environ: Mapping[str, str], namespace: str, job: str, node: NodeRef) -> Path:
-    """Where the agent keeps the node's copies: the same after it was started again in its pod."""
+def snapshot_folder(environ: Mapping[str, str], node: NodeRef) -> Path:
+    """Where the agent keeps the node's copies: the same after it was started again in its pod. Without the job's uid, which
+    a pod of the controller has, another at each start: names alone come again."""
     base = Path(environ.get(names.ENV_SHARED_MEMORY, "") or SHARED_MEMORY)
-    uid = environ.get(names.ENV_JOB_UID, "") or f"{namespace}-{job}"
-    return node_folder(base, uid, node.type, node.id)
+    return node_folder(base, environ.get(names.ENV_JOB_UID, "") or secrets.token_hex(8), node.type, node.id)
 
 
 @dataclass(frozen=True)

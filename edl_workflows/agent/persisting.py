@@ -7,26 +7,19 @@ master hears of each ticket how it ended.
 import contextlib
 import logging
 import os
-import shutil
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
-from edl_workflows.agent.environment import NodeEnvironment, snapshot_folder
 from edl_workflows.agent.patience import patiently
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage, take_folder
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage
 from edl_workflows.exceptions import CheckpointError, ConflictError, EdlError, NotFoundError
-from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import CheckpointEnd
 
 CHUNK_BYTES = 8 * 2**20
-CLOSE_SECONDS = 2.0
-"""How long an ending agent waits for what it is persisting beyond the time that it had for it."""
-STOPPED_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +31,7 @@ class Persister:
         folder: of the copies.
         client: to the master.
         node: who reports.
-        on_idle: called in the thread when nothing is left to do.
+        on_idle: called in the thread when somebody has rung, and nothing is left to do.
     """
 
     def __init__(
@@ -61,9 +54,8 @@ class Persister:
         self._thread = threading.Thread(target=self._work, name="persist", daemon=True)
 
     def start(self) -> None:
-        """Begin; what an agent before left in memory comes first."""
+        """Begin."""
         self._thread.start()
-        self.save_newest()
 
     @property
     def running(self) -> bool:
@@ -146,55 +138,6 @@ class Persister:
                 store.discard(snapshot.ref)
         except EdlError as refused:
             log.warning("%s", refused)
-
-
-class AgentCheckpoints:
-    """What an agent does for its node's checkpoints. Where there is no shared memory, nothing: the training process then
-    saves to storage itself.
-
-    Args:
-        environment: of the pod.
-        client: to the master.
-        environ: says where shared memory is.
-    """
-
-    def __init__(
-        self, environment: NodeEnvironment, client: MasterClient, environ: Mapping[str, str]
-    ) -> None:
-        self.environment: dict[str, str] = {}
-        """For the training process."""
-        self._persister: Persister | None = None
-        folder = snapshot_folder(environ, environment.namespace, environment.job, environment.node)
-        try:
-            self._persister = Persister(take_folder(folder), client, environment.node)
-            self.environment = {names.ENV_SNAPSHOT_DIR: str(folder)}
-        except CheckpointError as error:
-            log.warning("%s; checkpoints are saved without it", error)
-
-    def start(self) -> None:
-        """Begin; what an agent before left in memory comes first."""
-        if self._persister is not None:
-            self._persister.start()
-
-    def save_newest(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Persist what the training process, which is gone, had copied last. Waits for it.
-
-        Args:
-            timeout: seconds, at most.
-            stopped: ends the waiting.
-        """
-        if self._persister is None:
-            return
-        self._persister.save_newest()
-        deadline = time.monotonic() + timeout
-        while not self._persister.wait(STOPPED_SECONDS) and time.monotonic() < deadline and not stopped():
-            pass
-
-    def close(self) -> None:
-        """Stop, and give the memory back."""
-        if self._persister is not None:
-            self._persister.close(CLOSE_SECONDS)
-            shutil.rmtree(self._persister.folder.folder, ignore_errors=True)
 
 
 def _is_stored(store: CheckpointStore, snapshot: Snapshot) -> bool:

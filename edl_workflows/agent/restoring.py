@@ -38,7 +38,7 @@ class Restoring:
     Args:
         client: to the master.
         node, version: who starts.
-        memory: the node's copies in shared memory; None without any.
+        memory: the node's copies in shared memory, its own and those of another node; None without any.
     """
 
     def __init__(
@@ -76,27 +76,29 @@ class Restoring:
 
     def holds(self, checkpoint: CheckpointRef) -> bool:
         """Whether this node's shared memory has a copy of a checkpoint."""
-        return self._copy_of(checkpoint) is not None
+        return bool(self._copies_of(checkpoint))
 
     @contextlib.contextmanager
     def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:
         """See `Job.state`."""
         from edl_workflows.agent import tensors
 
-        copy = self._copy_of(checkpoint)
-        if self._memory is not None and copy is not None:
-            with self._memory.reading(copy.number) as block:
+        for folder, copy in self._copies_of(checkpoint):
+            with folder.reading(copy.number) as block:
                 if block is not None:
                     log.info("restoring step %d from shared memory", checkpoint.step)
                     yield tensors.read(block, checkpoint.uri)
                     return
         yield tensors.load(store.local(checkpoint) / STATE_FILE)
 
-    def _copy_of(self, checkpoint: CheckpointRef) -> Snapshot | None:
-        copies = self._memory.whole() if self._memory is not None else []
-        return next(
-            (copy for copy in copies if copy.ref == checkpoint and copy.stage is not Stage.FAILED), None
-        )
+    def _copies_of(self, checkpoint: CheckpointRef) -> list[tuple[SnapshotFolder, Snapshot]]:
+        folders = [self._memory, self._memory.of_peer] if self._memory is not None else []
+        return [
+            (folder, copy)
+            for folder in folders
+            for copy in folder.whole()
+            if copy.ref == checkpoint and copy.stage is not Stage.FAILED
+        ]
 
     def report(self, uri: str, error: CheckpointError, instead: CheckpointRef | None = None) -> None:
         """Tell the master that a checkpoint can't be restored, however long it takes to reach it.

@@ -65,8 +65,9 @@ class Saving:
 
     def configure(self, save: Callable[[], CheckpointRef], every_seconds: float | None) -> None:
         """See `Job.save_with`."""
-        self._save = save
+        self._save, self._first_stage = save, None
         self._every = every_seconds or float("inf")
+        self._copy_every = self._next_copied = float("inf")
         self._next_stored = time.monotonic() + self._every
 
     def configure_stages(self, options: TwoStages, first: FirstStage) -> None:

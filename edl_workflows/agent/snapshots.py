@@ -32,8 +32,11 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder for this user alone is
 ABANDONED_SECONDS = 3600.0
 """A folder whose agent is gone stays so long: its container may be started again and persist what is in it."""
 SLOTS = 2
+LOCK_SECONDS = 0.001
 _PREFIX = "edl-"
 _BELL = "bell"
+_PEER = "peer"
+_SHARED = "shared"
 _AGENT_LOCK = "agent.lock"
 
 
@@ -65,7 +68,6 @@ class Snapshot(BaseModel):
         name: of the checkpoint.
         keep: checkpoints that stay there.
         persist: whether it is persisted in any case; else only if the training process is lost.
-        replicate: whether another node's agent shall hold a copy.
         position: the data position as the master said it.
         stage, error: what became of it.
     """
@@ -81,7 +83,6 @@ class Snapshot(BaseModel):
     name: str = Field(pattern=r"^checkpoint-[0-9]{12,19}-[0-9a-f]{8}$")
     keep: int = Field(ge=1)
     persist: bool = True
-    replicate: bool = False
     position: Mapping[str, Any] | None = None
     stage: Stage = Stage.MEMORY
     error: str = Field(default="", max_length=4096)
@@ -117,6 +118,21 @@ class SnapshotFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mapped: dict[Path, mmap.mmap] = {}
+
+    @property
+    def of_peer(self) -> "SnapshotFolder":
+        """What this node holds of another node's copies."""
+        return SnapshotFolder(self.folder / _PEER)
+
+    @property
+    def shared(self) -> bool:
+        """Whether another node shall hold the newest copy, too."""
+        return (self.folder / _SHARED).exists()
+
+    def share(self) -> None:
+        """Have another node hold the newest copy, and this node that of another."""
+        (self.folder / _SHARED).touch()
+        self.ring()
 
     def whole(self) -> list[Snapshot]:
         """The whole copies, oldest first."""
@@ -180,16 +196,12 @@ class SnapshotFolder:
     def reading(self, number: int) -> Iterator[memoryview | None]:
         """The bytes of a copy, which stay as they are within the context; None when it was written over."""
         for slot in self._slots:
-            with contextlib.ExitStack() as held:
-                try:
-                    file = held.enter_context(slot.open("rb"))
-                except FileNotFoundError:
-                    continue
-                # Shared: it fails only while the slot is written, and then it holds no whole copy.
-                found = _header(slot) if _lock(file.fileno(), fcntl.LOCK_SH) else None
-                if found is not None and found.number == number:
-                    yield _view(slot, found.size)
-                    return
+            while _holds(slot, number):
+                with slot.open("rb") as file:
+                    if _lock(file.fileno(), fcntl.LOCK_SH) and _holds(slot, number):
+                        yield _view(slot)
+                        return
+                time.sleep(LOCK_SECONDS)  # its writer is about to release it, or to take the header away
         yield None
 
     def settle(self, number: int, stage: Stage, error: str = "") -> None:
@@ -252,7 +264,7 @@ def node_folder(base: Path, job: str, node_type: str, node_id: int) -> Path:
 
     Args:
         base: of shared memory.
-        job: its uid, or namespace and name.
+        job: its uid.
         node_type: of the node.
         node_id: of the node; never used twice.
     """
@@ -314,7 +326,14 @@ def _put(slot: Path, snapshot: Snapshot) -> None:
     fresh.replace(_header_of(slot))
 
 
-def _view(slot: Path, size: int) -> memoryview:
+def _holds(slot: Path, number: int) -> bool:
+    found = _header(slot)
+    return found is not None and found.number == number
+
+
+def _view(slot: Path) -> memoryview:
+    found = _header(slot)
+    size = found.size if found is not None else 0
     # Of a file that is opened for it alone: the mapping keeps a descriptor, and with it the lock of the one it came from.
     with slot.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), max(1, size), access=mmap.ACCESS_READ))[:size]

@@ -11,13 +11,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edl_workflows.agent.agent_checkpoints import AgentCheckpoints
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.launching import process_environment
 from edl_workflows.agent.node_check import measure
 from edl_workflows.agent.patience import patiently
-from edl_workflows.agent.persisting import AgentCheckpoints
 from edl_workflows.agent.plan import plan
 from edl_workflows.agent.processes import TrainingProcess
 from edl_workflows.agent.usage import UsageMeter
@@ -79,9 +79,11 @@ class Supervisor:
         self._base_env = base_env
         self._incarnation = uuid.uuid4().hex
         self._wake = threading.Event()
-        self._checkpoints = AgentCheckpoints(environment, client, base_env)
         self._terminating = threading.Event()
         self._watch = DirectiveWatch(client, environment.node, self._wake.set, self._register)
+        self._checkpoints = AgentCheckpoints(
+            environment, client, lambda: self._watch.latest, self._wake.set, base_env
+        )
         self._processes: dict[int, TrainingProcess] = {}
         self._retiring: dict[int, float] = {}
         """When a version's process that was asked to end is killed (monotonic seconds)."""
@@ -160,8 +162,18 @@ class Supervisor:
         for version, kill_at in self._retiring.items():
             if kill_at <= now:
                 self._processes[version].kill()
-        for cluster in decided.start:
-            self._start(cluster)
+        if self._may_go_on(directive):
+            for cluster in decided.start:
+                self._start(cluster)
+
+    def _may_go_on(self, directive: Directive) -> bool:
+        """Whether what was trained until now is safe. A world begins when its members are prepared, so one that waits a
+        moment makes the others go on from the newest copy; where there are parameter servers they are what is waited for.
+        """
+        active = directive.active
+        if active is None or not directive.lost:
+            return True
+        return self._checkpoints.settled(active.version) or not active.collective
 
     def _dump_stacks(self, directive: Directive) -> None:
         asked, self._dumped = directive.dump not in ("", self._dumped), directive.dump
@@ -293,7 +305,7 @@ class Supervisor:
 
     def _next_due(self) -> float | None:
         """Seconds until a put-off start or a kill is due; None if nothing is."""
-        due = [*self._restart_at.values(), *self._retiring.values()]
+        due = [*self._restart_at.values(), *self._retiring.values(), self._checkpoints.waits_until]
         now = time.monotonic()
         later = [at - now for at in due if at > now]
         return min(later) + 0.01 if later else None

@@ -35,7 +35,7 @@ class TwoStages:
         every_seconds: between checkpoints that go to storage; None: only on request and before the end.
         memory_seconds: between copies in memory, from which the agent saves when the process is lost; None: only what
             goes to storage is copied.
-        replicate: whether another node's agent holds a copy, too.
+        replicate: whether another node holds the newest copy, too; the same in all workers.
     """
 
     state: Callable[[], State]
@@ -58,6 +58,8 @@ class FirstStage:
         self._options = options
         self._folder = folder
         self._version = version
+        if folder is not None and options.replicate:
+            folder.share()
 
     @property
     def busy(self) -> bool:
@@ -143,7 +145,6 @@ class FirstStage:
                 name=checkpoint_name(step),
                 keep=self._options.store.keep,
                 persist=persist,
-                replicate=self._options.replicate,
                 position=ticket.position,
             )
             draft.commit(snapshot)

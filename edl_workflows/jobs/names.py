@@ -51,6 +51,9 @@ NODE_PORTS: dict[str, tuple[int, int]] = {
 """Ports of a node. A process of cluster version v listens on ``ports[v % 2]``, so that a prepared successor
 can listen while its predecessor still trains. Upstream has the first of each pair."""
 
+AGENT_PORT = 3335
+"""Of each node's agent, where another node copies the newest state of the model from."""
+
 ENV_MASTER_ADDR = "DLROVER_MASTER_ADDR"
 ENV_JOB_NAME = "ELASTIC_JOB_NAME"
 ENV_JOB_UID = "JOB_UID"

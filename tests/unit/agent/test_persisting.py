@@ -104,6 +104,7 @@ def test_what_an_agent_before_left_is_persisted(
     store.publish(10, lambda path: (path / STATE_FILE).write_bytes(content), name=published.name)
     copy(folder, store, 11, persist=False)
     persister.start()
+    persister.save_newest()
 
     assert persister.wait(10)
     assert [end.step for end in master.got(CheckpointEnd, error="")] == [10, 11]

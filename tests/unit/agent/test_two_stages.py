@@ -16,7 +16,7 @@ from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import ExitReport, ProcessReport, ProcessState
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
-from tests.unit.agent.fake_master import FakeMaster, cluster, eventually
+from tests.unit.agent.fake_master import FakeMaster, cluster, eventually, world
 
 Start = Callable[..., subprocess.Popen[str]]
 AGENT = (sys.executable, "-m", "edl_workflows.agent", "run")
@@ -65,7 +65,12 @@ def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
         arguments = [str(tmp_path), str(every), str(copies), str(steps)]
         agent = subprocess.Popen(
             [*AGENT, "--", sys.executable, "-u", "-c", PROGRAM, *arguments],
-            env={**os.environ, **pod_env, names.ENV_SHARED_MEMORY: str(tmp_path / "memory")},
+            env={
+                **os.environ,
+                **pod_env,
+                names.ENV_JOB_UID: "uid",
+                names.ENV_SHARED_MEMORY: str(tmp_path / "memory"),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -163,6 +168,23 @@ def test_sigterm_copies_and_the_agent_persists_in_its_grace(
     assert agent.returncode == 143
     (end,) = ends(master)
     assert steps_of(end) == {end.step}
+
+
+def test_broken_world_is_followed_when_its_copy_is_safe(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """A world lost a member: the agent ends its process and persists what that had copied; only then the process of the
+    next world says that it is prepared, so that the next world begins with this checkpoint."""
+    master.say(active=world(1, (0, 1)))
+    start(copies=0.05)
+    eventually(lambda: len(master.got(CheckpointBegin)) >= 3, what="three copies")
+    master.say(lost=True, next=world(2, (0,)))
+    eventually(lambda: master.got(ProcessReport, version=2, state=ProcessState.READY))
+
+    end = ends(master)[-1]
+    assert steps_of(end) == {end.step}
+    ready = master.got(ProcessReport, version=2)[0]
+    assert master.received.index(end) < master.received.index(ready)
 
 
 def test_switch_restores_from_memory(master: FakeMaster, start: Start, tmp_path: Path) -> None:
