@@ -252,7 +252,7 @@ class ProgressStatus(Status):
 
 
 class GoodputStatus(Status):
-    """How the job's time was spent (see `docs/explanation/fault-tolerance.md`).
+    """How the job's time was spent.
 
     Attributes:
         ratio: useful over elapsed time, from 0 to 1.
