@@ -12,6 +12,7 @@ Imports the base install only; TensorFlow's adapter stands apart in `edl_workflo
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job, connect
+from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.shards import Batch
 
-__all__ = ["Batch", "CheckpointStore", "Job", "connect"]
+__all__ = ["Batch", "CheckpointStore", "Job", "connect", "open_store"]

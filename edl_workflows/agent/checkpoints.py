@@ -35,7 +35,7 @@ MAX_MANIFEST_BYTES = 64 * 2**20
 MAX_PUBLISHED_NS = 2**63 - 1
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a storage says that has no room."""
-_PREFIX = "checkpoint-"
+PREFIX = "checkpoint-"
 _UNFINISHED = ".unfinished-"
 FOLLOW_SECONDS = 1.0
 """How often `CheckpointStore.follow` looks: a listing a second is cheap, and evaluation takes longer."""
@@ -74,11 +74,11 @@ class Manifest(BaseModel):
     position: dict[str, Any] | None = None
 
 
-OnDamage = Callable[[Path, CheckpointError], object]
-"""Told of a checkpoint that can't be used, and why."""
+OnDamage = Callable[[str, CheckpointError], object]
+"""Told of a checkpoint that can't be used, by its uri, and why."""
 
 
-def _ignore(_path: Path, _error: CheckpointError) -> None:
+def ignore_damage(_uri: str, _error: CheckpointError) -> None:
     """For who asks only for what is whole."""
 
 
@@ -125,7 +125,7 @@ class CheckpointStore:
         try:
             unfinished.mkdir(parents=True)
             write(unfinished)
-            _seal(unfinished, step, self._after_all(), position)
+            seal(unfinished, step, self._after_all(), position)
             unfinished.rename(final)
             _sync(self.folder)
         except OSError as error:
@@ -150,7 +150,7 @@ class CheckpointStore:
         """Remove a checkpoint that nobody wants."""
         self._remove(Path(ref.uri))
 
-    def newest(self, on_damage: OnDamage = _ignore) -> CheckpointRef | None:
+    def newest(self, on_damage: OnDamage = ignore_damage) -> CheckpointRef | None:
         """The newest complete checkpoint; None if there is none at all. Broken ones are passed over with a warning.
 
         Args:
@@ -159,23 +159,22 @@ class CheckpointStore:
         Raises:
             CheckpointError: there are some, but none is whole: to begin anew is for people to decide.
         """
-        damaged: dict[Path, CheckpointError] = {}
+        damaged: dict[str, CheckpointError] = {}
         found = None
-        for _, path in self._published(damaged.__setitem__):
+        for manifest, uri in self._published(damaged.__setitem__):
             try:
-                found = verify(path)
+                found = self.verify(CheckpointRef(uri=uri, step=manifest.step))
                 break
             except CheckpointError as error:
-                damaged[path] = error
-        damaged = {
-            path: reason for path, reason in damaged.items() if path.exists()
-        }  # retention takes some away
+                damaged[uri] = error
+        # Retention takes some away.
+        damaged = {uri: reason for uri, reason in damaged.items() if self._exists(uri)}
         if damaged and found is None:
             last = damaged[max(damaged)]
-            raise CheckpointError(f"{self.folder}: of {len(damaged)} checkpoints none is whole: {last}")
-        for path, reason in damaged.items():
+            raise CheckpointError(f"{self.place}: of {len(damaged)} checkpoints none is whole: {last}")
+        for uri, reason in damaged.items():
             log.warning("%s; passed over", reason)
-            on_damage(path, reason)
+            on_damage(uri, reason)
         return found
 
     def follow(self, stopped: Callable[[], bool]) -> Iterator[CheckpointRef]:
@@ -184,28 +183,39 @@ class CheckpointStore:
         Args:
             stopped: asked about once a second; ends the iteration after what there is then.
         """
-        seen: Path | None = None
+        seen = ""
         while True:
             last = stopped()
             published = self._published()
             if published and published[0][1] != seen:
-                seen = published[0][1]
+                manifest, seen = published[0]
                 with contextlib.suppress(CheckpointError):  # retention may have removed it meanwhile
-                    yield verify(seen)
+                    yield self.verify(CheckpointRef(uri=seen, step=manifest.step))
             elif last:
                 return
             else:
                 time.sleep(FOLLOW_SECONDS)
 
-    def _published(self, on_damage: OnDamage = _ignore) -> list[tuple[Manifest, Path]]:
-        """All that have a readable manifest, newest first."""
+    def manifest(self, ref: CheckpointRef) -> Manifest:
+        """What one of the checkpoints says of itself.
+
+        Raises:
+            CheckpointError: it is none, or its manifest is damaged.
+        """
+        return _manifest(Path(ref.uri))
+
+    def _exists(self, uri: str) -> bool:
+        return Path(uri).exists()
+
+    def _published(self, on_damage: OnDamage = ignore_damage) -> list[tuple[Manifest, str]]:
+        """All that have a readable manifest, newest first, with their uris."""
         found = []
-        for path in self.folder.glob(f"{_PREFIX}*"):
+        for path in self.folder.glob(f"{PREFIX}*"):
             try:
-                found.append((_manifest(path), path))
+                found.append((_manifest(path), str(path)))
             except CheckpointError as error:
-                on_damage(path, error)
-        return sorted(found, key=lambda entry: (entry[0].published_ns, entry[1].name), reverse=True)
+                on_damage(str(path), error)
+        return newest_first(found)
 
     def _after_all(self) -> int:
         """A time of publication that makes a checkpoint the newest, also after a clock has jumped back."""
@@ -220,8 +230,8 @@ class CheckpointStore:
         shutil.rmtree(hidden, ignore_errors=True)
 
     def _retire(self) -> None:
-        for _, path in self._published()[self.keep :]:
-            self._remove(path)
+        for _, uri in self._published()[self.keep :]:
+            self._remove(Path(uri))
         for left in self.folder.glob(f"{_UNFINISHED}*"):  # of a writer that was killed
             with contextlib.suppress(OSError):
                 if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
@@ -258,24 +268,45 @@ def _manifest(path: Path) -> Manifest:
         found = file.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_MANIFEST_BYTES:
             raise CheckpointError(f"{file}: is no file, or has more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        manifest = Manifest.model_validate_json(file.read_bytes())
+        content = file.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{file}: no complete checkpoint: {error}") from error
+    return parse_manifest(content, str(file))
+
+
+def parse_manifest(content: bytes, where: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CheckpointError: it is damaged, or names files outside of the checkpoint.
+    """
+    try:
+        manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise CheckpointError(f"{file}: the manifest is damaged: {problems(error)[0]}") from error
+        raise CheckpointError(f"{where}: the manifest is damaged: {problems(error)[0]}") from error
     for name in manifest.files:
         inner = Path(name)
         if not inner.parts or inner.is_absolute() or ".." in inner.parts or "\0" in name:
-            raise CheckpointError(f"{file}: names {name!r}, which lies outside of the checkpoint")
+            raise CheckpointError(f"{where}: names {name!r}, which lies outside of the checkpoint")
     return manifest
+
+
+def newest_first(found: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
+    """Manifests with their uris, in the order in which checkpoints are tried."""
+    return sorted(found, key=lambda entry: (entry[0].published_ns, entry[1]), reverse=True)
 
 
 def checkpoint_name(step: int) -> str:
     """A fresh name: the same step may come again with another data position, so names are never used twice."""
-    return f"{_PREFIX}{step:012d}-{secrets.token_hex(4)}"
+    return f"{PREFIX}{step:012d}-{secrets.token_hex(4)}"
 
 
-def _seal(folder: Path, step: int, published_ns: int, position: Mapping[str, Any] | None) -> None:
+def seal(folder: Path, step: int, published_ns: int, position: Mapping[str, Any] | None) -> None:
+    """Write a folder's manifest, and see that all of it stands on the disk.
+
+    Raises:
+        CheckpointError: it has no files.
+    """
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         _sync(file)

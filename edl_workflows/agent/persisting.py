@@ -14,6 +14,7 @@ from pathlib import Path
 from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.patience import patiently
+from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage
 from edl_workflows.exceptions import CheckpointError, ConflictError, EdlError, NotFoundError
 from edl_workflows.protocol.nodes import NodeRef
@@ -104,7 +105,7 @@ class Persister:
         return due
 
     def _persist(self, snapshot: Snapshot) -> None:
-        store = CheckpointStore(Path(snapshot.place), snapshot.keep)
+        store = open_store(snapshot.place, snapshot.keep)
         with self.folder.reading(snapshot.number) as block:
             if block is None:
                 return  # written over in this moment

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
@@ -62,16 +61,16 @@ class Restoring:
         Raises:
             CheckpointError: the one that was named is damaged, or none in the folder is whole; the master was told.
         """
-        passed_over: list[tuple[Path, CheckpointError]] = []
+        passed_over: list[tuple[str, CheckpointError]] = []
         try:
             if named is not None:
                 return named if self.holds(named) else store.verify(named)
-            found = store.newest(lambda path, error: passed_over.append((path, error)))
+            found = store.newest(lambda uri, error: passed_over.append((uri, error)))
         except CheckpointError as error:
-            self.report(named.uri if named else str(store.folder), error)
+            self.report(named.uri if named else store.place, error)
             raise
-        for path, reason in passed_over[:REPORTED]:
-            self.report(str(path), reason, found)
+        for uri, reason in passed_over[:REPORTED]:
+            self.report(uri, reason, found)
         return found
 
     def holds(self, checkpoint: CheckpointRef) -> bool:

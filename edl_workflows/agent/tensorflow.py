@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.tensors import State
 from edl_workflows.agent.tf_state import GraphVariables
 from edl_workflows.agent.two_stages import TwoStages
@@ -79,7 +80,8 @@ class TrainingOptions:
     """How to train.
 
     Attributes:
-        checkpoint_dir: folder of the checkpoints, shared by chiefs that may run on other machines.
+        checkpoint_dir: folder or URI (``s3://…``, by fsspec) of the checkpoints, shared by chiefs that may run on other
+            machines.
         save_seconds: between periodic checkpoints; None: only on the master's request and at the end.
         keep: checkpoints that stay.
         threads: of TensorFlow in each process, for operations and within them; 0: as many as there are cores.
@@ -90,7 +92,7 @@ class TrainingOptions:
         replicate: with ``async_save``: another node's agent holds the newest copy, too.
     """
 
-    checkpoint_dir: Path
+    checkpoint_dir: Path | str
     save_seconds: float | None = 600.0
     keep: int = 3
     threads: int = 0
@@ -157,7 +159,7 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
     cluster = job.cluster
     if not cluster.ps:
         raise InvalidError(f"job {job.name} has no parameter servers: add replicas of type ps")
-    store = CheckpointStore(options.checkpoint_dir, options.keep)
+    store = open_store(options.checkpoint_dir, options.keep)
     graph = _Graph(job, cluster, build)
     session = _connect(job, server, cluster, graph, options)
     try:
