@@ -78,14 +78,15 @@ class SimulatedJob:
 
     Args:
         settings: of the job.
-        shards: how many there are to train with.
+        shards: how many there are to train with; 0: the job has no data set.
     """
 
     def __init__(self, settings: JobSettings, shards: int = 40) -> None:
         self.settings = settings
         self.now = 1000.0
         self.state = JobState(settings, watches_pods=True)
-        self.state.shards.register(DatasetParams(name=DATA, size=shards, shard_size=1))
+        if shards:
+            self.state.shards.register(DatasetParams(name=DATA, size=shards, shard_size=1))
         self.shards = shards
         self.stored = b""
         self.published = Said()
@@ -223,13 +224,14 @@ class SimulatedJob:
         pod = self.pods.get(ref)
         if pod is None or not pod.runs:
             return
-        messages.register(
-            self.state, Registration(node=pod.ref, rank=0, incarnation=f"{pod.type}{pod.id}"), self.now
+        node = self.state.nodes.find(*ref)
+        registration = Registration(
+            node=pod.ref, rank=node.rank if node else 0, incarnation=f"{pod.type}{pod.id}"
         )
+        messages.register(self.state, registration, self.now)
         beat = Heartbeat(node=pod.ref, incarnation=f"{pod.type}{pod.id}", usage=self.usage(pod))
         messages.heartbeat(self.state, beat, self.now)
-        known = self.state.nodes.find(*ref) is not None
-        directive = views.directive_for(self.published, str(pod.ref), known=known)
+        directive = views.directive_for(self.published, str(pod.ref), known=node is not None)
         if directive.stop or (directive.finished and pod.type == names.PS_TYPE):
             self._exit(pod, directive.active.version if directive.active else 0, 0)
         else:

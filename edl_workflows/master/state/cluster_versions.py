@@ -105,6 +105,12 @@ class Versions:
         target = self.change.target if self.change else ()
         return frozenset((*active, *self.previous, *target))
 
+    @property
+    def leaving(self) -> frozenset[int]:
+        """Those of `kept` that are needed only until the next version, or the active one, trains."""
+        active = self.active.members if self.active else ()
+        return self.kept.difference(self.change.target if self.change else active)
+
 
 def begin(versions: Versions, cause: Cause, target: Sequence[int]) -> Versions:
     """Starts a change; one that was under way is given up."""

@@ -8,6 +8,7 @@ from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanSpec
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.plans import changes_members, wanted
+from edl_workflows.master.state.rendezvous import in_units
 from edl_workflows.master.state.settings import JobSettings, merged
 
 
@@ -70,6 +71,9 @@ def _world_problem(path: str, workers: int, present: Present) -> str:
     least = present.settings.rendezvous.min_nodes
     if workers < least:
         return f"{path}.replicas: at least {least} workers train together (spec.rendezvous.minNodes); {workers} are asked for"
+    if in_units(workers, present.settings.rendezvous) != workers:
+        unit = present.settings.rendezvous.node_unit
+        return f"{path}.replicas: {workers} is no multiple of {unit} (spec.rendezvous.nodeUnit)"
     if workers > present.max_workers:
         return (
             f"{path}.replicas: the global batch has {present.max_workers} mini-batches (spec.rendezvous.maxNodes), and "

@@ -251,8 +251,13 @@ def _activate(state: JobState, run: PlanRun, _now: float) -> None:
     saved = state.checkpoints.result(switch)
     assert isinstance(saved, checkpoints.Saved)
     version_steps.activate(state, saved)
-    if state.versions.active is not None and state.settings.member_type:
-        state.counts[state.settings.member_type] = len(state.versions.active.members)
+    role = state.settings.member_type
+    wanted = plans.wanted(run.spec, role)
+    if not state.settings.collective:
+        state.counts[names.PS_TYPE] = len(state.versions.active.members) if state.versions.active else 0
+    elif wanted is not None and wanted.replicas is not None:
+        # Not the members that there are: a world may be smaller than wanted for a while.
+        state.counts[role] = wanted.replicas
 
 
 def _undo(state: JobState, run: PlanRun, now: float) -> None:

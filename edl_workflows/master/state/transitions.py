@@ -112,8 +112,10 @@ def _settle_elastic(state: JobState, now: float) -> None:
                 version_steps.replace_node(state, node, now)
         size = state.sizes.get(node_type, NodeResource())
         wanted = state.counts.get(node_type, 0)
-        kept = state.versions.kept if node_type == state.settings.member_type else frozenset()
-        for released in worker_manager.scale(state.nodes, state.settings, node_type, wanted, size, now, kept):
+        versions = state.versions if node_type == state.settings.member_type else None
+        for released in worker_manager.scale(
+            state.nodes, state.settings, node_type, wanted, size, now, versions
+        ):
             state.shards.release_node(released.ref)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.state.cluster_versions import Versions
 from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus
 from edl_workflows.master.state.settings import JobSettings
 
@@ -19,7 +20,7 @@ def scale(
     wanted: int,
     size: NodeResource,
     now: float,
-    kept: AbstractSet[int] = frozenset(),
+    versions: Versions | None = None,
 ) -> list[Node]:
     """Makes or releases nodes until `wanted` ranks are taken. A second call changes nothing.
 
@@ -33,22 +34,24 @@ def scale(
         wanted: how many there shall be.
         size: of new nodes.
         now: Unix seconds.
-        kept: ids of nodes that may not go yet.
+        versions: of a job whose members these nodes are: those that it keeps may not go yet.
 
     Returns:
         The nodes that were released.
     """
     taken = taken_ranks(registry, node_type)
-    for rank in free_ranks(taken, wanted - len(taken)):
+    for rank in free_ranks(taken, wanted - max(len(taken), len(registry.live(node_type)))):
         registry.add(node_type, rank, now, size)
+    kept, leaving = (versions.kept, versions.leaving) if versions else (frozenset(), frozenset())
     live = registry.live(node_type)
+    too_many = len([node for node in live if node.id not in leaving]) - wanted
     newest = {node.rank: node.id for node in live}
     # The chief and other critical nodes stand at the end of the line.
     line = sorted(
         (node for node in live if node.id not in kept),
         key=lambda node: (settings.critical(node.type, node.rank), node.id == newest[node.rank], -node.id),
     )
-    return [release(registry, node, now) for node in line[: max(0, len(live) - wanted)]]
+    return [release(registry, node, now) for node in line[: max(0, too_many)]]
 
 
 def release(registry: NodeRegistry, node: Node, now: float) -> Node:

@@ -31,6 +31,8 @@ def step(state: JobState, now: float) -> None:
     _recover(state, now)
     _keep_out(state)
     _gather(state, now)
+    if state.versions.change is not None and state.versions.change.cause is Cause.PLAN:
+        state.versions = cluster_versions.number(state.versions, frozenset(state.joined))
     _switch(state, now)
     _count_missing(state, now)
 
