@@ -35,8 +35,8 @@ import numpy as np
 import tensorflow as tf
 
 from edl_workflows.agent import world
-from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.sampler import Dataset
 from edl_workflows.agent.tensorflow import TrainingOptions
 from edl_workflows.agent.tensors import Array, State
@@ -115,7 +115,7 @@ def training(
         SystemExit: told to end, or the group broke, or the checkpoint to start from is damaged (`Job.start_from`).
     """
     saving = world.Saving(
-        CheckpointStore(options.checkpoint_dir, options.keep),
+        open_store(options.checkpoint_dir, options.keep),
         options.save_seconds,
         options.memory_seconds,
         options.replicate,

@@ -23,10 +23,18 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--step-delay", type=float, required=True)
+    parser.add_argument("--async-save", action="store_true")
     options = parser.parse_args()
     job = connect()
     data, _ = digits.load()
-    settings = TrainingOptions(options.folder / "checkpoints", save_seconds=3.0, threads=1)
+    settings = TrainingOptions(
+        options.folder / "checkpoints",
+        save_seconds=3.0,
+        threads=1,
+        async_save=options.async_save,
+        memory_seconds=0.5,
+        replicate=options.async_save,
+    )
     hurry = options.folder / "hurry"
     notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
     with notes.open("w") as file, training(job, train_digits.build, settings) as run:
