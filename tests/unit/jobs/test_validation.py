@@ -319,6 +319,6 @@ def test_generated_names_leave_room(job: Make) -> None:
 
 def test_status_of_a_newer_writer_is_read(job: Make) -> None:
     """Fields that we do not know yet are no error in a status."""
-    found = ElasticJob.parse(job() | {"status": {"phase": "Running", "goodput": 0.9}})
+    found = ElasticJob.parse(job() | {"status": {"phase": "Running", "forecast": 0.9}})
 
     assert found.status.phase == "Running"
