@@ -284,6 +284,8 @@ def _collectively(work: Callable[[], T]) -> T:
 
 def _variables(model: Model, trained: Sequence[Any]) -> dict[str, Any]:
     """All variables by the names that they have in checkpoints."""
+    if twice := model.weights.keys() & (model.more or {}).keys():
+        raise InvalidError(f"variables in weights and more have the same name: {', '.join(sorted(twice))}")
     if hasattr(model.optimizer, "build"):
         model.optimizer.build(list(model.weights.values()))
     own = model.optimizer.variables
@@ -296,8 +298,6 @@ def _variables(model: Model, trained: Sequence[Any]) -> dict[str, Any]:
             raise InvalidError(
                 f"variable {name} of type {variable.dtype.name} can't be summed over the members"
             )
-    if len(found) < len(model.weights) + len(model.more or {}):
-        raise InvalidError("two variables of the model have the same name")
     return found
 
 
