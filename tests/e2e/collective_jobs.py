@@ -67,7 +67,7 @@ class CollectiveTraining:
 class CollectiveJob(SubmittedJob):
     """A submitted collective job."""
 
-    def scale(self, workers: int) -> ScalePlan:
+    def scale(self, workers: int, seconds: float = 240.0) -> ScalePlan:
         """Change the number of workers by the stage, as a pipeline does; the plan that carried it out."""
         before = {plan.metadata.name for plan in self.plans()}
         self.run(
