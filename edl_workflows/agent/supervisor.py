@@ -21,13 +21,14 @@ from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.plan import plan
 from edl_workflows.agent.processes import TrainingProcess
 from edl_workflows.agent.usage import UsageMeter
-from edl_workflows.exceptions import EdlError
+from edl_workflows.exceptions import ConflictError, EdlError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.node_check import CheckRound
 from edl_workflows.protocol.nodes import CrashReport, Directive, ExitReport, Heartbeat, Registration
 
 TERMINATED = 143
+REFUSED = 1
 FAREWELL_SECONDS = 2.0
 """How long a terminated agent tries to tell the master."""
 MOST_DOUBLINGS = 5
@@ -90,6 +91,7 @@ class Supervisor:
         self._ended: set[int] = set()
         self._dumped = ""
         self._checked = 0
+        self._refusal = ""
         self._crashes: dict[int, int] = {}
         self._restart_at: dict[int, float] = {}
 
@@ -108,7 +110,8 @@ class Supervisor:
         """Supervise until the node's work is over. Call it in the main thread.
 
         Returns:
-            The agent's exit code: that of the training process; 0 when released; 143 after `terminate`.
+            The agent's exit code: that of the training process; 0 when released; 1 when the master refuses the node; 143 after
+            `terminate`.
         """
         self._watch.start()
         threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
@@ -133,6 +136,9 @@ class Supervisor:
         """One round: look, decide, act. The exit code when it was the last."""
         if self._terminating.is_set():
             return self._shut_down(TERMINATED)
+        if self._refusal:
+            log.error("the master refuses this node: %s", self._refusal)
+            return REFUSED
         for version in [v for v, process in self._processes.items() if process.code is not None]:
             code = self._process_ended(self._processes.pop(version))
             if code is not None:
@@ -311,14 +317,18 @@ class Supervisor:
         return min(later) + 0.01 if later else None
 
     def _register(self) -> Directive:
-        return self._client.register(
-            Registration(
-                node=self._environment.node,
-                rank=self._environment.rank,
-                pod=self._environment.pod,
-                incarnation=self._incarnation,
-            )
+        registration = Registration(
+            node=self._environment.node,
+            rank=self._environment.rank,
+            pod=self._environment.pod,
+            incarnation=self._incarnation,
         )
+        try:
+            return self._client.register(registration)
+        except ConflictError as error:  # what this node says of itself is wrong, and stays so
+            self._refusal = str(error)
+            self._wake.set()
+            raise
 
     def _exit_report(self, process: TrainingProcess, code: int) -> ExitReport:
         return ExitReport(

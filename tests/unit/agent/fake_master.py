@@ -85,6 +85,7 @@ class FakeMaster:
         shards: the real sharding core.
         wait_on_exit: its verdict on ended training processes.
         knows_node: refuses reports of exits and of damage, and to say a directive, when cleared.
+        rank: refuses nodes that register with another; None: takes all.
         away: answers 503 to everything while set.
         refuses_ends: of checkpoints, as when another version has become active.
         position: the data position that it says when a checkpoint begins.
@@ -99,6 +100,7 @@ class FakeMaster:
         self.wait_on_exit = False
         self.away = False
         self.knows_node = True
+        self.rank: int | None = None
         self.refuses_ends = False
         self.position: dict[str, Any] | None = None
         self.sync_finished = False
@@ -142,9 +144,14 @@ class FakeMaster:
         if authorization != f"Bearer {TOKEN}":
             raise HTTPException(401, "no or a wrong token")
 
+    def _check_rank(self, message: Registration) -> None:
+        if self.rank not in (None, message.rank):
+            raise ConflictError(f"{message.node} has rank {self.rank}, it says {message.rank}")
+
     def _node_routes(self, app: FastAPI) -> None:
         @app.post("/v1/nodes")
         def register(message: Registration) -> Directive:
+            self._check_rank(message)
             return self.take(message)
 
         @app.post("/v1/nodes/heartbeat")

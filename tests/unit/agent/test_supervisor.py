@@ -13,7 +13,7 @@ from edl_workflows.agent.__main__ import main
 from edl_workflows.jobs import names
 from edl_workflows.protocol.node_check import CheckMember, CheckRound
 from edl_workflows.protocol.nodes import CheckReport, CrashReport, ExitReport, Heartbeat, Registration
-from tests.unit.agent.fake_master import FakeMaster, cluster, eventually
+from tests.unit.agent.fake_master import FakeMaster, cluster, eventually, world
 
 Agent = subprocess.Popen[str]
 Start = Callable[..., Agent]
@@ -112,6 +112,50 @@ def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> N
     agent.communicate(timeout=20)
     assert agent.returncode == 137
     assert master.got(ExitReport, code=137)
+
+
+def test_a_node_that_says_another_rank_is_refused_and_ends(master: FakeMaster, start: Start) -> None:
+    """What a node says of itself and is wrong ends its agent with the master's reason; nothing was started."""
+    master.rank = 5
+    master.say(active=cluster(1))
+    output, _ = (agent := start("print('trains')")).communicate(timeout=20)
+    assert agent.returncode == 1
+    assert "worker-0 has rank 5, it says 0" in output
+    assert "trains" not in output
+
+
+def test_processes_of_a_broken_world_end_at_once(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """They hang in a collective operation, deaf to SIGTERM: the agent ends them, and starts the next world's beside them."""
+    program = (
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "new = folder / 'new'\n"
+        "new.write_text(str(os.getpid()))\n"
+        "new.rename(folder / os.environ['EDL_CLUSTER_VERSION'])\n"
+        "time.sleep(600)"
+    )
+    master.say(active=world(1, (0, 1)), trained=1)
+    start(program)
+    hanging = pid_of(tmp_path, 1)
+    master.say(active=world(1, (0, 1)), trained=1, lost=True)
+    eventually(lambda: not alive(hanging), what="the broken world's process ended")
+    assert not master.got(ExitReport)
+    master.say(active=world(1, (0, 1)), trained=1, lost=True, next=world(2, (0,)))
+    assert alive(pid_of(tmp_path, 2))
+
+
+def test_a_worker_without_a_place_waits_and_ends_with_the_job(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """A world that does not name the node starts nothing there; when the job is over, its agent ends well."""
+    master.say(active=world(1, (1, 2)), trained=1)
+    agent = start("import pathlib, sys; pathlib.Path(sys.argv[1], 'started').touch()")
+    eventually(lambda: master.got(Registration))
+    master.say(active=world(1, (1, 2)), trained=1, finished=True)
+    agent.communicate(timeout=20)
+    assert agent.returncode == 0
+    assert not (tmp_path / "started").exists()
 
 
 def test_refused_report_keeps_the_exit_code(master: FakeMaster, start: Start, tmp_path: Path) -> None:
