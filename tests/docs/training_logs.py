@@ -10,4 +10,4 @@ job = SimpleNamespace(environment=NodeEnvironment.read(), version=3)
 
 logging.basicConfig(level=logging.INFO, handlers=[json_lines(job.environment, job.version)])
 
-logging.info("epoch %d", 2)
+logging.getLogger("digits").info("epoch %d", 2)
