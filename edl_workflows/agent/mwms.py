@@ -26,7 +26,6 @@ What TensorFlow 2.21 does, as measured on one machine with processes on loopback
 """
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -70,7 +69,6 @@ _STAND_IN = {
 
 Inputs = Mapping[str, Any]
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
