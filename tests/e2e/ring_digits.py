@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edl_workflows.agent import CheckpointStore, connect
 from edl_workflows.agent.sampler import Dataset
