@@ -18,8 +18,9 @@ from edl_workflows.exceptions import CheckpointError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive
 
-CLOSE_SECONDS = 2.0
-"""How long an ending agent waits for what it is persisting, beyond the time that it had for it."""
+CLOSE_SECONDS = 4.0
+"""How long an ending agent waits for what it is persisting, beyond the time that it had for it: a master that was away is
+asked again every 3 s."""
 LOST_SECONDS = 60.0
 """How long the next process waits until the copies of a lost version are persisted: they are what it goes on from."""
 LOOK_SECONDS = 0.1

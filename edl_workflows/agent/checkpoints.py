@@ -122,6 +122,7 @@ class CheckpointStore:
         """
         name = name or checkpoint_name(step)
         unfinished, final = self.folder / f"{_UNFINISHED}{name}", self.folder / name
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a writer of this very checkpoint that was killed
         try:
             unfinished.mkdir(parents=True)
             write(unfinished)
@@ -129,10 +130,7 @@ class CheckpointStore:
             unfinished.rename(final)
             _sync(self.folder)
         except OSError as error:
-            full = "; make room, or keep fewer checkpoints" if error.errno in FULL else ""
-            raise CheckpointError(
-                f"{unfinished}: the checkpoint of step {step} can't be written: {error}{full}"
-            ) from error
+            raise unwritable(unfinished, step, error) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         self._retire()
@@ -289,6 +287,12 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
         if not inner.parts or inner.is_absolute() or ".." in inner.parts or "\0" in name:
             raise CheckpointError(f"{where}: names {name!r}, which lies outside of the checkpoint")
     return manifest
+
+
+def unwritable(where: Path, step: int, error: OSError) -> CheckpointError:
+    """What is said of a checkpoint that the storage refused."""
+    room = "; make room, or keep fewer checkpoints" if error.errno in FULL else ""
+    return CheckpointError(f"{where}: the checkpoint of step {step} can't be written: {error}{room}")
 
 
 def newest_first(found: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:

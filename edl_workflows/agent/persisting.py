@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.checkpoints import STATE_FILE
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.remote_store import open_store
@@ -64,7 +64,9 @@ class Persister:
         return self._thread.is_alive()
 
     def close(self, timeout: float) -> None:
-        """Stop after the copy that is being persisted; the thread is given so many seconds for it."""
+        """Stop when all is persisted and the master knows, or so many seconds are over."""
+        self.save_newest()
+        self.wait(timeout)
         self._stop.set()
         self.folder.ring()
         self._thread.join(timeout)
@@ -105,26 +107,24 @@ class Persister:
         return due
 
     def _persist(self, snapshot: Snapshot) -> None:
-        store = open_store(snapshot.place, snapshot.keep)
+        error, fresh = "", False
         with self.folder.reading(snapshot.number) as block:
             if block is None:
                 return  # written over in this moment
-            error = ""
             try:
-                if not _is_stored(store, snapshot):
-                    store.publish(
-                        snapshot.step,
-                        lambda folder: _write(folder / STATE_FILE, block),
-                        name=snapshot.name,
-                        position=snapshot.position,
-                    )
-            except CheckpointError as refused:
-                error = str(refused)
+                fresh = _store(snapshot, block)
+            except Exception as refused:  # noqa: BLE001 - the master must know, and the next copy is tried again
+                error = (
+                    str(refused) if isinstance(refused, EdlError) else f"{type(refused).__name__}: {refused}"
+                )
                 log.warning("step %d stays in memory: %s", snapshot.step, error)
             self.folder.settle(snapshot.number, Stage.FAILED if error else Stage.SAVED, error)
-        self._report(snapshot, error, store)
+        if not self._report(snapshot, error) and fresh:
+            with contextlib.suppress(EdlError):
+                open_store(snapshot.place, snapshot.keep).discard(snapshot.ref)
 
-    def _report(self, snapshot: Snapshot, error: str, store: CheckpointStore) -> None:
+    def _report(self, snapshot: Snapshot, error: str) -> bool:
+        """Tell the master; False if it does not want the checkpoint."""
         if error:
             end = CheckpointEnd(node=self._node, error=error[:4096])
         else:
@@ -134,19 +134,31 @@ class Persister:
             patiently(lambda: self._client.end_checkpoint(snapshot.ticket, end), self._stop)
         except (NotFoundError, ConflictError) as refused:
             # Another cluster version became active meanwhile: nobody goes on from this model.
-            log.warning("%s; the checkpoint is removed", refused)
-            with contextlib.suppress(CheckpointError):
-                store.discard(snapshot.ref)
+            log.warning("%s; the checkpoint is not kept", refused)
+            return False
         except EdlError as refused:
             log.warning("%s", refused)
+        return True
 
 
-def _is_stored(store: CheckpointStore, snapshot: Snapshot) -> bool:
-    """Whether an agent before this one had published it and died before it noted so."""
-    try:
+def _store(snapshot: Snapshot, block: memoryview) -> bool:
+    """Persist a copy; False if another agent had published it: one before this one, which died before it noted so, or the
+    partner's.
+
+    Raises:
+        CheckpointError: the storage refused.
+        InvalidError: there is no driver for its URI.
+    """
+    store = open_store(snapshot.place, snapshot.keep)
+    with contextlib.suppress(CheckpointError):
         store.verify(snapshot.ref)
-    except CheckpointError:
         return False
+    store.publish(
+        snapshot.step,
+        lambda folder: _write(folder / STATE_FILE, block),
+        name=snapshot.name,
+        position=snapshot.position,
+    )
     return True
 
 

@@ -29,6 +29,7 @@ from edl_workflows.agent.checkpoints import (
     newest_first,
     parse_manifest,
     seal,
+    unwritable,
     verify,
 )
 from edl_workflows.exceptions import CheckpointError, InvalidError
@@ -101,9 +102,7 @@ class RemoteStore(CheckpointStore):
                 write(folder)
                 seal(folder, step, self._after_all(), position)
             except OSError as error:
-                raise CheckpointError(
-                    f"{folder}: the checkpoint of step {step} can't be written: {error}"
-                ) from error
+                raise unwritable(folder, step, error) from error
             try:
                 with self._reaching(f"the checkpoint of step {step} can't be written"):
                     self._upload(folder, name)

@@ -77,7 +77,7 @@ def _in_words(row: Row) -> str:
 
 def _row(case: str, mib: int, turns: list[dict[str, Any]], *, goal: float | None) -> Row:
     def median(way: str, field: str) -> float:
-        return statistics.median(turn[field] for turn in turns if turn["way"] == way)
+        return float(statistics.median(turn[field] for turn in turns if turn["way"] == way))
 
     direct, copy = median("direct", "wall"), median("stages", "wall")
     return Row(
@@ -191,8 +191,10 @@ def _program_of_arrays(folder: Path, mib: int, turns: int) -> None:
 
 
 def _program_of_tensorflow(folder: Path, mib: int, turns: int, *, async_save: bool) -> None:
+    import tensorflow as tf
+
     from edl_workflows.agent import connect
-    from edl_workflows.agent.tensorflow import Model, TrainingOptions, tf, tf1, training
+    from edl_workflows.agent.tensorflow import Model, TrainingOptions, tf1, training
 
     def build() -> Model:
         size = mib * 2**20 // TENSORS // 4

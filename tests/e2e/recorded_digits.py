@@ -1,6 +1,7 @@
 """The example's training program, which also notes the records of each step that it has made."""
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -25,6 +26,8 @@ def main() -> None:
     parser.add_argument("--step-delay", type=float, required=True)
     parser.add_argument("--async-save", action="store_true")
     options = parser.parse_args()
+    logging.basicConfig()
+    logging.getLogger("edl_workflows").setLevel(logging.INFO)
     job = connect()
     data, _ = digits.load()
     settings = TrainingOptions(

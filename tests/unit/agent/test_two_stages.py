@@ -30,7 +30,7 @@ from edl_workflows.agent.two_stages import TwoStages
 folder = pathlib.Path(sys.argv[1])
 job = connect()
 store = CheckpointStore(folder / "checkpoints")
-model, step = np.zeros(1000), 0
+model, step = np.zeros(int(sys.argv[5])), 0
 job.wait_until_active()
 if (checkpoint := job.start_from(store)) is not None:
     with job.state(checkpoint, store) as state:
@@ -52,7 +52,7 @@ if job.checkpoint(patience=60, stored=True) is None:
 job.close()
 """
 """Each step adds 1 to the model, so that any state shows its step. Arguments: folder, seconds between checkpoints, seconds
-between copies, steps."""
+between copies, steps, the model's size."""
 
 
 @pytest.fixture
@@ -61,8 +61,10 @@ def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     agents: list[subprocess.Popen[str]] = []
     (tmp_path / "memory").mkdir()
 
-    def run(every: float = 0, copies: float = 0, steps: int = 10**9) -> subprocess.Popen[str]:
-        arguments = [str(tmp_path), str(every), str(copies), str(steps)]
+    def run(
+        every: float = 0, copies: float = 0, steps: int = 10**9, size: int = 1000
+    ) -> subprocess.Popen[str]:
+        arguments = [str(tmp_path), str(every), str(copies), str(steps), str(size)]
         agent = subprocess.Popen(
             [*AGENT, "--", sys.executable, "-u", "-c", PROGRAM, *arguments],
             env={
@@ -152,6 +154,30 @@ def test_killed_agent_is_followed_by_one_that_persists(
     start(copies=1000.0)
     (end,) = eventually(lambda: ends(master), what="the copy is persisted")
     assert steps_of(end) == {end.step}
+
+
+def test_agent_killed_while_it_persists_leaves_no_half(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """Killed in the middle of a checkpoint: what is there under a valid name is whole, and the agent that is started again
+    persists the copy, which is still in memory."""
+    checkpoints = tmp_path / "checkpoints"
+    master.say(active=cluster(1))
+    agent = start(every=0.1, size=4 * 2**20)
+    eventually(lambda: list(checkpoints.glob(".unfinished-*")), what="a checkpoint is being written")
+    agent.kill()
+    agent.wait(10)
+    heard = len(ends(master))
+    assert all(CheckpointStore(checkpoints).verify(ref(path)) for path in checkpoints.glob("checkpoint-*"))
+
+    start(size=4 * 2**20)
+    end = eventually(lambda: ends(master)[heard:], what="the copy is persisted")[-1]
+    assert steps_of(end) == {end.step}
+
+
+def ref(path: Path) -> CheckpointRef:
+    """A checkpoint of any step."""
+    return CheckpointRef(uri=str(path), step=0)
 
 
 def test_sigterm_copies_and_the_agent_persists_in_its_grace(
