@@ -227,14 +227,15 @@ class Job:
         """As `shards`, cut into batches of ``batch_size`` records: one for each step."""
         return self._reader({"name": name, **params}, ahead).batches()
 
-    def report_step(self, step: int, loss: float | None = None) -> None:
+    def report_step(self, step: int, loss: float | None = None, records: int = 0) -> None:
         """Say that a step is done. Cheap; the newest is sent twice a second.
 
         Args:
             step: the global step.
             loss: of the step, for the job's statistics.
+            records: that are done by now, of all epochs; only where the job is collective.
         """
-        self._reporter.step(step, loss)
+        self._reporter.step(step, loss, records)
 
     def save_with(self, save: Callable[[], CheckpointRef], every_seconds: float | None = None) -> None:
         """How to save a checkpoint. It is called between two steps, on the chief only.

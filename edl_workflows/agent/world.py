@@ -213,7 +213,7 @@ class World:
         self._sampler.advance()
         self.global_step += 1
         self.loss = reduced.loss
-        self.job.report_step(self.global_step, self.loss)
+        self.job.report_step(self.global_step, self.loss, self._sampler.records_done)
         return self.global_step, self.loss
 
     def enter(self) -> None:

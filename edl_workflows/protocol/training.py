@@ -21,11 +21,13 @@ class StepReport(Message):
         first_step_time, time: Unix seconds on the reporting machine of this process's first step in its version and of
             the newest one. The stall of a switch is measured from them.
         loss: of the step; None also for one that is no finite number.
+        records: that are done, of all epochs, in a collective job: its members share the data out themselves.
     """
 
     node: NodeRef
     version: int = Field(ge=1)
     step: GlobalStep
+    records: int = Field(default=0, ge=0, lt=2**63)
     time: UnixSeconds
     first_step_time: UnixSeconds
     loss: float | None = None

@@ -45,12 +45,14 @@ class Steps:
         step: the newest of the active version.
         time: Unix seconds of it at the worker that made it.
         first, first_time: first step of the active version that was reported, and when it was made.
+        records: that a collective job has done, as its members say; others acknowledge theirs.
     """
 
     step: int = 0
     time: float = 0.0
     first: int = 0
     first_time: float = 0.0
+    records: int = 0
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,11 @@ def step_report(state: JobState, message: StepReport) -> None:
     state.statistics.take_step(message)
     steps = state.steps
     if not steps.first_time:
-        steps = Steps(message.step, message.time, first=message.step, first_time=message.first_step_time)
+        first = (message.step, message.first_step_time)
+        steps = Steps(message.step, message.time, *first, records=message.records)
     elif message.step > steps.step:
-        steps = replace(steps, step=message.step, time=max(steps.time, message.time))
+        time = max(steps.time, message.time)
+        steps = replace(steps, step=message.step, time=time, records=message.records)
     if message.first_step_time < steps.first_time:
         steps = replace(steps, first_time=message.first_step_time)
     state.steps = steps

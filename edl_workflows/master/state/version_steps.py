@@ -89,7 +89,7 @@ def go_back(state: JobState, now: float, cause: str = RECOVERY) -> None:
         state.restarted(
             f"version {active.number}", cause, f"back from step {state.steps.step} to {step}", now
         )
-    state.steps = Steps(step=step)
+    state.steps = Steps(step=step, records=state.steps.records)
     _call_back(state, now)
 
 
@@ -131,7 +131,7 @@ def activate(state: JobState, saved: checkpoints.Saved | None) -> None:
     if not first:
         state.shards.rollback(saved.position if saved else JobPosition())
     state.checkpoints = checkpoints.abandon_pending(state.checkpoints)
-    state.steps = Steps(step=saved.step if saved else 0)
+    state.steps = Steps(step=saved.step if saved else 0, records=state.steps.records)
     state.statistics.restart()
     state.newcomers_wait_until = 0.0
     for node in state.nodes:

@@ -228,8 +228,8 @@ def moment(state: JobState, now: float) -> Point:
 
 
 def records_done(state: JobState) -> int:
-    """Acknowledged records of all data sets."""
-    return sum(progress.records_done for progress in state.shards.all_progress())
+    """Acknowledged records of all data sets; in a collective job what its members have counted."""
+    return state.steps.records + sum(progress.records_done for progress in state.shards.all_progress())
 
 
 def status(state: JobState, now: float) -> dict[str, Any]:

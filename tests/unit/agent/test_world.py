@@ -19,7 +19,7 @@ from edl_workflows.agent.world import Place, Saving, World, training
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, NodeRef, ProcessReport, ProcessState
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
 from tests.e2e.pods import free_ports
 from tests.e2e.ring_digits import Batch, SoftmaxRegression, digits
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, world
@@ -175,6 +175,7 @@ def test_loss_curve_is_that_of_one_worker(size: int, members: Members, tmp_path:
     assert losses(together) == pytest.approx(losses(alone), rel=TOLERANCE)
     assert seen(together) == EACH_ONCE
     assert members.master.got(CheckpointEnd, step=STEPS)
+    assert members.master.got(StepReport, version=2, step=STEPS, records=2 * DATASET.size)
 
 
 def test_loss_curve_across_changes(master: FakeMaster, members: Members, tmp_path: Path) -> None:
