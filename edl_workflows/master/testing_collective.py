@@ -5,6 +5,7 @@ drained; with one of them gone, the others hang, or their processes fail.
 """
 
 import contextlib
+from collections.abc import Callable
 
 from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs import names
@@ -26,11 +27,15 @@ class SimulatedCollectiveJob(SimulatedJob):
         settings: of the job.
         steps: how many make the training.
         hangs: a process whose world lost a member waits for ever; else it fails.
+
+    Attributes:
+        pace: how many steps are made at a time, by the number of members.
     """
 
     def __init__(self, settings: JobSettings, steps: int = 40, *, hangs: bool = False) -> None:
         self.total = steps
         self.hangs = hangs
+        self.pace: Callable[[int], int] = lambda _: 1
         self.drained: dict[int, set[int]] = {}
         super().__init__(settings, shards=0)
 
@@ -78,8 +83,10 @@ class SimulatedCollectiveJob(SimulatedJob):
     def _step(self, pod: SimulatedPod, active: Cluster) -> None:
         """Rank 0 makes it, for all; each reports it."""
         if pod.id == active.chief_id:
-            self.models[active.version].add(self.steps[active.version])
-            self.steps[active.version] += 1
+            first = self.steps[active.version]
+            made = range(first, min(first + self.pace(len(active.workers)), self.total))
+            self.models[active.version].update(made)
+            self.steps[active.version] = made.stop
         report = StepReport(
             node=pod.ref,
             version=active.version,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.protocol.training import StepReport
+from edl_workflows.scaling.allreduce import NEWEST
 from edl_workflows.scaling.resources import Node
 from edl_workflows.scaling.samples import NodeUsage, Sample
 
@@ -28,6 +29,7 @@ class Statistics:
         losses: newest loss by node.
         shards: (Unix seconds here, acknowledged shards) by node.
         samples: of the whole job, for whoever plans its size; oldest first.
+        world_speeds: the newest speeds (steps a second) by number of members, in a collective job.
         same_since: since when all samples have the same nodes.
         ooms: nodes that ran out of memory, until Brain has been told.
     """
@@ -38,6 +40,7 @@ class Statistics:
     losses: dict[str, float] = field(default_factory=dict)
     shards: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    world_speeds: dict[int, deque[float]] = field(default_factory=dict)
     same_since: float = 0.0
     ooms: deque[Node] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     _sampled_step: tuple[float, int] | None = None
@@ -71,6 +74,12 @@ class Statistics:
             self.same_since = now
         self.samples.append(sample)
         self._sampled_step = self.steps[-1] if self.steps else None
+
+    def take_world_speed(self, members: int) -> None:
+        """So many members trained at the speed of the newest sample."""
+        speed = self.samples[-1].speed if self.samples else 0.0
+        if speed > 0:
+            self.world_speeds.setdefault(members, deque(maxlen=NEWEST)).append(speed)
 
     def forget_samples(self) -> None:
         """The clock was set: what was measured before can't be put in order with what comes."""
