@@ -10,8 +10,9 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
+from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from tests.e2e.collective_jobs import RING, CollectiveJob, CollectiveTraining, worlds
-from tests.e2e.records import trained
+from tests.e2e.records import consumed, trained
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -67,3 +68,24 @@ def test_killed_member_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
     job.wait_phase(JobPhase.SUCCEEDED)
 
     assert trained(tmp_path) == each_once(30)
+
+
+@pytest.mark.long
+def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    """Suspend tells all members to end: they save the step that all have made, and resume goes on with the next, so that each
+    record of each epoch is trained exactly once."""
+    training = CollectiveTraining(RING, tmp_path, epochs=30, workers=2)
+    job = CollectiveJob.submit(cluster, training.manifest("sleepers"))
+    job.wait_step(30)
+    job.run(SUSPEND, SuspendRequest(name=job.name))
+    before = worlds(tmp_path)
+    saved = job.get().status.checkpoint
+    assert saved is not None
+    assert saved.step == max(before)
+    training.hurry()
+    job.run(RESUME, ResumeRequest(name=job.name))
+    job.wait_phase(JobPhase.SUCCEEDED)
+
+    assert set(worlds(tmp_path).values()) == {2}
+    made = collections.Counter((epoch, r) for _, epoch, _, records in consumed(tmp_path) for r in records)
+    assert made == each_once(30)
