@@ -9,7 +9,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.settings import JobSettings
 from tests.e2e.pods import JOB, NAMESPACE
 
-HANG_SECONDS = 3
+HANG_SECONDS = 10
 
 state, port, token = sys.argv[1:]
 tolerance = FaultTolerance(hang_timeout_seconds=HANG_SECONDS, hang_action=HangAction.RESTART)
