@@ -238,7 +238,7 @@ class ProgressStatus(Status):
         records: records acknowledged.
         speed: steps per second.
         records_per_second: records acknowledged per second.
-        cluster_version: the parameter-server cluster that trains.
+        cluster_version: the version of the training cluster that trains.
         data_finished: every data set is consumed.
     """
 
