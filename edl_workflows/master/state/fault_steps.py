@@ -2,6 +2,7 @@
 
 from edl_workflows.jobs import names
 from edl_workflows.master.state import hang, node_check, version_steps
+from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.goodput import Seen
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.messages import end
@@ -75,13 +76,17 @@ def _member(state: JobState, name: str) -> CheckMember:
 
 
 def _marker(state: JobState) -> tuple[object, ...] | None:
-    """What differs when training moves; None while it is not expected to, or while nobody ever said that it does."""
-    versions, newest = state.versions, state.checkpoints.newest
-    active = versions.active
-    if active is None or versions.change is not None or not state.trainers:
+    """What differs when training moves; None while it is not expected to, or while nobody ever said that it does.
+
+    A plan has time-outs of its own. Newcomers are let in by nobody's plan: processes that never stop for them hang, too.
+    """
+    active, change, newest = state.versions.active, state.versions.change, state.checkpoints.newest
+    changing = change is not None and change.cause is not Cause.MEMBERSHIP
+    if active is None or changing or not state.trainers:
         return None
-    if not (versions.trained or active.members):
+    if not (state.versions.trained or active.members):
         return None
     records = sum(progress.records_done for progress in state.shards.all_progress())
     ended = sum(node.status.final for node in state.nodes)
-    return active.number, state.steps.step, records, newest.uri if newest else "", ended
+    progress = (state.steps.step, records, newest.uri if newest else "", ended)
+    return active.number, progress, (change.number, change.ready, change.drained) if change else None

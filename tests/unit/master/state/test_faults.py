@@ -1,5 +1,6 @@
 """Whole jobs in memory: training that stands still, nodes that find no place, nodes that are checked; and what is told of it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.hang import DUMP_SECONDS
 from edl_workflows.master.state.nodes import ExitReason, NodeStatus
 from edl_workflows.master.state.observations import PodPhase
+from edl_workflows.master.state.rendezvous import Parameters
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.master.testing import Ref, SimulatedJob, SimulatedPod
+from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.cluster import Cluster
-from edl_workflows.protocol.nodes import CheckReport, ExitReport, NodeRef
+from edl_workflows.protocol.nodes import CheckReport, Directive, ExitReport, NodeRef
 
 HANG_SECONDS = 30
 
@@ -26,6 +29,16 @@ class HangingJob(SimulatedJob):
     def _train(self, pod: SimulatedPod, active: Cluster) -> None:
         if active.version not in self.hung:
             super()._train(pod, active)
+
+
+class HangingWorld(SimulatedCollectiveJob):
+    """A collective job whose processes of some versions hang: they neither step nor stop for a drain."""
+
+    hung: frozenset[int] = frozenset()
+
+    def _between_steps(self, pod: SimulatedPod, active: Cluster, directive: Directive) -> None:
+        if active.version not in self.hung:
+            super()._between_steps(pod, active, directive)
 
 
 def _settings(nodes: str = "ps=2,worker=2", **said: Any) -> JobSettings:
@@ -92,6 +105,46 @@ def test_a_hang_that_does_not_end_fails_the_job(said: dict[str, Any], versions: 
     assert job.state.outcome.reason == "Hang"
     assert "stood still for" in job.state.outcome.message
     assert job.state.versions.last_number == versions
+
+
+@pytest.mark.parametrize(
+    "joins", [False, True], ids=["while it trains", "while it is drained for a newcomer"]
+)
+def test_a_hung_world_is_restarted(joins: bool) -> None:
+    """The same members in the same pods make the next world, with the newcomer if there is one; the model loses no step."""
+    settings = replace(
+        _settings("worker=2", hang_action=HangAction.RESTART),
+        collective=True,
+        rendezvous=Parameters(max_nodes=3, waiting_timeout=5.0),
+    )
+    job = HangingWorld(settings, 200)
+    job.calm(6)
+    assert job.state.versions.settled
+    job.save_periodically()
+    pods = set(job.pods)
+    job.hung = frozenset({1})
+    if joins:
+        job.state.counts["worker"] = 3
+    job.calm(2 * HANG_SECONDS + int(DUMP_SECONDS) + 10)
+    assert job.state.restarts.counts == {"Hang": 1}
+    assert job.state.versions.active is not None
+    assert job.state.versions.trained == job.state.versions.active.number > 1
+    assert len(job.state.versions.active.members) == 2 + joins
+    assert pods <= set(job.pods)
+    job.calm(250)
+    assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+    assert job.models[job.state.versions.trained] == set(range(200))
+
+
+def test_stragglers_are_told() -> None:
+    """A worker that acknowledges shards at a third of the others' pace is named, with how much slower it is."""
+    job = _job(nodes="ps=1,worker=4", straggler_ratio=2.0)
+    for second in range(30):
+        for worker in range(4):
+            if worker != 2 or second % 3 == 0:
+                job.state.statistics.take_shards(f"worker-{worker}", 1, job.now + second)
+    assert _status(job)["warnings"] == ["worker-2 is a straggler: 3.0 times slower than the median"]
 
 
 def test_a_master_that_was_away_blames_nobody() -> None:
