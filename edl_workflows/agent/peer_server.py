@@ -1,8 +1,8 @@
 """Where an agent gives its newest copy of the model to the agent of another node; spoken to by `edl_workflows.agent.peers`.
 
 Two questions, both with the job's token: ``GET /v1/snapshots/newest?unless=<name>&wait=<seconds>`` answers with the header
-of the newest whole copy, or 204 while that has the name; ``GET /v1/snapshots/<number>`` answers with its bytes. Beside the
-base install nothing is needed for it.
+of the newest whole copy, or 204 while that has the name; ``GET /v1/snapshots/<name>`` answers with its bytes. Copies that the
+node holds of another one count like its own: a chief in place of a lost one gets its predecessor's so.
 """
 
 import contextlib
@@ -10,13 +10,14 @@ import hmac
 import re
 import threading
 import time
+from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from edl_workflows.agent.snapshots import SnapshotFolder
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder
 
 MAX_CONNECTIONS = 8
 MAX_WAIT_SECONDS = 30.0
@@ -24,7 +25,7 @@ IDLE_SECONDS = 10.0
 """A partner that neither asks nor reads for so long is cut off: it holds a slot."""
 LOOK_SECONDS = 0.1
 CHUNK_BYTES = 4 * 2**20
-_COPY = re.compile(r"^/v1/snapshots/([0-9]{1,18})$")
+_COPY = re.compile(r"^/v1/snapshots/(checkpoint-[0-9a-f-]{1,64})$")
 
 
 class PeerServer(ThreadingTCPServer):
@@ -43,7 +44,7 @@ class PeerServer(ThreadingTCPServer):
     allow_reuse_address = True
 
     def __init__(self, folder: SnapshotFolder, address: tuple[str, int], token: str) -> None:
-        self.folder = folder
+        self.folders = (folder, folder.of_peer)
         self.authorization = f"Bearer {token}".encode()
         self.closing = threading.Event()
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
@@ -53,6 +54,23 @@ class PeerServer(ThreadingTCPServer):
     def start(self) -> None:
         """Begin to serve."""
         self._thread.start()
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """The header of the newest whole copy."""
+        found = [copy for folder in self.folders for copy in folder.whole()]
+        return max(found, key=lambda copy: (copy.version, copy.step), default=None)
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[memoryview | None]:
+        """The bytes of a copy; None when it was written over."""
+        for folder in self.folders:
+            for copy in folder.whole():
+                if copy.name == name:
+                    with folder.reading(copy.number) as block:
+                        yield block
+                    return
+        yield None
 
     def close(self) -> None:
         """Stop; who waits for a newer copy is answered at once."""
@@ -92,14 +110,14 @@ class _Handler(BaseHTTPRequestHandler):
             query = parse_qs(url.query)
             self._newest(query.get("unless", [""])[0], _seconds(query.get("wait", ["0"])[0]))
         elif found := _COPY.match(url.path):
-            self._copy(int(found[1]))
+            self._copy(found[1])
         else:
             self._answer(HTTPStatus.NOT_FOUND)
 
     def _newest(self, unless: str, wait: float) -> None:
         deadline = time.monotonic() + wait
         while True:
-            newest = self.server.folder.newest
+            newest = self.server.newest
             if newest is not None and newest.name != unless:
                 self._answer(HTTPStatus.OK, newest.model_dump_json().encode())
                 return
@@ -107,8 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.NO_CONTENT)
                 return
 
-    def _copy(self, number: int) -> None:
-        with self.server.folder.reading(number) as block:
+    def _copy(self, name: str) -> None:
+        with self.server.reading(name) as block:
             if block is None:
                 self._answer(HTTPStatus.NOT_FOUND)
                 return

@@ -86,7 +86,7 @@ class Peer:
         Raises:
             UnavailableError: it went away, or has written the copy over.
         """
-        with self._ask(f"/v1/snapshots/{snapshot.number}", REACH_SECONDS) as answer:
+        with self._ask(f"/v1/snapshots/{snapshot.name}", REACH_SECONDS) as answer:
             done = 0
             while done < snapshot.size and (count := answer.readinto(into[done:])):
                 done += count

@@ -101,6 +101,18 @@ def test_copy_crosses_whole(source: SnapshotFolder, tmp_path: Path) -> None:
     assert peer.newest(found.name, 0.2) is None
 
 
+def test_chief_in_place_of_a_lost_one_gets_what_that_had_copied(source: SnapshotFolder) -> None:
+    """What a node holds of another one it gives away as its own, if it is newer."""
+    copied(source, b"its own, from when it was chief", step=3)
+    source.of_peer.folder.mkdir()
+    copied(source.of_peer, b"of the lost chief", step=9)
+    found = Peer(HOST, TOKEN).newest("", 0)
+    assert found is not None
+    into = bytearray(found.size)
+    Peer(HOST, TOKEN).fetch(found, memoryview(into))
+    assert into == b"of the lost chief"
+
+
 def test_newer_copy_ends_the_waiting(source: SnapshotFolder) -> None:
     """Who waits for a newer copy hears of it when it is there."""
     first = copied(source, b"1")
@@ -115,10 +127,12 @@ def test_newer_copy_ends_the_waiting(source: SnapshotFolder) -> None:
 def test_copy_that_is_given_away_is_not_written_over(source: SnapshotFolder, port: int) -> None:
     """A partner that reads slowly gets the copy that it asked for; the training process takes the other slot, and waits for
     this one."""
-    copied(source, bytes(64 * 2**20))
-    copied(source, b"newest")
+    older = copied(source, bytes(64 * 2**20))
+    assert older is not None
+    copied(source, b"newest", step=2)
     with socket.create_connection((HOST, port)) as slow:
-        slow.sendall(f"GET /v1/snapshots/1 HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        question = f"GET /v1/snapshots/{older.name} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        slow.sendall(question.encode())
         assert slow.recv(1000).startswith(b"HTTP/1.1 200 OK")
         assert source.busy
         assert copied(source, b"next") is None
@@ -131,7 +145,11 @@ HOSTILE = {
     "a token of other letters": ("/v1/snapshots/1", {"Authorization": "Bearer \xe4"}, 401),
     "another path": ("/etc/passwd", {"Authorization": f"Bearer {TOKEN}"}, 404),
     "a path that climbs": ("/v1/snapshots/../../x", {"Authorization": f"Bearer {TOKEN}"}, 404),
-    "a copy that is not there": ("/v1/snapshots/9", {"Authorization": f"Bearer {TOKEN}"}, 404),
+    "a copy that is not there": (
+        "/v1/snapshots/checkpoint-000000000001-00000000",
+        {"Authorization": f"Bearer {TOKEN}"},
+        404,
+    ),
     "a wait that is no number": ("/v1/snapshots/newest?wait=nan", {"Authorization": f"Bearer {TOKEN}"}, 204),
     "a wait below nothing": ("/v1/snapshots/newest?wait=-inf", {"Authorization": f"Bearer {TOKEN}"}, 204),
 }

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.agent.checkpoints import MANIFEST, STATE_FILE, CheckpointStore, Manifest
+from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.tensors import load
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -23,13 +24,13 @@ AGENT = (sys.executable, "-m", "edl_workflows.agent", "run")
 PROGRAM = """
 import os, pathlib, sys, time
 import numpy as np
-from edl_workflows.agent import CheckpointStore, connect
+from edl_workflows.agent import connect, open_store
 from edl_workflows.agent.tensors import State
 from edl_workflows.agent.two_stages import TwoStages
 
 folder = pathlib.Path(sys.argv[1])
 job = connect()
-store = CheckpointStore(folder / "checkpoints")
+store = open_store(sys.argv[6])
 model, step = np.zeros(int(sys.argv[5])), 0
 job.wait_until_active()
 if (checkpoint := job.start_from(store)) is not None:
@@ -52,7 +53,7 @@ if job.checkpoint(patience=60, stored=True) is None:
 job.close()
 """
 """Each step adds 1 to the model, so that any state shows its step. Arguments: folder, seconds between checkpoints, seconds
-between copies, steps, the model's size."""
+between copies, steps, the model's size, where checkpoints go."""
 
 
 @pytest.fixture
@@ -62,9 +63,10 @@ def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     (tmp_path / "memory").mkdir()
 
     def run(
-        every: float = 0, copies: float = 0, steps: int = 10**9, size: int = 1000
+        every: float = 0, copies: float = 0, steps: int = 10**9, size: int = 1000, scheme: str = ""
     ) -> subprocess.Popen[str]:
-        arguments = [str(tmp_path), str(every), str(copies), str(steps), str(size)]
+        numbers = map(str, (every, copies, steps, size))
+        arguments = [str(tmp_path), *numbers, f"{scheme}{tmp_path / 'checkpoints'}"]
         agent = subprocess.Popen(
             [*AGENT, "--", sys.executable, "-u", "-c", PROGRAM, *arguments],
             env={
@@ -94,7 +96,12 @@ def ends(master: FakeMaster) -> list[CheckpointEnd]:
 
 def steps_of(end: CheckpointEnd) -> set[float]:
     """The steps that the saved model was made of: one if it is of one moment."""
-    return set(load(Path(end.uri) / STATE_FILE).tensors["model"].tolist())
+    return set(load(file_of(end, STATE_FILE)).tensors["model"].tolist())
+
+
+def file_of(end: CheckpointEnd, name: str) -> Path:
+    """A file of a checkpoint."""
+    return Path(end.uri.removeprefix("local://")) / name
 
 
 def pid(folder: Path) -> int:
@@ -103,13 +110,14 @@ def pid(folder: Path) -> int:
     return int(eventually(lambda: file.exists() and file.read_text(), what="the program trains"))
 
 
+@pytest.mark.parametrize("scheme", ["", "local://"], ids=["a folder", "a URI"])
 def test_periodic_checkpoints_are_persisted_while_training_goes_on(
-    master: FakeMaster, start: Start, tmp_path: Path
+    scheme: str, master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
     """Each holds the model of its very step and the data position; when the program ends, the last one stands on storage."""
     master.position = {"datasets": {"train": {"epoch": 3}}}
     master.say(active=cluster(1))
-    agent = start(every=0.2, steps=400)
+    agent = start(every=0.2, steps=400, scheme=scheme)
     output, _ = agent.communicate(timeout=60)
     assert agent.returncode == 0, output
 
@@ -118,8 +126,9 @@ def test_periodic_checkpoints_are_persisted_while_training_goes_on(
         assert steps_of(end) == {end.step}
     last = ends(master)[-1]
     assert last.step == 400
-    assert CheckpointStore(tmp_path / "checkpoints").newest() == CheckpointRef(uri=last.uri, step=400)
-    assert Manifest.model_validate_json(Path(last.uri, MANIFEST).read_bytes()).position == master.position
+    newest = open_store(f"{scheme}{tmp_path / 'checkpoints'}").newest()
+    assert newest == CheckpointRef(uri=last.uri, step=400)
+    assert Manifest.model_validate_json(file_of(last, MANIFEST).read_bytes()).position == master.position
     assert not list((tmp_path / "memory").iterdir())
 
 
