@@ -1,4 +1,5 @@
-"""A training program without a framework whose first process hangs: its model says how often it has seen each record."""
+"""A training program without a framework whose model says how often it has seen each record. Arguments: folder, and the step
+at which the process of version 1 waits for ever."""
 
 import json
 import sys
@@ -10,10 +11,8 @@ from edl_workflows.agent import CheckpointStore, connect
 from edl_workflows.protocol.cluster import CheckpointRef
 
 RECORDS = 4000
-HANGS_AT = 100
-"""Step at which the process of version 1 waits for ever."""
 
-folder = Path(sys.argv[1])
+folder, hangs_at = Path(sys.argv[1]), int(sys.argv[2])
 store = CheckpointStore(folder / "checkpoints")
 model, step = bytearray(RECORDS), 0
 
@@ -34,7 +33,7 @@ with connect() as job:
     if (start := job.start_from(store)) is not None:
         model, step = bytearray((Path(start.uri) / "counts").read_bytes()), start.step
     for batch in job.batches("train", size=RECORDS, shard_size=40, batch_size=20):
-        if job.version == 1 and step >= HANGS_AT:
+        if job.version == 1 and step >= hangs_at:
             waits_for_a_lost_peer()
         for record in batch.indices:
             model[record] += 1

@@ -226,10 +226,11 @@ class JobState:
         """Notes for people that a node ended without success, or that all training processes begin anew."""
         self.restarts = record(self.restarts, Restart(now, subject, cause, message))
 
-    def checked(self, node: Node) -> bool:
-        """Whether a node may take part in the first version: it passed the check, where the job wants one."""
+    @property
+    def checked(self) -> bool:
+        """Whether there may be a first version: the nodes passed their check, where the job wants one."""
         wanted = self.settings.fault_tolerance.node_check and self.versions.active is None
-        return not wanted or str(node) in self.node_check.passed
+        return not wanted or self.node_check.done
 
     @property
     def chief(self) -> Node | None:
@@ -258,8 +259,8 @@ class JobState:
     @property
     def joined(self) -> Mapping[int, float]:
         """When the workers of a collective job joined that can be in its world."""
-        workers = self.nodes.live(names.WORKER_TYPE)
-        return {node.id: node.joined for node in workers if node.registered and self.checked(node)}
+        workers = self.nodes.live(names.WORKER_TYPE) if self.checked else ()
+        return {node.id: node.joined for node in workers if node.registered}
 
     @property
     def rendezvous(self) -> Parameters:

@@ -56,6 +56,7 @@ class NodeCheck:
         passed: best seconds of the nodes that passed.
         came: the nodes that were there at the last look.
         since: since when it is these.
+        done: all that are there passed, and those that are missing were waited for.
     """
 
     number: int = 0
@@ -63,6 +64,7 @@ class NodeCheck:
     passed: dict[str, float] = field(default_factory=dict)
     came: tuple[str, ...] = ()
     since: float = 0.0
+    done: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,9 @@ def advance(
     present = tuple(sorted(there))
     if present != check.came:
         check = replace(check, came=present, since=now)
-    check = replace(check, passed={node: best for node, best in check.passed.items() if node in there})
+    check = replace(
+        check, done=False, passed={node: best for node, best in check.passed.items() if node in there}
+    )
     current = check.round
     if current is not None and not current.nodes <= set(there):
         current = None  # who is gone leaves a partner that waits for nobody
@@ -107,8 +111,10 @@ def advance(
         return _end_round(replace(check, round=current), current, rules, now)
     check = replace(check, round=None)
     unchecked = [node for node in present if node not in check.passed]
-    if not unchecked or not (complete or now - check.since >= JOIN_SECONDS):
+    if not (complete or now - check.since >= JOIN_SECONDS):
         return check, {}
+    if not unchecked:
+        return replace(check, done=bool(present)), {}
     return _begin(check, first_groups(unchecked, check.passed), now), {}
 
 

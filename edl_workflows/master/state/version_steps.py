@@ -48,10 +48,9 @@ def step(state: JobState, now: float) -> None:
         lost = [known[node_id] for node_id in state.lost_members(change.target) if node_id in known]
         fresh = {node.id: new.id for node in lost if (new := replace_node(state, node, now)) is not None}
         state.versions = cluster_versions.follow_replacements(state.versions, fresh)
-    registered = frozenset(
-        node.id for node in state.nodes.of(names.PS_TYPE) if node.registered and state.checked(node)
-    )
-    state.versions = cluster_versions.number(state.versions, registered)
+    registered = frozenset(node.id for node in state.nodes.of(names.PS_TYPE) if node.registered)
+    if state.checked:
+        state.versions = cluster_versions.number(state.versions, registered)
     ready = cluster_versions.members_ready(state.versions, names.PS_TYPE)
     if change.cause is not Cause.PLAN and ready and _chief_is_there(state):
         activate(state, state.checkpoints.newest)
