@@ -259,8 +259,7 @@ class JobState:
     @property
     def joined(self) -> Mapping[int, float]:
         """When the workers of a collective job joined that can be in its world."""
-        workers = self.nodes.live(names.WORKER_TYPE) if self.checked else ()
-        return {node.id: node.joined for node in workers if node.registered}
+        return {node.id: node.joined for node in self.nodes.live(names.WORKER_TYPE) if node.registered}
 
     @property
     def rendezvous(self) -> Parameters:

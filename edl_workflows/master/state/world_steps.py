@@ -103,7 +103,7 @@ def _keep_out(state: JobState) -> None:
 
 def _gather(state: JobState, now: float) -> None:
     cause = _cause(state, now)
-    if cause is None:
+    if cause is None or not state.checked:
         return
     change = state.versions.change
     if change is not None and change.number and not state.lost_members(change.target):

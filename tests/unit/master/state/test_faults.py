@@ -239,10 +239,13 @@ def _measure(job: SimulatedJob, broken: set[str]) -> None:
     job.settle()
 
 
-@pytest.mark.parametrize("nodes", ["ps=2,worker=3", "worker=5"])
+@pytest.mark.parametrize("nodes", ["ps=2,worker=3", "worker=5", "a world of 5"])
 def test_nodes_are_checked_before_the_first_version(nodes: str) -> None:
     """No process is started before all have passed; the faulty one is replaced, and its replacement is checked, too."""
-    job = HangingJob(_settings(nodes, node_check=True), 10_000)
+    settings = _settings("worker=5" if "world" in nodes else nodes, node_check=True)
+    job: SimulatedJob = HangingJob(settings, 10_000)
+    if "world" in nodes:
+        job = HangingWorld(replace(settings, collective=True, rendezvous=Parameters(max_nodes=5)), 10_000)
     broken = {"worker-1"}
     for _ in range(12):
         for _ in job.everything():
