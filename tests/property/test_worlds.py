@@ -6,13 +6,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state import messages
 from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.rendezvous import Parameters
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState
+from edl_workflows.protocol.training import CheckpointBegin, StepReport
 
 JOB = "job"
 STEP_TIMEOUT = 100
@@ -97,6 +101,30 @@ class Worlds(RuleBasedStateMachine):
         if pods and self.kills < MAX_KILLS:
             self.kills += 1
             self.job.kill(pods[pick % len(pods)])
+
+    @rule(node=st.integers(0, 12), version=st.integers(1, 8), what=st.sampled_from(ProcessState))
+    def somebody_speaks_out_of_turn(self, node: int, version: int, what: ProcessState) -> None:
+        """A process of any version says anything, and wants to save: who is no member changes nothing and is told so."""
+        state, ref = self.job.state, NodeRef(type="worker", id=node)
+        known = state.nodes.find("worker", node)
+        versions, before = state.versions, state.document().to_json()
+        members = {versions.active.number: versions.active.members} if versions.active else {}
+        if versions.change is not None and versions.change.number:
+            members[versions.change.number] = versions.change.target
+        if known is None or not known.live or node in members.get(version, ()):
+            return
+        step = StepReport(node=ref, version=version, step=10**6, time=1.0, first_step_time=1.0)
+        for say in (
+            lambda: messages.process_report(state, ProcessReport(node=ref, version=version, state=what)),
+            lambda: messages.step_report(state, step),
+            lambda: messages.checkpoint_begin(state, CheckpointBegin(node=ref, version=version)),
+        ):
+            try:
+                say()
+            except ConflictError:
+                continue
+            raise AssertionError(f"worker-{node} was heard in version {version}")
+        assert state.document().to_json() == before
 
     @rule(workers=st.integers(0, MOST + 1), migrate=st.integers(0, 15), checkpoint=st.booleans())
     def plan_is_submitted(self, workers: int, migrate: int, checkpoint: bool) -> None:

@@ -14,7 +14,7 @@ from edl_workflows.jobs.elastic_job.model import (
     RestartsStatus,
 )
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, ScalePlanStatus, Step
-from edl_workflows.master.state import fault_steps
+from edl_workflows.master.state import fault_steps, world_steps
 from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.history import Point
 from edl_workflows.master.state.job import JobState, Said
@@ -151,7 +151,7 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         "history": _history(state),
         "goodput": _goodput(state, now),
         "restarts": _restarts(state),
-        "warnings": _warnings(state),
+        "warnings": _warnings(state, now),
         "autoscaling": shown.to_dict() if (shown := state.autoscaling.shown) is not None else None,
     }
     newest = state.checkpoints.newest
@@ -188,9 +188,17 @@ def _restarts(state: JobState) -> dict[str, Any]:
     return RestartsStatus(counts=state.restarts.counts, recent=recent).to_dict()
 
 
-def _warnings(state: JobState) -> list[str]:
+def _warnings(state: JobState, now: float) -> list[str]:
     """What people should know although the job goes on."""
-    return [*_damaged(state), *_standing_still(state), *_slow(state)]
+    return [*_damaged(state), *_too_few(state, now), *_standing_still(state), *_slow(state)]
+
+
+def _too_few(state: JobState, now: float) -> list[str]:
+    since, allowed = state.missing_since, state.rendezvous
+    if since is None or now - since < allowed.waiting_timeout:
+        return []
+    ends = f"{_time(round(since + allowed.join_timeout)):%Y-%m-%d %H:%M:%S} UTC"
+    return [f"nobody trains: {world_steps.verdict(state, now).why}; the job fails at {ends} without more"]
 
 
 def _standing_still(state: JobState) -> list[str]:
@@ -247,6 +255,19 @@ def status(state: JobState, now: float) -> dict[str, Any]:
         "directive": said.model_dump(mode="json"),
         "datasets": [progress.model_dump(mode="json") for progress in state.shards.all_progress()],
         "plan": {"name": state.plan.name, **plan_status(state.plan)} if state.plan else None,
+        "rendezvous": _rendezvous(state, now) if state.settings.collective else None,
+    }
+
+
+def _rendezvous(state: JobState, now: float) -> dict[str, Any]:
+    """Who could belong to a world, and what the next one waits for."""
+    verdict = world_steps.verdict(state, now)
+    until = None if verdict.until is None else _time(verdict.until).isoformat()
+    return {
+        "joined": sorted(state.joined),
+        "maxWorkers": state.max_workers,
+        "why": verdict.why,
+        "until": until,
     }
 
 

@@ -1,6 +1,7 @@
 """Whole collective jobs in memory: who belongs to a world, what a loss, a join and a plan do to it."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -409,6 +410,84 @@ def test_who_is_no_member_is_refused(say: Any, message: str) -> None:
     with pytest.raises(ConflictError, match=message):
         say(job.state)
     assert job.state.document().to_json() == before
+
+
+def test_why_nobody_trains_is_told() -> None:
+    """The status says what the next world waits for, and until when."""
+    job = _job(2, min_nodes=2, join_timeout=500.0)
+    assert (
+        views.status(job.state, job.now)["rendezvous"]["why"]
+        == "the members of the present world are the right ones"
+    )
+    job.kill(("worker", 1))
+    job.observe()
+    job.now += 10.0
+    (warning,) = views.job_status(job.state, job.now)["warnings"]
+    assert warning.startswith("nobody trains: 1 of at least 2 workers have joined; the job fails at 1970-")
+    assert views.status(job.state, job.now)["rendezvous"]["joined"] == [0]
+
+
+def test_a_clock_that_is_set_does_not_lengthen_the_waiting() -> None:
+    """Joins move with the clock, so that the waiting time after the last one stays what it was."""
+    job = _job(3, rounds=0)
+    job.observe()
+    job.commit()
+    job.control()
+    job.start_pods()
+    job.kill(("worker", 2))
+    job.act(("worker", 0))
+    job.act(("worker", 1))
+    job.now -= 900.0
+    job.state.excuse(-900.0)
+    job.settle()
+    assert job.state.document().versions == Versions()
+    job.now += 6.0
+    job.settle()
+    change = job.state.versions.change
+    assert change is not None
+    assert change.target == (0, 1)
+
+
+def test_a_suspended_job_begins_again_where_it_saved() -> None:
+    """All workers go and others come: they make a world that starts from the newest checkpoint."""
+    job = _job(2)
+    job.save_periodically()
+    saved = job.steps[1]
+    settings = job.settings
+    job.settings = job.state.settings = replace(settings, suspend=True)
+    job.pods.clear()
+    job.now += 60.0
+    job.observe()
+    job.settings = job.state.settings = settings
+    job.calm(10)
+    assert _world(job) == (2, 3)
+    active = job.published.directive.active
+    assert active is not None
+    assert active.restore is not None
+    assert active.restore.step == saved
+
+
+def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
+    """It is no member: a plan about it scales, and the world trains on."""
+    job = _job(roles=parse_nodes("worker=2,evaluator=1"))
+    spec = ScalePlanSpec(replica_resource_specs={"evaluator": ReplicaResourceSpec(replicas=2)})
+    assert _run(job, spec) is Phase.SUCCEEDED, _message(job)
+    assert (_world(job), _number(job)) == ((0, 1), 1)
+    assert len(job.state.nodes.live("evaluator")) == 2
+    job.delete_plan("plan")
+    job.submit(
+        "both",
+        ScalePlanSpec(
+            replica_resource_specs={
+                "evaluator": ReplicaResourceSpec(replicas=1),
+                "worker": ReplicaResourceSpec(replicas=3),
+            }
+        ),
+    )
+    job.calm(15)
+    assert job.plans["both"].phase is Phase.SUCCEEDED
+    assert _world(job) == (0, 1, 2)
+    assert len(job.state.nodes.live("evaluator")) == 1
 
 
 def test_exit_reasons_of_members() -> None:
