@@ -150,6 +150,16 @@ def report_ready(versions: Versions, node: str, version: int) -> Versions:
     return replace(versions, change=replace(change, ready=(*change.ready, node)))
 
 
+def withdraw_ready(versions: Versions, node: str) -> Versions:
+    """The node's process of the next version ended: that is not prepared any more."""
+    change = versions.change
+    if change is None or node not in change.ready:
+        return versions
+    return replace(
+        versions, change=replace(change, ready=tuple(other for other in change.ready if other != node))
+    )
+
+
 def forget_reports(versions: Versions, node: str) -> Versions:
     """The node's processes are gone: what they reported does not hold any more."""
     change = versions.change

@@ -12,6 +12,7 @@ from edl_workflows.master.state import checkpoints, cluster_versions, node_check
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.protocol.nodes import (
+    CLUSTER_LOST_EXIT_CODE,
     CheckReport,
     CrashReport,
     ExitReport,
@@ -173,7 +174,8 @@ def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict
 
 def crash_report(state: JobState, message: CrashReport) -> None:
     """A process that prepares the next version ended. It may, as often as the node may be replaced; then the plan that
-    wants the version fails, and without a plan, where there is nothing to go on with, the node has failed.
+    wants the version fails, and without a plan, where there is nothing to go on with, the node has failed. A member whose group
+    did not come together is sound: whoever does not come is found by `Timeouts.prepare`.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -184,13 +186,15 @@ def crash_report(state: JobState, message: CrashReport) -> None:
         return
     if change is None or change.number != message.version:
         return
+    state.versions = cluster_versions.withdraw_ready(state.versions, str(node))
+    if state.settings.collective and message.code == CLUSTER_LOST_EXIT_CODE:
+        return
     if message.crashes <= state.settings.budget(node.type, node.rank):
         return
     training = state.versions.active.members if state.versions.active else ()
     if change.cause is cluster_versions.Cause.MEMBERSHIP and node.id in training:
-        world_steps.give_up_newcomers(
-            state, math.inf
-        )  # it can't prepare a second process; it trains on alone
+        # It can't prepare a second process, and trains on as it is.
+        world_steps.give_up_newcomers(state, math.inf)
     elif change.cause is not cluster_versions.Cause.PLAN:
         reason = relaunch.exit_reason(message.code)
         # A process that ends itself so is not one that was taken away: it would be replaced for ever.

@@ -22,6 +22,7 @@ from edl_workflows.master.state.rendezvous import Parameters
 from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.nodes import (
+    CLUSTER_LOST_EXIT_CODE,
     CrashReport,
     ExitReport,
     NodeRef,
@@ -337,6 +338,34 @@ def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
     assert _world(job) == (0,)
     assert job.state.versions.settled
     assert {str(node) for node in job.state.nodes.live("worker")} == {"worker-0", "worker-2"}
+
+
+def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
+    """Members wait for one that does not come, and end again and again: none of them is ended for it, and the version is not
+    activated without the processes that ended."""
+    job = _job(2)
+    job.kill(("worker", 1))
+    for _ in range(12):
+        job.calm(1)
+        change = job.state.versions.change
+        if change is not None and change.cause is Cause.MEMBERSHIP:
+            break
+    assert change is not None
+    ready = ProcessReport(node=_worker(0), version=change.number, state=ProcessState.READY)
+    messages.process_report(job.state, ready)
+    crash = CrashReport(
+        node=_worker(0),
+        incarnation="worker0",
+        version=change.number,
+        crashes=9,
+        code=CLUSTER_LOST_EXIT_CODE,
+    )
+    messages.crash_report(job.state, crash)
+    change = job.state.versions.change
+    assert change is not None
+    assert "worker-0" not in change.ready
+    job.calm(10)
+    assert _world(job) == (0, 2)
 
 
 def test_the_end_of_rank_0_is_the_end_of_the_job() -> None:
