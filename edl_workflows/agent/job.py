@@ -414,6 +414,7 @@ class Job:
                 self._watch.wait_for(lambda _: self._terminated or self.active)
             elif directive.drain and drained is None:
                 drained = _prepared(directive) if self._drain() else None
+                self._saving.drained = drained is not None
             elif self._saving.due(directive) and self.is_chief:
                 self.checkpoint()
                 if not directive.drain:
@@ -427,6 +428,7 @@ class Job:
                 # Called off. Also where it is wanted again by now, for another version: members of a collective version
                 # that have seen the pause between take a step, and need us for it.
                 break
+        self._saving.drained = False
         if drained is not None:
             for reader in self._readers:
                 reader.resume()

@@ -39,6 +39,9 @@ class Saving:
     ) -> None:
         self.position: Mapping[str, Any] | None = None
         """The data position that belongs to the newest checkpoint that was begun."""
+        self.drained = False
+        """Whether the process has stopped for a switch. Before, what is asked for while it drains is not saved: a step made
+        after the switch checkpoint would be lost."""
         self._next_stored = float("inf")
         self._next_copied = float("inf")
         self._client = client
@@ -101,8 +104,11 @@ class Saving:
         """
         assert self.configured, "say how to save first: save_with, or save_in_two_stages"
         deadline = time.monotonic() + patience
-        persist = stored or self._persists()
-        while (ticket := self._begin(persist)) is None:
+        while True:
+            request = self._request(self._watch.latest)
+            persist = stored or bool(request) or not self._only_copies()
+            if (ticket := self._begin(request, persist)) is not None:
+                break
             if stopped() or time.monotonic() >= deadline:
                 return None
             time.sleep(RETRY_SECONDS)
@@ -132,14 +138,10 @@ class Saving:
         self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, uri=saved.uri, step=saved.step))
         return saved
 
-    def _persists(self) -> bool:
-        """Whether what is due now goes to storage, or only into memory."""
-        return (
-            self._first_stage is None
-            or bool(self._request(self._watch.latest))
-            or time.monotonic() < self._next_copied
-            or time.monotonic() >= self._next_stored
-        )
+    def _only_copies(self) -> bool:
+        """Whether a copy in memory is due, and no checkpoint."""
+        now = time.monotonic()
+        return self._first_stage is not None and self._next_copied <= now < self._next_stored
 
     def _put_off_while_busy(self, first: FirstStage) -> bool:
         """A periodic copy does not hold training up where the agent is slow."""
@@ -154,9 +156,8 @@ class Saving:
         if persist:
             self._next_stored = now + self._every
 
-    def _begin(self, persist: bool) -> CheckpointTicket | None:
+    def _begin(self, request: str, persist: bool) -> CheckpointTicket | None:
         """Announce it, so that the master remembers the data position; None if that can't be done now."""
-        request = self._request(self._watch.latest)
         begin = CheckpointBegin(node=self._node, version=self._version, request=request)
         try:
             ticket = self._client.begin_checkpoint(begin)
@@ -172,4 +173,5 @@ class Saving:
 
     def _request(self, directive: Directive) -> str:
         """The request that has not been served yet; "" if there is none."""
-        return directive.save if directive.save != self._served else ""
+        too_early = directive.drain and not self.drained
+        return directive.save if directive.save != self._served and not too_early else ""

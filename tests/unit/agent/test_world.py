@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.sampler import Dataset
-from edl_workflows.agent.world import Place, Saving, World, training
+from edl_workflows.agent.world import Place, Reduced, Saving, Wishes, World, training
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, NodeRef, ProcessReport, ProcessState
@@ -59,15 +59,21 @@ class OnThisMachine(SoftmaxRegression):
     """Members that meet on ports of this machine.
 
     Args:
+        members: of the test.
         ports: by rank.
     """
 
-    def __init__(self, ports: list[int]) -> None:
+    def __init__(self, members: "Members", ports: list[int]) -> None:
         super().__init__()
+        self._members = members
         self._ports = ports
 
     def join(self, place: Place) -> None:
         super().join(replace(place, addresses=tuple(f"127.0.0.1:{port}" for port in self._ports)))
+
+    def step(self, mini_batches: Sequence[Batch], wishes: Wishes) -> Reduced:
+        self._members.within_step()
+        return super().step(mini_batches, wishes)
 
 
 class Members:
@@ -83,6 +89,8 @@ class Members:
         self.master = master
         self.allowed = float("inf")
         """Nobody goes beyond this step."""
+        self.within_step: Callable[[], object] = lambda: None
+        """Called by each when it has read what the master wants, before it sums."""
         self.data = digits()
         self.store = CheckpointStore(folder)
         self._environment = environment
@@ -116,7 +124,7 @@ class Members:
             member.ended()
 
     def _run(self, member: Member, ports: list[int]) -> None:
-        framework = OnThisMachine(ports)
+        framework = OnThisMachine(self, ports)
         saving = Saving(self.store, every_seconds=None)
         try:
             with training(member.job, framework, DATASET, saving) as run:
@@ -242,6 +250,30 @@ def test_members_stop_after_the_same_step(master: FakeMaster, members: Members) 
     master.say(drain=False)
     assert [member.ended() for member in everyone] == [0, 0, 0]
     assert seen(everyone) == EACH_ONCE
+
+
+def test_switch_is_not_saved_before_the_last_step(master: FakeMaster, members: Members) -> None:
+    """The master may ask a lone member for the switch checkpoint together with the drain. If both come in the middle of a step,
+    which then is not the last, what is saved is the step after it."""
+    cluster = world(1, (0,))
+    master.say(active=cluster)
+    members.allowed = 5
+    (member,) = members.start(cluster)
+    eventually(lambda: len(member.made) == 5)
+
+    def switch() -> None:
+        if not master.directive.drain:
+            master.say(drain=True, save="switch")
+            eventually(lambda: member.job.drain_requested)
+
+    members.within_step = switch
+    members.allowed = STEPS
+    (end,) = eventually(lambda: master.got(CheckpointEnd))
+    assert len(member.made) == 7
+    assert end.step == 7
+    members.within_step = lambda: None
+    master.say(drain=False, save="")
+    assert member.ended() == 0
 
 
 def test_drain_for_another_version_needs_a_step_first(master: FakeMaster, members: Members) -> None:
