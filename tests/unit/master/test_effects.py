@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
@@ -13,6 +14,7 @@ from edl_workflows.master.effects import Effects
 from edl_workflows.master.master import Master
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import autoscaling
+from edl_workflows.master.state.hang import Hangs
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.plans import PlanRun
@@ -120,5 +122,25 @@ def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
         told = [status["autoscaling"] for status in outside.reported if "autoscaling" in status]
         assert told[-1]["notes"] == ["no parameter server is hot"]
         assert len(outside.reported) == 2
+
+    asyncio.run(main())
+
+
+def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
+    """Each with its cause and the cluster version, when it is stored; a new master repeats nothing."""
+
+    async def main() -> None:
+        master = _decided(tmp_path)
+        effects = Effects(master, FakeOutside())
+        master.state.restarted("ps-1", "Killed", "its pod was deleted", 1.0)
+        master.state.hangs = Hangs(number=1, since=1.0)
+        master.stored = master.state.document()
+        with structlog.testing.capture_logs() as logs:
+            await effects.once()
+            await effects.once()
+            await Effects(master, FakeOutside()).once()
+        said = [(line["event"], line.get("cause", line.get("stacks"))) for line in logs]
+        assert said.count(("restart", "Killed")) == 1
+        assert said.count(("training stands still", "hang-1")) == 1
 
     asyncio.run(main())
