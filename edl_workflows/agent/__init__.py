@@ -7,7 +7,8 @@
         ...
         job.report_step(step, loss)
 
-Imports the base install only; TensorFlow's adapter stands apart in `edl_workflows.agent.tensorflow`.
+Imports the base install only. Apart stand TensorFlow's adapters, `edl_workflows.agent.tensorflow` (parameter servers) and
+`edl_workflows.agent.mwms` (collective jobs), and the loop of collective jobs of any framework, `edl_workflows.agent.world`.
 """
 
 from edl_workflows.agent.checkpoints import CheckpointStore

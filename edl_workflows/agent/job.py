@@ -4,7 +4,8 @@ A training process belongs to one cluster version. Whatever the master wants of 
 two steps: `Job.batches` and `Job.shards` see to it by themselves, a loop of another shape calls `Job.between_steps`.
 Calls in the loop cost microseconds; the talking is done in background threads.
 
-Free of any framework; TensorFlow's adapter is `edl_workflows.agent.tensorflow`.
+Free of any framework; TensorFlow's adapter is `edl_workflows.agent.tensorflow`. The members of a collective job step and stop
+together: their loop is `edl_workflows.agent.world`.
 """
 
 from __future__ import annotations
