@@ -93,10 +93,11 @@ def go_back(state: JobState, now: float, cause: str = RECOVERY) -> None:
 
 
 def drained(state: JobState) -> bool:
-    """Whether all processes of the active version but the chief's, which is to save, have stopped between two steps."""
+    """Whether the processes of the active version have stopped between two steps. The chief, which is to save, may be on its way
+    to it where others don't train with it; in a collective job it has stopped, too, or it would save in the middle of the way."""
     change, chief = state.versions.change, state.chief
-    others = (node for node in state.trainers if node != chief)
-    return change is not None and change.draining and all(str(node) in change.drained for node in others)
+    stopping = [node for node in state.trainers if state.settings.collective or node != chief]
+    return change is not None and change.draining and all(str(node) in change.drained for node in stopping)
 
 
 def _call_back(state: JobState, now: float) -> None:

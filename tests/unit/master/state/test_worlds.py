@@ -283,6 +283,22 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
     assert [node.id for node in job.state.nodes.live("worker")] == [0, 1]
 
 
+def test_rank_0_saves_for_a_switch_when_it_has_stopped() -> None:
+    """A world of one drains nobody else; still it is not asked to save before it has stopped, and no step is made twice."""
+    job = _job(1)
+    job.submit("plan", _plan(2))
+    asked = False
+    for _ in range(12):
+        for _ in job.everything():
+            run, change = job.state.plan, job.state.versions.change
+            if run is None or change is None or run.phase is not Phase.RESTARTING:
+                continue
+            asked = asked or job.state.checkpoints.request == run.request
+            assert not job.state.checkpoints.request or change.drained == ("worker-0",)
+    assert asked
+    assert _world(job) == (0, 1)
+
+
 def test_newcomers_that_are_lost_are_waited_for_no_longer() -> None:
     """A worker that dies while it is let in: the others train on, and its replacement is let in instead."""
     job = _job(2)
