@@ -106,10 +106,17 @@ def main() -> None:
     parser.add_argument("--step-delay", type=float, default=0.0)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--save-seconds", type=float, default=3.0)
+    parser.add_argument("--memory-seconds", type=float)
+    parser.add_argument("--replicate", action="store_true")
     options = parser.parse_args()
     job = connect()
     data = digits()
-    saving = Saving(CheckpointStore(options.folder / "checkpoints"), options.save_seconds)
+    saving = Saving(
+        CheckpointStore(options.folder / "checkpoints"),
+        options.save_seconds,
+        options.memory_seconds,
+        options.replicate,
+    )
     dataset = Dataset(len(data.labels), options.batch_size, options.epochs)
     hurry = options.folder / "hurry"
     notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
