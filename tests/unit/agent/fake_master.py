@@ -135,6 +135,7 @@ class FakeMaster:
         self._node_routes(app)
         self._check_routes(app)
         self._training_routes(app)
+        self._sync_routes(app)
         self._dataset_routes(app)
         return app
 
@@ -211,6 +212,7 @@ class FakeMaster:
                 raise NotFoundError(f"checkpoint {ticket!r} is not under way")
             return CheckpointRef(uri=message.uri, step=message.step)
 
+    def _sync_routes(self, app: FastAPI) -> None:
         @app.post("/v1/sync/{name}")
         def join(name: str, message: SyncJoin) -> SyncState:
             self.take(message)

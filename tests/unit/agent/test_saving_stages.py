@@ -56,6 +56,16 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(tmp_path / "checkpoints")
 
 
+def step_until(job: Job, condition: Callable[[], bool]) -> None:
+    """Come to step boundaries until the condition is fulfilled."""
+
+    def boundary() -> bool:
+        job.between_steps()
+        return condition()
+
+    eventually(boundary)
+
+
 def state(step: int = 7) -> State:
     return State.of(step, {"w": np.full(3, step)})
 
@@ -87,7 +97,7 @@ def test_copies_are_made_more_often_than_they_are_persisted(
 
     def boundary() -> Snapshot | None:
         before = memory.newest
-        eventually(lambda: job.between_steps() or memory.newest != before)
+        step_until(job, lambda: memory.newest != before)
         return memory.newest
 
     first = boundary()
@@ -107,14 +117,14 @@ def test_slow_agent_does_not_hold_periodic_copies_up(
     """While the older copy is being persisted the next one is put off, without a ticket; then it is made."""
     job = connect()
     job.save_in_two_stages(TwoStages(state, store, every_seconds=0.01))
-    eventually(lambda: job.between_steps() or len(memory.whole()) == 2)
+    step_until(job, lambda: len(memory.whole()) == 2)
     older = memory.whole()[0]
     with memory.reading(older.number):
         begun = len(master.got(CheckpointBegin))
         for _ in range(5):
             job.between_steps()
         assert len(master.got(CheckpointBegin)) == begun
-    eventually(lambda: job.between_steps() or memory.find(older.number) is None)
+    step_until(job, lambda: memory.find(older.number) is None)
 
 
 def test_storage_that_hangs_fails_the_checkpoint_that_was_asked_for(
