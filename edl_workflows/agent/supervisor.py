@@ -21,7 +21,7 @@ from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.plan import plan
 from edl_workflows.agent.processes import TrainingProcess
 from edl_workflows.agent.usage import UsageMeter
-from edl_workflows.exceptions import ConflictError, EdlError
+from edl_workflows.exceptions import ConflictError, EdlError, ForbiddenError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.node_check import CheckRound
@@ -31,6 +31,8 @@ TERMINATED = 143
 REFUSED = 1
 FAREWELL_SECONDS = 2.0
 """How long a terminated agent tries to tell the master."""
+FORBIDDEN_SECONDS = 30.0
+"""How long an agent whose token the master refuses tries on: an address may for a moment lead to another job's master."""
 MOST_DOUBLINGS = 5
 """Of the delay before a prepared process is started again: what stood in its way may go at any time."""
 
@@ -92,6 +94,7 @@ class Supervisor:
         self._dumped = ""
         self._checked = 0
         self._refusal = ""
+        self._forbidden_since = 0.0
         self._crashes: dict[int, int] = {}
         self._restart_at: dict[int, float] = {}
 
@@ -324,11 +327,24 @@ class Supervisor:
             incarnation=self._incarnation,
         )
         try:
-            return self._client.register(registration)
+            answer = self._client.register(registration)
         except ConflictError as error:  # what this node says of itself is wrong, and stays so
-            self._refusal = str(error)
-            self._wake.set()
+            self._refuse(error)
             raise
+        except (
+            ForbiddenError
+        ) as error:  # most likely the token; but another job's master may answer for a moment
+            now = time.monotonic()
+            self._forbidden_since = self._forbidden_since or now
+            if now - self._forbidden_since > FORBIDDEN_SECONDS:
+                self._refuse(error)
+            raise
+        self._forbidden_since = 0.0
+        return answer
+
+    def _refuse(self, error: EdlError) -> None:
+        self._refusal = str(error)
+        self._wake.set()
 
     def _exit_report(self, process: TrainingProcess, code: int) -> ExitReport:
         return ExitReport(

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.agent import supervisor
 from edl_workflows.agent.__main__ import main
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.jobs import names
 from edl_workflows.protocol.node_check import CheckMember, CheckRound
 from edl_workflows.protocol.nodes import CheckReport, CrashReport, ExitReport, Heartbeat, Registration
@@ -122,6 +125,18 @@ def test_a_node_that_says_another_rank_is_refused_and_ends(master: FakeMaster, s
     assert agent.returncode == 1
     assert "worker-0 has rank 5, it says 0" in output
     assert "trains" not in output
+
+
+def test_an_agent_with_a_wrong_token_ends(
+    environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not knock for ever: after a while it ends with the master's reason."""
+    monkeypatch.setattr(supervisor, "FORBIDDEN_SECONDS", 0.3)
+    with MasterClient(environment.master, "stolen") as client:
+        agent = supervisor.Supervisor(environment, client, supervisor.AgentSettings(["true"]), {})
+        assert agent.run() == 1
+    assert "the master refuses this node: " in caplog.text
+    assert "wrong token" in caplog.text
 
 
 def test_processes_of_a_broken_world_end_at_once(master: FakeMaster, start: Start, tmp_path: Path) -> None:
