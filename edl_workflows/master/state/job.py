@@ -245,9 +245,9 @@ class JobState:
         """Nodes with a training process that can be asked to do something: registered workers and the chief; of a collective
         job those of its world."""
         if self.settings.collective:
-            known, active = self.members_by_id, self.versions.active
-            world = (known[node_id] for node_id in (active.members if active else ()) if node_id in known)
-            return [node for node in world if node.live and node.registered and not node.waiting]
+            ids = self.versions.active.members if self.versions.active else ()
+            world = [self.nodes.find(names.WORKER_TYPE, node_id) for node_id in ids]
+            return [n for n in world if n is not None and n.live and n.registered and not n.waiting]
         both = (*self.nodes.live(names.CHIEF_TYPE), *self.nodes.live(names.WORKER_TYPE))
         return [node for node in both if node.registered and not node.waiting]
 
@@ -276,8 +276,8 @@ class JobState:
 
     def lost_members(self, members: tuple[int, ...]) -> list[int]:
         """Those of `members` that do not take part any more. A worker that has trained to the end is not lost."""
-        known = self.members_by_id
-        return [node_id for node_id in members if node_id not in known or self._lost(known[node_id])]
+        nodes = {node_id: self.nodes.find(self.settings.member_type, node_id) for node_id in members}
+        return [node_id for node_id, node in nodes.items() if node is None or self._lost(node)]
 
     def _lost(self, node: Node) -> bool:
         if self.settings.collective and node.status is NodeStatus.SUCCEEDED:

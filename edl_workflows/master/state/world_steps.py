@@ -14,7 +14,7 @@ from edl_workflows.master.state import (
 )
 from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import NodeStatus
+from edl_workflows.master.state.nodes import Node, NodeStatus
 from edl_workflows.master.state.ps_manager import Resize
 from edl_workflows.master.state.rendezvous import Verdict, Waiting
 
@@ -72,8 +72,9 @@ def resized(state: JobState, wanted: Resize, now: float) -> tuple[int, ...]:
     added = spares[: count - len(stay)]
     for node_id in stay:
         if node_id in migrate:
-            rank = state.members_by_id[node_id].rank
-            added.append(state.nodes.add(names.WORKER_TYPE, rank, now, migrate[node_id]).id)
+            leaves = state.nodes.find(names.WORKER_TYPE, node_id)
+            assert leaves is not None, "it was just found by its pod"
+            added.append(state.nodes.add(names.WORKER_TYPE, leaves.rank, now, migrate[node_id]).id)
     taken = worker_manager.taken_ranks(state.nodes, names.WORKER_TYPE)
     missing = count - len([node for node in stay if node not in migrate]) - len(added)
     for rank in worker_manager.free_ranks(taken, missing):
@@ -162,14 +163,14 @@ def _count_missing(state: JobState, now: float) -> None:
 def _some_ended(state: JobState) -> bool:
     """Whether a member has ended with success: the others are about to."""
     active = state.versions.active
-    return active is not None and any(
-        node.status is NodeStatus.SUCCEEDED and node.replaced_by < 0
-        for node_id in active.members
-        if (node := state.members_by_id.get(node_id)) is not None
-    )
+    found = [state.nodes.find(names.WORKER_TYPE, node_id) for node_id in (active.members if active else ())]
+    return any(node is not None and _succeeded(node) for node in found)
 
 
 def _ends(state: JobState) -> bool:
     """Whether the chief has ended with success: the model is complete, whatever becomes of the others."""
-    chief = state.chief
-    return chief is not None and chief.status is NodeStatus.SUCCEEDED and chief.replaced_by < 0
+    return state.chief is not None and _succeeded(state.chief)
+
+
+def _succeeded(node: Node) -> bool:
+    return node.status is NodeStatus.SUCCEEDED and node.replaced_by < 0
