@@ -337,6 +337,28 @@ def _fail_to_save(job: SimulatedCollectiveJob, node: NodeRef, version: int, requ
     messages.checkpoint_end(job.state, ticket.id, CheckpointEnd(node=node, error="disk full"), job.now)
 
 
+def test_newcomers_that_never_get_ready_are_replaced() -> None:
+    """A newcomer that hangs while it prepares has failed after a while; the members train on all the time."""
+    job = _job(2)
+    timeouts = Timeouts(verdict=0.0, prepare=30.0)
+    job.settings = job.state.settings = replace(job.settings, timeouts=timeouts)
+    report = job._report
+    deaf = ("worker", 2)
+    job._report = (  # type: ignore[method-assign]
+        lambda pod, version, what: None if (pod.type, pod.id) == deaf else report(pod, version, what)
+    )
+    job.kill(("worker", 1))
+    job.calm(15)
+    change = job.state.versions.change
+    assert change is not None
+    assert change.target == (0, 2)
+    trained = job.steps[2]
+    job.calm(20)
+    assert job.steps[2] > trained
+    job.calm(30)
+    assert _world(job) == (0, 3)
+
+
 def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
     """Where a node has no room for a successor, newcomers are not let in; nobody is ended for it."""
     job = _job(2)
