@@ -136,7 +136,7 @@ def save(program: Program, job: Job, servers: Servers) -> CheckpointRef:
             program.at("save", job)
             file.write(content[len(content) // 2 :])
 
-    return program.store.publish(step, write)
+    return program.store.publish(step, write, position=job.data_position)
 
 
 def train(program: Program, job: Job) -> None:
