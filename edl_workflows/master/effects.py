@@ -22,6 +22,8 @@ from edl_workflows.master.state.pod_plans import PodPlan
 
 REPORT_SECONDS = 2.0
 """Between two reports of progress."""
+LAST_REPORT = 5.0
+"""Seconds for the last one of a master that is told to end."""
 MAX_BACK_OFF = 15.0
 UNSEEN_SECONDS = 60.0
 """After which a plan that was made and is not seen is made again."""
@@ -179,6 +181,15 @@ class Effects:
         await asyncio.to_thread(self._outside.report_job, news)
         self._reported = {**status, "ended": stored.outcome is not None}
         self._reported_at = time.monotonic()
+
+    async def last_report(self) -> None:
+        """The status once more, when the master is told to end: a suspended job shows the checkpoint that it goes on from."""
+        self._reported_at = float("-inf")
+        try:
+            async with asyncio.timeout(LAST_REPORT):
+                await self._job(self._master.stored)
+        except (EdlError, TimeoutError) as error:
+            log.warning("the last status is not written", error=str(error))
 
     @property
     def reported_end(self) -> bool:
