@@ -216,8 +216,14 @@ class JobState:
         self.moved = None
         number, since = self.prepared_since
         self.prepared_since = (number, since + seconds)
+        self.exits_since = {node: since + seconds for node, since in self.exits_since.items()}
         if self.missing_since is not None:
             self.missing_since += seconds
+        if self.newcomers_wait_until:
+            self.newcomers_wait_until += seconds
+        self.node_check = self.node_check.excuse(seconds)
+        if self.plan is not None and not self.plan.phase.final:
+            self.plan = self.plan.excuse(seconds)
         for node in self.nodes.of(self.settings.member_type):
             if node.joined:
                 self.nodes.change(node, joined=max(0.0, node.joined + seconds))

@@ -66,6 +66,13 @@ class NodeCheck:
     since: float = 0.0
     done: bool = False
 
+    def excuse(self, seconds: float) -> "NodeCheck":
+        """The clock was set by so much, or nobody listened for so long: a round has all its time none the less."""
+        if not self.came:
+            return self
+        current = replace(self.round, since=self.round.since + seconds) if self.round else None
+        return replace(self, round=current, since=self.since + seconds)
+
 
 @dataclass(frozen=True)
 class Rules:

@@ -42,6 +42,11 @@ class StepRecord:
     finish: float | None = None
     message: str = ""
 
+    def excuse(self, seconds: float) -> "StepRecord":
+        """As `PlanRun.excuse`."""
+        finish = None if self.finish is None else self.finish + seconds
+        return replace(self, start=self.start + seconds, finish=finish)
+
 
 @dataclass(frozen=True)
 class PlanRun:
@@ -87,6 +92,10 @@ class PlanRun:
     def activated(self) -> bool:
         """Whether the version that the plan made is the active one, and nobody knows yet if it trains."""
         return self.phase is Phase.VERIFYING
+
+    def excuse(self, seconds: float) -> "PlanRun":
+        """The clock was set by so much, or nobody looked for so long: its phase has all its time none the less."""
+        return replace(self, steps=tuple(step.excuse(seconds) for step in self.steps))
 
 
 @dataclass(frozen=True)
