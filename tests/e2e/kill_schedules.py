@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -222,8 +223,11 @@ def main() -> None:
         f"seed {options.seed}: {len(reports)} schedules, {killed.total()} kills "
         f"({', '.join(f'{count} {victim}' for victim, count in sorted(killed.items()))}), "
         f"median {statistics.median(report.seconds for report in reports):.0f} s a job; "
-        f"{len(bad)} with problems: {[report.schedule.number for report in bad]}; logs: {folder}"
+        f"{len(bad)} with problems"
+        + (f": {[report.schedule.number for report in bad]}; logs: {folder}" if bad else "")
     )
+    if not bad:
+        shutil.rmtree(folder, ignore_errors=True)
     sys.exit(bool(bad))
 
 
