@@ -296,7 +296,8 @@ class Job:
 
         Args:
             patience: seconds to wait for a master that is away.
-            stored: wait until it stands on storage, also where that is done in two stages.
+            stored: wait until it stands on storage, also where that is done in two stages; else until the master knows it.
+                For the last one of a training.
 
         Returns:
             The checkpoint; None if the master was away or did not want it (a later boundary tries again), or saving

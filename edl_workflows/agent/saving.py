@@ -136,6 +136,8 @@ class Saving:
                 return self._first_stage.until_stored(made, stopped) if stored else made.ref
             saved = made
         self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, uri=saved.uri, step=saved.step))
+        while stored and not (self._reporter.flush(RETRY_SECONDS) or stopped()):
+            pass  # the master is away; to end now would keep the checkpoint from it
         return saved
 
     def _only_copies(self) -> bool:
