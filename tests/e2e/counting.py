@@ -43,11 +43,11 @@ def read_counts(checkpoint: CheckpointRef) -> Counts:
     return np.rint(load(folder / STATE_FILE).tensors[COUNTS]).astype(np.int64)
 
 
-def final_counts(folder: Path) -> Counts:
-    """The model that a job has left."""
+def final(folder: Path) -> CheckpointRef:
+    """The checkpoint that a job has left."""
     newest = CheckpointStore(folder / "checkpoints").newest()
     assert newest is not None, f"{folder}: no checkpoint"
-    return read_counts(newest)
+    return newest
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def train(program: Program, job: Job) -> None:
         job.report_step(step)
         program.pace.rest()
     program.at("end", job)
-    if job.is_chief and job.checkpoint(patience=float("inf")) is None:
+    if job.is_chief and job.checkpoint(patience=float("inf"), stored=True) is None:
         job.cluster_lost("the final checkpoint could not be saved")
 
 

@@ -19,7 +19,7 @@ from edl_workflows.kube import client, events, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
-from tests.e2e.counting import EPOCHS, RECORDS, Holds, final_counts
+from tests.e2e.counting import EPOCHS, RECORDS, Holds, final, read_counts
 from tests.e2e.counting_servers import SHARD
 from tests.e2e.records import HELD
 from tests.e2e.submitted import Container, SubmittedJob
@@ -177,13 +177,17 @@ class CountingJob(SubmittedJob):
 
     def judge(self, kills: int) -> "Verdict":
         """What is to be said of a job that has succeeded."""
-        counts = final_counts(self.counting.folder)
+        newest = final(self.counting.folder)
+        counts = read_counts(newest)
         lost, twice = int((counts == 0).sum()), int(counts.sum()) - int((counts > 0).sum())
         problems = []
         if len(counts) != RECORDS * EPOCHS or lost:
             problems.append(f"{lost} of {len(counts)} records are lost")
         if twice > self.most_twice(kills):
             problems.append(f"{twice} records were trained twice; at most {self.most_twice(kills)} were held")
+        told = self.get().status.checkpoint
+        if told is None or told.uri != newest.uri:
+            problems.append(f"the newest checkpoint is {newest.uri}; the status says {told}")
         return Verdict(lost, twice, (*problems, *self._ends()))
 
     def most_twice(self, kills: int) -> int:
