@@ -224,6 +224,8 @@ async def serve(parts: Parts, address: Address) -> int:
             for task in (over, stopped, *reversed(running)):
                 task.cancel()
             await asyncio.gather(*running, over, stopped, return_exceptions=True)
+            if parts.master.stored.outcome is None:
+                await effects.last_report()
 
 
 async def _until_over(parts: Parts, effects: Effects) -> None:

@@ -83,7 +83,7 @@ def nodes_service(job: ElasticJob) -> dict[str, Any]:
     would cost its cluster most. A node is known before it is Ready: parameter servers and workers wait for each other.
     """
     service = child("v1", "Service", names.nodes_service_name(job.metadata.name), job, {})
-    ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair})
+    ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair} | {names.AGENT_PORT})
     service["spec"] = {
         "clusterIP": "None",
         "selector": {names.JOB_LABEL: job.metadata.name},

@@ -160,7 +160,7 @@ class ScalePlanStatus(Status):
         checkpoint: the newest checkpoint taken for this plan.
         resumed_step: first global step that the new cluster reported.
         stall_seconds: last step of the old cluster to first step of the new one.
-        cluster_version: parameter-server cluster after the plan.
+        cluster_version: version of the training cluster after the plan.
     """
 
     phase: Phase | None = None

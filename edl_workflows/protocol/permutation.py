@@ -1,4 +1,7 @@
-"""A shuffle that needs no list: place -> item of 0..n-1 by formula, the same for the same seed in every process."""
+"""A shuffle that needs no list: place -> item of 0..n-1 by formula, the same for the same seed in every process.
+
+The master shuffles shards by it, the members of a collective job the records of an epoch.
+"""
 
 from array import array
 from math import isqrt
