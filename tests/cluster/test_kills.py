@@ -9,7 +9,7 @@ from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, container, place
 from tests.e2e.kills import Counting, CountingJob, Kind, Moment, Victim, kill_at, prepare
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -253,7 +253,7 @@ WARM_STEPS = 20
 def _at_start(job: CountingJob) -> None:
     """All training processes have begun, and none has prepared itself."""
     count = sum(job.counting.replicas.values())
-    job.until(lambda: job.counting.holds.reached("start") == count, 120, "all processes start")
+    job.until(lambda: job.counting.holds.reached("start") == count, 240, "all processes start")
 
 
 def _in_epoch(job: CountingJob) -> None:
@@ -273,7 +273,7 @@ def _in_migration(job: CountingJob) -> None:
     job.wait_step(WARM_STEPS)
     job.counting.holds.set("prepare")
     job.begin_scale()
-    job.until(lambda: job.counting.holds.reached("prepare"), 120, "the next version is prepared")
+    job.until(lambda: job.counting.holds.reached("prepare"), 240, "the next version is prepared")
 
 
 def _after_all_steps(job: CountingJob) -> None:

@@ -20,6 +20,8 @@ from edl_workflows.exceptions import UnavailableError
 Floats = NDArray[np.float64]
 
 CONNECT_SECONDS = 0.05
+LOOK_SECONDS = 0.5
+"""How often a member that waits for the rank before looks whether the next one is there."""
 _HELLO = struct.Struct("!II")
 """Version and rank of who connects."""
 
@@ -39,8 +41,14 @@ class Ring:
         if self._size == 1:
             return
         with socket.create_server(_host_and_port(place.addresses[place.rank])) as server:
+            server.settimeout(CONNECT_SECONDS)
             self._next = _connect(place)
-            self._before = _accept(server, place)
+            while (before := _accept(server, place)) is None:
+                if _closed(self._next):  # it was started again, or was of another version
+                    self._next.close()
+                    self._next = _connect(place)
+        self._before = before
+        self._before.settimeout(LOOK_SECONDS)
         for end in (self._next, self._before):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sender = ThreadPoolExecutor(1, "ring")
@@ -90,7 +98,12 @@ class Ring:
     def _receive(self, size: int) -> bytes:
         content = bytearray()
         while len(content) < size:
-            piece = self._before.recv(min(size - len(content), 2**20))
+            try:
+                piece = self._before.recv(min(size - len(content), 2**20))
+            except TimeoutError:
+                if _closed(self._next):  # then nobody will come to send us anything, either
+                    raise ConnectionResetError("the next rank has closed the connection") from None
+                continue
             if not piece:
                 raise ConnectionResetError("the rank before has closed the connection")
             content += piece
@@ -121,17 +134,29 @@ def _connect(place: Place) -> socket.socket:
         time.sleep(CONNECT_SECONDS)
 
 
-def _accept(server: socket.socket, place: Place) -> socket.socket:
-    """The connection of the rank before."""
+def _accept(server: socket.socket, place: Place) -> socket.socket | None:
+    """The connection of the rank before, if it comes now."""
     expected = _HELLO.pack(place.version, (place.rank - 1) % place.size)
-    while True:
+    try:
         link, _ = server.accept()
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
         link.settimeout(5.0)
-        with contextlib.suppress(OSError):
-            if link.recv(_HELLO.size, socket.MSG_WAITALL) == expected:
-                link.settimeout(None)
-                return link
-        link.close()
+        if link.recv(_HELLO.size, socket.MSG_WAITALL) == expected:
+            return link
+    link.close()
+    return None
+
+
+def _closed(link: socket.socket) -> bool:
+    """Whether the other end is gone, of a connection on which it never sends anything."""
+    try:
+        return not link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

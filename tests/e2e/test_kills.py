@@ -22,7 +22,7 @@ from tests.e2e.kills import (
     prepare,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TELLING = {
     (Kind.SERVERS, Victim.SERVER, Moment.MIGRATION),
