@@ -12,7 +12,7 @@ E2E := e2e
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-brain constraints clean
+.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,18 @@ bench-shards: $(READY)  ## Shard dispatch against DLRover's
 
 bench-migration: $(READY)  ## A migration's stall against stop-and-resubmit
 	$(BIN)/python tests/benchmarks/bench_migration.py
+
+bench-checkpoint: $(READY)  ## How long training waits for a checkpoint of 500 MiB: in two stages, and directly
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_checkpoint
+
+bench-goodput: $(READY)  ## A job with a kill each minute against none, and against resubmission (half an hour)
+	$(BIN)/python -m tests.benchmarks.bench_goodput
+
+bench-allreduce: $(READY)  ## The stall of a collective job's change of workers against stop-and-resubmit
+	$(BIN)/python -m tests.benchmarks.bench_allreduce
+
+kill-schedules: $(READY)  ## Random kills of jobs on the embedded cluster; SCHEDULES=200 SEED=1
+	$(BIN)/python -m tests.e2e.kill_schedules --schedules $(or $(SCHEDULES),200) --seed $(or $(SEED),1)
 
 bench-airflow: $(READY)  ## DAG parse time; what a waiting task costs
 	$(BIN)/python tests/benchmarks/bench_airflow.py

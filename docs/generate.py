@@ -40,6 +40,9 @@ from edl_workflows.jobs.tf_job.model import Phase as TFJobPhase
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.training_job.model import Phase as TrainingJobPhase
 from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.master.state.outcome import REASONS
+from edl_workflows.master.state.relaunch import RULES, Rule
+from edl_workflows.master.state.settings import MAX_BUDGET
 from edl_workflows.operators.base import StageOperator, StageTask
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -347,6 +350,43 @@ def lint_page() -> str:
     )
 
 
+# --- Restarts ---
+
+
+def relaunch_page() -> str:
+    """Why nodes end and what follows; why jobs are given up."""
+    rows = (
+        (f"`{reason}`", rule.when, ", ".join(map(str, rule.codes)), replaced(rule))
+        for reason, rule in RULES.items()
+    )
+    budget = (
+        f"The budget of a node is `restartCount` of its role, at most {MAX_BUDGET}, or what `criticalNodes` gives its rank. "
+        "A process that only prepares the next cluster version is started again as often in its pod, before its node has failed."
+    )
+    return page(
+        "Restarts",
+        "What a job's master does when a node ends, and when it gives the job up. "
+        "[How it all works together](../explanation/fault-tolerance.md).",
+        "## Nodes",
+        table(("reason", "when", "exit codes", "replaced"), rows),
+        budget,
+        "## Training processes together",
+        "Cause `Recovery`: what holds the model was lost, and model and data go back to the newest checkpoint. "
+        "`Rollback`: the cluster version that a plan made did not train. `Hang`: training stood still, and `hangAction` is "
+        "`restart`.",
+        "## Jobs",
+        table(("reason", "when"), ((f"`{reason}`", when) for reason, when in REASONS.items())),
+    )
+
+
+def replaced(rule: Rule) -> str:
+    """What becomes of a node by its rule."""
+    text = "within its budget" if rule.budget else "always, at no expense of its budget"
+    if rule.always_only:
+        text = f"only under restartPolicy `Always`, {text}"
+    return f"{text}, with twice the memory, at most 8 GiB more" if rule.more_memory else text
+
+
 # --- All ---
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -356,6 +396,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "elasticjob.md": lambda: kind_page(ElasticJob, "ElasticJob", JobPhase),
     "dijob.md": lambda: kind_page(DIJob, "DIJob", DIJobPhase),
     "errors.md": errors_page,
+    "relaunch.md": relaunch_page,
     "scaleplan.md": lambda: kind_page(ScalePlan, "ScalePlan", PlanPhase),
     "tfjob.md": lambda: kind_page(TFJob, "TFJob", TFJobPhase),
     "trainingjob.md": lambda: kind_page(TrainingJob, "TrainingJob", TrainingJobPhase),

@@ -27,6 +27,7 @@ PHASE_COLOURS = {
     Phase.SCALING: "#b3a2c8",
 }
 """Red is where training stands still."""
+RESTART_COLOURS = ("#8e2f23", "#7d5ba6", "#1f7a7a", "#b8860b", "#444444")
 
 
 SPEED_SECONDS = 8.0
@@ -41,6 +42,7 @@ class Sample:
         time: Unix seconds.
         step: global step.  speed: steps per second.
         replicas: ready nodes by role.
+        records: acknowledged.
     """
 
     time: float
@@ -48,6 +50,7 @@ class Sample:
     step: int
     speed: float
     replicas: dict[str, int]
+    records: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,28 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """A node, or all training processes, began anew at this time (Unix seconds)."""
+
+    time: float
+    subject: str
+    cause: str
+
+
+@dataclass(frozen=True)
 class Timeline:
-    """All that is drawn of a job; samples in order of time."""
+    """All that is drawn of a job; samples in order of time.
+
+    Attributes:
+        restarts: the newest, oldest first.
+        goodput: share of its time in which the job made steps that last; None where nobody measured it.
+    """
 
     job: str
     samples: tuple[Sample, ...]
     spans: tuple[Span, ...]
+    restarts: tuple[Restart, ...] = ()
+    goodput: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The values, as JSON can hold them."""
@@ -76,14 +95,18 @@ class Timeline:
 def sample(view: JobView, now: float) -> Sample:
     """The job's view as a sample."""
     ready = {role: counts.ready for role, counts in view.replicas.items()}
-    return Sample(now, str(view.phase), view.progress.step, view.progress.speed, ready)
+    progress = view.progress
+    return Sample(now, str(view.phase), progress.step, progress.speed, ready, progress.records)
 
 
 def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
     """A job's life as its status has it, finished or not."""
     phase = str(job.status.phase or "")
-    samples = tuple(Sample(p.time.timestamp(), phase, p.step, 0.0, p.nodes) for p in job.status.history)
-    return Timeline(job.key, samples, spans(plans, now))
+    history, known = job.status.history, job.status.restarts
+    samples = tuple(Sample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records) for p in history)
+    restarts = tuple(Restart(r.time.timestamp(), r.subject, r.cause) for r in known.recent) if known else ()
+    goodput = job.status.goodput.ratio if job.status.goodput else None
+    return Timeline(job.key, samples, spans(plans, now), restarts, goodput)
 
 
 def spans(plans: Iterable[ScalePlan], now: float) -> tuple[Span, ...]:
@@ -105,7 +128,8 @@ def _seconds(time: datetime | None) -> float:
 
 
 def draw(timeline: Timeline, path: Path) -> None:
-    """Write the picture (PNG or SVG by the path's ending): replicas, speed, and the plans' steps, on one time axis.
+    """Write the picture (PNG or SVG by the path's ending): replicas, speed with restarts, data, and the plans' steps, on one
+    time axis.
 
     Raises:
         ValueError: there is no sample to draw.
@@ -115,18 +139,23 @@ def draw(timeline: Timeline, path: Path) -> None:
     from matplotlib.figure import Figure  # without pyplot: no global state, no display
 
     origin = timeline.samples[0].time
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
-    replicas, speed, plans = figure.subplots(3, 1, sharex=True, height_ratios=[2, 2, 1.2])
+    figure = Figure(figsize=(10, 7.5), layout="constrained")
+    replicas, speed, data, plans = figure.subplots(4, 1, sharex=True, height_ratios=[2, 2, 1, 1.2])
     _draw_replicas(replicas, timeline.samples, origin)
     _draw_speed(speed, timeline.samples, origin)
+    _draw_restarts(speed, timeline.restarts, origin)
+    _draw_data(data, timeline.samples, origin)
     _draw_plans(plans, timeline.spans, origin, timeline.job.split("/")[-1])
-    for axes in (replicas, speed):
+    for axes in (replicas, speed, data):
         for span in timeline.spans:
             if span.phase is Phase.RESTARTING:
                 axes.axvspan(span.start - origin, span.end - origin, color="#c0392b", alpha=0.15, lw=0)
     plans.set_xlim(0, max(timeline.samples[-1].time - origin, 1.0))
     plans.set_xlabel("seconds")
-    figure.suptitle(f"{timeline.job}: {timeline.samples[-1].phase} at step {timeline.samples[-1].step}")
+    figure.align_ylabels((replicas, speed, data))
+    newest = timeline.samples[-1]
+    goodput = "" if timeline.goodput is None else f", goodput {timeline.goodput:.0%}"
+    figure.suptitle(f"{timeline.job}: {newest.phase} at step {newest.step}{goodput}")
     figure.savefig(path, dpi=120)
 
 
@@ -148,6 +177,27 @@ def _draw_speed(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
     points = speeds(samples)
     axes.plot([time - origin for time, _ in points], [speed for _, speed in points], color="#333333", lw=1.5)
     axes.set_ylabel("steps / s")
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_restarts(axes: "Axes", restarts: Sequence[Restart], origin: float) -> None:
+    """A line at each, in the colour of its cause."""
+    causes = list(dict.fromkeys(restart.cause for restart in restarts))
+    for restart in restarts:
+        colour = RESTART_COLOURS[causes.index(restart.cause) % len(RESTART_COLOURS)]
+        axes.axvline(restart.time - origin, color=colour, lw=1, ls="--")
+    for index, cause in enumerate(causes):
+        count = sum(restart.cause == cause for restart in restarts)
+        colour = RESTART_COLOURS[index % len(RESTART_COLOURS)]
+        axes.plot([], [], color=colour, lw=1, ls="--", label=f"{cause} ({count})")
+    if causes:
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=6, fontsize="small")
+
+
+def _draw_data(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
+    axes.plot([s.time - origin for s in samples], [s.records for s in samples], color="#6b8f3c", lw=1.5)
+    axes.set_ylabel("records")
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
 

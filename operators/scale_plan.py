@@ -42,7 +42,7 @@ class ScaleElasticJobOperator(_PlanOperator):
 
     Args:
         kind: of the job; one of another kind is scaled by its spec, and takes counts only.
-        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …}}``; or its YAML or JSON text.
+        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …, "gpuType": …}}``; or its YAML or JSON text.
         kwargs: as every operator that changes a running job.
     """
 
@@ -150,7 +150,7 @@ class MigrateParameterServersOperator(_PlanOperator):
 
     Args:
         replicas: how many servers there shall be; default: as many as now.
-        migrate: rank → ``{"cpu": …, "memory": …, "gpu": …}``: servers to replace by ones of this size.
+        migrate: rank → ``{"cpu": …, "memory": …, "gpu": …, "gpuType": …}``: servers to replace by ones of this size.
         resource: size of servers that are added.
         until: the phase of the plan to wait for: "Succeeded", or "Restarting", when the new servers are ready.
         kind: of the job. One of another kind has no plan: its controller ends all pods, which save what they can, and begins

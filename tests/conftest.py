@@ -47,11 +47,13 @@ _airflow_home = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Airflow reads its settings when it is first imported, by whichever test: they must stand before."""
+    """Airflow reads its settings when it is first imported, by whichever test: they must stand before. Agents as well."""
     home = tempfile.mkdtemp(prefix="edl-airflow-")
     config.stash[_airflow_home] = home
     (Path(home) / "dags").mkdir()
+    (Path(home) / "memory").mkdir()
     os.environ |= {
+        "EDL_SHARED_MEMORY": f"{home}/memory",  # agents that tests kill leave copies of models there
         "AIRFLOW_HOME": home,
         "AIRFLOW__CORE__DAGS_FOLDER": f"{home}/dags",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

@@ -1,4 +1,4 @@
-"""Evaluate the example job's newest checkpoint on the held-out digits; prints one line of JSON.
+"""Evaluate an example job's newest checkpoint on the held-out digits; prints one line of JSON.
 
 ``python evaluate_digits.py --checkpoint-dir DIR`` → ``{"accuracy": 0.97, "checkpoint": "…", "records": 360, "step": 1350}``
 """
@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -15,8 +16,10 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import tensorflow as tf
 from digits import load, predict  # type: ignore[import-not-found]  # beside this script
 
-from edl_workflows.agent import CheckpointStore
+from edl_workflows.agent import CheckpointStore, tensors
+from edl_workflows.agent.checkpoints import STATE_FILE
 from edl_workflows.agent.tensorflow import MODEL_FILE
+from edl_workflows.protocol.cluster import CheckpointRef
 
 
 def evaluate(folder: Path) -> dict[str, float | int | str]:
@@ -28,12 +31,7 @@ def evaluate(folder: Path) -> dict[str, float | int | str]:
     checkpoint = CheckpointStore(folder).newest()
     if checkpoint is None:
         sys.exit(f"{folder}: no complete checkpoint; the job saves one at its end")
-    reader = tf.train.load_checkpoint(str(Path(checkpoint.uri) / MODEL_FILE))
-    variables = {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-        if name.startswith("digits/") and name.endswith(("weights", "biases"))
-    }
+    variables = saved_in_two_stages(checkpoint) or saved_by_tensorflow(checkpoint)
     _, held_out = load()
     accuracy = float((predict(variables, held_out.images) == held_out.labels).mean())
     return {
@@ -41,6 +39,22 @@ def evaluate(folder: Path) -> dict[str, float | int | str]:
         "records": len(held_out),
         "step": checkpoint.step,
         "checkpoint": checkpoint.uri,
+    }
+
+
+def saved_in_two_stages(checkpoint: CheckpointRef) -> dict[str, Any]:
+    """The variables of a collective job, or of one with ``async_save``; none if it was saved in another way."""
+    file = Path(checkpoint.uri) / STATE_FILE
+    return dict(tensors.load(file).tensors) if file.exists() else {}
+
+
+def saved_by_tensorflow(checkpoint: CheckpointRef) -> dict[str, Any]:
+    """The variables in TensorFlow's own format."""
+    reader = tf.train.load_checkpoint(str(Path(checkpoint.uri) / MODEL_FILE))
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if name.startswith("digits/") and name.endswith(("weights", "biases"))
     }
 
 

@@ -7,11 +7,13 @@
         ...
         job.report_step(step, loss)
 
-Imports the base install only; TensorFlow's adapter stands apart in `edl_workflows.agent.tensorflow`.
+Imports the base install only. Apart stand TensorFlow's adapters, `edl_workflows.agent.tensorflow` (parameter servers) and
+`edl_workflows.agent.mwms` (collective jobs), and the loop of collective jobs of any framework, `edl_workflows.agent.world`.
 """
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job, connect
+from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.shards import Batch
 
-__all__ = ["Batch", "CheckpointStore", "Job", "connect"]
+__all__ = ["Batch", "CheckpointStore", "Job", "connect", "open_store"]

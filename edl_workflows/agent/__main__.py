@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.logs import json_lines
 from edl_workflows.agent.signals import call_on_signals
 from edl_workflows.agent.supervisor import AgentSettings, Supervisor
 from edl_workflows.exceptions import EdlError
@@ -26,10 +27,9 @@ def main(argv: Sequence[str]) -> int:
         The exit code.
     """
     arguments = _parser().parse_args(argv)
+    level = logging.DEBUG if arguments.verbose else logging.INFO
     logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if arguments.verbose else logging.INFO,
-        format="%(asctime)s edl-agent %(levelname)s %(message)s",
+        stream=sys.stderr, level=level, format="%(asctime)s edl-agent %(levelname)s %(message)s"
     )
     for noisy in ("httpx", "httpcore"):  # a line for each request would bury the training's own output
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -38,17 +38,23 @@ def main(argv: Sequence[str]) -> int:
         _parser().error("no command: write the training program after --")
     try:
         environment = NodeEnvironment.read()
-        return _supervise(
-            environment, AgentSettings(command=command, checkpoint_grace=arguments.checkpoint_grace)
-        )
+        settings = AgentSettings(command=command, checkpoint_grace=arguments.checkpoint_grace)
+        return _supervise(environment, settings, as_json=_as_json(arguments.log_format))
     except EdlError as error:
         logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the message says it; no trace for a user's mistake
         return INVALID
 
 
-def _supervise(environment: NodeEnvironment, settings: AgentSettings) -> int:
+def _as_json(log_format: str) -> bool:
+    return log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+
+
+def _supervise(environment: NodeEnvironment, settings: AgentSettings, *, as_json: bool) -> int:
     with MasterClient(environment.master, environment.token) as client:
         supervisor = Supervisor(environment, client, settings)
+        if as_json:
+            handler = json_lines(environment, lambda: supervisor.version)
+            logging.basicConfig(level=logging.root.level, handlers=[handler], force=True)
         call_on_signals((signal.SIGTERM, signal.SIGINT), supervisor.terminate)
         return supervisor.run()
 
@@ -69,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
         default=AgentSettings.checkpoint_grace,
         metavar="SECONDS",
         help="time from SIGTERM to SIGKILL, in which the chief saves a checkpoint (default %(default)s)",
+    )
+    run.add_argument(
+        "--log-format",
+        choices=("auto", "console", "json"),
+        default="auto",
+        help="form of the agent's own log lines; auto: for people where stderr is a terminal, else JSON",
     )
     run.add_argument("--verbose", action="store_true", help="say more on stderr")
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the training program")

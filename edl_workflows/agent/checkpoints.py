@@ -9,6 +9,7 @@ Any framework's files will do. Not here: when to save (`edl_workflows.agent.job`
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -16,8 +17,9 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,9 +28,14 @@ from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.message import problems
 
 MANIFEST = "MANIFEST.json"
+STATE_FILE = "state.safetensors"
+"""The one file of a checkpoint that was saved in two stages."""
 MAX_MANIFEST_BYTES = 64 * 2**20
 """Some 400,000 files' entries."""
-_PREFIX = "checkpoint-"
+MAX_PUBLISHED_NS = 2**63 - 1
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a storage says that has no room."""
+PREFIX = "checkpoint-"
 _UNFINISHED = ".unfinished-"
 FOLLOW_SECONDS = 1.0
 """How often `CheckpointStore.follow` looks: a listing a second is cheap, and evaluation takes longer."""
@@ -53,22 +60,25 @@ class Manifest(BaseModel):
     Attributes:
         step: global step at which it was taken.
         published_ns: Unix nanoseconds of its publication: the newest checkpoint is the one that was published last,
-            which after a rollback need not be the one with the highest step.
+            which after a rollback need not be the one with the highest step. Later than that of all before it, however
+            the clock jumps.
         files: by path relative to the checkpoint's folder.
+        position: which data was consumed when it was taken, as the job's master said; None where nobody did.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     step: int = Field(ge=0, lt=2**63)
-    published_ns: int = Field(ge=0, lt=2**63)
+    published_ns: int = Field(ge=0, le=MAX_PUBLISHED_NS)
     files: dict[str, FileEntry] = Field(min_length=1)
+    position: dict[str, Any] | None = None
 
 
-OnDamage = Callable[[Path, CheckpointError], object]
-"""Told of a checkpoint that can't be used, and why."""
+OnDamage = Callable[[str, CheckpointError], object]
+"""Told of a checkpoint that can't be used, by its uri, and why."""
 
 
-def _ignore(_path: Path, _error: CheckpointError) -> None:
+def ignore_damage(_uri: str, _error: CheckpointError) -> None:
     """For who asks only for what is whole."""
 
 
@@ -84,36 +94,61 @@ class CheckpointStore:
         if keep < 1:
             raise CheckpointError(f"keep is {keep}: at least one checkpoint must stay")
         self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow a link that may be moved
-        self._keep = keep
+        self.keep = keep
 
-    def publish(self, step: int, write: Callable[[Path], object]) -> CheckpointRef:
+    @property
+    def place(self) -> str:
+        """Where it is, for a process that opens the same store."""
+        return str(self.folder)
+
+    def publish(
+        self,
+        step: int,
+        write: Callable[[Path], object],
+        *,
+        name: str = "",
+        position: Mapping[str, Any] | None = None,
+    ) -> CheckpointRef:
         """Save a checkpoint; it is the newest when this returns. A failure leaves nothing behind.
 
         Args:
             step: global step at which the checkpoint is taken.
             write: writes the checkpoint's files into the folder that it is given.
+            name: that was chosen for it by `checkpoint_name`; "": a fresh one.
+            position: which data is consumed.
 
         Raises:
             CheckpointError: nothing was written, or the storage refused. What `write` raises goes through.
         """
-        name = f"{_PREFIX}{step:012d}-{secrets.token_hex(4)}"
+        name = name or checkpoint_name(step)
         unfinished, final = self.folder / f"{_UNFINISHED}{name}", self.folder / name
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a writer of this very checkpoint that was killed
         try:
             unfinished.mkdir(parents=True)
             write(unfinished)
-            _seal(unfinished, step)
+            seal(unfinished, step, self._after_all(), position)
             unfinished.rename(final)
             _sync(self.folder)
         except OSError as error:
-            raise CheckpointError(
-                f"{unfinished}: the checkpoint of step {step} can't be written: {error}"
-            ) from error
+            raise unwritable(unfinished, step, error) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         self._retire()
         return CheckpointRef(uri=str(final), step=step)
 
-    def newest(self, on_damage: OnDamage = _ignore) -> CheckpointRef | None:
+    def verify(self, ref: CheckpointRef) -> CheckpointRef:
+        """See that one of the checkpoints is whole; as the function of this name."""
+        return verify(Path(ref.uri))
+
+    def local(self, ref: CheckpointRef) -> Path:
+        """A folder of this machine with the files of a whole checkpoint."""
+        return Path(ref.uri)
+
+    def discard(self, ref: CheckpointRef) -> None:
+        """Remove a checkpoint that nobody wants."""
+        self._remove(Path(ref.uri))
+
+    def newest(self, on_damage: OnDamage = ignore_damage) -> CheckpointRef | None:
         """The newest complete checkpoint; None if there is none at all. Broken ones are passed over with a warning.
 
         Args:
@@ -122,23 +157,22 @@ class CheckpointStore:
         Raises:
             CheckpointError: there are some, but none is whole: to begin anew is for people to decide.
         """
-        damaged: dict[Path, CheckpointError] = {}
+        damaged: dict[str, CheckpointError] = {}
         found = None
-        for _, path in self._published(damaged.__setitem__):
+        for manifest, uri in self._published(damaged.__setitem__):
             try:
-                found = verify(path)
+                found = self.verify(CheckpointRef(uri=uri, step=manifest.step))
                 break
             except CheckpointError as error:
-                damaged[path] = error
-        damaged = {
-            path: reason for path, reason in damaged.items() if path.exists()
-        }  # retention takes some away
+                damaged[uri] = error
+        # Retention takes some away.
+        damaged = {uri: reason for uri, reason in damaged.items() if self._exists(uri)}
         if damaged and found is None:
             last = damaged[max(damaged)]
-            raise CheckpointError(f"{self.folder}: of {len(damaged)} checkpoints none is whole: {last}")
-        for path, reason in damaged.items():
+            raise CheckpointError(f"{self.place}: of {len(damaged)} checkpoints none is whole: {last}")
+        for uri, reason in damaged.items():
             log.warning("%s; passed over", reason)
-            on_damage(path, reason)
+            on_damage(uri, reason)
         return found
 
     def follow(self, stopped: Callable[[], bool]) -> Iterator[CheckpointRef]:
@@ -147,36 +181,55 @@ class CheckpointStore:
         Args:
             stopped: asked about once a second; ends the iteration after what there is then.
         """
-        seen: Path | None = None
+        seen = ""
         while True:
             last = stopped()
             published = self._published()
             if published and published[0][1] != seen:
-                seen = published[0][1]
+                manifest, seen = published[0]
                 with contextlib.suppress(CheckpointError):  # retention may have removed it meanwhile
-                    yield verify(seen)
+                    yield self.verify(CheckpointRef(uri=seen, step=manifest.step))
             elif last:
                 return
             else:
                 time.sleep(FOLLOW_SECONDS)
 
-    def _published(self, on_damage: OnDamage = _ignore) -> list[tuple[Manifest, Path]]:
-        """All that have a readable manifest, newest first."""
+    def manifest(self, ref: CheckpointRef) -> Manifest:
+        """What one of the checkpoints says of itself.
+
+        Raises:
+            CheckpointError: it is none, or its manifest is damaged.
+        """
+        return _manifest(Path(ref.uri))
+
+    def _exists(self, uri: str) -> bool:
+        return Path(uri).exists()
+
+    def _published(self, on_damage: OnDamage = ignore_damage) -> list[tuple[Manifest, str]]:
+        """All that have a readable manifest, newest first, with their uris."""
         found = []
-        for path in self.folder.glob(f"{_PREFIX}*"):
+        for path in self.folder.glob(f"{PREFIX}*"):
             try:
-                found.append((_manifest(path), path))
+                found.append((_manifest(path), str(path)))
             except CheckpointError as error:
-                on_damage(path, error)
-        return sorted(found, key=lambda entry: (entry[0].published_ns, entry[1].name), reverse=True)
+                on_damage(str(path), error)
+        return newest_first(found)
+
+    def _after_all(self) -> int:
+        """A time of publication that makes a checkpoint the newest, also after a clock has jumped back."""
+        newest = next((manifest.published_ns for manifest, _ in self._published()), 0)
+        return min(max(time.time_ns(), newest + 1), MAX_PUBLISHED_NS)
+
+    def _remove(self, path: Path) -> None:
+        # Hidden first: a reader sees it whole or not at all.
+        hidden = self.folder / f"{_UNFINISHED}{path.name}"
+        with contextlib.suppress(OSError):  # another process retires too
+            path.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
 
     def _retire(self) -> None:
-        for _, path in self._published()[self._keep :]:
-            # Hidden first: a reader sees it whole or not at all.
-            hidden = self.folder / f"{_UNFINISHED}{path.name}"
-            with contextlib.suppress(OSError):  # another process retires too
-                path.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+        for _, uri in self._published()[self.keep :]:
+            self._remove(Path(uri))
         for left in self.folder.glob(f"{_UNFINISHED}*"):  # of a writer that was killed
             with contextlib.suppress(OSError):
                 if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
@@ -213,26 +266,60 @@ def _manifest(path: Path) -> Manifest:
         found = file.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_MANIFEST_BYTES:
             raise CheckpointError(f"{file}: is no file, or has more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        manifest = Manifest.model_validate_json(file.read_bytes())
+        content = file.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{file}: no complete checkpoint: {error}") from error
+    return parse_manifest(content, str(file))
+
+
+def parse_manifest(content: bytes, where: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CheckpointError: it is damaged, or names files outside of the checkpoint.
+    """
+    try:
+        manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise CheckpointError(f"{file}: the manifest is damaged: {problems(error)[0]}") from error
+        raise CheckpointError(f"{where}: the manifest is damaged: {problems(error)[0]}") from error
     for name in manifest.files:
         inner = Path(name)
         if not inner.parts or inner.is_absolute() or ".." in inner.parts or "\0" in name:
-            raise CheckpointError(f"{file}: names {name!r}, which lies outside of the checkpoint")
+            raise CheckpointError(f"{where}: names {name!r}, which lies outside of the checkpoint")
     return manifest
 
 
-def _seal(folder: Path, step: int) -> None:
+def unwritable(where: Path, step: int, error: OSError) -> CheckpointError:
+    """What is said of a checkpoint that the storage refused."""
+    room = "; make room, or keep fewer checkpoints" if error.errno in FULL else ""
+    return CheckpointError(f"{where}: the checkpoint of step {step} can't be written: {error}{room}")
+
+
+def newest_first(found: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
+    """Manifests with their uris, in the order in which checkpoints are tried."""
+    return sorted(found, key=lambda entry: (entry[0].published_ns, entry[1]), reverse=True)
+
+
+def checkpoint_name(step: int) -> str:
+    """A fresh name: the same step may come again with another data position, so names are never used twice."""
+    return f"{PREFIX}{step:012d}-{secrets.token_hex(4)}"
+
+
+def seal(folder: Path, step: int, published_ns: int, position: Mapping[str, Any] | None) -> None:
+    """Write a folder's manifest, and see that all of it stands on the disk.
+
+    Raises:
+        CheckpointError: it has no files.
+    """
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         _sync(file)
         files[str(file.relative_to(folder))] = FileEntry(size=file.stat().st_size, sha256=_sha256(file))
     if not files:
         raise CheckpointError(f"{folder}: nothing was saved for step {step}")
-    manifest = Manifest(step=step, published_ns=time.time_ns(), files=files)
+    manifest = Manifest(
+        step=step, published_ns=published_ns, files=files, position=dict(position) if position else None
+    )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):
         _sync(path)

@@ -31,6 +31,7 @@ from edl_workflows.protocol.datasets import (
 )
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.nodes import (
+    CheckReport,
     CrashReport,
     Directive,
     ExitReport,
@@ -138,6 +139,10 @@ class MasterClient:
     def crash(self, report: CrashReport) -> Directive:
         """A training process ended while it prepared."""
         return self._post("/v1/processes/crashes", report, Directive)
+
+    def node_check(self, report: CheckReport) -> Directive:
+        """What the node measured."""
+        return self._post("/v1/nodes/check", report, Directive)
 
     def exit(self, report: ExitReport) -> ExitVerdict:
         """The training process ended; what now?"""

@@ -57,6 +57,19 @@ class DirectiveWatch:
         if directive.revision > self.latest.revision:
             self._take(directive)
 
+    def refresh(self) -> None:
+        """Ask the master now, and take its answer.
+
+        Raises:
+            EdlError: there was none.
+        """
+        before = self.latest
+        answer = self._client.directive(self._node, before.revision, 0.0)
+        with self._changed:
+            # A master that replaced another may count from less; but what came meanwhile is not to be undone.
+            if self.latest is before or answer.revision > self.latest.revision:
+                self._take(answer)
+
     def wait_for(self, predicate: Callable[[Directive], bool], timeout: float | None = None) -> bool:
         """Wait until the directive fulfils `predicate`; False when the time is over or the watch was closed."""
         with self._changed:

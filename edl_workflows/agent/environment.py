@@ -4,12 +4,15 @@ Names stand in `edl_workflows.jobs.names`; whoever makes the pod sets them.
 """
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationError
 
+from edl_workflows.agent.snapshots import SHARED_MEMORY, SnapshotFolder, node_folder
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
@@ -63,6 +66,19 @@ def rank(environ: Mapping[str, str]) -> int:
 def cluster_version(environ: Mapping[str, str]) -> int:
     """The cluster version to which this training process belongs; the agent sets it."""
     return _number(environ, names.ENV_CLUSTER_VERSION)
+
+
+def snapshots(environ: Mapping[str, str]) -> SnapshotFolder | None:
+    """The node's copies of the model in shared memory; None where the agent keeps none."""
+    folder = environ.get(names.ENV_SNAPSHOT_DIR, "")
+    return SnapshotFolder(Path(folder)) if folder else None
+
+
+def snapshot_folder(environ: Mapping[str, str], node: NodeRef) -> Path:
+    """Where the agent keeps the node's copies: the same after it was started again in its pod. Without the job's uid, which
+    a pod of the controller has, another at each start: names alone come again."""
+    base = Path(environ.get(names.ENV_SHARED_MEMORY, "") or SHARED_MEMORY)
+    return node_folder(base, environ.get(names.ENV_JOB_UID, "") or secrets.token_hex(8), node.type, node.id)
 
 
 @dataclass(frozen=True)

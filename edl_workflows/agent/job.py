@@ -4,34 +4,42 @@ A training process belongs to one cluster version. Whatever the master wants of 
 two steps: `Job.batches` and `Job.shards` see to it by themselves, a loop of another shape calls `Job.between_steps`.
 Calls in the loop cost microseconds; the talking is done in background threads.
 
-Free of any framework; TensorFlow's adapter is `edl_workflows.agent.tensorflow`.
+Free of any framework; TensorFlow's adapter is `edl_workflows.agent.tensorflow`. The members of a collective job step and stop
+together: their loop is `edl_workflows.agent.world`.
 """
 
+from __future__ import annotations
+
 import atexit
+import contextlib
 import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
-from edl_workflows.agent.environment import NodeEnvironment, cluster_version
+from edl_workflows.agent.environment import NodeEnvironment, cluster_version, snapshots
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.reports import Reporter
 from edl_workflows.agent.restoring import Restoring
 from edl_workflows.agent.saving import Saving
 from edl_workflows.agent.shards import Batch, ShardReader, dataset_params
-from edl_workflows.agent.signals import call_on_signals, die_with_parent
-from edl_workflows.exceptions import CheckpointError
+from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_stacks_on_signal
+from edl_workflows.exceptions import CheckpointError, EdlError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.datasets import LeaseRequest, Shard
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, NodeRef, ProcessState
 from edl_workflows.protocol.sync import SyncJoin
+
+if TYPE_CHECKING:  # they need numpy, which a program that saves by itself may not have
+    from edl_workflows.agent.tensors import Loaded
+    from edl_workflows.agent.two_stages import TwoStages
 
 TERMINATED = 143
 CLOSE_SECONDS = 5.0
@@ -65,7 +73,8 @@ class Job:
         self._reporter = Reporter(client, self._watch, environment.node, version)
         self._readers: list[ShardReader] = []
         self._cluster: Cluster | None = None
-        self._restoring = Restoring(client, environment.node, version)
+        self._snapshots = snapshots(os.environ)
+        self._restoring = Restoring(client, environment.node, version, self._snapshots)
         self._saving = Saving(client, self._watch, self._reporter, environment.node, version)
         self._terminated = False
         self._closed = False
@@ -92,8 +101,14 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """Rank of this node among those of its type."""
-        return self.environment.rank
+        """Rank of this node in the world of a collective job, else among the nodes of its type."""
+        rank = self.cluster.rank_of(self.node.type, self.node.id) if self.cluster.collective else None
+        return self.environment.rank if rank is None else rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the world of a collective job has; 1 for any other."""
+        return len(self.cluster.workers) or 1
 
     @property
     def cluster(self) -> Cluster:
@@ -125,6 +140,12 @@ class Job:
     def drain_requested(self) -> bool:
         """Whether the master wants this process to stop at the next step boundary."""
         return self.active and self._watch.latest.drain
+
+    @property
+    def preparing(self) -> bool:
+        """Whether this process is the successor of a version that trains."""
+        active = self._watch.latest.active
+        return active is not None and active.version < self.version
 
     @property
     def terminated(self) -> bool:
@@ -207,14 +228,15 @@ class Job:
         """As `shards`, cut into batches of ``batch_size`` records: one for each step."""
         return self._reader({"name": name, **params}, ahead).batches()
 
-    def report_step(self, step: int, loss: float | None = None) -> None:
+    def report_step(self, step: int, loss: float | None = None, records: int = 0) -> None:
         """Say that a step is done. Cheap; the newest is sent twice a second.
 
         Args:
             step: the global step.
             loss: of the step, for the job's statistics.
+            records: that are done by now, of all epochs; only where the job is collective.
         """
-        self._reporter.step(step, loss)
+        self._reporter.step(step, loss, records)
 
     def save_with(self, save: Callable[[], CheckpointRef], every_seconds: float | None = None) -> None:
         """How to save a checkpoint. It is called between two steps, on the chief only.
@@ -225,6 +247,43 @@ class Job:
         """
         self._saving.configure(save, every_seconds)
 
+    def save_in_two_stages(self, options: TwoStages) -> None:
+        """Save by copying the state into shared memory, from which the agent brings it to storage while training goes on;
+        in place of `save_with`. If the training process dies, the agent persists what it had copied last.
+
+        Args:
+            options: what to copy, where it goes, and how often.
+
+        Raises:
+            InvalidError: the state has a tensor of a type that can't be saved.
+        """
+        from edl_workflows.agent.two_stages import FirstStage
+
+        first = FirstStage(options, self._snapshots, self.version)
+        if self.is_chief:
+            first.reserve()
+        self._saving.configure_stages(options, first)
+
+    @contextlib.contextmanager
+    def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:
+        """The state in a checkpoint that was saved in two stages: from this node's shared memory if it is there, else
+        from storage. Its tensors are valid within the context.
+
+        Raises:
+            CheckpointError: it holds no such state (see `checkpoint_damaged`).
+        """
+        with self._restoring.state(checkpoint, store) as loaded:
+            yield loaded
+
+    def holds(self, checkpoint: CheckpointRef) -> bool:
+        """Whether this node's shared memory has a copy of a checkpoint."""
+        return self._restoring.holds(checkpoint)
+
+    @property
+    def data_position(self) -> Mapping[str, Any] | None:
+        """Which data was consumed when the newest checkpoint was begun, for its manifest (`CheckpointStore.publish`)."""
+        return self._saving.position
+
     def should_checkpoint(self) -> bool:
         """Whether this process is the chief and a checkpoint is due now, requested or periodic.
 
@@ -232,17 +291,19 @@ class Job:
         """
         return self.active and self._saving.due(self._watch.latest) and self.is_chief
 
-    def checkpoint(self, patience: float = 0.0) -> CheckpointRef | None:
-        """Save now, as `save_with` says, together with the data position.
+    def checkpoint(self, patience: float = 0.0, *, stored: bool = False) -> CheckpointRef | None:
+        """Save now, as `save_with` or `save_in_two_stages` says, together with the data position.
 
         Args:
             patience: seconds to wait for a master that is away.
+            stored: wait until it stands on storage, also where that is done in two stages; else until the master knows it.
+                For the last one of a training.
 
         Returns:
             The checkpoint; None if the master was away or did not want it (a later boundary tries again), or saving
-            failed, which the master is told.
+            failed, which the master is told. In two stages it may stand on storage a little later.
         """
-        return self._saving.save(patience, lambda: self._terminated)
+        return self._saving.save(patience, lambda: self._terminated, stored=stored)
 
     def between_steps(self) -> None:
         """Do what the master wants done between two steps: save, drain and wait, or end.
@@ -255,6 +316,21 @@ class Job:
         if quiet and self.active and time.monotonic() < self._saving.next_periodic:
             return
         self._serve_wishes()
+
+    def drain(self) -> None:
+        """Stop between two steps because another member of the collective version was asked to: wait as long as the master
+        wants that, and do what else it wants then.
+
+        Asks the master afresh. It may have called the drain off since, or its word to this node is still on its way.
+
+        Raises:
+            SystemExit: told to end.
+        """
+        try:
+            patiently(self._watch.refresh, threading.Event())
+        except EdlError as error:
+            log.warning("%s", error)
+        self.between_steps()
 
     def sync(self, name: str) -> None:
         """Wait until all workers that ran when the first came here have come here too.
@@ -331,27 +407,31 @@ class Job:
         return reader
 
     def _serve_wishes(self) -> None:
-        drained = False
+        drained: int | None = None
         while True:
             directive = self._watch.latest
             if self._terminated:
                 self._leave()
             elif not self.active:
                 self._watch.wait_for(lambda _: self._terminated or self.active)
-            elif directive.drain and not drained:
-                drained = self._drain()
+            elif directive.drain and drained is None:
+                drained = _prepared(directive) if self._drain() else None
+                self._saving.drained = drained is not None
             elif self._saving.due(directive) and self.is_chief:
                 self.checkpoint()
                 if not directive.drain:
                     break  # a step first, even where saving takes longer than its period
-            elif directive.drain:
+            elif directive.drain and drained == _prepared(directive):
                 self._watch.wait_for(
                     lambda d, seen=directive: d is not seen or self._terminated,  # type: ignore[misc]
                     DRAINED_SECONDS,
                 )
             else:
+                # Called off. Also where it is wanted again by now, for another version: members of a collective version
+                # that have seen the pause between take a step, and need us for it.
                 break
-        if drained:
+        self._saving.drained = False
+        if drained is not None:
             for reader in self._readers:
                 reader.resume()
 
@@ -380,11 +460,17 @@ class Job:
         return any(cluster.version > self.version for cluster in directive.clusters)
 
 
+def _prepared(directive: Directive) -> int:
+    """The version that is prepared; 0 if none is."""
+    return directive.next.version if directive.next else 0
+
+
 def connect() -> Job:
     """Connect to the job's master; the environment, which the agent provides, says where it is.
 
     Call it in the main thread and early: from then on SIGTERM means *save, give back, end at the next boundary*, and
-    the process ends with its agent.
+    the process ends with its agent. SIGUSR2 writes the stacks of its threads to stderr, which the agent asks for when
+    training stands still.
 
     Raises:
         InvalidError: not started by ``edl agent run``; the message names the variable that is missing.
@@ -392,6 +478,7 @@ def connect() -> Job:
     environment = NodeEnvironment.read()
     version = cluster_version(os.environ)
     die_with_parent()
+    dump_stacks_on_signal()
     job = Job(environment, version, MasterClient(environment.master, environment.token))
     call_on_signals((signal.SIGTERM,), job.terminate)
     atexit.register(job.close)

@@ -35,8 +35,8 @@ def plan(directive: Directive, node: NodeRef, running: AbstractSet[int], ended: 
     """
     wanted = {
         cluster.version: cluster
-        for cluster in (directive.active, directive.next)
-        if cluster is not None and _takes_part(node, cluster)
+        for cluster in directive.clusters
+        if _takes_part(node, cluster) and not _broken(cluster, directive)
     }
     start = [
         cluster
@@ -55,7 +55,15 @@ def plan(directive: Directive, node: NodeRef, running: AbstractSet[int], ended: 
 
 
 def _takes_part(node: NodeRef, cluster: Cluster) -> bool:
-    return node.type != names.PS_TYPE or any(member.id == node.id for member in cluster.ps)
+    """Whether the node has a process in a version: as a member of it, or as one of those who come and go within it."""
+    is_member = node.type == (names.WORKER_TYPE if cluster.collective else names.PS_TYPE)
+    return not is_member or cluster.rank_of(node.type, node.id) is not None
+
+
+def _broken(cluster: Cluster, directive: Directive) -> bool:
+    """A world that lost a member: its processes wait for that member in a collective operation, and would for ever. Those of
+    a version with parameter servers notice by themselves, and one of them may still save."""
+    return directive.lost and cluster.collective and cluster == directive.active
 
 
 def _still_needed(version: int, directive: Directive) -> bool:

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from edl_workflows.agent.signals import DUMP_STACKS
 from edl_workflows.exceptions import InvalidError
 
 LAST_LINES = 40
@@ -23,16 +24,17 @@ _LINE_BYTES = 64 * 1024
 
 # The signal is set in the process that becomes the training process, not in a preexec_fn: the agent has threads, and
 # code between fork and exec of a threaded process may deadlock. It survives exec. The comparison of the parent closes
-# the window in which the agent died first.
-_LAUNCHER = """
+# the window in which the agent died first. What is ignored stays ignored after exec, until the program says otherwise.
+_LAUNCHER = f"""
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+signal.signal({int(DUMP_STACKS)}, signal.SIG_IGN)
 if os.getppid() != int(sys.argv[1]):
     sys.exit(137)
 try:
     os.execvp(sys.argv[2], sys.argv[2:])
 except OSError as error:
-    sys.exit(f"edl agent: cannot start {sys.argv[2]!r}: {error.strerror}")
+    sys.exit(f"edl agent: cannot start {{sys.argv[2]!r}}: {{error.strerror}}")
 """
 
 
@@ -94,6 +96,12 @@ class TrainingProcess:
     def kill(self) -> None:
         """End it at once, with all that it started."""
         self._signal(signal.SIGKILL)
+
+    def dump_stacks(self) -> None:
+        """Have it write its stacks to its output. Not its children: what they do about the signal is not known."""
+        if not self._done.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, DUMP_STACKS)
 
     def wait(self, timeout: float) -> bool:
         """Wait for its end; False when the time is over."""

@@ -37,7 +37,7 @@ class Reporter:
         self._lock = threading.Condition()
         self._letters: deque[Callable[[], object]] = deque()
         # The newest step, taken and replaced without a lock.
-        self._step: deque[tuple[int, float | None, float]] = deque(maxlen=1)
+        self._step: deque[tuple[int, float | None, int, float]] = deque(maxlen=1)
         self._first_step_time: float | None = None
         self._step_due = 0.0
         self._busy = False
@@ -71,11 +71,12 @@ class Reporter:
         """Report the end of a checkpoint."""
         self._put(lambda: self._client.end_checkpoint(ticket, end))
 
-    def step(self, step: int, loss: float | None) -> None:
-        """Report the newest step; the first is sent at once, the others at most every half second."""
+    def step(self, step: int, loss: float | None, records: int = 0) -> None:
+        """Report the newest step, and the records that a collective job has done; the first is sent at once, the others at
+        most every half second."""
         now = time.time()
         first = self._first_step_time is None
-        self._step.append((step, loss, now))
+        self._step.append((step, loss, records, now))
         if first:
             self._first_step_time = now
             self.state(ProcessState.TRAINING)
@@ -109,7 +110,7 @@ class Reporter:
             return self._letters.popleft()
         if not self._step or time.monotonic() < self._step_due:
             return None
-        step, loss, at = self._step.pop()
+        step, loss, records, at = self._step.pop()
         self._step_due = time.monotonic() + STEP_SECONDS
         report = StepReport(
             node=self._node,
@@ -118,6 +119,7 @@ class Reporter:
             time=at,
             first_step_time=self._first_step_time or at,
             loss=loss,
+            records=records,
         )
         return lambda: self._take(self._client.step(report))
 

@@ -1,16 +1,28 @@
-"""From which checkpoint a training process starts, and what the master hears of one that can't be restored."""
+"""From which checkpoint a training process starts, and what the master hears of one that can't be restored.
 
+Which one is the master's word. Where its bytes are read is decided here: this node's shared memory holds the same as the
+storage, and is nearer.
+"""
+
+from __future__ import annotations
+
+import contextlib
 import logging
 import threading
-from pathlib import Path
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from edl_workflows.agent.checkpoints import CheckpointStore, verify
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.patience import patiently
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage
 from edl_workflows.exceptions import CheckpointError, EdlError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import CheckpointDamage
+
+if TYPE_CHECKING:
+    from edl_workflows.agent.tensors import Loaded
 
 REPORTED = 3
 """Damaged checkpoints that the master hears of: as many as it remembers."""
@@ -25,9 +37,13 @@ class Restoring:
     Args:
         client: to the master.
         node, version: who starts.
+        memory: the node's copies in shared memory, its own and those of another node; None without any.
     """
 
-    def __init__(self, client: MasterClient, node: NodeRef, version: int) -> None:
+    def __init__(
+        self, client: MasterClient, node: NodeRef, version: int, memory: SnapshotFolder | None = None
+    ) -> None:
+        self._memory = memory
         self._client = client
         self._node = node
         self._version = version
@@ -45,17 +61,43 @@ class Restoring:
         Raises:
             CheckpointError: the one that was named is damaged, or none in the folder is whole; the master was told.
         """
-        passed_over: list[tuple[Path, CheckpointError]] = []
+        passed_over: list[tuple[str, CheckpointError]] = []
         try:
             if named is not None:
-                return verify(Path(named.uri))
-            found = store.newest(lambda path, error: passed_over.append((path, error)))
+                return named if self.holds(named) else store.verify(named)
+            found = store.newest(lambda uri, error: passed_over.append((uri, error)))
         except CheckpointError as error:
-            self.report(named.uri if named else str(store.folder), error)
+            self.report(named.uri if named else store.place, error)
             raise
-        for path, reason in passed_over[:REPORTED]:
-            self.report(str(path), reason, found)
+        for uri, reason in passed_over[:REPORTED]:
+            self.report(uri, reason, found)
         return found
+
+    def holds(self, checkpoint: CheckpointRef) -> bool:
+        """Whether this node's shared memory has a copy of a checkpoint."""
+        return bool(self._copies_of(checkpoint))
+
+    @contextlib.contextmanager
+    def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:
+        """See `Job.state`."""
+        from edl_workflows.agent import tensors
+
+        for folder, copy in self._copies_of(checkpoint):
+            with folder.reading(copy.number) as block:
+                if block is not None:
+                    log.info("restoring step %d from shared memory", checkpoint.step)
+                    yield tensors.read(block, checkpoint.uri)
+                    return
+        yield tensors.load(store.local(checkpoint) / STATE_FILE)
+
+    def _copies_of(self, checkpoint: CheckpointRef) -> list[tuple[SnapshotFolder, Snapshot]]:
+        folders = [self._memory, self._memory.of_peer] if self._memory is not None else []
+        return [
+            (folder, copy)
+            for folder in folders
+            for copy in folder.whole()
+            if copy.ref == checkpoint and copy.stage is not Stage.FAILED
+        ]
 
     def report(self, uri: str, error: CheckpointError, instead: CheckpointRef | None = None) -> None:
         """Tell the master that a checkpoint can't be restored, however long it takes to reach it.

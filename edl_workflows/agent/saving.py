@@ -1,8 +1,11 @@
 """When the chief saves, and what the master hears of it. How to save is the training code's."""
 
+from __future__ import annotations
+
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
@@ -11,6 +14,9 @@ from edl_workflows.exceptions import EdlError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import Directive, NodeRef
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket
+
+if TYPE_CHECKING:  # it needs numpy, which a program that saves by itself may not have
+    from edl_workflows.agent.two_stages import FirstStage, TwoStages
 
 RETRY_SECONDS = 1.0
 """After the master could not be told that a checkpoint begins."""
@@ -31,62 +37,129 @@ class Saving:
     def __init__(
         self, client: MasterClient, watch: DirectiveWatch, reporter: Reporter, node: NodeRef, version: int
     ) -> None:
-        self.next_periodic = float("inf")
+        self.position: Mapping[str, Any] | None = None
+        """The data position that belongs to the newest checkpoint that was begun."""
+        self.drained = False
+        """Whether the process has stopped for a switch. Before, what is asked for while it drains is not saved: a step made
+        after the switch checkpoint would be lost."""
+        self._next_stored = float("inf")
+        self._next_copied = float("inf")
         self._client = client
         self._watch = watch
         self._reporter = reporter
         self._node = node
         self._version = version
         self._save: Callable[[], CheckpointRef] | None = None
+        self._first_stage: FirstStage | None = None
         self._every = float("inf")
+        self._copy_every = float("inf")
         self._not_before = 0.0
         self._served = ""
 
     @property
     def configured(self) -> bool:
         """Whether the training code has said how to save."""
-        return self._save is not None
+        return self._save is not None or self._first_stage is not None
+
+    @property
+    def next_periodic(self) -> float:
+        """When the next checkpoint is due that nobody asks for (monotonic seconds)."""
+        return min(self._next_stored, self._next_copied)
 
     def configure(self, save: Callable[[], CheckpointRef], every_seconds: float | None) -> None:
         """See `Job.save_with`."""
-        self._save = save
+        self._save, self._first_stage = save, None
         self._every = every_seconds or float("inf")
-        self.next_periodic = time.monotonic() + self._every
+        self._copy_every = self._next_copied = float("inf")
+        self._next_stored = time.monotonic() + self._every
+
+    def configure_stages(self, options: TwoStages, first: FirstStage) -> None:
+        """See `Job.save_in_two_stages`."""
+        self._first_stage = first
+        self._every = options.every_seconds or float("inf")
+        self._copy_every = options.memory_seconds or float("inf")
+        self._next_stored = time.monotonic() + self._every
+        self._next_copied = time.monotonic() + self._copy_every
 
     def due(self, directive: Directive) -> bool:
         """Whether the chief shall save now. While it drains only on request: a switch waits for it."""
         now = time.monotonic()
-        periodic = now >= self.next_periodic and not directive.drain
-        return self.configured and (bool(self._request(directive)) or periodic) and now >= self._not_before
+        if not self.configured or now < self._not_before:
+            return False
+        if self._request(directive):
+            return True
+        if now < self.next_periodic or directive.drain:
+            return False
+        return self._first_stage is None or not self._put_off_while_busy(self._first_stage)
 
-    def save(self, patience: float, stopped: Callable[[], bool]) -> CheckpointRef | None:
+    def save(
+        self, patience: float, stopped: Callable[[], bool], *, stored: bool = False
+    ) -> CheckpointRef | None:
         """See `Job.checkpoint`.
 
         Args:
             patience: seconds to wait for a master that is away.
             stopped: ends the waiting.
+            stored: wait until it stands on storage, where that is done in two stages.
         """
-        assert self._save is not None, "say how to save by save_with first"
+        assert self.configured, "say how to save first: save_with, or save_in_two_stages"
         deadline = time.monotonic() + patience
-        while (ticket := self._begin()) is None:
+        while True:
+            request = self._request(self._watch.latest)
+            persist = stored or bool(request) or not self._only_copies()
+            if (ticket := self._begin(request, persist)) is not None:
+                break
             if stopped() or time.monotonic() >= deadline:
                 return None
             time.sleep(RETRY_SECONDS)
         try:
-            saved = self._save()
-            self.next_periodic = time.monotonic() + self._every
+            saved = self._saved(ticket, persist, stopped, stored)
         except Exception as error:
             # Whatever went wrong, the master must know, and training can go on without this checkpoint.
             log.exception("saving a checkpoint failed")
             reason = f"{type(error).__name__}: {error}"[:4096]
             self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, error=reason))
             return None
-        self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, uri=saved.uri, step=saved.step))
+        self._plan_next(persist)
         return saved
 
-    def _begin(self) -> CheckpointTicket | None:
+    def _saved(
+        self, ticket: CheckpointTicket, persist: bool, stopped: Callable[[], bool], stored: bool
+    ) -> CheckpointRef | None:
+        """The checkpoint; None if stopped before it was stored. The master hears of it, here or from the agent."""
+        if self._first_stage is None:
+            assert self._save is not None
+            saved = self._save()
+        else:
+            made = self._first_stage.save(ticket, persist=persist)
+            if not isinstance(made, CheckpointRef):
+                return self._first_stage.until_stored(made, stopped) if stored else made.ref
+            saved = made
+        self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, uri=saved.uri, step=saved.step))
+        while stored and not (self._reporter.flush(RETRY_SECONDS) or stopped()):
+            pass  # the master is away; to end now would keep the checkpoint from it
+        return saved
+
+    def _only_copies(self) -> bool:
+        """Whether a copy in memory is due, and no checkpoint."""
+        now = time.monotonic()
+        return self._first_stage is not None and self._next_copied <= now < self._next_stored
+
+    def _put_off_while_busy(self, first: FirstStage) -> bool:
+        """A periodic copy does not hold training up where the agent is slow."""
+        busy = first.busy
+        if busy:
+            self._not_before = time.monotonic() + RETRY_SECONDS
+        return busy
+
+    def _plan_next(self, persist: bool) -> None:
+        now = time.monotonic()
+        self._next_copied = now + self._copy_every
+        if persist:
+            self._next_stored = now + self._every
+
+    def _begin(self, request: str, persist: bool) -> CheckpointTicket | None:
         """Announce it, so that the master remembers the data position; None if that can't be done now."""
-        request = self._request(self._watch.latest)
         begin = CheckpointBegin(node=self._node, version=self._version, request=request)
         try:
             ticket = self._client.begin_checkpoint(begin)
@@ -96,9 +169,11 @@ class Saving:
             self._not_before = time.monotonic() + RETRY_SECONDS
             return None
         self._served = request or self._served
-        self.next_periodic = time.monotonic() + self._every
+        self.position = ticket.position
+        self._plan_next(persist)
         return ticket
 
     def _request(self, directive: Directive) -> str:
         """The request that has not been served yet; "" if there is none."""
-        return directive.save if directive.save != self._served else ""
+        too_early = directive.drain and not self.drained
+        return directive.save if directive.save != self._served and not too_early else ""

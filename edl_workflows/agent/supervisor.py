@@ -11,22 +11,28 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edl_workflows.agent.agent_checkpoints import AgentCheckpoints
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.launching import process_environment
+from edl_workflows.agent.node_check import measure
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.plan import plan
 from edl_workflows.agent.processes import TrainingProcess
-from edl_workflows.agent.tf_config import tf_config
 from edl_workflows.agent.usage import UsageMeter
-from edl_workflows.exceptions import EdlError
+from edl_workflows.exceptions import ConflictError, EdlError, ForbiddenError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.node_check import CheckRound
 from edl_workflows.protocol.nodes import CrashReport, Directive, ExitReport, Heartbeat, Registration
 
 TERMINATED = 143
+REFUSED = 1
 FAREWELL_SECONDS = 2.0
 """How long a terminated agent tries to tell the master."""
+FORBIDDEN_SECONDS = 30.0
+"""How long an agent whose token the master refuses tries on: an address may for a moment lead to another job's master."""
 MOST_DOUBLINGS = 5
 """Of the delay before a prepared process is started again: what stood in its way may go at any time."""
 
@@ -78,12 +84,25 @@ class Supervisor:
         self._wake = threading.Event()
         self._terminating = threading.Event()
         self._watch = DirectiveWatch(client, environment.node, self._wake.set, self._register)
+        self._checkpoints = AgentCheckpoints(
+            environment, client, lambda: self._watch.latest, self._wake.set, base_env
+        )
         self._processes: dict[int, TrainingProcess] = {}
         self._retiring: dict[int, float] = {}
         """When a version's process that was asked to end is killed (monotonic seconds)."""
         self._ended: set[int] = set()
+        self._dumped = ""
+        self._checked = 0
+        self._refusal = ""
+        self._forbidden_since = 0.0
         self._crashes: dict[int, int] = {}
         self._restart_at: dict[int, float] = {}
+
+    @property
+    def version(self) -> int:
+        """The cluster version that trains; 0 before the first."""
+        active = self._watch.latest.active
+        return active.version if active is not None else 0
 
     def terminate(self) -> None:
         """Ask the agent to end, as on SIGTERM. Callable from any thread, not from a signal handler."""
@@ -94,10 +113,12 @@ class Supervisor:
         """Supervise until the node's work is over. Call it in the main thread.
 
         Returns:
-            The agent's exit code: that of the training process; 0 when released; 143 after `terminate`.
+            The agent's exit code: that of the training process; 0 when released; 1 when the master refuses the node; 143 after
+            `terminate`.
         """
         self._watch.start()
         threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
+        self._checkpoints.start()
         try:
             while True:
                 self._wake.wait(self._next_due())
@@ -112,24 +133,31 @@ class Supervisor:
                 process.kill()
             for process in self._processes.values():
                 process.wait(5.0)
+            self._checkpoints.close()
 
     def _turn(self) -> int | None:
         """One round: look, decide, act. The exit code when it was the last."""
         if self._terminating.is_set():
             return self._shut_down(TERMINATED)
+        if self._refusal:
+            log.error("the master refuses this node: %s", self._refusal)
+            return REFUSED
         for version in [v for v, process in self._processes.items() if process.code is not None]:
             code = self._process_ended(self._processes.pop(version))
             if code is not None:
                 return code
         directive = self._watch.latest
-        if directive.stop or (directive.finished and self._serves):
+        if directive.stop or (directive.finished and self._ends_with_job(directive)):
             return self._shut_down(0)
         self._follow(directive)
+        self._dump_stacks(directive)
+        self._check_node(directive)
         return None
 
-    @property
-    def _serves(self) -> bool:
-        return self._environment.node.type in (names.PS_TYPE, names.EVALUATOR_TYPE)
+    def _ends_with_job(self, directive: Directive) -> bool:
+        """Whether nothing else ends this node: it serves, or waits in vain for a place in a world."""
+        serves = self._environment.node.type in (names.PS_TYPE, names.EVALUATOR_TYPE)
+        return serves or (directive.active is not None and directive.active.collective)
 
     def _follow(self, directive: Directive) -> None:
         now = time.monotonic()
@@ -143,16 +171,47 @@ class Supervisor:
         for version, kill_at in self._retiring.items():
             if kill_at <= now:
                 self._processes[version].kill()
-        for cluster in decided.start:
-            self._start(cluster)
+        if self._may_go_on(directive):
+            for cluster in decided.start:
+                self._start(cluster)
+
+    def _may_go_on(self, directive: Directive) -> bool:
+        """Whether what was trained until now is safe. A world begins when its members are prepared, so one that waits a
+        moment makes the others go on from the newest copy; where there are parameter servers they are what is waited for.
+        """
+        active = directive.active
+        if active is None or not directive.lost:
+            return True
+        return self._checkpoints.settled(active.version) or not active.collective
+
+    def _dump_stacks(self, directive: Directive) -> None:
+        asked, self._dumped = directive.dump not in ("", self._dumped), directive.dump
+        process = self._processes.get(directive.active.version) if directive.active is not None else None
+        if asked and process is not None:
+            log.warning(
+                "training stands still: the stacks of the process of version %d follow", process.version
+            )
+            process.dump_stacks()
+
+    def _check_node(self, directive: Directive) -> None:
+        check = directive.check
+        if check is not None and check.number > self._checked:
+            self._checked = check.number
+            threading.Thread(target=self._measure, args=(check,), name="node-check", daemon=True).start()
+
+    def _measure(self, check: CheckRound) -> None:
+        report = measure(check, self._environment)
+        if report is not None:
+            log.info("node check %d: %s", check.number, report.error or f"{report.seconds:.2f} s")
+            try:
+                patiently(lambda: self._client.node_check(report), self._terminating)
+            except EdlError as error:
+                log.warning("%s", error)
 
     def _start(self, cluster: Cluster) -> None:
         log.info("starting the process of cluster version %d", cluster.version)
-        env = {
-            **self._base_env,
-            names.ENV_CLUSTER_VERSION: str(cluster.version),
-            "TF_CONFIG": tf_config(self._environment, cluster),
-        }
+        base = {**self._base_env, **self._checkpoints.environment}
+        env = process_environment(self._environment, cluster, base)
         self._processes[cluster.version] = TrainingProcess(
             cluster.version, self._settings.command, env, self._wake.set
         )
@@ -169,6 +228,8 @@ class Supervisor:
             self._put_off(process, code)
             return None
         log.info("the process of cluster version %d ended with code %d", version, code)
+        # Before the master hears of it: it may name the checkpoint to go on from at once.
+        self._checkpoints.save_newest(self._settings.checkpoint_grace, self._terminating.is_set)
         if not self._may_wait(process, code):
             return code
         log.info("waiting for the cluster version after %d", version)
@@ -232,6 +293,7 @@ class Supervisor:
                 log.warning("the process of version %d did not end within %.0f s", version, grace[version])
                 process.kill()
                 process.wait(5.0)
+        self._checkpoints.save_newest(start + self._settings.checkpoint_grace - time.monotonic())
         # A process that had ended by itself a moment before keeps its own code.
         if active is not None and active.version in ended:
             code = ended[active.version].code or 0
@@ -252,20 +314,37 @@ class Supervisor:
 
     def _next_due(self) -> float | None:
         """Seconds until a put-off start or a kill is due; None if nothing is."""
-        due = [*self._restart_at.values(), *self._retiring.values()]
+        due = [*self._restart_at.values(), *self._retiring.values(), self._checkpoints.waits_until]
         now = time.monotonic()
         later = [at - now for at in due if at > now]
         return min(later) + 0.01 if later else None
 
     def _register(self) -> Directive:
-        return self._client.register(
-            Registration(
-                node=self._environment.node,
-                rank=self._environment.rank,
-                pod=self._environment.pod,
-                incarnation=self._incarnation,
-            )
+        registration = Registration(
+            node=self._environment.node,
+            rank=self._environment.rank,
+            pod=self._environment.pod,
+            incarnation=self._incarnation,
         )
+        try:
+            answer = self._client.register(registration)
+        except ConflictError as error:  # what this node says of itself is wrong, and stays so
+            self._refuse(error)
+            raise
+        except (
+            ForbiddenError
+        ) as error:  # most likely the token; but another job's master may answer for a moment
+            now = time.monotonic()
+            self._forbidden_since = self._forbidden_since or now
+            if now - self._forbidden_since > FORBIDDEN_SECONDS:
+                self._refuse(error)
+            raise
+        self._forbidden_since = 0.0
+        return answer
+
+    def _refuse(self, error: EdlError) -> None:
+        self._refusal = str(error)
+        self._wake.set()
 
     def _exit_report(self, process: TrainingProcess, code: int) -> ExitReport:
         return ExitReport(

@@ -25,6 +25,10 @@ import tensorflow as tf
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.remote_store import open_store
+from edl_workflows.agent.tensors import State
+from edl_workflows.agent.tf_state import GraphVariables
+from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
@@ -76,16 +80,25 @@ class TrainingOptions:
     """How to train.
 
     Attributes:
-        checkpoint_dir: folder of the checkpoints, shared by chiefs that may run on other machines.
+        checkpoint_dir: folder or URI (``s3://…``, by fsspec) of the checkpoints, shared by chiefs that may run on other
+            machines.
         save_seconds: between periodic checkpoints; None: only on the master's request and at the end.
         keep: checkpoints that stay.
         threads: of TensorFlow in each process, for operations and within them; 0: as many as there are cores.
+        async_save: save in two stages: training waits for a copy in shared memory only, which the agent brings to storage.
+            The checkpoints' format is then safetensors (`edl_workflows.agent.tensors.load`), not TensorFlow's.
+        memory_seconds: with ``async_save``: between copies that stay in memory, from which the agent saves when the chief's
+            process dies; None: only what goes to storage is copied.
+        replicate: with ``async_save``: another node's agent holds the newest copy, too.
     """
 
-    checkpoint_dir: Path
+    checkpoint_dir: Path | str
     save_seconds: float | None = 600.0
     keep: int = 3
     threads: int = 0
+    async_save: bool = False
+    memory_seconds: float | None = None
+    replicate: bool = False
 
 
 class Training:
@@ -146,19 +159,36 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
     cluster = job.cluster
     if not cluster.ps:
         raise InvalidError(f"job {job.name} has no parameter servers: add replicas of type ps")
-    store = CheckpointStore(options.checkpoint_dir, options.keep)
+    store = open_store(options.checkpoint_dir, options.keep)
     graph = _Graph(job, cluster, build)
     session = _connect(job, server, cluster, graph, options)
     try:
         _initialise(job, graph, session, store)
     except _LOST as error:
         job.cluster_lost(_one_line(error))
-    job.save_with(lambda: graph.save(session, store), options.save_seconds)
+    _set_saving(job, graph, session, store, options)
     yield Training(job, graph, session)
-    if job.is_chief and job.checkpoint(patience=float("inf")) is None:
+    if job.is_chief and job.checkpoint(patience=float("inf"), stored=True) is None:
         # Without it the training was for nothing; most likely a parameter server went a moment too early.
         job.cluster_lost("the final checkpoint could not be saved")
     job.close()
+
+
+def _set_saving(
+    job: Job, graph: "_Graph", session: Any, store: CheckpointStore, options: TrainingOptions
+) -> None:
+    if not options.async_save:
+        job.save_with(lambda: graph.save(session, store, job.data_position), options.save_seconds)
+        return
+    job.save_in_two_stages(
+        TwoStages(
+            lambda: graph.state(session),
+            store,
+            every_seconds=options.save_seconds,
+            memory_seconds=options.memory_seconds,
+            replicate=options.replicate,
+        )
+    )
 
 
 class _Graph:
@@ -186,6 +216,7 @@ class _Graph:
             # The chief itself reads and writes the files, so that they are published as one.
             with tf1.device(f"{me}/cpu:0"):
                 self._saver = tf1.train.Saver(max_to_keep=None)
+            self._saved = tf1.global_variables()
         self.graph.finalize()
 
     def make_step(self, session: Any, values: Mapping[str, Any]) -> tuple[int, float]:
@@ -195,28 +226,42 @@ class _Graph:
         _, loss, step = session.run(fetches, feed_dict=feed)
         return int(step), float(loss)
 
-    def save(self, session: Any, store: CheckpointStore) -> CheckpointRef:
-        """Save all variables as a new checkpoint."""
+    def state(self, session: Any) -> State:
+        """All variables as they are."""
+        return GraphVariables(self._saved).state(session, int(session.run(self.step)))
+
+    def save(
+        self, session: Any, store: CheckpointStore, position: Mapping[str, Any] | None = None
+    ) -> CheckpointRef:
+        """Save all variables as a new checkpoint, in TensorFlow's format."""
         step = int(session.run(self.step))
 
         def write(folder: Path) -> None:
             self._saver.save(session, str(folder / MODEL_FILE), write_meta_graph=False, write_state=False)
 
-        return store.publish(step, write)
+        return store.publish(step, write, position=position)
 
-    def restore(self, session: Any, checkpoint: CheckpointRef) -> None:
-        """Set all variables from a checkpoint.
+    def restore(self, session: Any, checkpoint: CheckpointRef, job: Job, store: CheckpointStore) -> None:
+        """Set all variables from a checkpoint, whichever of the two ways it was saved.
 
         Raises:
             CheckpointError: it is whole, but of another model.
         """
+        prefix = None if job.holds(checkpoint) else store.local(checkpoint) / MODEL_FILE
+        if prefix is not None and prefix.with_suffix(".ckpt.index").exists():
+            self._restore_files(session, checkpoint, prefix)
+        else:
+            with job.state(checkpoint, store) as state:
+                GraphVariables(self._saved).restore(session, state.tensors, checkpoint.uri)
+        log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
+
+    def _restore_files(self, session: Any, checkpoint: CheckpointRef, prefix: Path) -> None:
         try:
-            self._saver.restore(session, str(Path(checkpoint.uri) / MODEL_FILE))
+            self._saver.restore(session, str(prefix))
         except _UNFIT as error:
             raise CheckpointError(
                 f"{checkpoint.uri}: can't be restored into this model: {_one_line(error)}"
             ) from error
-        log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
 
 
 def _session_config(options: TrainingOptions) -> Any:
@@ -269,7 +314,7 @@ def _initialise(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -
     session.run(graph.initialise_local)
     rehearsed = not job.active and job.is_chief and not session.run(graph.is_initialised)
     if rehearsed:
-        _rehearse(graph, session, store)
+        _rehearse(job, graph, session, store)
     job.wait_until_active()
     while not session.run(graph.is_initialised):
         if job.is_chief:
@@ -287,12 +332,12 @@ def _set_values(job: Job, graph: _Graph, session: Any, store: CheckpointStore, *
         session.run(graph.initialise)
     if checkpoint is not None:
         try:
-            graph.restore(session, checkpoint)
+            graph.restore(session, checkpoint, job, store)
         except CheckpointError as error:
             job.checkpoint_damaged(checkpoint, error)
 
 
-def _rehearse(graph: _Graph, session: Any, store: CheckpointStore) -> None:
+def _rehearse(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> None:
     """Do once what the switch will need, while the predecessor still trains: the first time takes longest.
 
     Only the chief may, and only before its version is active: it sets all variables again then.
@@ -301,7 +346,7 @@ def _rehearse(graph: _Graph, session: Any, store: CheckpointStore) -> None:
     with contextlib.suppress(CheckpointError):  # of the one to start from the master hears in its time
         newest = store.newest()
         if newest is not None:
-            graph.restore(session, newest)
+            graph.restore(session, newest, job, store)
     if graph.model.example:
         graph.make_step(session, graph.model.example)
 

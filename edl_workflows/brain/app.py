@@ -11,13 +11,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from edl_workflows import __version__
-from edl_workflows.brain import answers, reading, views
+from edl_workflows.brain import answers
 from edl_workflows.brain.answers import Refusal
 from edl_workflows.brain.auth import Tenant, Tokens
 from edl_workflows.brain.guard import TENANT, Count, Guard
-from edl_workflows.brain.reading import Page
+from edl_workflows.brain.page import reading, views
+from edl_workflows.brain.page.reading import Page
+from edl_workflows.brain.page.web import add_page
 from edl_workflows.brain.service import Service
-from edl_workflows.brain.web import add_page
 from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.protocol import brain
 from edl_workflows.protocol.message import problems

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from edl_workflows.brain.seen import Amounts, ClusterSample
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import JobKey, StoredJob
+from edl_workflows.brain.store.reader import Reader
+from edl_workflows.brain.store.stored import JobKey, StoredJob
 from edl_workflows.protocol.brain import JobFacts, OptimizeRequest
 from edl_workflows.scaling.bounds import count_range, problems
 from edl_workflows.scaling.brain.fairness import Claim, fair_shares
@@ -40,7 +40,7 @@ class Histories:
         store: where it stands.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Reader) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._shared_at = float("-inf")
@@ -137,6 +137,6 @@ def _most_by_limits(job: Job) -> float:
 def _beside_workers(job: Job) -> NodeResource:
     """What a job's other nodes have together."""
     others = [role for name, role in job.roles.items() if name != WORKER]
-    return NodeResource(
-        *(sum(role.count * (role.resource.amount(name) or 0.0) for role in others) for name in AMOUNTS)
+    return NodeResource.of(
+        {name: sum(role.count * (role.resource.amount(name) or 0.0) for role in others) for name in AMOUNTS}
     )

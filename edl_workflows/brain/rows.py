@@ -243,8 +243,9 @@ def _count(number: int, noun: str) -> str:
 
 def _of_size(size: NodeResource) -> str:
     named = (("CPU", size.cpu), ("memory", size.memory), ("GPU", size.gpu))
-    said = ", ".join(f"{amount} {name}" for name, amount in named if amount is not None)
-    return f"with {said}" if said else ""
+    said = [f"{amount} {name}" for name, amount in named if amount is not None]
+    said += [f"GPUs of type {size.gpu_type}"] if size.gpu_type is not None else []
+    return f"with {', '.join(said)}" if said else ""
 
 
 def _seconds(time: datetime | None) -> float | None:

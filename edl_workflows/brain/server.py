@@ -2,30 +2,30 @@
 probes and Prometheus."""
 
 import contextlib
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
-import uvicorn
 
 from edl_workflows.brain.app import create_app
 from edl_workflows.brain.auth import Tokens
 from edl_workflows.brain.metrics import Metrics
 from edl_workflows.brain.monitor import Monitor, MonitorOptions
-from edl_workflows.brain.retention import Retention, RetentionOptions
+from edl_workflows.brain.planner import Planner
 from edl_workflows.brain.service import Service
-from edl_workflows.brain.store import Store
-from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
+from edl_workflows.brain.store.retention import Retention, RetentionOptions
+from edl_workflows.brain.store.store import Store
+from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.process.health import HealthServer
+from edl_workflows.process import http
+from edl_workflows.process.health import endpoints
+from edl_workflows.process.http import Listen
 
 log = structlog.get_logger(__name__)
-
-STOP_SECONDS = 5
-"""For answers in hand."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,19 @@ class BrainServer:
     Args:
         options: see there.
         cluster: the API server that the monitor watches.
+        set_up_process: called first in the process that plans, as for its logs; it is pickled.
 
     Raises:
         InvalidError: a file, or the database's URL, can't be used.
         UnavailableError: the database does not answer.
     """
 
-    def __init__(self, options: BrainOptions, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self,
+        options: BrainOptions,
+        cluster: Cluster | None = None,
+        set_up_process: Callable[[], None] | None = None,
+    ) -> None:
         self.metrics = Metrics()
         self._options = options
         for file in (options.certificate, options.key):
@@ -75,6 +81,7 @@ class BrainServer:
                 raise InvalidError(f"{file}: no such file; HTTPS needs a certificate and its key")
         self._tokens = Tokens(options.tokens_file) if options.tokens_file is not None else None
         self.store = Store(options.database_url)
+        self.planner = Planner(options.database_url, set_up_process)
         self._retention = Retention(self.store, options.retention)
         self._monitor: Monitor | None = None
         if options.monitor is not None and cluster is not None:
@@ -86,9 +93,12 @@ class BrainServer:
         """Serve until `stop` is set.
 
         Raises:
-            UnavailableError: a port is taken.
+            UnavailableError: a port is taken, or the process that plans does not start.
         """
+        self.planner.start()  # before anybody asks: it takes a moment
         with self.serving():
+            # What is loaded by now stays: a collection that walks through it stops every answer for 0.15 s.
+            gc.freeze()
             stop.wait()
 
     @contextlib.contextmanager
@@ -98,9 +108,15 @@ class BrainServer:
         Raises:
             UnavailableError: a port is taken.
         """
+        options, registry = self._options, self.metrics.registry
         if self._tokens is None:
             log.warning("tokens are not required: whoever reaches the port may see and write everything")
-        with contextlib.closing(self.store), self._endpoints(), self._listening() as url:
+        with (
+            contextlib.closing(self.store),
+            contextlib.closing(self.planner),
+            endpoints(options.metrics_host, options.metrics_port, self._problems, self._waits_for, registry),
+            self._listening() as url,
+        ):
             self._retention.start()
             if self._monitor is not None:
                 self._monitor.start()
@@ -113,38 +129,15 @@ class BrainServer:
                 self._retention.stop()
         log.info("Brain stopped")
 
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[str]:
+    def _listening(self) -> contextlib.AbstractContextManager[str]:
         options = self._options
         monitored = self._monitor is not None
-        app = create_app(Service(self.store), self._tokens, self.metrics.answered, monitored=monitored)
-        http = _Http(
-            uvicorn.Config(
-                app,
-                host=options.host,
-                port=options.port,
-                ssl_certfile=options.certificate,
-                ssl_keyfile=options.key,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=STOP_SECONDS,
-                timeout_keep_alive=60,  # longer than masters pause between reports
-            )
+        app = create_app(
+            Service(self.store, self.planner), self._tokens, self.metrics.answered, monitored=monitored
         )
-        thread = threading.Thread(target=http.run_until_told, name="brain", daemon=True)
-        thread.start()
-        try:
-            while not http.started:
-                if not thread.is_alive():
-                    raise UnavailableError(
-                        f"can't listen on {options.host}:{options.port}; choose another with --port"
-                    )
-                thread.join(0.01)
-            yield http.url
-        finally:
-            http.should_exit = True
-            thread.join(STOP_SECONDS + 5)
+        # Masters pause for less than a minute between reports.
+        listen = Listen(options.host, options.port, options.certificate, options.key, keep_alive=60)
+        return http.serving(app, listen, "brain")
 
     def _problems(self) -> list[str]:
         return self._monitor.problems() if self._monitor is not None else []
@@ -155,29 +148,3 @@ class BrainServer:
         except EdlError as error:
             return [str(error)]
         return []
-
-    @contextlib.contextmanager
-    def _endpoints(self) -> Iterator[None]:
-        host, port = self._options.metrics_host, self._options.metrics_port
-        if port is None:
-            yield
-            return
-        health = HealthServer(host, port, self._problems, self._waits_for, self.metrics.registry)
-        log.info("health and metrics", host=host, port=health.port)
-        try:
-            yield
-        finally:
-            health.close()
-
-
-class _Http(uvicorn.Server):
-    def run_until_told(self) -> None:
-        """Serve in this thread."""
-        with contextlib.suppress(SystemExit):  # uvicorn's way to say that it can't listen
-            self.run()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        return f"{'https' if self.config.is_ssl else 'http'}://{host}:{port}"

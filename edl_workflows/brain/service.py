@@ -10,13 +10,12 @@ import structlog
 from pydantic import ValidationError
 
 from edl_workflows.brain.auth import Tenant
-from edl_workflows.brain.history import Histories
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import Answer, Report
+from edl_workflows.brain.planner import Planner
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import Answer, Report
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.protocol import brain
-from edl_workflows.scaling.brain import table
-from edl_workflows.scaling.brain.messages import plan_message, question_of, sample_message, sample_of
+from edl_workflows.scaling.brain.messages import plan_message, sample_message, sample_of
 from edl_workflows.scaling.resources import ResourcePlan
 from edl_workflows.scaling.samples import Sample, usable
 
@@ -33,13 +32,14 @@ class Service:
 
     Args:
         store: where everything stands.
+        planner: makes plans from what stands there.
         clock: Unix seconds.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, planner: Planner, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self.clock = clock
-        self._histories = Histories(store)
+        self._planner = planner
 
     async def report(self, tenant: Tenant, report: brain.MetricsReport) -> brain.MetricsReceipt:
         """Keep what a master reports; what can't be believed is left out. Returns when it is durable.
@@ -60,12 +60,12 @@ class Service:
 
         Raises:
             ForbiddenError: the job is not the tenant's.
-            UnavailableError: the store does not answer, or is too slow.
+            UnavailableError: the store or the planner does not answer, or is too slow.
         """
         tenant.check(asked.job.namespace)
         now = self.clock()
         self.store.record(Report(asked.job), now)
-        plan = table.optimize(question_of(asked), self._histories.request(asked, now))
+        plan = self._planner.plan(asked, now)
         if not plan.empty:
             self._keep(asked.job, plan, now)
         return plan_message(plan)

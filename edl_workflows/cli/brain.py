@@ -1,5 +1,6 @@
 """``edl brain``: the Brain service as a process, and tokens for its tenants."""
 
+import functools
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -24,51 +25,54 @@ from edl_workflows.jobs import names
 app = typer.Typer(help="Plans for the jobs of a whole cluster.", no_args_is_help=True)
 
 
+DatabaseUrl = Annotated[
+    str,
+    typer.Option(
+        envvar=names.ENV_BRAIN_DATABASE_URL,
+        help="The store: sqlite:///brain.db (four slashes for an absolute path) or postgresql://user:password@host/name.",
+    ),
+]
+TokensFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Who may ask: a file that `edl brain token` writes; read again when it changes.",
+        show_default=False,
+    ),
+]
+RequireToken = Annotated[
+    bool,
+    typer.Option(
+        help="Let in only who shows a token of --tokens-file. Without it whoever reaches the port may see and write all."
+    ),
+]
+Host = Annotated[str, typer.Option(help="Address of the API; in a pod 0.0.0.0, for the masters of jobs.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 for any free one.")]
+Certificate = Annotated[Path | None, typer.Option(help="Certificate for HTTPS, as PEM.", show_default=False)]
+Key = Annotated[Path | None, typer.Option(help="Its key, as PEM.", show_default=False)]
+Days = Annotated[float, typer.Option(min=0.01, max=3650, help="For how long anything is kept.")]
+Watch = Annotated[
+    bool, typer.Option(help="Watch the cluster: its nodes, pods and jobs. One of several Brains does.")
+]
+Everywhere = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Watch the jobs and pods of all namespaces.")
+]
+
+
 @app.command()
 def run(
-    database_url: Annotated[
-        str,
-        typer.Option(
-            envvar=names.ENV_BRAIN_DATABASE_URL,
-            help="The store: sqlite:///brain.db (four slashes for an absolute path) or postgresql://user:password@host/name.",
-        ),
-    ] = "sqlite:///brain.db",
-    tokens_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Who may ask: a file that `edl brain token` writes; read again when it changes.",
-            show_default=False,
-        ),
-    ] = None,
-    require_token: Annotated[
-        bool,
-        typer.Option(
-            help="Let in only who shows a token of --tokens-file. Without it whoever reaches the port may see and write all."
-        ),
-    ] = True,
-    host: Annotated[
-        str, typer.Option(help="Address of the API; in a pod 0.0.0.0, for the masters of jobs.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Its port; 0 for any free one.")
-    ] = names.BRAIN_PORT,
-    tls_cert_file: Annotated[
-        Path | None, typer.Option(help="Certificate for HTTPS, as PEM.", show_default=False)
-    ] = None,
-    tls_key_file: Annotated[Path | None, typer.Option(help="Its key, as PEM.", show_default=False)] = None,
-    retention_days: Annotated[
-        float, typer.Option(min=0.01, max=3650, help="For how long anything is kept.")
-    ] = 30.0,
-    monitor: Annotated[
-        bool,
-        typer.Option(help="Watch the cluster: its nodes, pods and jobs. One of several Brains does."),
-    ] = False,
+    database_url: DatabaseUrl = "sqlite:///brain.db",
+    tokens_file: TokensFile = None,
+    require_token: RequireToken = True,
+    host: Host = "127.0.0.1",
+    port: Port = names.BRAIN_PORT,
+    tls_cert_file: Certificate = None,
+    tls_key_file: Key = None,
+    retention_days: Days = 30.0,
+    monitor: Watch = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = None,
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Watch the jobs and pods of all namespaces.")
-    ] = False,
+    all_namespaces: Everywhere = False,
     metrics_host: MetricsHost = "127.0.0.1",
     metrics_port: MetricsPort = names.CONTROLLER_PORT,
     log_format: Logs = LogFormat.AUTO,
@@ -79,12 +83,13 @@ def run(
     `/` is a web page for people, which asks for a token. The cluster's options are for --monitor.
     """
     from edl_workflows.brain.monitor import MonitorOptions
-    from edl_workflows.brain.retention import RetentionOptions
     from edl_workflows.brain.server import BrainOptions, BrainServer
+    from edl_workflows.brain.store.retention import RetentionOptions
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.signals import stop_on_signals
 
-    configure_logs(log_format, verbose=verbose)
+    set_up_process = functools.partial(configure_logs, log_format, verbose=verbose)
+    set_up_process()
     sys.setswitchinterval(0.001)  # a report is answered soon, also while another thread plans
     if require_token and tokens_file is None:
         raise InvalidError(
@@ -104,7 +109,7 @@ def run(
         retention=RetentionOptions(days=retention_days),
         monitor=watched,
     )
-    BrainServer(options, cluster).run(stop_on_signals())
+    BrainServer(options, cluster, set_up_process).run(stop_on_signals())
 
 
 @app.command()

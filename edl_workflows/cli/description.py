@@ -6,7 +6,7 @@ from typing import Any
 
 from edl_workflows.cli.jobs import age, replicas, view_of
 from edl_workflows.jobs import manifests
-from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, GoodputStatus, RestartsStatus
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobView
@@ -15,6 +15,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.ownership import resource_of
 
 EVENTS_SHOWN = 15
+RESTARTS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def lines(about: Description) -> Iterator[str]:
     """The description for people, in the manner of ``kubectl describe``."""
     job = about.view
     yield from _facts(job)
+    yield from _faults(about.manifest)
     yield "Conditions:"
     for condition in (about.manifest.get("status") or {}).get("conditions") or []:
         when = condition.get("lastTransitionTime", "")
@@ -104,6 +106,25 @@ def _facts(job: JobView) -> Iterator[str]:
             yield f"{label + ':':13}{value}"
     for warning in job.warnings:
         yield f"{'Warning:':13}{warning}"
+
+
+def _faults(manifest: dict[str, Any]) -> Iterator[str]:
+    """How an ElasticJob's time was spent, what was restarted and why, and how it failed."""
+    status = manifest.get("status") or {}
+    if said := status.get("goodput"):
+        goodput = GoodputStatus.model_validate(said)
+        useful, elapsed = goodput.useful_seconds, goodput.elapsed_seconds
+        yield f"{'Goodput:':13}{goodput.ratio:.0%} ({useful:.0f} of {elapsed:.0f} s, {goodput.redone_seconds:.0f} s redone)"
+    restarts = RestartsStatus.model_validate(status.get("restarts") or {})
+    if restarts.counts:
+        yield f"{'Restarts:':13}{', '.join(f'{cause} {count}' for cause, count in sorted(restarts.counts.items()))}"
+    for record in restarts.recent[-RESTARTS_SHOWN:]:
+        when = f"{record.time:%Y-%m-%dT%H:%M:%SZ}"
+        yield f"  {when}  {record.subject}  {record.cause}  {record.message}".rstrip()
+    failure = status.get("failure") or {}
+    if failure.get("lastLines"):
+        yield f"Last lines of {failure.get('pod', '')}:"
+        yield from (f"  {line}" for line in failure["lastLines"].splitlines())
 
 
 def _autoscaling(manifest: dict[str, Any]) -> Iterator[str]:

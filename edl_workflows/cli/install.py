@@ -49,6 +49,13 @@ def install(
     autoscaler: Annotated[
         bool, typer.Option("--autoscaler", help="Let the controller change the replicas of elastic jobs.")
     ] = False,
+    brain_database_secret: Annotated[
+        str,
+        typer.Option(
+            help="Secret whose key `url` has the URL of Brain's PostgreSQL database. Without it, SQLite on a volume.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Print what a cluster needs to run jobs: `edl install --image … --print | kubectl apply -f -`.
 
@@ -67,6 +74,7 @@ def install(
         pull_secrets=tuple(image_pull_secret or ()),
         parts=frozenset(with_ or ()),
         autoscaler=autoscaler,
+        brain_database_secret=brain_database_secret,
     )
     if not print_:
         raise InvalidError(

@@ -83,7 +83,7 @@ def run(
     Exit codes: 0 the job succeeded, 1 it failed for good, any other: start me again. The token that agents must bring is
     $EDL_JOB_TOKEN; standalone without it, one is made and kept in the state folder's file "token".
     """
-    configure_logs(log_format, verbose=verbose)
+    configure_logs(log_format, verbose=verbose, whose=_whose(job, namespace))
     timeouts = Timeouts(
         heartbeat_timeout, pending_timeout, verdict_wait, prepare_timeout, autoscale=autoscale_period
     )
@@ -99,6 +99,16 @@ def run(
         structlog.get_logger(__name__).exception("the master failed")
         raise UnavailableError(f"the master failed: {error}") from error
     sys.exit(code)
+
+
+def _whose(job: str | None, namespace: str | None) -> dict[str, str]:
+    """What each line of the log says of whom it is; without what is not known."""
+    known = {
+        "job": job,
+        "namespace": namespace or os.environ.get(names.ENV_NAMESPACE),
+        "pod": os.environ.get(names.ENV_POD_NAME),
+    }
+    return {field: value for field, value in known.items() if value}
 
 
 def _standalone(job: str, namespace: str, nodes: str, state_dir: Path, port: int, timeouts: Timeouts) -> int:

@@ -9,8 +9,10 @@
 """
 
 import logging
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -131,8 +133,16 @@ def connect(
     return Cluster.connect(kubeconfig, context).in_namespace(namespace)
 
 
-def configure_logs(log_format: LogFormat, *, verbose: bool) -> None:
-    """Set the process's logging up: one event a line on stderr, with its fields."""
+def configure_logs(
+    log_format: LogFormat, *, verbose: bool, whose: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Set the process's logging up: one event a line on stderr, with its fields.
+
+    Args:
+        log_format: the option's value.
+        verbose: the option's value.
+        whose: fields that every line has, in every thread: the job, the pod.
+    """
     import sys
 
     import structlog
@@ -145,6 +155,7 @@ def configure_logs(log_format: LogFormat, *, verbose: bool) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            lambda _logger, _method, event: {**event, **whose},
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if as_json else []),

@@ -26,7 +26,7 @@ def timeline(
     namespace: Namespace = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show an ElasticJob's life: nodes, speed and the steps of its plans, as its master recorded them."""
+    """Show an ElasticJob's life: nodes, speed, data, restarts and the steps of its plans, as its master recorded them."""
     from edl_workflows import timeline as timelines
     from edl_workflows.cli.description import plans_of
     from edl_workflows.jobs.elastic_job.model import ElasticJob
@@ -38,8 +38,9 @@ def timeline(
     if not line.samples:
         raise InvalidError(f"ElasticJob {job.key} has no history yet; its master writes one once nodes run")
     if picture is None:
-        rows = [(f"{s.time - line.samples[0].time:.0f}", s.step, _nodes(s.replicas)) for s in line.samples]
-        emit(output, line.to_json(), Table(("seconds", "step", "nodes"), rows))
+        began = line.samples[0].time
+        rows = [(f"{s.time - began:.0f}", s.step, s.records, _nodes(s.replicas)) for s in line.samples]
+        emit(output, line.to_json(), Table(("seconds", "step", "records", "nodes"), rows))
         return
     try:
         timelines.draw(line, picture)

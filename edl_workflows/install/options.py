@@ -28,6 +28,7 @@ class Part(StrEnum):
 
     ARGO_AGENT = "argo-agent"
     DI_SERVER = "di-server"
+    BRAIN = "brain"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class InstallOptions:
             in each namespace with jobs.
         parts: what to install beside the controller.
         autoscaler: whether the controller changes the replicas of elastic jobs.
+        brain_database_secret: name of a Secret in the controller's namespace whose key ``url`` has the URL of Brain's
+            PostgreSQL database; "" for an SQLite database on a volume.
 
     Raises:
         InvalidError: a value can't be right.
@@ -59,8 +62,27 @@ class InstallOptions:
     pull_secrets: tuple[str, ...] = ()
     parts: frozenset[Part] = frozenset()
     autoscaler: bool = False
+    brain_database_secret: str = ""
 
     def __post_init__(self) -> None:
+        self._check_names()
+        if self.replicas < 1:
+            raise InvalidError(f"{self.replicas} replicas: at least one is needed")
+        chosen(self.kinds)
+        if self.autoscaler and self.jobs_namespace:
+            raise InvalidError(
+                "the autoscaler plans with the nodes and pods of the whole cluster: install for all namespaces, or without it"
+            )
+        for part, name, kind in (
+            (Part.DI_SERVER, "the DI server", "DIJob"),
+            (Part.BRAIN, "Brain", "ElasticJob"),
+        ):
+            if part in self.parts and self.kinds and kind not in self.kinds:
+                raise InvalidError(f"{name} serves {kind}s: add {kind} to the kinds, or leave {name} out")
+        if self.brain_database_secret and Part.BRAIN not in self.parts:
+            raise InvalidError("a database for Brain without Brain: install it with `--with brain`")
+
+    def _check_names(self) -> None:
         if not self.image or any(character.isspace() for character in self.image):
             raise InvalidError(f"image {self.image!r}: name the image that Containerfile makes")
         for option, value in (("namespace", self.namespace), ("jobs namespace", self.jobs_namespace)):
@@ -73,20 +95,12 @@ class InstallOptions:
                 f"jobs can't live in the controller's own namespace {self.namespace!r}, which admits restricted pods "
                 "only: choose another one for them"
             )
-        for secret in self.pull_secrets:
+        secrets = [("pull secret", secret) for secret in self.pull_secrets]
+        if self.brain_database_secret:
+            secrets.append(("brain database secret", self.brain_database_secret))
+        for option, secret in secrets:
             if not _SECRET.match(secret):
-                raise InvalidError(f"pull secret {secret!r} is no name of a Secret")
-        if self.replicas < 1:
-            raise InvalidError(f"{self.replicas} replicas: at least one is needed")
-        chosen(self.kinds)
-        if self.autoscaler and self.jobs_namespace:
-            raise InvalidError(
-                "the autoscaler plans with the nodes and pods of the whole cluster: install for all namespaces, or without it"
-            )
-        if Part.DI_SERVER in self.parts and self.kinds and "DIJob" not in self.kinds:
-            raise InvalidError(
-                "the DI server serves DIJobs: add DIJob to the kinds, or leave the DI server out"
-            )
+                raise InvalidError(f"{option} {secret!r} is no name of a Secret")
 
     @property
     def rows(self) -> tuple[Kind, ...]:

@@ -113,6 +113,13 @@ def di_server_rules() -> list[Manifest]:
     ]
 
 
+def brain_rules() -> list[Manifest]:
+    """For its cluster monitor, which sees nodes, pods, plans and the jobs of every kind. A kind that is not there is left out."""
+    seen = [rule(kind.source.api.group, kind.source.api.plural, "list", "watch") for kind in kinds.KINDS]
+    nodes, pods = (rule("", resource, "list", "watch") for resource in ("nodes", "pods"))
+    return [nodes, pods, *seen, rule("metrics.k8s.io", "nodes", "list")]
+
+
 def lease_rules(lease: str) -> list[Manifest]:
     """To take turns by a Lease. Creation can't be limited by name: the API server does not know it yet."""
     group, leases = "coordination.k8s.io", "leases"
@@ -142,6 +149,11 @@ def roles(options: InstallOptions) -> Iterator[Manifest]:
         yield from _account(options, ARGO_AGENT, argo_agent_rules(), lease=True)
     if Part.DI_SERVER in options.parts:
         yield from _account(options, names.DI_SERVER, di_server_rules(), lease=False)
+    if Part.BRAIN in options.parts:
+        # The monitor sees the nodes of the whole cluster, so an installation for one namespace goes without it.
+        yield from _account(
+            options, names.BRAIN, [] if options.jobs_namespace else brain_rules(), lease=False
+        )
     # Whoever may view or edit a namespace may do so with its jobs; `edit` takes in `view`, and `admin` both.
     yield _cluster_role(VIEWER, viewer_rules(), aggregated_to="view")
     yield _cluster_role(PIPELINE, pipeline_rules(), aggregated_to="edit")
@@ -149,7 +161,7 @@ def roles(options: InstallOptions) -> Iterator[Manifest]:
 
 
 def _account(options: InstallOptions, name: str, rules: list[Manifest], *, lease: bool) -> Iterator[Manifest]:
-    """A service account with these rights where the jobs are, and its lease at home if its replicas take turns."""
+    """A service account with these rights, if any, where the jobs are, and its lease at home if its replicas take turns."""
     yield {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -162,6 +174,8 @@ def _account(options: InstallOptions, name: str, rules: list[Manifest], *, lease
         election = f"{name}-leader-election"
         yield _role("Role", election, options.namespace, lease_rules(name))
         yield _binding("RoleBinding", election, options.namespace, "Role", subject)
+    if not rules:
+        return
     if options.jobs_namespace:
         yield _role("Role", name, options.jobs_namespace, rules)
         yield _binding("RoleBinding", name, options.jobs_namespace, "Role", subject)

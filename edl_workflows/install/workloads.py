@@ -1,4 +1,4 @@
-"""What runs: the controller's Deployment, Argo's agent's, the DI server's, and what guards and shows them."""
+"""What runs: the controller's Deployment, Argo's agent's, the DI server's, Brain's, and what guards and shows them."""
 
 import hashlib
 from collections.abc import Iterator
@@ -28,6 +28,14 @@ CONTAINER_SECURITY = {
 }
 """Together the Pod Security Standard "restricted", and a file system that nothing is written to."""
 
+BRAIN_TOKENS = "tokens.json"
+"""Key of the Secret, and file in `CONFIG_FOLDER`."""
+BRAIN_FOLDER = "/var/lib/edl-brain"
+BRAIN_STORAGE = "10Gi"
+"""30 days of a job that reports all the time are some 4,600 samples, of half a kilobyte with 5 nodes: room for thousands."""
+_GROUP = 65532
+"""As `Containerfile` has it; a volume belongs to root at first."""
+
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 """1,000 jobs of 4 pods take about 220 MiB. No limit of CPU: a throttled leader loses its lease."""
 
@@ -56,6 +64,8 @@ def workloads(options: InstallOptions) -> Iterator[Manifest]:
         yield from _guarded(options, _deployment(options, rbac.ARGO_AGENT, ["argo", "agent", *where, *elect]))
     if Part.DI_SERVER in options.parts:
         yield from _di_server(options, where)
+    if Part.BRAIN in options.parts:
+        yield from _brain(options)
     if options.jobs_namespace:
         yield _masters_policy(options.jobs_namespace)
 
@@ -143,9 +153,7 @@ def _mount(template: Manifest, config: Manifest) -> None:
     """The config as files. It is read at the start: another content makes other pods."""
     digest = hashlib.sha256(config["data"][MASTER_TEMPLATE].encode()).hexdigest()
     template["metadata"]["annotations"] = {"checksum/config": digest}
-    template["spec"]["volumes"] = [{"name": "config", "configMap": {"name": config["metadata"]["name"]}}]
-    mount = {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
-    template["spec"]["containers"][0]["volumeMounts"] = [mount]
+    _attach(template["spec"], "config", {"configMap": {"name": config["metadata"]["name"]}}, CONFIG_FOLDER)
 
 
 def _di_server(options: InstallOptions, where: list[str]) -> Iterator[Manifest]:
@@ -162,8 +170,63 @@ def _di_server(options: InstallOptions, where: list[str]) -> Iterator[Manifest]:
         "podSelector": {"matchLabels": {di_pods.OPERATOR_LABEL: di_pods.OPERATOR}},
         "namespaceSelector": {},
     }
-    yield from _guarded(options, deployment, [{"from": [jobs], "ports": [{"port": port, "protocol": "TCP"}]}])
-    yield _object("v1", "Service", name, options.namespace) | {
+    yield from _guarded(options, deployment, [_api(jobs, port)])
+    yield _api_service(options, name, port)
+
+
+def _brain(options: InstallOptions) -> Iterator[Manifest]:
+    """Brain for the masters of any namespace. One pod: an SQLite database has one Brain, and one of several watches the
+    cluster; while it is away, masters plan by themselves."""
+    name, port = names.BRAIN, names.BRAIN_PORT
+    listen = ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104 - the masters are elsewhere
+    tokens = ["--tokens-file", f"{CONFIG_FOLDER}/{BRAIN_TOKENS}"]
+    monitor = [] if options.jobs_namespace else ["--monitor", "--all-namespaces"]
+    deployment = _deployment(options, name, ["brain", "run", *listen, *tokens, *monitor])
+    deployment["spec"] |= {"replicas": 1, "strategy": {"type": "Recreate"}}
+    spec = deployment["spec"]["template"]["spec"]
+    spec["automountServiceAccountToken"] = bool(monitor)
+    spec["containers"][0]["ports"].append({"name": "api", "containerPort": port})
+    _attach(spec, "tokens", {"secret": {"secretName": name}}, CONFIG_FOLDER)
+    if options.brain_database_secret:
+        key = {"name": options.brain_database_secret, "key": "url"}
+        spec["containers"][0]["env"] = [
+            {"name": names.ENV_BRAIN_DATABASE_URL, "valueFrom": {"secretKeyRef": key}}
+        ]
+    else:
+        yield _volume_claim(options, name, BRAIN_STORAGE)
+        _attach(spec, "store", {"persistentVolumeClaim": {"claimName": name}}, BRAIN_FOLDER)
+        spec["securityContext"] = POD_SECURITY | {"fsGroup": _GROUP}
+        spec["containers"][0]["env"] = [
+            {"name": names.ENV_BRAIN_DATABASE_URL, "value": f"sqlite:///{BRAIN_FOLDER}/brain.db"},
+            {"name": "SQLITE_TMPDIR", "value": BRAIN_FOLDER},  # nothing else can be written to
+        ]
+    masters = {
+        "podSelector": {"matchLabels": {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}},
+        "namespaceSelector": {},
+    }
+    yield from _guarded(options, deployment, [_api(masters, port)])
+    yield _api_service(options, name, port)
+
+
+def _attach(spec: Manifest, name: str, source: Manifest, path: str) -> None:
+    """A volume for a pod's container; only one with a claim is written to."""
+    spec.setdefault("volumes", []).append({"name": name} | source)
+    mount = {"name": name, "mountPath": path, "readOnly": "persistentVolumeClaim" not in source}
+    spec["containers"][0].setdefault("volumeMounts", []).append(mount)
+
+
+def _volume_claim(options: InstallOptions, name: str, size: str) -> Manifest:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    return _object("v1", "PersistentVolumeClaim", name, options.namespace) | {"spec": spec}
+
+
+def _api(peer: Manifest, port: int) -> Manifest:
+    """An ingress rule."""
+    return {"from": [peer], "ports": [{"port": port, "protocol": "TCP"}]}
+
+
+def _api_service(options: InstallOptions, name: str, port: int) -> Manifest:
+    return _object("v1", "Service", name, options.namespace) | {
         "spec": {"selector": selector(name), "ports": [{"name": "api", "port": port, "targetPort": "api"}]}
     }
 

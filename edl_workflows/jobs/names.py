@@ -38,7 +38,11 @@ DI_SERVER = "edl-di-server"
 """An installation's DI server: its account, its Deployment, its Service, and the Secret with its administrator's token."""
 DI_SERVER_PORT = 8081
 """As upstream's."""
+BRAIN = "edl-brain"
+"""An installation's Brain: its account, its Deployment, its Service, its volume, and the Secret with the tokens' hashes."""
 BRAIN_PORT = 8082
+GPU_TYPE_LABEL = "nvidia.com/gpu.product"
+"""On a node: what kind of GPU it has, as NVIDIA's GPU feature discovery writes it."""
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
 """On a job: which former jobs of its namespace tell the Brain about it; without it those of its name."""
 MASTER_PORT = 50001
@@ -50,6 +54,9 @@ NODE_PORTS: dict[str, tuple[int, int]] = {
 }
 """Ports of a node. A process of cluster version v listens on ``ports[v % 2]``, so that a prepared successor
 can listen while its predecessor still trains. Upstream has the first of each pair."""
+
+AGENT_PORT = 3335
+"""Of each node's agent, where another node copies the newest state of the model from."""
 
 ENV_MASTER_ADDR = "DLROVER_MASTER_ADDR"
 ENV_JOB_NAME = "ELASTIC_JOB_NAME"
@@ -78,6 +85,23 @@ ENV_BRAIN_DATABASE_URL = "EDL_BRAIN_DATABASE_URL"
 ENV_AUTOSCALE_PERIOD = "EDL_AUTOSCALE_PERIOD"
 ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
 """Set by the agent for the training process: the cluster version it belongs to."""
+ENV_SNAPSHOT_DIR = "EDL_SNAPSHOT_DIR"
+"""Set by the agent for the training process: the node's folder in shared memory for copies of the model."""
+ENV_SHARED_MEMORY = "EDL_SHARED_MEMORY"
+"""Where the agent makes that folder; default ``/dev/shm``."""
+ENV_TF_CONFIG = "TF_CONFIG"
+ENV_PET_NNODES = "PET_NNODES"
+"""This and the next nine are what launchers in PyTorch's style read (``torchrun`` takes ``PET_<OPTION>`` for each of its
+options, ``torch.distributed`` the others): set by the agent of a worker in a collective job."""
+ENV_PET_NODE_RANK = "PET_NODE_RANK"
+ENV_PET_NPROC_PER_NODE = "PET_NPROC_PER_NODE"
+ENV_PET_MASTER_ADDR = "PET_MASTER_ADDR"
+ENV_PET_MASTER_PORT = "PET_MASTER_PORT"
+ENV_TORCH_MASTER_ADDR = "MASTER_ADDR"
+ENV_TORCH_MASTER_PORT = "MASTER_PORT"
+ENV_WORLD_SIZE = "WORLD_SIZE"
+ENV_RANK = "RANK"
+ENV_LOCAL_RANK = "LOCAL_RANK"
 
 
 TOKEN_KEY = "token"  # noqa: S105 - the Secret's key, not a secret

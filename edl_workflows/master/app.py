@@ -39,6 +39,7 @@ from edl_workflows.protocol.datasets import (
 )
 from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.nodes import (
+    CheckReport,
     CrashReport,
     Directive,
     ExitReport,
@@ -87,6 +88,7 @@ def create_app(master: Master, token: str) -> FastAPI:
     app.add_exception_handler(EdlError, _edl_error)
     app.add_exception_handler(RequestValidationError, _invalid_body)
     _node_routes(app, master)
+    _check_routes(app, master)
     _checkpoint_routes(app, master)
     _dataset_routes(app, master)
     _sync_routes(app, master)
@@ -148,6 +150,14 @@ def _node_routes(app: FastAPI, master: Master) -> None:
         return master.directive(message.node)
 
 
+def _check_routes(app: FastAPI, master: Master) -> None:
+    @app.post("/v1/nodes/check")
+    async def checked(message: CheckReport) -> Directive:
+        messages.check_report(master.state, message)
+        await master.durable(master.changed(Hurry.GROUPED))
+        return master.directive(message.node)
+
+
 def _checkpoint_routes(app: FastAPI, master: Master) -> None:
     state = master.state
 
@@ -155,7 +165,8 @@ def _checkpoint_routes(app: FastAPI, master: Master) -> None:
     async def begin(message: CheckpointBegin) -> CheckpointTicket:
         ticket = messages.checkpoint_begin(state, message)
         await master.durable(master.changed(Hurry.NOW))
-        return CheckpointTicket(id=ticket.id)
+        position = ticket.position.model_dump(mode="json", exclude_defaults=True)
+        return CheckpointTicket(id=ticket.id, position=position)
 
     @app.post("/v1/checkpoints/damaged")
     async def damaged(message: CheckpointDamage) -> Directive:
@@ -196,6 +207,7 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
     async def acknowledge(name: DatasetName, request: Request) -> Response:
         message = _parse(AckRequest, await request.body())
         reply: AckReply = shards.acknowledge(name, message, master.clock())
+        master.state.statistics.take_shards(str(message.node), reply.accepted, master.clock())
         await master.durable(master.touched(Hurry.GROUPED))
         return _json(reply)
 

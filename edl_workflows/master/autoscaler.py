@@ -13,6 +13,7 @@ from edl_workflows.master.master import Hurry, Master
 from edl_workflows.master.optimizers import Optimizers
 from edl_workflows.master.state import autoscale_steps
 from edl_workflows.master.state.planned_job import job_of
+from edl_workflows.protocol.brain import MAX_WORDS, JobEnd
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +30,7 @@ class Autoscaler:
         self._master = master
         self._optimizers = optimizers or Optimizers()
         self._looked = float("-inf")
+        self._looking = asyncio.Lock()
 
     async def begin(self) -> None:
         """Decides what the user of a new job left open. Before the master's first commit: no node is made yet."""
@@ -42,14 +44,26 @@ class Autoscaler:
         while True:
             await asyncio.sleep(autoscale_steps.cadence(self._master.state).sample)
             try:
-                await self.once()
+                async with self._looking:
+                    await self.once()
             except Exception:  # a job that is not planned trains on
                 log.exception("the job's counts and sizes could not be planned")
 
-    async def _report(self, now: float) -> None:
+    async def end(self) -> None:
+        """Tells Brain how the job ended. Tried once: one that does not hear it learns it from its monitor, or takes a job
+        that says nothing any more for one that is over."""
+        state, now = self._master.state, self._master.clock()
+        outcome = state.outcome
+        if outcome is None or not autoscale_steps.uses_brain(state):
+            return
+        reason = "".join(letter if letter.isprintable() else " " for letter in outcome.reason[:MAX_WORDS])
+        async with self._looking:
+            await self._report(now, JobEnd(time=now, completed=outcome.succeeded, reason=reason))
+
+    async def _report(self, now: float, end: JobEnd | None = None) -> None:
         state = self._master.state
         job, ill = job_of(state, now), tuple(state.statistics.ooms)
-        if await self._optimizers.report(replace(job, nodes=(*job.nodes, *ill))):
+        if await self._optimizers.report(replace(job, nodes=(*job.nodes, *ill)), end):
             for _ in ill:
                 state.statistics.ooms.popleft()
 

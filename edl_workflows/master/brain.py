@@ -23,6 +23,7 @@ from edl_workflows.exceptions import (
 )
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses, brain
+from edl_workflows.protocol.brain import JobEnd
 from edl_workflows.protocol.message import Message, problems
 from edl_workflows.scaling.brain.messages import (
     limits_of,
@@ -128,12 +129,13 @@ class BrainClient:
         """Close the connections."""
         self._http.close()
 
-    def report(self, job: Job, samples: tuple[Sample, ...]) -> None:
-        """Have Brain keep what was measured; done when it is durable there. Repeatable.
+    def report(self, job: Job, samples: tuple[Sample, ...], end: JobEnd | None = None) -> None:
+        """Have Brain keep what was measured, and how the job ended; done when it is durable there. Repeatable.
 
         Args:
             job: as it is.
             samples: those that Brain has not confirmed yet; what can't be believed is left out.
+            end: of a job that is over.
         """
         known = usable(samples).samples
         try:
@@ -148,9 +150,8 @@ class BrainClient:
         facts = self._facts(job)
         for start in range(0, max(len(said), 1), brain.MAX_SAMPLES):
             some = said[start : start + brain.MAX_SAMPLES]
-            self._post(
-                "metrics", brain.MetricsReport(job=facts, samples=some, ooms=ooms), brain.MetricsReceipt
-            )
+            report = brain.MetricsReport(job=facts, samples=some, ooms=ooms, end=end)
+            self._post("metrics", report, brain.MetricsReceipt)
 
     def optimize(self, question: Question, job: Job) -> ResourcePlan:
         """Brain's plan, from the samples that were reported."""

@@ -6,7 +6,8 @@ The two adapters of `Outside` are `edl_workflows.master.kubernetes` and `edl_wor
 
 import asyncio
 import time
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import structlog
 
@@ -21,6 +22,8 @@ from edl_workflows.master.state.pod_plans import PodPlan
 
 REPORT_SECONDS = 2.0
 """Between two reports of progress."""
+LAST_REPORT = 5.0
+"""Seconds for the last one of a master that is told to end."""
 MAX_BACK_OFF = 15.0
 UNSEEN_SECONDS = 60.0
 """After which a plan that was made and is not seen is made again."""
@@ -57,6 +60,21 @@ class Outside(Protocol):
         """Merges into the status of the job. What stands under ``autoscaling`` replaces all that stood there."""
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What stands in the log: restarts so far, the newest request for stacks, the cluster version."""
+
+    restarts: int
+    dump: str
+    version: int
+
+    @classmethod
+    def of(cls, stored: JobDocument) -> Self:
+        """All of it."""
+        active = stored.versions.active
+        return cls(sum(stored.restarts.counts.values()), stored.hangs.dump, active.number if active else 0)
+
+
 class Effects:
     """Carries the effects out, one after another.
 
@@ -69,6 +87,7 @@ class Effects:
         self._master = master
         self._outside = outside
         self._asked: set[int] = set()
+        self._told = _Told.of(master.stored)
         self._made: tuple[int, float] = (0, 0.0)
         self._reported: dict[str, Any] = {}
         self._reported_at = float("-inf")
@@ -93,6 +112,19 @@ class Effects:
         await self._plan(stored)
         await self._job(stored)
         await self._own_plan(stored)
+        self._tell(stored)
+
+    def _tell(self, stored: JobDocument) -> None:
+        told, self._told = self._told, _Told.of(stored)
+        fresh = self._told.restarts - told.restarts
+        for one in stored.restarts.recent[-fresh:] if fresh > 0 else ():
+            log.warning(
+                "restart", subject=one.subject, cause=one.cause, message=one.message, version=told.version
+            )
+        if self._told.dump not in ("", told.dump):
+            log.warning("training stands still", stacks=self._told.dump, version=self._told.version)
+        if self._told.version != told.version:
+            log.info("another cluster version trains", version=self._told.version)
 
     async def _own_plan(self, stored: JobDocument) -> None:
         plan = stored.autoscaling.open
@@ -150,6 +182,15 @@ class Effects:
         self._reported = {**status, "ended": stored.outcome is not None}
         self._reported_at = time.monotonic()
 
+    async def last_report(self) -> None:
+        """The status once more, when the master is told to end: a suspended job shows the checkpoint that it goes on from."""
+        self._reported_at = float("-inf")
+        try:
+            async with asyncio.timeout(LAST_REPORT):
+                await self._job(self._master.stored)
+        except (EdlError, TimeoutError) as error:
+            log.warning("the last status is not written", error=str(error))
+
     @property
     def reported_end(self) -> bool:
         """Whether the job's status shows how it ended."""
@@ -158,4 +199,7 @@ class Effects:
 
 def _without_time(status: dict[str, Any]) -> dict[str, Any]:
     progress = {key: value for key, value in status.get("progress", {}).items() if key != "time"}
-    return {"progress": progress, **{key: status.get(key) for key in ("checkpoint", "autoscaling")}}
+    return {
+        "progress": progress,
+        **{key: status.get(key) for key in ("checkpoint", "autoscaling", "restarts", "warnings")},
+    }

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from edl_workflows.master.master import Master
-from edl_workflows.master.state import views
+from edl_workflows.master.state import fault_steps, views
 
 
 def exposition(master: Master) -> bytes:
@@ -23,17 +23,26 @@ class _Reader(Collector):
         self._master = master
 
     def collect(self) -> Iterator[Metric]:
-        state = self._master.state
-        active = state.versions.active
+        state, now = self._master.state, self._master.clock()
+        active, goodput, speed = state.versions.active, state.goodput.goodput, state.statistics.speed
         for name, text, value in (
             ("edl_master_global_step", "Newest global step of the active version", state.steps.step),
-            ("edl_master_steps_per_second", "Speed over the last minute", state.statistics.speed),
+            ("edl_master_steps_per_second", "Speed over the last minute", speed),
+            ("edl_master_step_seconds", "Mean step over the last minute", 1 / speed if speed else 0.0),
+            ("edl_master_goodput_ratio", "Useful over elapsed time", goodput.ratio(now)),
+            ("edl_master_useful_seconds", "Training whose steps last", goodput.useful),
+            ("edl_master_redone_seconds", "Training that was lost with its steps", goodput.redone),
+            ("edl_master_elapsed_seconds", "Since the job began, unless suspended", goodput.elapsed(now)),
+            ("edl_master_hanging", "1 while training stands still", bool(state.hangs.since)),
             ("edl_master_records_done", "Acknowledged records", views.records_done(state)),
             ("edl_master_cluster_version", "The version that trains", active.number if active else 0),
             ("edl_master_commits", "Writes of the state since this master started", self._master.commits),
         ):
             yield GaugeMetricFamily(name, text, value=float(value))
         yield self._nodes()
+        yield self._restarts()
+        yield from self._data()
+        yield self._stragglers()
         yield from self._usage()
 
     def _nodes(self) -> Metric:
@@ -42,6 +51,34 @@ class _Reader(Collector):
         for labels, count in sorted(counted.items()):
             nodes.add_metric(labels, count)
         return nodes
+
+    def _restarts(self) -> Metric:
+        restarts = CounterMetricFamily("edl_master_restarts", "Restarts by cause", labels=("cause",))
+        for cause, count in sorted(self._master.state.restarts.counts.items()):
+            restarts.add_metric((cause,), count)
+        return restarts
+
+    def _data(self) -> Iterator[Metric]:
+        done = GaugeMetricFamily(
+            "edl_master_dataset_records_done", "Acknowledged records of all epochs", labels=("dataset",)
+        )
+        total = GaugeMetricFamily(
+            "edl_master_dataset_records", "Records of all epochs, where there is an end", labels=("dataset",)
+        )
+        for progress in self._master.state.shards.all_progress():
+            done.add_metric((progress.name,), progress.records_done)
+            if progress.records_total is not None:
+                total.add_metric((progress.name,), progress.records_total)
+        yield done
+        yield total
+
+    def _stragglers(self) -> Metric:
+        slow = GaugeMetricFamily(
+            "edl_master_straggler_ratio", "How many times slower than the median", labels=("node",)
+        )
+        for node, ratio in fault_steps.stragglers(self._master.state).items():
+            slow.add_metric((node,), ratio)
+        return slow
 
     def _usage(self) -> Iterator[Metric]:
         cpu = GaugeMetricFamily("edl_master_node_cpu_cores", "CPU that a node uses", labels=("node",))

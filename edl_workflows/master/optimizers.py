@@ -15,6 +15,7 @@ import structlog
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.master.state.autoscale_steps import Asked, local_answer, too_early
 from edl_workflows.master.state.autoscaling import BRAIN, Answer
+from edl_workflows.protocol.brain import JobEnd
 from edl_workflows.scaling.bounds import bounded
 from edl_workflows.scaling.ps_stages import Question, advance
 from edl_workflows.scaling.resources import Job, ResourcePlan
@@ -34,12 +35,13 @@ class Brain(Protocol):
     Each raises an `EdlError`, most often UnavailableError, when Brain does not answer as it should.
     """
 
-    def report(self, job: Job, samples: tuple[Sample, ...]) -> None:
+    def report(self, job: Job, samples: tuple[Sample, ...], end: JobEnd | None = None) -> None:
         """Has Brain keep what was measured since the last report that it took. Repeatable.
 
         Args:
             job: as it is, with all samples that the master has.
             samples: the new ones, oldest first.
+            end: of a job that is over.
         """
 
     def optimize(self, question: Question, job: Job) -> ResourcePlan:
@@ -77,21 +79,22 @@ class Optimizers:
             return replace(local, plan=replace(local.plan, notes=notes))
         return Answer(_within_bounds(job, plan), after, BRAIN)
 
-    async def report(self, job: Job) -> bool:
+    async def report(self, job: Job, end: JobEnd | None = None) -> bool:
         """Has Brain keep the samples that it has not yet, and nodes that ran out of memory. What it does not take now is to
         be offered again.
 
         Args:
             job: as it is, and the nodes that ran out of memory and are no more.
+            end: of a job that is over.
 
         Returns:
             Whether Brain has it all.
         """
         new = tuple(sample for sample in job.samples if sample.time > self._reported_until)
-        if not new and not any(node.oom for node in job.nodes):
+        if not new and end is None and not any(node.oom for node in job.nodes):
             return True
         with contextlib.suppress(EdlError):
-            await self._called(lambda brain: brain.report(job, new))
+            await self._called(lambda brain: brain.report(job, new, end))
             self._reported_until = max((sample.time for sample in new), default=self._reported_until)
             return True
         return False

@@ -208,7 +208,7 @@ async def serve(parts: Parts, address: Address) -> int:
             asyncio.create_task(server.serve(), name="http"),
             asyncio.create_task(parts.autoscaler.run(), name="autoscaler"),
         ]
-        over = asyncio.create_task(_until_over(parts.master, effects), name="over")
+        over = asyncio.create_task(_until_over(parts, effects), name="over")
         stopped = asyncio.create_task(stop.wait(), name="signal")
         try:
             await asyncio.wait([*running, over, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -224,11 +224,15 @@ async def serve(parts: Parts, address: Address) -> int:
             for task in (over, stopped, *reversed(running)):
                 task.cancel()
             await asyncio.gather(*running, over, stopped, return_exceptions=True)
+            if parts.master.stored.outcome is None:
+                await effects.last_report()
 
 
-async def _until_over(master: Master, effects: Effects) -> None:
+async def _until_over(parts: Parts, effects: Effects) -> None:
+    master = parts.master
     while master.stored.outcome is None or not effects.reported_end:
         await master.committed(1.0)
+    await parts.autoscaler.end()
     deadline = asyncio.get_running_loop().time() + LINGER
     while (left := deadline - asyncio.get_running_loop().time()) > 0 and _somebody_listens(master):
         await master.moved(min(left, 1.0))

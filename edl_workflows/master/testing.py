@@ -78,14 +78,15 @@ class SimulatedJob:
 
     Args:
         settings: of the job.
-        shards: how many there are to train with.
+        shards: how many there are to train with; 0: the job has no data set.
     """
 
     def __init__(self, settings: JobSettings, shards: int = 40) -> None:
         self.settings = settings
         self.now = 1000.0
         self.state = JobState(settings, watches_pods=True)
-        self.state.shards.register(DatasetParams(name=DATA, size=shards, shard_size=1))
+        if shards:
+            self.state.shards.register(DatasetParams(name=DATA, size=shards, shard_size=1))
         self.shards = shards
         self.stored = b""
         self.published = Said()
@@ -115,9 +116,9 @@ class SimulatedJob:
             pod.unanswered.clear()
         for cluster in (self.published.directive.active, self.published.directive.next):
             if cluster is not None:
-                ids = tuple(member.id for member in cluster.ps)
+                ids = tuple(member.id for member in (*cluster.ps, *cluster.workers))
                 assert self.versions_seen.setdefault(cluster.version, ids) == ids, (
-                    "a version changed its servers"
+                    "a version changed its members"
                 )
         if (own := document.autoscaling.open) is not None and not own.seen:
             name = own.name(self.settings.name)
@@ -130,17 +131,17 @@ class SimulatedJob:
                 self.plans[name] = SimulatedPlan(name, name, create=plan.create, remove=plan.remove)
 
     def check_removals(self, remove: tuple[Ref, ...]) -> None:
-        """No parameter server that runs is taken away while anybody may need it: those of the newest version that
-        trained, of the active one and of the next. One that was silent for too long is given up, running or not."""
+        """No member that runs is taken away while anybody may need it: those of the newest version that trained, of the
+        active one and of the next. One that was silent for too long is given up, running or not."""
         directive = self.published.directive
         needed = set(self.versions_seen.get(directive.trained, ()))
         for cluster in (directive.active, directive.next):
-            needed |= {member.id for member in cluster.ps} if cluster else set()
+            needed |= {member.id for member in (*cluster.ps, *cluster.workers)} if cluster else set()
         for ref in remove:
             node = self.state.nodes.find(*ref)
             given_up = node is not None and node.status.final
             runs = ref in self.pods and self.pods[ref].runs and not given_up
-            assert not (ref[0] == names.PS_TYPE and ref[1] in needed and runs), (
+            assert not (ref[0] == self.settings.member_type and ref[1] in needed and runs), (
                 f"{ref} is needed: {directive}"
             )
 
@@ -223,13 +224,14 @@ class SimulatedJob:
         pod = self.pods.get(ref)
         if pod is None or not pod.runs:
             return
-        messages.register(
-            self.state, Registration(node=pod.ref, rank=0, incarnation=f"{pod.type}{pod.id}"), self.now
+        node = self.state.nodes.find(*ref)
+        registration = Registration(
+            node=pod.ref, rank=node.rank if node else 0, incarnation=f"{pod.type}{pod.id}"
         )
+        messages.register(self.state, registration, self.now)
         beat = Heartbeat(node=pod.ref, incarnation=f"{pod.type}{pod.id}", usage=self.usage(pod))
         messages.heartbeat(self.state, beat, self.now)
-        known = self.state.nodes.find(*ref) is not None
-        directive = views.directive_for(self.published, str(pod.ref), known=known)
+        directive = views.directive_for(self.published, str(pod.ref), known=node is not None)
         if directive.stop or (directive.finished and pod.type == names.PS_TYPE):
             self._exit(pod, directive.active.version if directive.active else 0, 0)
         else:

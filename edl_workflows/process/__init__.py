@@ -5,5 +5,6 @@ Neighbours: `edl_workflows.kube` below; `edl_workflows.controller` and `edl_work
 - `run`: the whole of it around a piece of work
 - `leader`: leader election by a Lease
 - `health`, `metrics`: what probes and Prometheus read
+- `http`: an API beside the rest
 - `signals`: SIGTERM and SIGINT as an event
 """

@@ -1,14 +1,18 @@
 """``/healthz``, ``/readyz`` and ``/metrics`` over HTTP, for probes and for Prometheus. Reads only; no token."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from edl_workflows.exceptions import UnavailableError
+
+log = structlog.get_logger(__name__)
 
 Check = Callable[[], list[str]]
 """What is wrong at the moment; empty for nothing."""
@@ -72,6 +76,20 @@ class HealthServer:
         if problems:
             return _answer(start_response, "503 Service Unavailable", "\n".join(problems) + "\n")
         return _answer(start_response, "200 OK", "ok\n")
+
+
+@contextlib.contextmanager
+def endpoints(
+    host: str, port: int | None, alive: Check, ready: Check, registry: CollectorRegistry
+) -> Iterator[None]:
+    """A `HealthServer` while the context lasts; none where `port` is None."""
+    if port is None:
+        yield
+        return
+    health = HealthServer(host, port, alive, ready, registry)
+    log.info("health and metrics", host=host, port=health.port)
+    with contextlib.closing(health):
+        yield
 
 
 def _answer(start_response: Any, status: str, text: str) -> Iterable[bytes]:

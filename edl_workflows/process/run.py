@@ -1,18 +1,13 @@
 """The life of a process around its work: endpoints first, then leadership, then the work until the end."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.process.health import Check, HealthServer
+from edl_workflows.process.health import Check, endpoints
 from edl_workflows.process.leader import Election, Elector, LeadershipLostError
 from edl_workflows.process.metrics import ProcessMetrics
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,8 @@ class Process:
             LeadershipLostError: another process leads now; this one must end.
             UnavailableError: the endpoints' port is taken.
         """
-        with self._endpoints(alive, lambda: ready() if self.leads else []):
+        host, port, registry = self._options.metrics_host, self._options.metrics_port, self._metrics.registry
+        with endpoints(host, port, alive, lambda: ready() if self.leads else [], registry):
             if self._elector is not None and not self._elector.acquire(stop):
                 return
             self._metrics.led(True)
@@ -95,16 +91,3 @@ class Process:
     def leads(self) -> bool:
         """Whether this process may write now."""
         return self._elector is None or self._elector.leading
-
-    @contextmanager
-    def _endpoints(self, alive: Check, ready: Check) -> Iterator[None]:
-        host, port = self._options.metrics_host, self._options.metrics_port
-        if port is None:
-            yield
-            return
-        health = HealthServer(host, port, alive, ready, self._metrics.registry)
-        log.info("health and metrics", host=host, port=health.port)
-        try:
-            yield
-        finally:
-            health.close()

@@ -16,6 +16,7 @@ MAX_NODES = 2_000
 MAX_COUNT = 10_000
 MAX_AMOUNT = 1e9
 """More than any cluster has of anything."""
+MAX_WORDS = 1024
 MAX_TIME = 1e11
 """Unix seconds, within what calendars can say."""
 
@@ -26,7 +27,8 @@ JobUid = Annotated[str, Field(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:]{0,127}$")]
 Kind = Annotated[str, Field(pattern=r"^[A-Za-z]{1,63}$")]
 RoleName = Annotated[str, Field(pattern=f"^{_DNS}$")]
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._]{0,251}[A-Za-z0-9])?$")]
-Words = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f]*$")]
+GpuType = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
+Words = Annotated[str, Field(max_length=MAX_WORDS, pattern=r"^[^\x00-\x1f]*$")]
 Time = Annotated[float, Field(ge=0, le=MAX_TIME)]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
 Number = Annotated[int, Field(ge=0, lt=2**53)]
@@ -39,6 +41,7 @@ class Size(Message):
     cpu: Amount | None = None
     memory: Amount | None = None
     gpu: Amount | None = None
+    gpu_type: GpuType | None = None
 
 
 class Between(Message):

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.message import Message
+from edl_workflows.protocol.node_check import CheckRound
 
 NodeType = Annotated[str, Field(pattern=r"^(ps|worker|chief|evaluator)$")]
 
@@ -102,6 +103,21 @@ class ExitReport(Message):
     last_lines: str = Field(default="", max_length=8192)
 
 
+class CheckReport(Message):
+    """``POST /v1/nodes/check``: what a node measured in a round of the check before training. Repeatable.
+
+    Attributes:
+        round: its number.
+        seconds: for its work and its part of the exchange.
+        error: why it could not; "" if it could.
+    """
+
+    node: NodeRef
+    round: int = Field(ge=1)
+    seconds: float = Field(default=0.0, ge=0, le=1e6)
+    error: str = Field(default="", max_length=1024)
+
+
 CLUSTER_LOST_EXIT_CODE = 75
 """A training process ends so when its cluster broke and the master named no other version meanwhile (the code is
 sysexits' EX_TEMPFAIL): most likely a parameter server was lost, and the process itself is sound."""
@@ -140,6 +156,9 @@ class Directive(Message):
         workers: address of each worker by rank, informational (evaluator and sparse clusters use it).
         stop: this node is released: end the training process as on SIGTERM and exit 0.
         finished: the job's data is consumed and all workers ended: parameter servers and evaluators end.
+        dump: id of a request for stacks, since training stands still: each agent has the process of ``active`` write
+            what its threads do to its log, once for each id. "" for none.
+        check: a round of the check before training, for the nodes that it names.
     """
 
     revision: int
@@ -152,6 +171,8 @@ class Directive(Message):
     workers: dict[int, str] = Field(default_factory=dict)
     stop: bool = False
     finished: bool = False
+    dump: str = Field(default="", max_length=64)
+    check: CheckRound | None = None
 
     @property
     def clusters(self) -> tuple[Cluster, ...]:

@@ -1,7 +1,7 @@
 """What a training process says while it trains: progress and checkpoints."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -21,11 +21,13 @@ class StepReport(Message):
         first_step_time, time: Unix seconds on the reporting machine of this process's first step in its version and of
             the newest one. The stall of a switch is measured from them.
         loss: of the step; None also for one that is no finite number.
+        records: that are done, of all epochs, in a collective job: its members share the data out themselves.
     """
 
     node: NodeRef
     version: int = Field(ge=1)
     step: GlobalStep
+    records: int = Field(default=0, ge=0, lt=2**63)
     time: UnixSeconds
     first_step_time: UnixSeconds
     loss: float | None = None
@@ -51,9 +53,15 @@ class CheckpointBegin(Message):
 
 
 class CheckpointTicket(Message):
-    """Answer to `CheckpointBegin`: the id to complete with."""
+    """Answer to `CheckpointBegin`: the id to complete with.
+
+    Attributes:
+        position: the data position that the master remembers, for the checkpoint's manifest: opaque to the training
+            process.
+    """
 
     id: str
+    position: dict[str, Any] | None = None
 
 
 class CheckpointEnd(Message):

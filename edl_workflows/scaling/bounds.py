@@ -103,7 +103,7 @@ def first_size(job: Job, role: str, most: NodeResource) -> NodeResource:
         if value is not None and said.amount(amount) is None:
             share = min(job.limits.of(amount) / LIMIT_SHARE, value)
             found[amount] = float(math.ceil(share)) if 1 <= share < math.inf else share
-    return NodeResource(**found)
+    return NodeResource.of(found)
 
 
 def _problems(job: Job) -> Iterator[str]:
@@ -172,7 +172,7 @@ class _Draft:
         shares = {amount: self._share(amount, sizes, by_name) for amount in SIZES}
         for name, size in sizes.items():
             has = by_name[name].resource
-            cut = NodeResource(**{a: _shared(a, has, size, shares[a]) for a in SIZES})
+            cut = NodeResource.of({a: _shared(a, has, size, shares[a]) for a in SIZES})
             cut = self._significant(has, cut)
             if not cut.empty:
                 self.nodes[name] = cut
@@ -239,7 +239,7 @@ class _Draft:
             value = wanted.amount(amount)
             if value is not None and math.isfinite(value) and value > 0:
                 found[amount] = size_range(self.job, role, amount, has.amount(amount)).clamp(value)
-        return NodeResource(**found)
+        return NodeResource.of(found)
 
     def _significant(self, has: NodeResource, wanted: NodeResource) -> NodeResource:
         """Without what differs too little."""
@@ -250,7 +250,7 @@ class _Draft:
                 present is None or (value != present and abs(value - present) >= self.tolerance * present)
             ):
                 found[amount] = value
-        return NodeResource(**found)
+        return NodeResource.of(found)
 
     def _share(self, amount: str, sizes: Mapping[str, NodeResource], by_name: Mapping[str, Node]) -> float:
         """The part of the wanted growth that there is room for, 0 … 1."""
@@ -276,7 +276,7 @@ class _Draft:
                     self.notes.append(f"{role} keeps its {amount}: resourceLimits leave no room")
                     continue
             found[amount] = value
-        return NodeResource(**found)
+        return NodeResource.of(found)
 
     def _fitting_count(self, role: str, count: int, size: NodeResource) -> int:
         """As many of the wanted nodes as the limits hold; never fewer than there are for want of room."""

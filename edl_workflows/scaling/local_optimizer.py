@@ -34,6 +34,8 @@ FIRST_SIZE = NodeResource(16.0, 8_192.0)
 """The most that a node of a new job gets."""
 PS_MEMORY_MARGIN, WORKER_MEMORY_MARGIN = 0.2, 0.5
 MIN_WORKER_CPU, MIN_WORKER_MEMORY = 1.0, 1_024.0
+EXPECTED_WORKERS = 20
+"""Of a job whose user says nothing of their number (upstream's Brain: ``optimize_job_ps_init_adjust_resource``)."""
 _SLACK = 1e-9
 """A quotient that is a whole number may come out below it by less than this part."""
 
@@ -75,6 +77,10 @@ def ps_initial_plan(job: Job) -> ResourcePlan:
     With the cores that one worker uses itself (w) and makes the parameter servers use (p): W = L.cpu / (p + w) workers, but
     no more than the user allows; count = ⌈W · p / c⌉ servers of c cores, c as the largest has now; memory = 1.2 · the most
     that one used, or 1.2 · its part of all that is used where there will be fewer.
+
+    Two caps keep a tiny load from getting servers for workers that will never be (upstream's W is 60 then): w counts as the
+    core that a worker has at least, or as its size if that is less; and where the user says nothing of the number of
+    workers, W is at most 20, as upstream's Brain expects of such a job, or the workers that there are.
     """
     window = window_of(job)
     return window if isinstance(window, ResourcePlan) else bounded(job, _ps_initial(window))
@@ -166,8 +172,8 @@ def _ps_initial(window: Window) -> ResourcePlan:
         return nothing("no use of parameter servers was measured yet", *window.notes, waiting=True)
     if cpu == 0:
         return nothing("the parameter servers have no cpu size", *window.notes)
-    most = count_range(job, WORKER).high if job.roles[WORKER].auto_scale else job.roles[WORKER].count
-    workers = min(job.limits.cpu / need.cpu, most + fixed_trainers(job))
+    worker = max(need.worker_cpu, min(MIN_WORKER_CPU, job.roles[WORKER].resource.cpu or MIN_WORKER_CPU))
+    workers = min(job.limits.cpu / (need.ps_cpu + worker), _most_workers(job) + fixed_trainers(job))
     wanted = math.ceil(workers * need.ps_cpu / cpu * (1 - _SLACK))
     count = int(count_range(job, PS).clamp(wanted))
     if count == job.roles[PS].count:
@@ -180,6 +186,13 @@ def _ps_initial(window: Window) -> ResourcePlan:
     )
     size = NodeResource(cpu=cpu, memory=float(math.ceil(memory)) if memory else None)
     return replace(group(PS, why, count, size), notes=window.notes)
+
+
+def _most_workers(job: Job) -> float:
+    role, allowed = job.roles[WORKER], count_range(job, WORKER).high
+    if not role.auto_scale:
+        return role.count
+    return allowed if role.bounds.count else min(allowed, max(EXPECTED_WORKERS, role.count))
 
 
 def _hot_ps(window: Window) -> ResourcePlan:

@@ -26,11 +26,21 @@ _MIB = 2.0**20
 
 @dataclass(frozen=True)
 class NodeResource:
-    """Size of one node: cores, MiB and pieces. What is None keeps what the node or its role has."""
+    """Size of one node: cores, MiB and pieces. What is None keeps what the node or its role has.
+
+    Attributes:
+        gpu_type: which GPUs. No plan changes it.
+    """
 
     cpu: float | None = None
     memory: float | None = None
     gpu: float | None = None
+    gpu_type: str | None = None
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, float | None]) -> "NodeResource":
+        """A size of these `AMOUNTS`."""
+        return cls(amounts.get("cpu"), amounts.get("memory"), amounts.get("gpu"))
 
     def amount(self, name: str) -> float | None:
         """One of `AMOUNTS`."""
@@ -38,7 +48,7 @@ class NodeResource:
 
     def over(self, default: "NodeResource") -> "NodeResource":
         """This size, with what it leaves out taken from `default`."""
-        said = {name: value for name in AMOUNTS if (value := self.amount(name)) is not None}
+        said = {name: value for name, value in vars(self).items() if value is not None}
         return replace(default, **said)
 
     @property
@@ -48,7 +58,9 @@ class NodeResource:
 
     def __str__(self) -> str:
         said = [(self.amount(name), UNITS[name]) for name in AMOUNTS]
-        return ", ".join(f"{value:g} {unit}" for value, unit in said if value is not None) or "no size"
+        words = [f"{value:g} {unit}" for value, unit in said if value is not None]
+        words += [f"GPUs of type {self.gpu_type}"] if self.gpu_type is not None else []
+        return ", ".join(words) or "no size"
 
 
 @dataclass(frozen=True)
@@ -239,10 +251,10 @@ def total(job: Job, amount: str) -> float:
 
 def resource_of(size: model.NodeResource) -> NodeResource:
     """The value of a manifest's size."""
-    said = {name: parse_quantity(value) for name, value in size if value is not None}
+    said = {name: parse_quantity(value) for name in AMOUNTS if (value := getattr(size, name)) is not None}
     if "memory" in said:
         said["memory"] /= _MIB
-    return NodeResource(**said)
+    return NodeResource(**said, gpu_type=size.gpu_type)
 
 
 def scale_plan_spec(plan: ResourcePlan, job: Job) -> model.ScalePlanSpec:
@@ -268,6 +280,7 @@ def _quantities(size: NodeResource) -> model.NodeResource:
         cpu=None if size.cpu is None else f"{round(size.cpu * 1000)}m",
         memory=None if size.memory is None else f"{math.floor(size.memory)}Mi",
         gpu=None if size.gpu is None else f"{size.gpu:g}",
+        gpu_type=size.gpu_type,
     )
 
 

@@ -123,6 +123,10 @@ def _edit(
 
 def _wanted(change: ReplicaResourceSpec) -> Wanted:
     size = change.resource
+    if size.gpu_type is not None:
+        raise InvalidError(
+            "gpuType: only the GPUs of an ElasticJob have one; other kinds say it in their template"
+        )
     named = {"cpu": size.cpu, "memory": size.memory, "nvidia.com/gpu": size.gpu}
     return Wanted(
         change.replicas, {name: str(amount) for name, amount in named.items() if amount is not None}

@@ -30,7 +30,7 @@ import psutil
 
 from edl_workflows.brain import auth
 from edl_workflows.brain.seen import ClusterSample, JobSeen
-from edl_workflows.brain.store import Store
+from edl_workflows.brain.store.store import Store
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.testing import free_port
 from tests.unit.brain import postgres

@@ -32,7 +32,7 @@ _SOURCES = (
     "sensors",
 )
 """What `Containerfile` takes from the repository, and itself."""
-_EXTRAS = "controller,argo"
+_EXTRAS = "argo,brain"
 _PACKAGES = ("python3", "python3-venv", "ca-certificates")
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 # mmdebstrap takes these from the machine; they say where it stands.

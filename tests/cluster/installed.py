@@ -263,8 +263,10 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
         image: of everything.
         change: of each pod's spec.
     """
+    # Not Brain, which needs a volume: nothing makes any on the bed.
+    parts = frozenset(Part) - {Part.BRAIN}
     options = InstallOptions(
-        image, f"{name}-system", f"{name}-jobs", pull_policy=PullPolicy.NEVER, parts=frozenset(Part)
+        image, f"{name}-system", f"{name}-jobs", pull_policy=PullPolicy.NEVER, parts=parts
     )
     make_namespace(cluster, options.jobs_namespace, RESTRICTED)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,6 +16,8 @@ JOB = "demo"
 NAMESPACE = "default"
 IDS = 8
 """Addresses are made for so many nodes of a type."""
+PORTS = 3
+"""Of a node: two for training processes, by parity, and its agent's."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -48,8 +50,8 @@ class Pods:
         self._map.write_text(
             json.dumps(
                 {
-                    names.node_address(JOB, NAMESPACE, kind, node_id, parity): f"127.0.0.1:{port}"
-                    for (kind, node_id, parity), port in self._ports.items()
+                    _address(kind, node_id, which): f"127.0.0.1:{port}"
+                    for (kind, node_id, which), port in self._ports.items()
                 }
             )
         )
@@ -73,9 +75,8 @@ class Pods:
             names.ENV_NODE_ID: str(node_id),
             names.ENV_NODE_RANK: str(rank),
         }
-        for parity in (0, 1):
-            port = names.NODE_PORTS[kind][parity]
-            env[f"{addresses.PORT_VARIABLE_PREFIX}{port}"] = str(self._ports[kind, node_id, parity])
+        for which, port in enumerate((*names.NODE_PORTS[kind], names.AGENT_PORT)):
+            env[f"{addresses.PORT_VARIABLE_PREFIX}{port}"] = str(self._ports[kind, node_id, which])
         with (self.folder / f"{kind}-{node_id}.log").open("wb") as log:
             self._agents[f"{kind}-{node_id}"] = subprocess.Popen(
                 [sys.executable, "-m", "edl_workflows.agent", "run", "--", *self._command],
@@ -122,9 +123,14 @@ class Pods:
     @staticmethod
     def _assign() -> dict[tuple[str, int, int], int]:
         keys = [
-            (kind, node_id, parity)
+            (kind, node_id, which)
             for kind in (names.PS_TYPE, names.WORKER_TYPE)
             for node_id in range(IDS)
-            for parity in (0, 1)
+            for which in range(PORTS)
         ]
         return dict(zip(keys, free_ports(len(keys)), strict=True))
+
+
+def _address(kind: str, node_id: int, which: int) -> str:
+    address = names.node_address(JOB, NAMESPACE, kind, node_id, which)
+    return address if which < PORTS - 1 else f"{address.rpartition(':')[0]}:{names.AGENT_PORT}"

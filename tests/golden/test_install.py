@@ -21,6 +21,11 @@ CASES = {
         pull_secrets=("registry",),
         parts=frozenset(Part),
     ),
+    "brain": InstallOptions(
+        image="registry.example/edl-workflows:1",
+        parts=frozenset({Part.BRAIN}),
+        brain_database_secret="brain-database",
+    ),
 }
 
 

@@ -82,7 +82,7 @@ def make_job(**roles: Any) -> ElasticJob:
 def all_cases() -> dict[str, list[dict[str, Any]]]:
     job = make_job()
     own = make_job(**{"dlrover-master": {"priority": "high", "template": MASTER_TEMPLATE}})
-    small = NodeResource(cpu="500m", memory="1Gi", gpu="1")
+    small = NodeResource(cpu="500m", memory="1Gi", gpu="1", gpu_type="Tesla-V100")
     ps = pods.Node("ps", 3, 1, 2, small)
     return {
         "master": [pods.master_pod(job, 0, 0, Settings()), pods.master_service(job), pods.nodes_service(job)],

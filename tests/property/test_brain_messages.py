@@ -22,7 +22,8 @@ from edl_workflows.scaling.resources import (
 from edl_workflows.scaling.samples import NodeUsage, Sample
 
 AMOUNTS = st.floats(0, 1e9)
-SIZES = st.builds(NodeResource, *(st.none() | AMOUNTS for _ in range(3)))
+GPU_TYPES = st.sampled_from([None, "Tesla-V100", "NVIDIA-A100-SXM4-40GB"])
+SIZES = st.builds(NodeResource, *(st.none() | AMOUNTS for _ in range(3)), GPU_TYPES)
 RANGES = st.none() | st.builds(Range, AMOUNTS, AMOUNTS)
 ROLES = st.sampled_from(["ps", "worker", "chief", "evaluator"])
 JOBS = st.builds(

@@ -54,7 +54,7 @@ def _run(spec: ScalePlanSpec, worlds: list[tuple[World, float]]) -> list[tuple[P
     changes = "ps" in spec.replica_resource_specs
     for world, pause in worlds:
         now += pause
-        run, effects = plans.advance(run, replace(world, changes_ps=changes), now)
+        run, effects = plans.advance(run, replace(world, changes_members=changes), now)
         history.append((run, effects))
     return history
 
@@ -99,7 +99,7 @@ def test_a_version_that_trains_is_never_taken_back(
             break
     if run is None or run.phase is not Phase.VERIFYING:
         return
-    world = World(recorded=True, changes_ps=True, trained=run.number, broken="lost", cancelled=True)
+    world = World(recorded=True, changes_members=True, trained=run.number, broken="lost", cancelled=True)
     after, effects = plans.advance(run, world, run.steps[-1].start + 1000)
     assert (after.phase, effects) == (Phase.SUCCEEDED, ())
 

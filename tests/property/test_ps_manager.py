@@ -157,7 +157,7 @@ class Versions(RuleBasedStateMachine):
         active = job.state.versions.active
         assert active is not None
         assert job.state.versions.settled, job.state.versions
-        assert {ref[1] for ref, pod in job.pods.items() if ref[0] == "ps" and pod.runs} == set(active.ps)
+        assert {ref[1] for ref, pod in job.pods.items() if ref[0] == "ps" and pod.runs} == set(active.members)
         for name, counts in self.wanted:
             plan = job.plans.get(name)
             if plan is not None:
@@ -166,7 +166,7 @@ class Versions(RuleBasedStateMachine):
                 if plan.phase == "Succeeded":
                     self.counts.update(counts)
         if not self.deleted:
-            assert len(active.ps) == self.counts["ps"]
+            assert len(active.members) == self.counts["ps"]
             assert len(job.state.nodes.live("worker")) == self.counts["worker"]
 
     def _check_data(self) -> None:

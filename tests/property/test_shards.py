@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edl_workflows.master.shards import JobPosition, ShardManager, ShardsSnapshot
-from edl_workflows.master.shards.permutation import Permutation
 from edl_workflows.master.shards.snapshot import numbers_of, to_intervals
 from edl_workflows.protocol.datasets import (
     AckRequest,
@@ -25,6 +24,7 @@ from edl_workflows.protocol.datasets import (
     StreamUpdate,
 )
 from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.permutation import Permutation
 
 TIMEOUT = 100.0
 WORKERS = tuple(NodeRef(type="worker", id=number) for number in range(2))

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.scale_plan.model import Phase, ScalePlan
-from edl_workflows.timeline import Sample, Span, Timeline, draw, spans, speeds
+from edl_workflows.timeline import Restart, Sample, Span, Timeline, draw, of_job, spans, speeds
+from tests.airflow.support import elastic_job
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -60,11 +62,33 @@ def test_spans_are_of_manual_plans() -> None:
     assert spans(plans, now) == (Span("b", Phase.SCALING, BEGAN.timestamp() + 5, now),)
 
 
+def test_restarts_goodput_and_data_are_the_status() -> None:
+    """What the master wrote: each restart with its time, the share of useful time, the records of each point."""
+    manifest = elastic_job("j")
+    manifest["status"] = {
+        "phase": "Running",
+        "history": [{"time": BEGAN.isoformat(), "step": 5, "records": 40, "nodes": {"worker": 2}}],
+        "goodput": {"ratio": 0.9},
+        "restarts": {
+            "counts": {"Killed": 1},
+            "recent": [{"time": BEGAN.isoformat(), "subject": "ps-1", "cause": "Killed"}],
+        },
+    }
+    line = of_job(ElasticJob.parse(manifest), (), 0.0)
+    assert line.restarts == (Restart(BEGAN.timestamp(), "ps-1", "Killed"),)
+    assert line.goodput == 0.9
+    assert line.samples[0].records == 40
+
+
 def test_picture_is_written(tmp_path: Path) -> None:
     """The picture is a PNG of some size."""
     path = tmp_path / "timeline.png"
     line = Timeline(
-        "default/j", tuple(_sample(t, t) for t in range(30)), (Span("j-scale-1", Phase.SCALING, 3, 9),)
+        "default/j",
+        tuple(_sample(t, t) for t in range(30)),
+        (Span("j-scale-1", Phase.SCALING, 3, 9),),
+        (Restart(4.0, "ps-1", "Killed"), Restart(5.0, "version 1", "Recovery")),
+        0.9,
     )
     draw(line, path)
 

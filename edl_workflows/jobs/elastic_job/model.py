@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import validation
+from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
+from edl_workflows.jobs.elastic_job.rendezvous import Rendezvous
 from edl_workflows.jobs.objects import (
     FINAL_PHASES,
     Count,
@@ -107,6 +109,9 @@ class EnvVar(Model):
     value_from: dict[str, Any] | None = None
 
 
+_MAX_NODES = "(has({0}.rendezvous) ? {0}.rendezvous.maxNodes : 0)"
+
+
 def _needs_container(role: str) -> tuple[str, str]:
     spec = f"self.replicaSpecs.{role}"
     there = " && ".join(
@@ -127,6 +132,8 @@ class ElasticJobSpec(Model):
         optimize_mode: who decides about counts and sizes where the annotation ``elastic.iml.github.io/autoscale`` allows
             it: the job's master from its own statistics (``single-job``), the Brain service that ``brainService`` names, and
             the master while Brain is away (``cluster``), or the cluster's autoscaler about workers (``manual``).
+        rendezvous: of a collective job (``AllreduceStrategy``): how many workers train together.
+        fault_tolerance: what follows when nodes find no place, or training stands still; the check of nodes.
         brain_service: address of the Brain for optimizeMode cluster.
         enable_dynamic_sharding, enable_elastic_scheduling: accepted for older manifests; both are always on.
     """
@@ -139,6 +146,21 @@ class ElasticJobSpec(Model):
         (
             "!has(self.replicaSpecs.ps) || !(self.distributionStrategy in ['AllreduceStrategy', 'Local'])",
             "AllreduceStrategy and Local have no parameter servers",
+        ),
+        (
+            "!has(self.replicaSpecs.chief) || self.distributionStrategy != 'AllreduceStrategy'",
+            "AllreduceStrategy has no chief: the oldest worker is it",
+        ),
+        (
+            (
+                f"self.distributionStrategy != 'AllreduceStrategy' || {_MAX_NODES.format('self')} == 0 || "
+                "self.rendezvous.minNodes <= self.rendezvous.maxNodes"
+            ),
+            "rendezvous: minNodes can't be above maxNodes",
+        ),
+        (
+            f"{_MAX_NODES.format('self')} == {_MAX_NODES.format('oldSelf')}",
+            "rendezvous.maxNodes can't be changed: the global batch is counted in it",
         ),
         (
             "!has(self.replicaSpecs.chief) || self.replicaSpecs.chief.replicas <= 1",
@@ -167,6 +189,8 @@ class ElasticJobSpec(Model):
     brain_service: str = Field(default="", max_length=512)
     resource_limits: ResourceLimits = Field(default_factory=ResourceLimits)
     replica_specs: dict[Role, ReplicaSpec]
+    rendezvous: Rendezvous = Field(default_factory=Rendezvous)
+    fault_tolerance: FaultTolerance = Field(default_factory=FaultTolerance)
     envs: dict[str, EnvVar] = Field(default_factory=dict, max_length=200)
     suspend: bool = False
     enable_dynamic_sharding: bool | None = None
@@ -174,7 +198,8 @@ class ElasticJobSpec(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        reject([*validation.roles(self), *validation.templates(self), *validation.envs(self.envs)])
+        problems = (validation.roles, validation.rendezvous, validation.templates)
+        reject([*(found for check in problems for found in check(self)), *validation.envs(self.envs)])
         return self
 
 
@@ -213,7 +238,7 @@ class ProgressStatus(Status):
         records: records acknowledged.
         speed: steps per second.
         records_per_second: records acknowledged per second.
-        cluster_version: the parameter-server cluster that trains.
+        cluster_version: the version of the training cluster that trains.
         data_finished: every data set is consumed.
     """
 
@@ -226,16 +251,61 @@ class ProgressStatus(Status):
     time: datetime | None = None
 
 
+class GoodputStatus(Status):
+    """How the job's time was spent.
+
+    Attributes:
+        ratio: useful over elapsed time, from 0 to 1.
+        useful_seconds: between steps that last.
+        redone_seconds: training that was lost with its steps, since it went back to a checkpoint.
+        elapsed_seconds: since the job began, without the time for which it was suspended.
+    """
+
+    ratio: float = 0.0
+    useful_seconds: float = 0.0
+    redone_seconds: float = 0.0
+    elapsed_seconds: float = 0.0
+
+
+class RestartRecord(Status):
+    """One restart.
+
+    Attributes:
+        subject: the node that ended, or the cluster version whose training processes began anew.
+        cause: why, as the table in the reference has it, or Recovery, Rollback or Hang.
+        message: more about it.
+    """
+
+    time: datetime
+    subject: str
+    cause: str
+    message: str = ""
+
+
+class RestartsStatus(Status):
+    """What was restarted.
+
+    Attributes:
+        counts: by cause.
+        recent: the newest 20, oldest first.
+    """
+
+    counts: dict[str, int] = Field(default_factory=dict)
+    recent: list[RestartRecord] = Field(default_factory=list)
+
+
 class HistoryPoint(Status):
     """The job at one moment of its life.
 
     Attributes:
         step: global step.
+        records: records acknowledged.
         nodes: running nodes by role.
     """
 
     time: datetime
     step: int
+    records: int = 0
     nodes: dict[str, int] = Field(default_factory=dict)
 
 
@@ -263,13 +333,16 @@ class AutoscalingStatus(Status):
 
 class ElasticJobStatus(JobStatus):
     """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
-    ``checkpoint``, ``history``, ``autoscaling``, ``warnings`` and ``failure``: one writer a field.
+    ``checkpoint``, ``history``, ``goodput``, ``restarts``, ``autoscaling``, ``warnings`` and ``failure``: one writer a field.
 
     Attributes:
         history: the job's life in at most 120 points, evenly spread.
+        goodput: the share of its time in which it made steps that last.
+        restarts: what was restarted, and why.
         autoscaling: the newest plan of the job's optimizer, and why.
-        warnings: what people should know although the job goes on: checkpoints that could not be restored.
-        failure: why the master gave the job up ({reason, message}); the controller copies it when the master ends.
+        warnings: what people should know although the job goes on: checkpoints that could not be restored, hangs, stragglers.
+        failure: why the master gave the job up ({reason, message}, of a failed node also {pod, lastLines}); the controller
+            copies it when the master ends.
         master_restarts: how many masters were replaced; survives the controller.
         scale_plan: name of the plan that is being carried out.
         spec_replicas: replicas of each role as of the last spec that became a plan; an edit is a difference to it.
@@ -280,6 +353,8 @@ class ElasticJobStatus(JobStatus):
     checkpoint: CheckpointStatus | None = None
     progress: ProgressStatus | None = None
     history: list[HistoryPoint] = Field(default_factory=list)
+    goodput: GoodputStatus | None = None
+    restarts: RestartsStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     warnings: list[str] = Field(default_factory=list)
     failure: dict[str, str] | None = None

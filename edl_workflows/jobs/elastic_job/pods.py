@@ -83,7 +83,7 @@ def nodes_service(job: ElasticJob) -> dict[str, Any]:
     would cost its cluster most. A node is known before it is Ready: parameter servers and workers wait for each other.
     """
     service = child("v1", "Service", names.nodes_service_name(job.metadata.name), job, {})
-    ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair})
+    ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair} | {names.AGENT_PORT})
     service["spec"] = {
         "clusterIP": "None",
         "selector": {names.JOB_LABEL: job.metadata.name},
@@ -219,6 +219,9 @@ def _set_resources(container: Container, resource: NodeResource) -> None:
 
 
 def _set_scheduling(pod_spec: dict[str, Any], spec: ReplicaSpec, node: Node) -> None:
+    if node.resource.gpu_type is not None:
+        selector = pod_spec.get("nodeSelector") or {}
+        pod_spec["nodeSelector"] = selector | {names.GPU_TYPE_LABEL: node.resource.gpu_type}
     if spec.batch_scheduler == "volcano":
         pod_spec["schedulerName"] = "volcano"
     if spec.priority in ("high", "low"):

@@ -20,7 +20,8 @@ def by_master(job: Resource) -> bool:
 
 
 def elastic(job: ElasticJob) -> Elastic | None:
-    """Its workers in mode manual, as far as ``resourceLimits`` go; the spec names no bounds, so the annotation must.
+    """Its workers in mode manual, as far as ``resourceLimits`` and a collective job's rendezvous go; the spec names no other
+    bounds, so the annotation must.
 
     None where the master plans, where the role says ``autoScale: false``, and of a Local job, which is one process.
     """
@@ -35,9 +36,12 @@ def elastic(job: ElasticJob) -> Elastic | None:
         "tolerations": pod.get("tolerations") or [],
         "affinity": pod.get("affinity") or {},
     }
-    most = _most(job, requests)
+    least, most = 1, _most(job, requests)
+    if job.spec.distribution_strategy is DistributionStrategy.ALLREDUCE:
+        least = job.spec.rendezvous.min_nodes
+        most = min(most, job.spec.rendezvous.max_nodes or worker.replicas)
     return Elastic(
-        names.WORKER_TYPE, 1, most, counts(job)[names.WORKER_TYPE], requests, placement, bounded=False
+        names.WORKER_TYPE, least, most, counts(job)[names.WORKER_TYPE], requests, placement, bounded=False
     )
 
 

@@ -37,12 +37,25 @@ def roles(spec: "ElasticJobSpec") -> list[Problem]:
     if spec.distribution_strategy in ("AllreduceStrategy", "Local") and names.PS_TYPE in spec.replica_specs:
         message = f"{spec.distribution_strategy} has no parameter servers; remove the role or the strategy"
         problems.append(Problem("replicaSpecs.ps", message))
+    if spec.distribution_strategy == "AllreduceStrategy" and names.CHIEF_TYPE in spec.replica_specs:
+        message = "AllreduceStrategy has no chief: the oldest worker is it; make it one more worker"
+        problems.append(Problem("replicaSpecs.chief", message))
     for role in (names.CHIEF_TYPE, names.MASTER_TYPE):
         replicas = spec.replica_specs[role].replicas if role in spec.replica_specs else 0
         if replicas > 1:
             message = f"a job has one {role} (got {replicas})"
             problems.append(Problem(f"replicaSpecs.{role}.replicas", message))
     return problems
+
+
+def rendezvous(spec: "ElasticJobSpec") -> list[Problem]:
+    """How many workers of a collective job train together. Whether so many are asked for is its master's matter: replicas
+    may be edited."""
+    said = spec.rendezvous
+    if spec.distribution_strategy != "AllreduceStrategy" or not 0 < said.max_nodes < said.min_nodes:
+        return []
+    message = f"minNodes ({said.min_nodes}) can't be above maxNodes ({said.max_nodes})"
+    return [Problem("rendezvous.minNodes", message)]
 
 
 def templates(spec: "ElasticJobSpec") -> list[Problem]:

@@ -54,12 +54,21 @@ class Phase(StrEnum):
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
+LABEL_VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+"""What Kubernetes takes as a label's value, but for the empty one."""
+
+
 class NodeResource(Model):
-    """Requests and limits of one node's main container; a resource left out keeps what the node has."""
+    """Requests and limits of one node's main container; a resource left out keeps what the node has.
+
+    Attributes:
+        gpu_type: which GPUs, as the label ``nvidia.com/gpu.product`` of the cluster's nodes says it: ``Tesla-V100-SXM2-16GB``.
+    """
 
     cpu: Quantity | None = None
     memory: Quantity | None = None
     gpu: Quantity | None = None
+    gpu_type: Annotated[str, Field(pattern=LABEL_VALUE)] | None = None
 
 
 class ReplicaResourceSpec(Model):
@@ -151,7 +160,7 @@ class ScalePlanStatus(Status):
         checkpoint: the newest checkpoint taken for this plan.
         resumed_step: first global step that the new cluster reported.
         stall_seconds: last step of the old cluster to first step of the new one.
-        cluster_version: parameter-server cluster after the plan.
+        cluster_version: version of the training cluster after the plan.
     """
 
     phase: Phase | None = None

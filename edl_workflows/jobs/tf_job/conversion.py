@@ -47,7 +47,7 @@ def to_v1alpha2(job: TFJob) -> Converted:
 def to_elastic_job(job: TFJob) -> Converted:
     """The job as an ElasticJob: replicas as roles, each container's command under the agent."""
     notes: list[str] = []
-    roles = {}
+    roles: dict[str, dict[str, Any]] = {}
     policies = job.spec.policies
     for kind, replica in job.spec.replicas.items():
         template = copy.deepcopy(replica.template)
@@ -55,10 +55,13 @@ def to_elastic_job(job: TFJob) -> Converted:
         roles[_ROLES[kind]] = {"replicas": replica.replicas, "template": template}
         if policies.scheduling_policy is not None:
             roles[_ROLES[kind]]["BatchScheduler"] = "volcano"
-    if ReplicaType.CHIEF not in job.spec.replicas and ReplicaType.MASTER not in job.spec.replicas:
+    collective = ReplicaType.PS not in job.spec.replicas
+    if collective and names.CHIEF_TYPE in roles:
+        _chief_as_worker(roles, notes)
+    elif names.CHIEF_TYPE not in roles:
         notes.append("spec.replicaSpecs.worker: worker 0 is the chief, as in a TFJob without one")
     notes += [f"spec.{path}: an ElasticJob has no such setting" for path in _without_a_place(job)]
-    strategy = "ParameterServerStrategy" if ReplicaType.PS in job.spec.replicas else "AllreduceStrategy"
+    strategy = "AllreduceStrategy" if collective else "ParameterServerStrategy"
     spec: dict[str, Any] = {"distributionStrategy": strategy, "optimizeMode": "manual", "replicaSpecs": roles}
     if job.spec.run_policy.suspend:
         spec["suspend"] = True
@@ -66,6 +69,16 @@ def to_elastic_job(job: TFJob) -> Converted:
         "spec.replicaSpecs: the program gets its data and its cluster from the agent; see how-to/write-a-training-program"
     )
     return Converted(manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(notes))
+
+
+def _chief_as_worker(roles: dict[str, dict[str, Any]], notes: list[str]) -> None:
+    """A collective ElasticJob has no chief: its oldest worker is it."""
+    chief = roles.pop(names.CHIEF_TYPE)
+    workers = roles.get(names.WORKER_TYPE, chief | {"replicas": 0})
+    roles[names.WORKER_TYPE] = workers | {"replicas": workers["replicas"] + chief["replicas"]}
+    notes.append(
+        "spec.replicaSpecs.worker: the chief is one more worker, with the workers' template; the oldest is the chief"
+    )
 
 
 def _under_agent(kind: ReplicaType, container: dict[str, Any], notes: list[str]) -> None:

@@ -21,6 +21,9 @@ def to_elastic_job(job: TrainingJob) -> Converted:
     }
     strategy = "ParameterServerStrategy" if Role.PSERVER in counts else "AllreduceStrategy"
     spec: dict[str, Any] = {"distributionStrategy": strategy, "optimizeMode": "manual", "replicaSpecs": roles}
+    low, high = job.spec.trainer.bounds
+    if Role.PSERVER not in counts and low != high:
+        spec["rendezvous"] = {"minNodes": low, "maxNodes": high}
     if job.spec.suspend:
         spec["suspend"] = True
     return Converted(manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(_notes(job)))
@@ -55,7 +58,8 @@ def _notes(job: TrainingJob) -> list[str]:
         "trainer.entrypoint": not spec.trainer.entrypoint
         and f"is empty; write what follows {' '.join(AGENT)}",
         "trainer.min-instance": low != high
-        and f"an ElasticJob has no bounds ({low} to {high}); ScalePlans and edl scale change its workers",
+        and Role.PSERVER in spec.counts
+        and f"an ElasticJob with parameter servers has no bounds ({low} to {high}); ScalePlans and edl scale change its workers",
         "passes": spec.all_passes > 1 and "the program says how many epochs it trains",
         "port": "the agent chooses the ports",
         "failurePercent": spec.failure_percent != 100

@@ -6,7 +6,7 @@ So pending shards cost nothing, and the whole state of 10 million records is a f
 
 ``manager.py`` all data sets of a job · ``dataset.py`` the rules of one · ``epochs.py`` and ``stream.py`` which shards
 there are (table and text; streaming) · ``sequence.py`` one epoch or partition · ``leases.py`` who holds what ·
-``permutation.py`` shuffling by formula · ``snapshot.py`` what is stored.
+``snapshot.py`` what is stored. Shuffling is by formula, `edl_workflows.protocol.permutation`.
 
 The rules:
 

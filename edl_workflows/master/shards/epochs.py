@@ -3,10 +3,10 @@
 from typing import Protocol
 
 from edl_workflows.master.shards.leases import Lease
-from edl_workflows.master.shards.permutation import Permutation
 from edl_workflows.master.shards.sequence import Sequence
 from edl_workflows.master.shards.snapshot import DatasetPosition, SequencePosition
 from edl_workflows.protocol.datasets import DatasetParams, Splitter
+from edl_workflows.protocol.permutation import Permutation
 
 MAX_OPEN_EPOCHS = 2
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from edl_workflows.master.shards.leases import Lease
-from edl_workflows.master.shards.permutation import Permutation
 from edl_workflows.master.shards.snapshot import SequencePosition, numbers_of, to_intervals
+from edl_workflows.protocol.permutation import Permutation
 
 MAX_RETURNED = 1000
 """So many shards may wait for the end of their epoch after they came back; with more, they go first. Each can cost some

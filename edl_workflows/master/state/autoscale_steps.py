@@ -12,14 +12,15 @@ from datetime import UTC, datetime
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSpec
-from edl_workflows.master.state import autoscaling, ps_manager, worker_manager
+from edl_workflows.master.state import autoscaling, cluster_versions, worker_manager
 from edl_workflows.master.state.autoscaling import STARTING_SAMPLES, Answer, Autoscaling, Cadence
+from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.planned_job import job_of, usage_of
 from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.ps_manager import Cause
 from edl_workflows.master.state.settings import merged
+from edl_workflows.scaling.allreduce_plan import WorldSize, workers_plan
 from edl_workflows.scaling.ps_stages import Progress, Stage, advance, optimize_locally
 from edl_workflows.scaling.recovery import PENDING_SECONDS, pending_cut_plan
 from edl_workflows.scaling.resources import Job, ResourcePlan, nothing, scale_plan_spec
@@ -37,11 +38,13 @@ class Asked:
         progress: how far the job is.
         job: as it is, with its samples.
         brain: whether Brain is to be asked (mode cluster).
+        world: of a collective job: what its rendezvous allows.
     """
 
     progress: Progress
     job: Job
     brain: bool = False
+    world: WorldSize | None = None
 
 
 def cadence(state: JobState) -> Cadence:
@@ -55,17 +58,23 @@ def optimizes(state: JobState) -> bool:
 
 
 def uses_brain(state: JobState) -> bool:
-    """Whether the job's plans come from Brain, as long as it answers."""
+    """Whether the job's plans come from Brain, as long as it answers; those of collective jobs, for which it has no rule, never
+    do, but it is told of them."""
     return state.settings.optimizing.mode is OptimizeMode.CLUSTER
 
 
 def sample(state: JobState, now: float) -> None:
     """Takes a sample of the job as it is."""
     state.statistics.take_sample(state.steps.step, usage_of(state), now)
+    active = state.versions.active
+    if state.settings.collective and active is not None and state.versions.settled:
+        state.statistics.take_world_speed(len(active.members))
 
 
 def first_question(state: JobState, now: float) -> Asked | None:
     """What a new job's optimizer is asked before any node is made; None for another job."""
+    if state.settings.collective:
+        return None  # how many workers it begins with is part of its batch
     new = state.autoscaling.progress.stage is Stage.CREATE and not state.nodes.next_ids
     return Asked(Progress(), job_of(state, now), uses_brain(state)) if new and optimizes(state) else None
 
@@ -94,6 +103,10 @@ def question(state: JobState, now: float) -> Asked | None:
         return None
     if state.settings.optimizing.allowed and state.autoscaling.rests(cadence(state), now):
         return None
+    if state.settings.collective:
+        said = state.rendezvous
+        size = WorldSize(said.min_nodes, said.max_nodes, said.node_unit, dict(state.statistics.world_speeds))
+        return Asked(replace(progress, stage=Stage.RUNNING), job_of(state, now), world=size)
     return Asked(progress, job_of(state, now), uses_brain(state))
 
 
@@ -108,6 +121,8 @@ def too_early(asked: Asked) -> Answer | None:
 
 def local_answer(asked: Asked, now: float) -> Answer:
     """What the local optimizer says."""
+    if asked.world is not None:
+        return Answer(workers_plan(asked.job, asked.world), asked.progress)
     return too_early(asked) or Answer(*advance(asked.progress, asked.job, now, optimize_locally))
 
 
@@ -259,4 +274,4 @@ def _make_anew(state: JobState, node: Node, size: NodeResource, why: str, now: f
     assert fresh is not None, "it was just made"
     state.nodes.change(fresh, why=why)
     if node.type == names.PS_TYPE:
-        state.versions = ps_manager.follow_replacements(state.versions, {node.id: fresh.id})
+        state.versions = cluster_versions.follow_replacements(state.versions, {node.id: fresh.id})

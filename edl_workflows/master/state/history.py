@@ -15,12 +15,14 @@ class Point:
     Attributes:
         time: Unix seconds.
         step: global step.
+        records: acknowledged records.
         nodes: running nodes by role.
     """
 
     time: float
     step: int
     nodes: dict[str, int]
+    records: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ reads what is to be said. All that matters after a crash is in `JobDocument`; th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import ClassVar
 
@@ -18,18 +18,23 @@ from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
 from edl_workflows.master.state.autoscaling import Autoscaling
 from edl_workflows.master.state.checkpoints import Checkpoints
+from edl_workflows.master.state.cluster_versions import Versions
+from edl_workflows.master.state.goodput import Goodput, GoodputMeter
+from edl_workflows.master.state.hang import Hangs, Moved
 from edl_workflows.master.state.history import History
-from edl_workflows.master.state.nodes import Node, NodeRegistry
+from edl_workflows.master.state.node_check import NodeCheck
+from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus
 from edl_workflows.master.state.outcome import Outcome
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlans
-from edl_workflows.master.state.ps_manager import Versions
+from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.restarts import Restart, Restarts, record
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.statistics import Statistics
 from edl_workflows.master.state.sync import Sync
 from edl_workflows.protocol.nodes import Directive
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,14 @@ class Steps:
         step: the newest of the active version.
         time: Unix seconds of it at the worker that made it.
         first, first_time: first step of the active version that was reported, and when it was made.
+        records: that a collective job has done, as its members say; others acknowledge theirs.
     """
 
     step: int = 0
     time: float = 0.0
     first: int = 0
     first_time: float = 0.0
+    records: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class JobDocument:
         counts: desired nodes by role; after the beginning only ScalePlans change them.
         sizes: size of new nodes by role, where it is not the template's.
         finished_plans: uids of the newest plans that are through.
+        max_workers: of a collective job: the most workers of a world, as of the beginning; else 0.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -101,6 +109,11 @@ class JobDocument:
     shards: ShardsSnapshot = field(default_factory=ShardsSnapshot)
     history: History = field(default_factory=History)
     autoscaling: Autoscaling = field(default_factory=Autoscaling)
+    max_workers: int = 0
+    goodput: Goodput = field(default_factory=Goodput)
+    restarts: Restarts = field(default_factory=Restarts)
+    hangs: Hangs = field(default_factory=Hangs)
+    node_check: NodeCheck = field(default_factory=NodeCheck)
     format: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -150,6 +163,11 @@ class JobState:
         self.shards = ShardManager(stored.shards)
         self.history = stored.history
         self.autoscaling = stored.autoscaling
+        self.max_workers = stored.max_workers or (settings.rendezvous.max_nodes if settings.collective else 0)
+        self.goodput = GoodputMeter(stored.goodput)
+        self.restarts = stored.restarts
+        self.hangs = stored.hangs
+        self.node_check = stored.node_check
         # Not stored: told or measured anew.
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
@@ -157,6 +175,9 @@ class JobState:
         self.uncut: set[str] = set()  # nodes that are pending for long, and were looked at
         self.prepared_since: tuple[int, float] = (0, 0.0)  # number of the next version, since when it has it
         self.exits_since: dict[str, float] = {}
+        self.missing_since: float | None = None  # too few have joined for a world
+        self.newcomers_wait_until = 0.0  # the last try to let newcomers in failed
+        self.moved: Moved | None = None
         self.plans_seen: tuple[PlanSeen, ...] | None = None
         self.recorded_serial = 0
 
@@ -179,6 +200,11 @@ class JobState:
             shards=self.shards.snapshot(),
             history=self.history,
             autoscaling=self.autoscaling,
+            max_workers=self.max_workers,
+            goodput=self.goodput.goodput,
+            restarts=self.restarts,
+            hangs=self.hangs,
+            node_check=self.node_check,
         )
 
     def excuse(self, seconds: float) -> None:
@@ -186,24 +212,65 @@ class JobState:
         self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
         self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
         self.statistics.forget_samples()
+        self.goodput.excuse(seconds)
+        self.moved = None
         number, since = self.prepared_since
         self.prepared_since = (number, since + seconds)
+        self.exits_since = {node: since + seconds for node, since in self.exits_since.items()}
+        if self.missing_since is not None:
+            self.missing_since += seconds
+        if self.newcomers_wait_until:
+            self.newcomers_wait_until += seconds
+        self.node_check = self.node_check.excuse(seconds)
+        if self.plan is not None and not self.plan.phase.final:
+            self.plan = self.plan.excuse(seconds)
+        for node in self.nodes.of(self.settings.member_type):
+            if node.joined:
+                self.nodes.change(node, joined=max(0.0, node.joined + seconds))
+
+    def restarted(self, subject: str, cause: str, message: str, now: float) -> None:
+        """Notes for people that a node ended without success, or that all training processes begin anew."""
+        self.restarts = record(self.restarts, Restart(now, subject, cause, message))
+
+    @property
+    def checked(self) -> bool:
+        """Whether there may be a first version: the nodes passed their check, where the job wants one."""
+        wanted = self.settings.fault_tolerance.node_check and self.versions.active is None
+        return not wanted or self.node_check.done
 
     @property
     def chief(self) -> Node | None:
-        """The node that has the chief's rank now."""
+        """The node that has the chief's rank now; in a collective job rank 0 of the world, which is there once one trains."""
+        if self.settings.collective:
+            active = self.versions.active
+            return self.nodes.find(names.WORKER_TYPE, active.members[0]) if active else None
         return self.nodes.at_rank(self.settings.chief_type, 0)
 
     @property
     def trainers(self) -> list[Node]:
-        """Nodes with a training process that can be asked to do something: registered workers and the chief."""
+        """Nodes with a training process that can be asked to do something: registered workers and the chief; of a collective
+        job those of its world."""
+        if self.settings.collective:
+            ids = self.versions.active.members if self.versions.active else ()
+            world = [self.nodes.find(names.WORKER_TYPE, node_id) for node_id in ids]
+            return [n for n in world if n is not None and n.live and n.registered and not n.waiting]
         both = (*self.nodes.live(names.CHIEF_TYPE), *self.nodes.live(names.WORKER_TYPE))
         return [node for node in both if node.registered and not node.waiting]
 
     @property
-    def ps_by_id(self) -> Mapping[int, Node]:
-        """The parameter servers."""
-        return {node.id: node for node in self.nodes.of(names.PS_TYPE)}
+    def members_by_id(self) -> Mapping[int, Node]:
+        """The nodes of the role whose nodes are a version's members."""
+        return {node.id: node for node in self.nodes.of(self.settings.member_type)}
+
+    @property
+    def joined(self) -> Mapping[int, float]:
+        """When the workers of a collective job joined that can be in its world."""
+        return {node.id: node.joined for node in self.nodes.live(names.WORKER_TYPE) if node.registered}
+
+    @property
+    def rendezvous(self) -> Parameters:
+        """What a world may look like."""
+        return replace(self.settings.rendezvous, max_nodes=self.max_workers)
 
     @property
     def starts_from_damaged(self) -> bool:
@@ -213,10 +280,15 @@ class JobState:
             return False
         return self.checkpoints.is_damaged(active.restore)
 
-    def lost_ps(self, ps: tuple[int, ...]) -> list[int]:
-        """Those of `ps` that do not serve any more."""
-        known = self.ps_by_id
-        return [node_id for node_id in ps if node_id not in known or known[node_id].status.final]
+    def lost_members(self, members: tuple[int, ...]) -> list[int]:
+        """Those of `members` that do not take part any more. A worker that has trained to the end is not lost."""
+        nodes = {node_id: self.nodes.find(self.settings.member_type, node_id) for node_id in members}
+        return [node_id for node_id, node in nodes.items() if node is None or self._lost(node)]
+
+    def _lost(self, node: Node) -> bool:
+        if self.settings.collective and node.status is NodeStatus.SUCCEEDED:
+            return node.released or node.replaced_by >= 0
+        return node.status.final
 
 
 @cache

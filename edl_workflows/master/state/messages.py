@@ -3,14 +3,17 @@
 `edl_workflows.master.state.transitions.settle` draws the consequences afterwards.
 """
 
+import math
 from dataclasses import replace
 
 from edl_workflows.exceptions import ConflictError, NotFoundError
 from edl_workflows.jobs import names
-from edl_workflows.master.state import checkpoints, ps_manager, relaunch
+from edl_workflows.master.state import checkpoints, cluster_versions, node_check, relaunch, world_steps
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.protocol.nodes import (
+    CLUSTER_LOST_EXIT_CODE,
+    CheckReport,
     CrashReport,
     ExitReport,
     ExitVerdict,
@@ -42,17 +45,25 @@ def register(state: JobState, message: Registration, now: float) -> None:
 
     Raises:
         NotFoundError: the job never had such a node.
+        ConflictError: the node has another rank than it says.
     """
     node = find(state, message.node)
     if node is None or node.status.final:
         return
+    if message.rank != node.rank:
+        raise ConflictError(
+            f"{node} has rank {node.rank}, it says {message.rank}: NODE_RANK is set by the controller"
+        )
     restarted = node.incarnation not in ("", message.incarnation)
     if restarted and _holds_model(state, node):
         end(state, node, NodeStatus.FAILED, ExitReason.UNKNOWN, message="its container was restarted")
         return
     if restarted:
         _forget_processes(state, node)
-    state.nodes.change(node, status=NodeStatus.RUNNING, incarnation=message.incarnation, waiting=False)
+    joined = node.joined if node.incarnation == message.incarnation else now
+    state.nodes.change(
+        node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=joined, waiting=False
+    )
     state.last_seen[str(node)] = now
 
 
@@ -66,11 +77,24 @@ def heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
     if node is None or node.status.final:
         return
     if not node.incarnation:  # its registration came to a master that died before it could store it
-        node = state.nodes.change(node, status=NodeStatus.RUNNING, incarnation=message.incarnation)
+        node = state.nodes.change(
+            node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=now
+        )
     if node.incarnation == message.incarnation:
         state.last_seen[str(node)] = now
         if message.usage is not None:
             state.statistics.usage[str(node)] = message.usage
+
+
+def check_report(state: JobState, message: CheckReport) -> None:
+    """A node has measured itself and its partners.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    if find(state, message.node) is not None:
+        result = node_check.Result(message.seconds, message.error)
+        state.node_check = node_check.report(state.node_check, str(message.node), message.round, result)
 
 
 def process_report(state: JobState, message: ProcessReport) -> None:
@@ -78,16 +102,18 @@ def process_report(state: JobState, message: ProcessReport) -> None:
 
     Raises:
         NotFoundError: the job never had such a node.
+        ConflictError: the job is collective, and the node is no member of that version.
     """
     node = find(state, message.node)
     if node is None or not node.live:
         return
+    _require_member(state, node, message.version)
     if message.state is ProcessState.READY:
-        state.versions = ps_manager.report_ready(state.versions, str(node), message.version)
+        state.versions = cluster_versions.report_ready(state.versions, str(node), message.version)
     elif message.state is ProcessState.DRAINED:
-        state.versions = ps_manager.report_drained(state.versions, str(node), message.version)
+        state.versions = cluster_versions.report_drained(state.versions, str(node), message.version)
     elif node.type != names.PS_TYPE:
-        state.versions = ps_manager.report_trained(state.versions, message.version)
+        state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 
 def step_report(state: JobState, message: StepReport) -> None:
@@ -95,27 +121,32 @@ def step_report(state: JobState, message: StepReport) -> None:
 
     Raises:
         NotFoundError: the job never had such a node.
+        ConflictError: the job is collective, and the node is no member of that version.
     """
     node = find(state, message.node)
     active = state.versions.active
+    if node is not None:
+        _require_member(state, node, message.version)
     if node is None or active is None or message.version != active.number:
         return
     state.statistics.take_step(message)
     steps = state.steps
     if not steps.first_time:
-        steps = Steps(message.step, message.time, first=message.step, first_time=message.first_step_time)
+        first = (message.step, message.first_step_time)
+        steps = Steps(message.step, message.time, *first, records=message.records)
     elif message.step > steps.step:
-        steps = replace(steps, step=message.step, time=max(steps.time, message.time))
+        time = max(steps.time, message.time)
+        steps = replace(steps, step=message.step, time=time, records=message.records)
     if message.first_step_time < steps.first_time:
         steps = replace(steps, first_time=message.first_step_time)
     state.steps = steps
-    state.versions = ps_manager.report_trained(state.versions, message.version)
+    state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 
 def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
     """A training process ended. None: not decided yet; ask again when something changed, or a little later.
 
-    The failure of a worker is often the shadow of a lost parameter server, of which we hear a moment later.
+    The failure of a worker is often the shadow of a lost member of its version, of which we hear a moment later.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -143,7 +174,8 @@ def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict
 
 def crash_report(state: JobState, message: CrashReport) -> None:
     """A process that prepares the next version ended. It may, as often as the node may be replaced; then the plan that
-    wants the version fails, and without a plan, where there is nothing to go on with, the node has failed.
+    wants the version fails, and without a plan, where there is nothing to go on with, the node has failed. A member whose group
+    did not come together is sound: whoever does not come is found by `Timeouts.prepare`.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -154,9 +186,16 @@ def crash_report(state: JobState, message: CrashReport) -> None:
         return
     if change is None or change.number != message.version:
         return
+    state.versions = cluster_versions.withdraw_ready(state.versions, str(node))
+    if state.settings.collective and message.code == CLUSTER_LOST_EXIT_CODE:
+        return
     if message.crashes <= state.settings.budget(node.type, node.rank):
         return
-    if change.cause is not ps_manager.Cause.PLAN:
+    training = state.versions.active.members if state.versions.active else ()
+    if change.cause is cluster_versions.Cause.MEMBERSHIP and node.id in training:
+        # It can't prepare a second process, and trains on as it is.
+        world_steps.give_up_newcomers(state, math.inf)
+    elif change.cause is not cluster_versions.Cause.PLAN:
         reason = relaunch.exit_reason(message.code)
         # A process that ends itself so is not one that was taken away: it would be replaced for ever.
         counted = ExitReason.UNKNOWN if reason in (ExitReason.KILLED, ExitReason.SUCCEEDED) else reason
@@ -173,10 +212,12 @@ def checkpoint_begin(state: JobState, message: CheckpointBegin) -> checkpoints.T
 
     Raises:
         NotFoundError: the job never had such a node.
-        ConflictError: the node's version is not the active one.
+        ConflictError: the node's version is not the active one, or in a collective job the node is not its rank 0.
     """
-    find(state, message.node)
+    node = find(state, message.node)
     _require_active(state, message.version, "its checkpoint would belong to no data position")
+    if state.settings.collective and node != state.chief:
+        raise ConflictError(f"{message.node} is not rank 0 of version {message.version}: only rank 0 saves")
     state.checkpoints, ticket = checkpoints.begin(state.checkpoints, message, state.shards.position())
     return ticket
 
@@ -204,6 +245,21 @@ def checkpoint_damaged(state: JobState, message: CheckpointDamage) -> None:
     _require_active(state, message.version, "nobody starts from its checkpoint any more")
     blocks = message.instead is None and state.versions.trained < message.version
     state.checkpoints = checkpoints.condemn(state.checkpoints, message, blocks=blocks)
+
+
+def _require_member(state: JobState, node: Node, version: int) -> None:
+    """In a collective job each version has its own members; who is none of them must not be heard in it."""
+    if not state.settings.collective or node.type != names.WORKER_TYPE:
+        return
+    active, change = state.versions.active, state.versions.change
+    known = {active.number: active.members} if active else {}
+    if change is not None and change.number:
+        known[change.number] = change.target
+    if node.id not in known.get(version, ()):
+        text = (
+            "; ".join(f"version {number}: workers {list(ids)}" for number, ids in known.items()) or "none yet"
+        )
+        raise ConflictError(f"{node} is no member of version {version} ({text}): its process has to end")
 
 
 def _require_active(state: JobState, version: int, else_: str) -> None:
@@ -242,31 +298,31 @@ def end(
 
 def _forget_processes(state: JobState, node: Node) -> None:
     state.shards.release_node(node.ref)
-    state.versions = ps_manager.forget_reports(state.versions, str(node))
+    state.versions = cluster_versions.forget_reports(state.versions, str(node))
 
 
 def _holds_model(state: JobState, node: Node) -> bool:
     active = state.versions.active
     if active is None:
         return False
-    if node.type == names.PS_TYPE:
-        return node.id in active.ps
+    if node.type == state.settings.member_type:
+        return node.id in active.members
     return node.type == state.settings.chief_type and node.id == active.chief
 
 
 def _may_be_shadow(state: JobState, version: int) -> bool:
-    """Whether the news of a lost server may still be on its way. Only where the model lives in servers."""
+    """Whether the news of a lost member may still be on its way. Only where a version has members."""
     active = state.versions.active
-    return active is not None and bool(active.ps) and version == active.number
+    return active is not None and bool(active.members) and version == active.number
 
 
 def _is_shadow(state: JobState, version: int) -> bool:
-    """Whether the version that the process belonged to has lost a server, or was left behind."""
+    """Whether the version that the process belonged to has lost a member, or was left behind."""
     active, change = state.versions.active, state.versions.change
     if active is None or version > active.number:
         return False
-    recovering = change is not None and change.cause is not ps_manager.Cause.PLAN
-    return version < active.number or recovering or bool(state.lost_ps(active.ps))
+    recovering = change is not None and not change.cause.orderly
+    return version < active.number or recovering or bool(state.lost_members(active.members))
 
 
 def _spoils_switch(state: JobState, node: Node, message: ExitReport) -> bool:

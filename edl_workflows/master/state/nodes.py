@@ -1,6 +1,6 @@
 """The nodes of a job: one pod with its agent each. Statuses flow forward only; ids are never used twice.
 
-Who decides that a node shall be made or go: `worker_manager`, `ps_manager`. Why one is replaced: `relaunch`.
+Who decides that a node shall be made or go: `worker_manager`, `ps_manager`, `world_steps`. Why one is replaced: `relaunch`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -59,6 +59,8 @@ class ExitReason(StrEnum):
     PENDING_TIMEOUT = "PendingTimeout"
     PREPARE_TIMEOUT = "PrepareTimeout"
     """Ours: its agent lives, but its process does not get ready."""
+    CHECK_FAILED = "CheckFailed"
+    """It failed the check before training (upstream's CheckFailure)."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Node:
         rank: kept by the node that replaces it.
         resource: its size where it differs from the template's.
         incarnation: of its agent; "" until it registered.
+        joined: Unix seconds at which this incarnation registered; 0 until then.
         since: Unix seconds at which it was decided, then at which its pod was made.
         relaunches: how many nodes of this rank it follows, without those that needed no budget.
         replaced_by: id of the node that took its rank; -1 for none.
@@ -76,7 +79,7 @@ class Node:
         released_at: it is not wanted any more since then; 0 while it is (upstream's is_released).
         asked: its pod was asked for.
         removal_asked: its pod's removal was asked for.
-        waiting: its training process ended because a parameter server was lost; the agent waits for the next version.
+        waiting: its training process ended because a member of its version was lost; the agent waits for the next version.
         why: the reason for its size, where it is another than that of the node before; "" for any other.
     """
 
@@ -87,6 +90,7 @@ class Node:
     status: NodeStatus = NodeStatus.INITIAL
     resource: NodeResource = field(default_factory=NodeResource)
     incarnation: str = ""
+    joined: float = 0.0
     relaunches: int = 0
     replaced_by: int = -1
     exit_reason: ExitReason | None = None

@@ -7,7 +7,8 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanSpec
 from edl_workflows.master.state.nodes import Node
-from edl_workflows.master.state.plans import changes_ps, wanted
+from edl_workflows.master.state.plans import changes_members, wanted
+from edl_workflows.master.state.rendezvous import in_units
 from edl_workflows.master.state.settings import JobSettings, merged
 
 
@@ -19,12 +20,14 @@ class Present:
         counts: desired counts by role.
         sizes: size of a node by role, where it is not the template's.
         nodes: the live nodes by pod name.
+        max_workers: the most workers of a collective job.
     """
 
     settings: JobSettings
     counts: Mapping[str, int]
     sizes: Mapping[str, NodeResource]
     nodes: Mapping[str, Node]
+    max_workers: int = 0
 
 
 def problem(spec: ScalePlanSpec, present: Present) -> str:
@@ -55,10 +58,27 @@ def _role_problem(spec: ScalePlanSpec, role: str, present: Present) -> str:
         return ""
     if role == names.PS_TYPE and replicas < 1:
         return f"{path}.replicas: {replicas} parameter servers can't hold the model; at least 1 is needed"
+    if role == names.WORKER_TYPE and present.settings.collective:
+        return _world_problem(path, replicas, present)
     if role == names.CHIEF_TYPE and replicas != 1:
         return f"{path}.replicas: a job has exactly one chief"
     if role == present.settings.chief_type and replicas < 1:
         return f"{path}.replicas: at least 1 is needed; {role} 0 is the job's chief"
+    return ""
+
+
+def _world_problem(path: str, workers: int, present: Present) -> str:
+    least = present.settings.rendezvous.min_nodes
+    if workers < least:
+        return f"{path}.replicas: at least {least} workers train together (spec.rendezvous.minNodes); {workers} are asked for"
+    if in_units(workers, present.settings.rendezvous) != workers:
+        unit = present.settings.rendezvous.node_unit
+        return f"{path}.replicas: {workers} is no multiple of {unit} (spec.rendezvous.nodeUnit)"
+    if workers > present.max_workers:
+        return (
+            f"{path}.replicas: the global batch has {present.max_workers} mini-batches (spec.rendezvous.maxNodes), and "
+            f"each worker needs at least one of them; {workers} workers are asked for"
+        )
     return ""
 
 
@@ -67,6 +87,8 @@ def _migration_problem(spec: ScalePlanSpec, index: int, pod: str, present: Prese
     node = present.nodes.get(pod)
     if node is None:
         return f"{path}: the job has no running pod {pod!r}; it has {', '.join(sorted(present.nodes))}"
+    if present.settings.collective:
+        return ""
     if (node.type, node.rank) == (present.settings.chief_type, 0):
         return f"{path}: {pod!r} is the chief, which can't be migrated"
     if node.type != names.PS_TYPE and _changes_ps(spec, present):
@@ -81,7 +103,7 @@ def _ranks(present: Present) -> str:
 
 def _changes_ps(spec: ScalePlanSpec, present: Present) -> bool:
     ps = frozenset(pod for pod, node in present.nodes.items() if node.type == names.PS_TYPE)
-    return changes_ps(spec, present.counts.get(names.PS_TYPE, 0), ps)
+    return changes_members(spec, names.PS_TYPE, present.counts.get(names.PS_TYPE, 0), ps)
 
 
 def _limit_problem(spec: ScalePlanSpec, resource: str, present: Present) -> str:

@@ -8,16 +8,19 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, PodMeta, Sc
 from edl_workflows.master.state import (
     autoscale_steps,
     checkpoints,
+    cluster_versions,
     plan_checks,
     plans,
     ps_manager,
     version_steps,
     worker_manager,
+    world_steps,
 )
+from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.plans import Effect, PlanRun, World
-from edl_workflows.master.state.ps_manager import Cause
+from edl_workflows.master.state.restarts import ROLLBACK
 from edl_workflows.master.state.settings import ELASTIC_TYPES, merged
 
 REMEMBERED_PLANS = 100
@@ -92,24 +95,21 @@ def _ranks_as_pods(state: JobState, spec: ScalePlanSpec) -> ScalePlanSpec:
 def _world(state: JobState, run: PlanRun) -> World:
     versions, spec = state.versions, run.spec
     change = versions.change
-    ps = versions.active.ps if versions.active else ()
+    role = state.settings.member_type
+    members = versions.active.members if versions.active else ()
     saved = state.checkpoints.result(run.request)
-    trainers = state.trainers
-    chief = state.chief
     return World(
         recorded=state.recorded_serial >= run.serial,
         cancelled=_deleted(state, run),
         invalid=_problem(state, run),
-        changes_ps=plans.changes_ps(
-            spec, len(ps), frozenset(_pod(state, names.PS_TYPE, node) for node in ps)
+        changes_members=plans.changes_members(
+            spec, role, len(members), frozenset(_pod(state, role, node) for node in members)
         ),
         settled=versions.settled,
         save=saved.ref if isinstance(saved, checkpoints.Saved) else saved,
         broken=_broken(state, run),
-        prepared=_prepared(state, trainers),
-        drained=change is not None
-        and change.draining
-        and all(str(node) in change.drained for node in trainers if node != chief),
+        prepared=_prepared(state),
+        drained=version_steps.drained(state),
         next_number=change.number if change else 0,
         trained=versions.trained,
         step_time=state.steps.time,
@@ -131,7 +131,7 @@ def _pod(state: JobState, node_type: str, node_id: int) -> str:
 
 def _present(state: JobState) -> plan_checks.Present:
     live = {_pod(state, node.type, node.id): node for node in state.nodes if node.live}
-    return plan_checks.Present(state.settings, state.counts, state.sizes, live)
+    return plan_checks.Present(state.settings, state.counts, state.sizes, live, state.max_workers)
 
 
 def _broken(state: JobState, run: PlanRun) -> str:
@@ -144,34 +144,34 @@ def _broken(state: JobState, run: PlanRun) -> str:
     if run.activated:
         if state.starts_from_damaged:
             return state.checkpoints.damaged[-1].error
-        lost = state.lost_ps(versions.active.ps) if versions.active else []
+        lost = state.lost_members(versions.active.members) if versions.active else []
     elif change is not None and change.cause is Cause.PLAN:
-        lost = state.lost_ps((*(versions.active.ps if versions.active else ()), *change.target))
+        training = versions.active.members if versions.active else ()
+        lost = state.lost_members((*training, *change.target))
     else:
         return ""
-    known = state.ps_by_id
+    known, role = state.members_by_id, state.settings.member_type
+    what = "worker" if state.settings.collective else "parameter server"
     return "; ".join(
-        f"parameter server {names.PS_TYPE}-{node_id} was lost"
-        + (f" ({known[node_id].exit_reason})" if node_id in known else "")
+        f"{what} {role}-{node_id} was lost" + (f" ({known[node_id].exit_reason})" if node_id in known else "")
         for node_id in dict.fromkeys(lost)
     )
 
 
-def _prepared(state: JobState, trainers: list[Node]) -> bool:
-    change = state.versions.change
-    return (
-        change is not None
-        and ps_manager.ps_ready(state.versions)
-        and _scaled(state)
-        and all(str(node) in change.ready for node in trainers)
-    )
+def _prepared(state: JobState) -> bool:
+    change, role = state.versions.change, state.settings.member_type
+    if change is None or not cluster_versions.members_ready(state.versions, role):
+        return False
+    # Of the world before, those who leave prepare nothing.
+    joining = [] if state.settings.collective else state.trainers
+    return _scaled(state, besides=role) and all(str(node) in change.ready for node in joining)
 
 
-def _scaled(state: JobState) -> bool:
+def _scaled(state: JobState, besides: str = "") -> bool:
     return all(
         worker_manager.satisfied(state.nodes, role, state.counts.get(role, 0))
         for role in ELASTIC_TYPES
-        if role in state.settings.roles
+        if role in state.settings.roles and role != besides
     )
 
 
@@ -182,35 +182,45 @@ def _ask_checkpoint(state: JobState, run: PlanRun, _now: float) -> None:
 def _start_change(state: JobState, run: PlanRun, now: float) -> None:
     active = state.versions.active
     assert active is not None
-    wanted = plans.wanted(run.spec, names.PS_TYPE)
-    size = state.sizes.get(names.PS_TYPE, NodeResource())
+    role = state.settings.member_type
+    wanted = plans.wanted(run.spec, role)
+    size = state.sizes.get(role, NodeResource())
     resize = ps_manager.Resize(
         count=wanted.replicas if wanted else None,
         migrate={
-            node.id: merged(to, node.resource)
-            for node, to in _migrations(state, run)
-            if node.type == names.PS_TYPE
+            node.id: merged(to, node.resource) for node, to in _migrations(state, run) if node.type == role
         },
         resource=merged(wanted.resource, size) if wanted else size,
     )
-    target = ps_manager.resize(state.nodes, active.ps, resize, now)
-    state.versions = ps_manager.begin(state.versions, Cause.PLAN, target)
+    if state.settings.collective:
+        target = world_steps.resized(state, resize, now)
+    else:
+        target = ps_manager.resize(state.nodes, active.members, resize, now)
+    state.versions = cluster_versions.begin(state.versions, Cause.PLAN, target)
 
 
 def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
     state.plan = replace(run, old_counts=dict(state.counts), old_sizes=dict(state.sizes))
+    # The members' count follows the switch; a plan that only scales may name it all the same.
+    later = state.settings.member_type if run.phase is Phase.MIGRATING else names.PS_TYPE
     for role, wanted in run.spec.replica_resource_specs.items():
-        if wanted.replicas is not None and role != names.PS_TYPE:
+        if wanted.replicas is not None and role != later:
             state.counts[role] = wanted.replicas
         _take_size(state, role, run)
     workers = [
         (node, merged(to, node.resource))
         for node, to in _migrations(state, run)
-        if node.type != names.PS_TYPE
+        if not _is_member(state, node)
     ]
     for node, _ in workers:
         state.shards.release_node(node.ref)
     worker_manager.migrate(state.nodes, workers, now)
+
+
+def _is_member(state: JobState, node: Node) -> bool:
+    active = state.versions.active
+    members = active.members if active is not None else ()
+    return node.type == names.PS_TYPE or (node.type == state.settings.member_type and node.id in members)
 
 
 def _take_size(state: JobState, role: str, run: PlanRun) -> None:
@@ -232,7 +242,7 @@ def _migrations(state: JobState, run: PlanRun) -> list[tuple[Node, NodeResource]
 
 
 def _drain(state: JobState, _run: PlanRun, _now: float) -> None:
-    state.versions = ps_manager.drain(state.versions)
+    state.versions = cluster_versions.drain(state.versions)
 
 
 def _activate(state: JobState, run: PlanRun, _now: float) -> None:
@@ -241,21 +251,29 @@ def _activate(state: JobState, run: PlanRun, _now: float) -> None:
     saved = state.checkpoints.result(switch)
     assert isinstance(saved, checkpoints.Saved)
     version_steps.activate(state, saved)
-    count = len(state.versions.active.ps) if state.versions.active else 0
-    state.counts[names.PS_TYPE] = count
+    role = state.settings.member_type
+    wanted = plans.wanted(run.spec, role)
+    if not state.settings.collective:
+        state.counts[names.PS_TYPE] = len(state.versions.active.members) if state.versions.active else 0
+    elif wanted is not None and wanted.replicas is not None:
+        # Not the members that there are: a world may be smaller than wanted for a while.
+        state.counts[role] = wanted.replicas
 
 
-def _undo(state: JobState, run: PlanRun, _now: float) -> None:
+def _undo(state: JobState, run: PlanRun, now: float) -> None:
     versions = state.versions
     state.checkpoints = checkpoints.withdraw(state.checkpoints)
     if run.old_counts:
         state.counts, state.sizes = dict(run.old_counts), dict(run.old_sizes)
     active = versions.active
     if run.number and active is not None and active.number == run.number:
-        target = ps_manager.restored_target(state.ps_by_id, versions.previous)
-        state.versions = ps_manager.begin(versions, Cause.ROLLBACK, target)
+        target = versions.previous
+        if not state.settings.collective:  # of a world, whoever is left goes on
+            target = cluster_versions.restored_target(state.members_by_id, target)
+        state.versions = cluster_versions.begin(versions, Cause.ROLLBACK, target)
+        state.restarted(f"version {run.number}", ROLLBACK, run.broken, now)
     elif versions.change is not None and versions.change.cause is Cause.PLAN:
-        state.versions = ps_manager.cancel(versions)
+        state.versions = cluster_versions.cancel(versions)
 
 
 _EFFECTS: Mapping[Effect, Callable[[JobState, PlanRun, float], None]] = {

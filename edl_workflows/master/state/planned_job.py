@@ -29,12 +29,14 @@ def job_with_oom(state: JobState, node: Node, now: float) -> Job:
 
 
 def usage_of(state: JobState) -> tuple[NodeUsage, ...]:
-    """What the nodes use, as far as they say it."""
+    """What the nodes use, as far as they say it. Of a collective job's workers, those that train."""
     known = state.statistics.usage
+    idle = state.joined.keys() - {node.id for node in state.trainers} if state.settings.collective else set()
     return tuple(
         NodeUsage(_pod(state, node), node.type, known[str(node)].cpu, known[str(node)].memory)
         for node in state.nodes
         if node.live and node.registered and str(node) in known
+        if not (node.type == names.WORKER_TYPE and node.id in idle)
     )
 
 
@@ -56,7 +58,11 @@ def _role(state: JobState, name: str) -> Role:
     role, optimizing = state.settings.roles[name], state.settings.optimizing
     size = merged(state.sizes.get(name, model.NodeResource()), role.resource)
     bounds = Bounds()
-    if name == names.WORKER_TYPE and optimizing.workers is not None:
+    if name == names.WORKER_TYPE and state.settings.collective:
+        allowed = state.rendezvous
+        low, high = optimizing.workers or (allowed.min_nodes, allowed.max_nodes)
+        bounds = Bounds(count=Range(max(low, allowed.min_nodes), min(high, allowed.max_nodes)))
+    elif name == names.WORKER_TYPE and optimizing.workers is not None:
         bounds = Bounds(count=Range(*optimizing.workers))
     return Role(state.counts.get(name, 0), resources.resource_of(size), role.auto_scale, bounds)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import Count
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -23,9 +22,9 @@ class Effect(StrEnum):
     ASK_CHECKPOINT = "ask-checkpoint"
     """The chief saves a checkpoint under `PlanRun.request`."""
     START_CHANGE = "start-change"
-    """New parameter servers start, and the next version is prepared."""
+    """New members start, and the next version is prepared."""
     APPLY_COUNTS = "apply-counts"
-    """The wanted counts and sizes of all but parameter servers hold from now on."""
+    """The wanted counts and sizes of all but the members hold from now on."""
     DRAIN = "drain"
     """Processes of the active version stop between two steps."""
     ACTIVATE = "activate"
@@ -42,6 +41,11 @@ class StepRecord:
     start: float
     finish: float | None = None
     message: str = ""
+
+    def excuse(self, seconds: float) -> "StepRecord":
+        """As `PlanRun.excuse`."""
+        finish = None if self.finish is None else self.finish + seconds
+        return replace(self, start=self.start + seconds, finish=finish)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,10 @@ class PlanRun:
         """Whether the version that the plan made is the active one, and nobody knows yet if it trains."""
         return self.phase is Phase.VERIFYING
 
+    def excuse(self, seconds: float) -> "PlanRun":
+        """The clock was set by so much, or nobody looked for so long: its phase has all its time none the less."""
+        return replace(self, steps=tuple(step.excuse(seconds) for step in self.steps))
+
 
 @dataclass(frozen=True)
 class World:
@@ -98,11 +106,11 @@ class World:
         recorded: the plan's status shows the present phase.
         cancelled: the plan was deleted.
         invalid: why the plan can't be carried out at all, with the field; "" if it can.
-        changes_ps: it changes parameter servers.
+        changes_members: it changes parameter servers, or the world of a collective job.
         settled: a version trains, and nothing else is under way.
         save: what became of `PlanRun.request`: the checkpoint, why it failed, or None.
-        broken: why the change of versions can't go on (a server was lost, a process died); "" if it can.
-        prepared: the next version's servers and the workers are ready for the switch.
+        broken: why the change of versions can't go on (a member was lost, a process died); "" if it can.
+        prepared: the next version's members and the workers are ready for the switch.
         drained: all but the chief have stopped.
         next_number, trained: the version to come, and the newest that made a step.
         step_time: Unix seconds of the newest step of the active version.
@@ -113,7 +121,7 @@ class World:
     recorded: bool
     cancelled: bool = False
     invalid: str = ""
-    changes_ps: bool = False
+    changes_members: bool = False
     settled: bool = False
     save: CheckpointRef | str | None = None
     broken: str = ""
@@ -141,11 +149,18 @@ def wanted(spec: ScalePlanSpec, role: str) -> ReplicaResourceSpec | None:
     return next((found for name, found in spec.replica_resource_specs.items() if name == role), None)
 
 
-def changes_ps(spec: ScalePlanSpec, ps_count: int, ps_pods: frozenset[str]) -> bool:
-    """Whether carrying out `spec` changes the parameter servers."""
-    ps = wanted(spec, names.PS_TYPE)
-    other_count = ps is not None and ps.replicas is not None and ps.replicas != ps_count
-    return other_count or any(pod.name in ps_pods for pod in spec.migrate_pods)
+def changes_members(spec: ScalePlanSpec, role: str, count: int, pods: frozenset[str]) -> bool:
+    """Whether carrying out `spec` changes the members of the cluster version.
+
+    Args:
+        spec: of the plan.
+        role: of the members.
+        count: how many there are.
+        pods: their names.
+    """
+    said = wanted(spec, role)
+    other_count = said is not None and said.replicas is not None and said.replicas != count
+    return other_count or any(pod.name in pods for pod in spec.migrate_pods)
 
 
 def advance(run: PlanRun, world: World, now: float) -> Advance:
@@ -184,7 +199,7 @@ def finish_with_job(run: PlanRun, now: float) -> PlanRun:
 def _pending(run: PlanRun, world: World, now: float) -> Advance:
     if not world.settled:
         return run, ()
-    if world.changes_ps or run.spec.checkpoint:
+    if world.changes_members or run.spec.checkpoint:
         return _enter(run, Phase.CHECKPOINTING, now), ()
     return _enter(run, Phase.SCALING, now), ()
 
@@ -193,12 +208,12 @@ def _checkpointing(run: PlanRun, world: World, now: float) -> Advance:
     if isinstance(world.save, str):
         return _fail(run, now, "CheckpointFailed", world.save)
     if world.save is None:
-        return run, (Effect.ASK_CHECKPOINT,)  # again and again: a lost server may have voided the request
+        return run, (Effect.ASK_CHECKPOINT,)  # again and again: a lost member may have voided the request
     return _enter(replace(run, checkpoint=world.save), Phase.CHECKPOINTED, now), ()
 
 
 def _checkpointed(run: PlanRun, world: World, now: float) -> Advance:
-    if world.changes_ps:
+    if world.changes_members:
         return _enter(run, Phase.MIGRATING, now), ()
     if run.spec.replica_resource_specs or run.spec.migrate_pods:
         return _enter(run, Phase.SCALING, now), ()
@@ -207,7 +222,7 @@ def _checkpointed(run: PlanRun, world: World, now: float) -> Advance:
 
 def _migrating(run: PlanRun, world: World, now: float) -> Advance:
     if not run.begun:
-        if not world.settled:  # a server was lost since the checkpoint; its replacement comes first
+        if not world.settled:  # a member was lost since the checkpoint; its replacement comes first
             return run, ()
         return replace(run, begun=True), (Effect.START_CHANGE, Effect.APPLY_COUNTS)
     return (_enter(run, Phase.RESTARTING, now), ()) if world.prepared else (run, ())

@@ -17,29 +17,8 @@ from edl_workflows.scaling.resources import Job
 MAX_LAST_LINE = 500
 """Characters of a process's last line that stand in the job's message."""
 
-_BY_CODE = {
-    0: ExitReason.SUCCEEDED,
-    1: ExitReason.FATAL,
-    134: ExitReason.FATAL,
-    137: ExitReason.KILLED,
-    143: ExitReason.KILLED,
-    247: ExitReason.OOM,
-    14: ExitReason.HARDWARE,
-    201: ExitReason.HARDWARE,
-    202: ExitReason.HARDWARE,
-}
-
 _TAKEN_AWAY = frozenset({"", "Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
 """``status.reason`` of pods that ended without an exit code and are not to blame for it."""
-
-
-def exit_reason(code: int | None, pod_reason: str = "") -> ExitReason:
-    """Why a node ended, by its exit code and what Kubernetes says about the container."""
-    if pod_reason == "OOMKilled":
-        return ExitReason.OOM
-    if code is None:
-        return ExitReason.KILLED if pod_reason in _TAKEN_AWAY else ExitReason.UNKNOWN
-    return _BY_CODE.get(code, ExitReason.UNKNOWN)
 
 
 def last_line(output: str) -> str:
@@ -52,26 +31,53 @@ class Rule:
     """What a reason entails.
 
     Attributes:
+        when: what happened, for people.
+        codes: exit codes that say so.
         budget: each replacement uses the node's budget.
         always_only: only under restartPolicy Always.
         more_memory: the replacement gets more memory (`oom_recovery_plan`).
     """
 
+    when: str
+    codes: tuple[int, ...] = ()
     budget: bool = True
     always_only: bool = False
     more_memory: bool = False
 
 
 RULES: dict[ExitReason, Rule] = {
-    ExitReason.KILLED: Rule(budget=False),
-    ExitReason.OOM: Rule(more_memory=True),
-    ExitReason.FATAL: Rule(always_only=True),
-    ExitReason.HARDWARE: Rule(),
-    ExitReason.UNKNOWN: Rule(),
-    ExitReason.NO_HEARTBEAT: Rule(),
-    ExitReason.PENDING_TIMEOUT: Rule(),
-    ExitReason.PREPARE_TIMEOUT: Rule(),
+    ExitReason.KILLED: Rule(
+        "told to end, killed, evicted, preempted, or its pod or machine was taken away",
+        (137, 143),
+        budget=False,
+    ),
+    ExitReason.OOM: Rule("it ran out of memory", (247,), more_memory=True),
+    ExitReason.FATAL: Rule(
+        "the program's own fault: an uncaught error, or abort()", (1, 134), always_only=True
+    ),
+    ExitReason.HARDWARE: Rule("the program or its launcher found broken hardware", (14, 201, 202)),
+    ExitReason.UNKNOWN: Rule("any other exit, and the restart of a container that holds the model"),
+    ExitReason.NO_HEARTBEAT: Rule("its agent was silent for too long"),
+    ExitReason.PENDING_TIMEOUT: Rule(
+        "it replaces another node, and was pending for longer than restartTimeout"
+    ),
+    ExitReason.CHECK_FAILED: Rule("it failed both rounds of the check before training (nodeCheck)"),
+    ExitReason.PREPARE_TIMEOUT: Rule(
+        "its agent lives, but its process does not get ready for the next version"
+    ),
 }
+"""The table. `docs/reference/relaunch.md` is made from it."""
+
+_BY_CODE = {0: ExitReason.SUCCEEDED} | {code: reason for reason, rule in RULES.items() for code in rule.codes}
+
+
+def exit_reason(code: int | None, pod_reason: str = "") -> ExitReason:
+    """Why a node ended, by its exit code and what Kubernetes says about the container."""
+    if pod_reason == "OOMKilled":
+        return ExitReason.OOM
+    if code is None:
+        return ExitReason.KILLED if pod_reason in _TAKEN_AWAY else ExitReason.UNKNOWN
+    return _BY_CODE.get(code, ExitReason.UNKNOWN)
 
 
 @dataclass(frozen=True)

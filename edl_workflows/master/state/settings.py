@@ -3,19 +3,28 @@
 The spec's replica counts are only where a job begins; afterwards ScalePlans change them (`edl_workflows.master.state.job`).
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import autoscaling, names
-from edl_workflows.jobs.elastic_job.model import ElasticJob, OptimizeMode, ReplicaSpec
+from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
+from edl_workflows.jobs.elastic_job.model import (
+    DistributionStrategy,
+    ElasticJob,
+    ElasticJobSpec,
+    OptimizeMode,
+    ReplicaSpec,
+)
 from edl_workflows.jobs.objects import parse_quantity
-from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.jobs.scale_plan.model import LABEL_VALUE, NodeResource
+from edl_workflows.master.state.rendezvous import Parameters
 
 TRAINING_TYPES = (names.PS_TYPE, names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
 ELASTIC_TYPES = (names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
-"""Roles whose nodes come and go within a cluster version."""
+"""Roles whose nodes come and go within a cluster version; workers of a collective job are its members."""
 MIB = 2.0**20
 MAX_BUDGET = 5
 """Upstream: the budget of a node is min(restartCount, 5)."""
@@ -51,8 +60,8 @@ class Timeouts:
     Attributes:
         heartbeat: a node silent for so long has failed.
         pending: the job fails when a node that it can't do without is pending for so long; 0: never.
-        verdict: for so long, the failure of a worker may turn out to be the shadow of a lost parameter server.
-        prepare: a parameter server whose process is not ready for so long has failed; 0: never.
+        verdict: for so long, the failure of a worker may turn out to be the shadow of a lost member of its version.
+        prepare: a member of the next version whose process is not ready for so long has failed; 0: never.
         release: a released node has so long to end by itself before its pod is removed.
         autoscale: the master carries a plan of its own out at most once in so long; the other intervals of its autoscaling
             keep their proportion to it (`edl_workflows.master.state.autoscaling.Cadence`).
@@ -101,6 +110,9 @@ class JobSettings:
         limits: resource name → upper bound of the whole job (cpu in cores, memory in bytes, gpu in pieces).
         timeouts: see `Timeouts`.
         optimizing: see `Optimizing`.
+        collective: the workers train together by collective operations (``AllreduceStrategy``).
+        fault_tolerance: as the spec says it; its time-out for pending nodes stands in `timeouts`.
+        rendezvous: of a collective job; `Parameters.max_nodes` as of a job that is new.
     """
 
     name: str
@@ -110,6 +122,16 @@ class JobSettings:
     suspend: bool = False
     timeouts: Timeouts = Timeouts()
     optimizing: Optimizing = Optimizing()
+    collective: bool = False
+    rendezvous: Parameters = field(default_factory=Parameters)
+    fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
+
+    @property
+    def member_type(self) -> str:
+        """The role whose nodes are the members of a cluster version; "" where a version has none."""
+        if self.collective:
+            return names.WORKER_TYPE
+        return names.PS_TYPE if self.has_ps else ""
 
     @property
     def has_ps(self) -> bool:
@@ -122,8 +144,10 @@ class JobSettings:
         return names.CHIEF_TYPE if names.CHIEF_TYPE in self.roles else names.WORKER_TYPE
 
     def critical(self, node_type: str, rank: int) -> bool:
-        """Whether the job can't go on without this node. Parameter servers and the chief always are critical."""
-        if node_type == names.PS_TYPE or (node_type, rank) == (self.chief_type, 0):
+        """Whether the job can't go on without this node. Parameter servers and the chief always are critical, but a collective
+        job goes on with any worker as its chief."""
+        chief = (node_type, rank) == (self.chief_type, 0) and not self.collective
+        if node_type == names.PS_TYPE or chief:
             return True
         listed = self.roles[node_type].critical_nodes
         return listed == "all" or str(rank) in _critical_budgets(listed)
@@ -144,7 +168,7 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
         timeouts: of the installation.
     """
     spec = job.spec
-    bounds = spec.resource_limits
+    bounds, pending = spec.resource_limits, spec.fault_tolerance.pending_timeout_seconds
     return JobSettings(
         name=job.metadata.name,
         namespace=namespace,
@@ -157,8 +181,11 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
             "gpu": parse_quantity(bounds.gpu),
         },
         suspend=spec.suspend,
-        timeouts=timeouts,
+        timeouts=timeouts if pending is None else replace(timeouts, pending=float(pending)),
+        fault_tolerance=spec.fault_tolerance,
         optimizing=Optimizing.of(job),
+        collective=spec.distribution_strategy is DistributionStrategy.ALLREDUCE,
+        rendezvous=_rendezvous(spec),
     )
 
 
@@ -166,6 +193,18 @@ def merged(resource: NodeResource, default: NodeResource) -> NodeResource:
     """`resource` with what it leaves out taken from `default`."""
     said = {name: value for name, value in resource if value is not None}
     return default.model_copy(update=said)
+
+
+def _rendezvous(spec: ElasticJobSpec) -> Parameters:
+    said = spec.rendezvous
+    worker = spec.replica_specs.get("worker")
+    return Parameters(
+        min_nodes=said.min_nodes,
+        max_nodes=said.max_nodes or (worker.replicas if worker else 0),
+        node_unit=said.node_unit,
+        waiting_timeout=said.waiting_timeout_seconds,
+        join_timeout=said.join_timeout_seconds,
+    )
 
 
 def _role(spec: ReplicaSpec) -> Role:
@@ -181,12 +220,15 @@ def _role(spec: ReplicaSpec) -> Role:
 
 
 def _template_resource(template: Mapping[str, Any]) -> NodeResource:
-    """Size of the main container: its limits, else its requests."""
-    container: Mapping[str, Any] = ((template.get("spec") or {}).get("containers") or [{}])[0]
+    """Size of the main container: its limits, else its requests; and the GPUs that the pod's node must have."""
+    spec = template.get("spec") or {}
+    container: Mapping[str, Any] = (spec.get("containers") or [{}])[0]
     resources = container.get("resources") or {}
     said = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     gpus = next((value for name, value in sorted(said.items()) if name.endswith("/gpu")), None)
-    return NodeResource(cpu=said.get("cpu"), memory=said.get("memory"), gpu=gpus)
+    selected = str((spec.get("nodeSelector") or {}).get(names.GPU_TYPE_LABEL, ""))
+    gpu_type = selected if re.match(LABEL_VALUE, selected) else None  # else the API server refuses the pod
+    return NodeResource(cpu=said.get("cpu"), memory=said.get("memory"), gpu=gpus, gpu_type=gpu_type)
 
 
 def _critical_budgets(text: str) -> dict[str, int]:

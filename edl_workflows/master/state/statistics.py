@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.protocol.training import StepReport
+from edl_workflows.scaling.allreduce import NEWEST
 from edl_workflows.scaling.resources import Node
 from edl_workflows.scaling.samples import NodeUsage, Sample
 
+MAX_SHARD_POINTS = 64
+FEWEST_SHARD_POINTS = 5
+"""Acknowledgements of a node from which its pace is told."""
 WINDOW = 60.0
 """Seconds over which speed is measured."""
 MAX_SAMPLES = 240
@@ -23,7 +27,9 @@ class Statistics:
         records: (Unix seconds here, acknowledged records).
         usage: by node.
         losses: newest loss by node.
+        shards: (Unix seconds here, acknowledged shards) by node.
         samples: of the whole job, for whoever plans its size; oldest first.
+        world_speeds: the newest speeds (steps a second) by number of members, in a collective job.
         same_since: since when all samples have the same nodes.
         ooms: nodes that ran out of memory, until Brain has been told.
     """
@@ -32,7 +38,9 @@ class Statistics:
     records: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=128))
     usage: dict[str, Usage] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
+    shards: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    world_speeds: dict[int, deque[float]] = field(default_factory=dict)
     same_since: float = 0.0
     ooms: deque[Node] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     _sampled_step: tuple[float, int] | None = None
@@ -48,6 +56,16 @@ class Statistics:
         """So many records are acknowledged by now."""
         _append(self.records, (now, records))
 
+    def take_shards(self, node: str, count: int, now: float) -> None:
+        """A node has acknowledged so many more shards."""
+        known = self.shards.setdefault(node, deque(maxlen=MAX_SHARD_POINTS))
+        _append(known, (now, (known[-1][1] if known else 0) + count))
+
+    def seconds_per_shard(self) -> dict[str, float]:
+        """Of each node that acknowledged enough of them to tell."""
+        enough = {node: known for node, known in self.shards.items() if len(known) >= FEWEST_SHARD_POINTS}
+        return {node: 1 / rate for node, known in enough.items() if (rate := _rate(known))}
+
     def take_sample(self, step: int, nodes: tuple[NodeUsage, ...], now: float) -> None:
         """The job at this moment. Its speed is that since the sample before, so that a change of the job shows at once."""
         sample = Sample(now, step, self._speed_since_sample(), nodes)
@@ -56,6 +74,12 @@ class Statistics:
             self.same_since = now
         self.samples.append(sample)
         self._sampled_step = self.steps[-1] if self.steps else None
+
+    def take_world_speed(self, members: int) -> None:
+        """So many members trained at the speed of the newest sample."""
+        speed = self.samples[-1].speed if self.samples else 0.0
+        if speed > 0:
+            self.world_speeds.setdefault(members, deque(maxlen=NEWEST)).append(speed)
 
     def forget_samples(self) -> None:
         """The clock was set: what was measured before can't be put in order with what comes."""
@@ -70,6 +94,7 @@ class Statistics:
         """The node ended."""
         self.usage.pop(node, None)
         self.losses.pop(node, None)
+        self.shards.pop(node, None)
 
     @property
     def speed(self) -> float:

@@ -4,27 +4,29 @@ The order matters: first who is there, then the plan (which may have to be taken
 whether the job is over, and only if it is not what to ask of the cluster.
 """
 
-from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state import (
     autoscale_steps,
+    fault_steps,
     outcome,
     plan_steps,
     pod_plans,
     settings,
     version_steps,
     worker_manager,
+    world_steps,
 )
+from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.messages import end
 from edl_workflows.master.state.nodes import ExitReason, NodeStatus, PodState
-from edl_workflows.master.state.ps_manager import Cause
 from edl_workflows.protocol.datasets import LeaseState
 
 
 def settle(state: JobState, now: float) -> None:
     """Brings the job as far as it can go now."""
     state.shards.expire(now)
+    fault_steps.count_time(state, now)
     if state.outcome is not None:
         return
     if (
@@ -32,12 +34,14 @@ def settle(state: JobState, now: float) -> None:
     ):  # suspended nodes are taken away on purpose: nothing is replaced or given up
         _find_silent(state, now)
         _find_unprepared(state, now)
+        fault_steps.check_nodes(state, now)
         plan_steps.step(state, now)
         autoscale_steps.step(state, now)
         _settle_elastic(state, now)
-        version_steps.step(state, now)
+        fault_steps.find_hang(state, now)
+        (world_steps if state.settings.collective else version_steps).step(state, now)
         state.outcome = outcome.outcome(
-            state.nodes, state.settings, _data(state), _longest_pending(state, now)
+            state.nodes, state.settings, _data(state), _longest_pending(state, now), _world(state, now)
         )
         if state.outcome is None and state.watches_pods:
             grace = state.settings.timeouts.release
@@ -45,6 +49,8 @@ def settle(state: JobState, now: float) -> None:
     else:
         state.pending_since = {}
         state.prepared_since = (0, 0.0)
+        state.missing_since = None
+        state.moved = None
     _forget_ended(state)
     if state.outcome is not None:
         plan_steps.finish(state, now)
@@ -78,7 +84,7 @@ def _find_silent(state: JobState, now: float) -> None:
 
 
 def _find_unprepared(state: JobState, now: float) -> None:
-    """Servers of the next version whose agents live, but whose processes hang. A plan gives such a version up by itself;
+    """Members of the next version whose agents live, but whose processes hang. A plan gives such a version up by itself;
     without one nothing else would end the wait."""
     change = state.versions.change
     number = change.number if change is not None and change.cause is not Cause.PLAN else 0
@@ -87,8 +93,12 @@ def _find_unprepared(state: JobState, now: float) -> None:
     waited, limit = now - state.prepared_since[1], state.settings.timeouts.prepare
     if change is None or not number or not 0 < limit < waited:
         return
-    for node in state.nodes.live(names.PS_TYPE):
-        if node.id in change.target and str(node) not in change.ready:
+    training: tuple[int, ...] = ()
+    if change.cause is Cause.MEMBERSHIP:  # who trains is sound, whatever its second process does
+        training = state.versions.active.members if state.versions.active else ()
+        world_steps.give_up_newcomers(state, now + limit)
+    for node in state.nodes.live(state.settings.member_type):
+        if node.id in change.target and node.id not in training and str(node) not in change.ready:
             why = f"its process was not ready for version {number} after {waited:.0f} s"
             end(state, node, NodeStatus.FAILED, ExitReason.PREPARE_TIMEOUT, message=why)
 
@@ -102,7 +112,10 @@ def _settle_elastic(state: JobState, now: float) -> None:
                 version_steps.replace_node(state, node, now)
         size = state.sizes.get(node_type, NodeResource())
         wanted = state.counts.get(node_type, 0)
-        for released in worker_manager.scale(state.nodes, state.settings, node_type, wanted, size, now):
+        versions = state.versions if node_type == state.settings.member_type else None
+        for released in worker_manager.scale(
+            state.nodes, state.settings, node_type, wanted, size, now, versions
+        ):
             state.shards.release_node(released.ref)
 
 
@@ -110,7 +123,7 @@ def _forget_ended(state: JobState) -> None:
     """Nodes whose end has no consequence any more need not be remembered: their ids are not used again."""
     kept = state.versions.kept
     for node in state.nodes:
-        if node.type == names.PS_TYPE and node.id in kept:
+        if node.type == state.settings.member_type and node.id in kept:
             continue
         over = node.status.final or not node.registered
         if node.released:
@@ -133,4 +146,12 @@ def _data(state: JobState) -> outcome.Data:
         for progress in state.shards.all_progress()
         if progress.state is LeaseState.OK and (progress.num_epochs > 0)
     ]
-    return outcome.Data(tuple(unfinished), state.shards.failure, state.checkpoints.lost)
+    return outcome.Data(tuple(unfinished), state.shards.failure, state.checkpoints.lost, state.hangs.failure)
+
+
+def _world(state: JobState, now: float) -> outcome.World | None:
+    if not state.settings.collective:
+        return None
+    active, since = state.versions.active, state.missing_since
+    missing = 0.0 if since is None else now - since
+    return outcome.World(active.members if active else (), len(state.joined), missing, state.rendezvous)

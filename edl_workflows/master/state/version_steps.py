@@ -1,13 +1,17 @@
-"""Between the cluster versions (`ps_manager`) and the rest of the state: losses, recovery, activation, what may go."""
+"""Between the cluster versions (`cluster_versions`) and the rest of the state: losses, recovery, activation, what may go.
+
+Of collective jobs `world_steps` decides about losses and joins.
+"""
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.shards.snapshot import JobPosition
-from edl_workflows.master.state import checkpoints, ps_manager, relaunch, worker_manager
+from edl_workflows.master.state import checkpoints, cluster_versions, ps_manager, relaunch, worker_manager
+from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.master.state.planned_job import job_with_oom
-from edl_workflows.master.state.ps_manager import Cause
+from edl_workflows.master.state.restarts import HANG, RECOVERY
 
 
 def replace_node(state: JobState, node: Node, now: float) -> Node | None:
@@ -19,6 +23,7 @@ def replace_node(state: JobState, node: Node, now: float) -> Node | None:
     job = job_with_oom(state, node, now) if node.exit_reason is ExitReason.OOM else None
     if job is not None:
         state.statistics.ooms += [ill for ill in job.nodes if ill.oom]
+    state.restarted(str(node), node.exit_reason or "", relaunch.last_line(node.message), now)
     decision = relaunch.decide(node, state.settings, job)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)
@@ -39,13 +44,15 @@ def step(state: JobState, now: float) -> None:
         _release_unneeded(state, now)
         return
     if change.cause is not Cause.PLAN:
-        known = state.ps_by_id
-        lost = [known[node_id] for node_id in state.lost_ps(change.target) if node_id in known]
+        known = state.members_by_id
+        lost = [known[node_id] for node_id in state.lost_members(change.target) if node_id in known]
         fresh = {node.id: new.id for node in lost if (new := replace_node(state, node, now)) is not None}
-        state.versions = ps_manager.follow_replacements(state.versions, fresh)
+        state.versions = cluster_versions.follow_replacements(state.versions, fresh)
     registered = frozenset(node.id for node in state.nodes.of(names.PS_TYPE) if node.registered)
-    state.versions = ps_manager.number(state.versions, registered)
-    if change.cause is not Cause.PLAN and ps_manager.ps_ready(state.versions) and _chief_is_there(state):
+    if state.checked:
+        state.versions = cluster_versions.number(state.versions, registered)
+    ready = cluster_versions.members_ready(state.versions, names.PS_TYPE)
+    if change.cause is not Cause.PLAN and ready and _chief_is_there(state):
         activate(state, state.checkpoints.newest)
     _release_unneeded(state, now)
 
@@ -57,13 +64,40 @@ def _begin_change(state: JobState, now: float) -> None:
     if versions.active is None:
         count = state.counts.get(names.PS_TYPE, 0) if state.settings.has_ps else 0
         target = ps_manager.initial(state.nodes, count, state.sizes.get(names.PS_TYPE, NodeResource()), now)
-        state.versions = ps_manager.begin(versions, Cause.INITIAL, target)
-    elif state.lost_ps(versions.active.ps) or _chief_is_another(state) or state.starts_from_damaged:
-        target = ps_manager.restored_target(state.ps_by_id, versions.active.ps)
-        state.versions = ps_manager.begin(versions, Cause.RECOVERY, target)
-        saved = state.checkpoints.newest
-        state.steps = Steps(step=saved.step if saved else 0)  # what came after it is lost
-        _call_back(state, now)
+        state.versions = cluster_versions.begin(versions, Cause.INITIAL, target)
+    elif state.lost_members(versions.active.members) or _chief_is_another(state) or state.starts_from_damaged:
+        target = cluster_versions.restored_target(state.members_by_id, versions.active.members)
+        state.versions = cluster_versions.begin(versions, Cause.RECOVERY, target)
+        go_back(state, now)
+
+
+def restart_processes(state: JobState, now: float) -> None:
+    """Training hangs: all its processes begin anew, where they are, from the newest checkpoint."""
+    assert state.versions.active is not None
+    target = cluster_versions.restored_target(state.members_by_id, state.versions.active.members)
+    state.checkpoints = checkpoints.withdraw(state.checkpoints)
+    state.versions = cluster_versions.begin(state.versions, Cause.RECOVERY, target)
+    go_back(state, now, HANG)
+
+
+def go_back(state: JobState, now: float, cause: str = RECOVERY) -> None:
+    """The active version can't train any more: what came after the newest checkpoint is lost."""
+    saved, active = state.checkpoints.newest, state.versions.active
+    step = saved.step if saved else 0
+    if active is not None:
+        state.restarted(
+            f"version {active.number}", cause, f"back from step {state.steps.step} to {step}", now
+        )
+    state.steps = Steps(step=step, records=state.steps.records)
+    _call_back(state, now)
+
+
+def drained(state: JobState) -> bool:
+    """Whether the processes of the active version have stopped between two steps. The chief, which is to save, may be on its way
+    to it where others don't train with it; in a collective job it has stopped, too, or it would save in the middle of the way."""
+    change, chief = state.versions.change, state.chief
+    stopping = [node for node in state.trainers if state.settings.collective or node != chief]
+    return change is not None and change.draining and all(str(node) in change.drained for node in stopping)
 
 
 def _call_back(state: JobState, now: float) -> None:
@@ -92,13 +126,14 @@ def _chief_is_there(state: JobState) -> bool:
 def activate(state: JobState, saved: checkpoints.Saved | None) -> None:
     """The next version becomes the active one; model and data go back to the checkpoint together."""
     first = state.versions.active is None
-    chief = -1 if state.settings.has_ps or state.chief is None else state.chief.id
-    state.versions = ps_manager.activate(state.versions, saved.ref if saved else None, chief)
+    chief = -1 if state.settings.member_type or state.chief is None else state.chief.id
+    state.versions = cluster_versions.activate(state.versions, saved.ref if saved else None, chief)
     if not first:
         state.shards.rollback(saved.position if saved else JobPosition())
     state.checkpoints = checkpoints.abandon_pending(state.checkpoints)
-    state.steps = Steps(step=saved.step if saved else 0)
+    state.steps = Steps(step=saved.step if saved else 0, records=state.steps.records)
     state.statistics.restart()
+    state.newcomers_wait_until = 0.0
     for node in state.nodes:
         if node.waiting:
             state.nodes.change(node, waiting=False)

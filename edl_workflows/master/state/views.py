@@ -5,14 +5,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import CheckpointStatus, HistoryPoint, ProgressStatus
+from edl_workflows.jobs.elastic_job.model import (
+    CheckpointStatus,
+    GoodputStatus,
+    HistoryPoint,
+    ProgressStatus,
+    RestartRecord,
+    RestartsStatus,
+)
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, ScalePlanStatus, Step
+from edl_workflows.master.state import fault_steps, world_steps
+from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.history import Point
 from edl_workflows.master.state.job import JobState, Said
 from edl_workflows.master.state.nodes import NodeStatus
+from edl_workflows.master.state.outcome import Outcome
 from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.ps_manager import Cause
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster, PsMember
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 
@@ -22,7 +31,7 @@ def say(state: JobState) -> Said:
     change = versions.change
     fresh = Directive(
         revision=state.said.directive.revision,
-        active=_cluster(state, versions.active.number, versions.active.ps, versions.active.restore)
+        active=_cluster(state, versions.active.number, versions.active.members, versions.active.restore)
         if versions.active
         else None,
         next=_cluster(state, change.number, change.target, None) if change and change.number else None,
@@ -32,6 +41,8 @@ def say(state: JobState) -> Said:
         trained=versions.trained,
         workers=_workers(state),
         finished=state.outcome is not None and state.outcome.succeeded,
+        dump=state.hangs.dump,
+        check=fault_steps.check_round(state),
     )
     failed = state.outcome is not None and not state.outcome.succeeded
     stopping = tuple(
@@ -55,20 +66,30 @@ def may_lease(state: JobState, version: int) -> bool:
     Not while the active version drains or its model is lost: what would be trained then is trained for nothing.
     """
     change, active = state.versions.change, state.versions.active
-    pausing = change is not None and (change.draining or change.cause is not Cause.PLAN)
+    pausing = change is not None and (change.draining or not change.cause.orderly)
     return not pausing and active is not None and version in (0, active.number)
 
 
-def _cluster(state: JobState, number: int, ps: tuple[int, ...], restore: CheckpointRef | None) -> Cluster:
-    chief = state.chief
+def _cluster(state: JobState, number: int, ids: tuple[int, ...], restore: CheckpointRef | None) -> Cluster:
+    settings, chief = state.settings, state.chief
+    members = [
+        Member(rank=rank, id=node_id, address=_address(state, settings.member_type, node_id, number))
+        for rank, node_id in enumerate(ids)
+    ]
+    if settings.collective:
+        return Cluster(
+            version=number,
+            workers=members,
+            max_workers=state.max_workers,
+            restore=restore,
+            chief_type=settings.member_type,
+            chief_id=ids[0],
+        )
     return Cluster(
         version=number,
-        ps=[
-            PsMember(rank=rank, id=node_id, address=_address(state, names.PS_TYPE, node_id, number))
-            for rank, node_id in enumerate(ps)
-        ],
+        ps=members,
         restore=restore,
-        chief_type=state.settings.chief_type,
+        chief_type=settings.chief_type,
         chief_id=chief.id if chief else 0,
     )
 
@@ -128,7 +149,9 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     patch: dict[str, Any] = {
         "progress": progress.to_dict(),
         "history": _history(state),
-        "warnings": _warnings(state),
+        "goodput": _goodput(state, now),
+        "restarts": _restarts(state),
+        "warnings": _warnings(state, now),
         "autoscaling": shown.to_dict() if (shown := state.autoscaling.shown) is not None else None,
     }
     newest = state.checkpoints.newest
@@ -136,12 +159,61 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
         patch["checkpoint"] = checkpoint.to_dict()
     if state.outcome is not None and not state.outcome.succeeded:
-        patch["failure"] = {"reason": state.outcome.reason, "message": state.outcome.message[:4096]}
+        patch["failure"] = _failure(state.outcome)
     return patch
 
 
-def _warnings(state: JobState) -> list[str]:
+def _failure(ended: Outcome) -> dict[str, str]:
+    failure = {"reason": ended.reason, "message": ended.message[:4096]}
+    return failure | ({"pod": ended.pod, "lastLines": ended.last_lines[-4096:]} if ended.pod else {})
+
+
+def _goodput(state: JobState, now: float) -> dict[str, Any]:
+    goodput = state.goodput.goodput
+    return GoodputStatus(
+        ratio=round(goodput.ratio(now), 4),
+        useful_seconds=round(goodput.useful, 1),
+        redone_seconds=round(goodput.redone, 1),
+        elapsed_seconds=round(goodput.elapsed(now), 1),
+    ).to_dict()
+
+
+def _restarts(state: JobState) -> dict[str, Any]:
+    recent = [
+        RestartRecord(
+            time=_time(round(one.time, 3)), subject=one.subject, cause=one.cause, message=one.message
+        )
+        for one in state.restarts.recent
+    ]
+    return RestartsStatus(counts=state.restarts.counts, recent=recent).to_dict()
+
+
+def _warnings(state: JobState, now: float) -> list[str]:
     """What people should know although the job goes on."""
+    return [*_damaged(state), *_too_few(state, now), *_standing_still(state), *_slow(state)]
+
+
+def _too_few(state: JobState, now: float) -> list[str]:
+    since, allowed = state.missing_since, state.rendezvous
+    if since is None or now - since < allowed.waiting_timeout:
+        return []
+    ends = f"{_time(round(since + allowed.join_timeout)):%Y-%m-%d %H:%M:%S} UTC"
+    return [f"nobody trains: {world_steps.verdict(state, now).why}; the job fails at {ends} without more"]
+
+
+def _standing_still(state: JobState) -> list[str]:
+    if not state.hangs.since:
+        return []
+    since = f"{_time(round(state.hangs.since)):%Y-%m-%d %H:%M:%S} UTC"
+    return [f"training stands still; found at {since}; the stacks of its processes are in their logs"]
+
+
+def _slow(state: JobState) -> list[str]:
+    slow = fault_steps.stragglers(state).items()
+    return [f"{node} is a straggler: {ratio:.1f} times slower than the median" for node, ratio in slow]
+
+
+def _damaged(state: JobState) -> list[str]:
     return [
         f"a checkpoint could not be restored: {damaged.error}"
         + (f"; {damaged.instead} is taken instead" if damaged.instead else "")
@@ -151,18 +223,21 @@ def _warnings(state: JobState) -> list[str]:
 
 def _history(state: JobState) -> list[dict[str, Any]]:
     points = state.history.points
-    return [HistoryPoint(time=_time(round(p.time)), step=p.step, nodes=p.nodes).to_dict() for p in points]
+    return [
+        HistoryPoint(time=_time(round(p.time)), step=p.step, records=p.records, nodes=p.nodes).to_dict()
+        for p in points
+    ]
 
 
 def moment(state: JobState, now: float) -> Point:
     """The job now, as its history remembers it."""
     running = Counter(node.type for node in state.nodes if node.status is NodeStatus.RUNNING)
-    return Point(now, state.steps.step, dict(sorted(running.items())))
+    return Point(now, state.steps.step, dict(sorted(running.items())), records_done(state))
 
 
 def records_done(state: JobState) -> int:
-    """Acknowledged records of all data sets."""
-    return sum(progress.records_done for progress in state.shards.all_progress())
+    """Acknowledged records of all data sets; in a collective job what its members have counted."""
+    return state.steps.records + sum(progress.records_done for progress in state.shards.all_progress())
 
 
 def status(state: JobState, now: float) -> dict[str, Any]:
@@ -180,6 +255,19 @@ def status(state: JobState, now: float) -> dict[str, Any]:
         "directive": said.model_dump(mode="json"),
         "datasets": [progress.model_dump(mode="json") for progress in state.shards.all_progress()],
         "plan": {"name": state.plan.name, **plan_status(state.plan)} if state.plan else None,
+        "rendezvous": _rendezvous(state, now) if state.settings.collective else None,
+    }
+
+
+def _rendezvous(state: JobState, now: float) -> dict[str, Any]:
+    """Who could belong to a world, and what the next one waits for."""
+    verdict = world_steps.verdict(state, now)
+    until = None if verdict.until is None else _time(verdict.until).isoformat()
+    return {
+        "joined": sorted(state.joined),
+        "maxWorkers": state.max_workers,
+        "why": verdict.why,
+        "until": until,
     }
 
 

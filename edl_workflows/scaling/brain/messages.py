@@ -150,11 +150,11 @@ def plan_of(message: brain.Plan) -> ResourcePlan:
 
 
 def _resource(size: brain.Size) -> NodeResource:
-    return NodeResource(size.cpu, size.memory, size.gpu)
+    return NodeResource(size.cpu, size.memory, size.gpu, size.gpu_type)
 
 
 def _size(resource: NodeResource) -> brain.Size:
-    return brain.Size(cpu=resource.cpu, memory=resource.memory, gpu=resource.gpu)
+    return brain.Size(cpu=resource.cpu, memory=resource.memory, gpu=resource.gpu, gpu_type=resource.gpu_type)
 
 
 def _bounds(bounds: brain.RoleBounds) -> Bounds:

@@ -13,8 +13,9 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
 
 from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
+from edl_workflows.jobs import names
 from edl_workflows.master.shards import ShardManager
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster, PsMember
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -24,6 +25,7 @@ from edl_workflows.protocol.datasets import (
     LeaseRequest,
 )
 from edl_workflows.protocol.nodes import (
+    CheckReport,
     CrashReport,
     Directive,
     ExitReport,
@@ -57,9 +59,22 @@ def eventually(condition: Callable[[], Any], seconds: float = 60.0, what: str = 
 def cluster(version: int, ps: int = 0, restore: CheckpointRef | None = None, chief: int = 0) -> Cluster:
     """A cluster version with parameter servers 0..ps-1."""
     members = [
-        PsMember(rank=i, id=i, address=f"demo-edljob-ps-{i}.demo-edljob.default.svc:2222") for i in range(ps)
+        Member(rank=i, id=i, address=f"demo-edljob-ps-{i}.demo-edljob.default.svc:2222") for i in range(ps)
     ]
     return Cluster(version=version, ps=members, restore=restore, chief_id=chief)
+
+
+def world(
+    version: int, workers: tuple[int, ...], restore: CheckpointRef | None = None, max_workers: int = 4
+) -> Cluster:
+    """A cluster version of a collective job: the ids of its workers by rank."""
+    members = [
+        Member(rank=rank, id=i, address=names.node_address("demo", "default", names.WORKER_TYPE, i, version))
+        for rank, i in enumerate(workers)
+    ]
+    return Cluster(
+        version=version, workers=members, max_workers=max_workers, restore=restore, chief_id=workers[0]
+    )
 
 
 class FakeMaster:
@@ -70,7 +85,10 @@ class FakeMaster:
         shards: the real sharding core.
         wait_on_exit: its verdict on ended training processes.
         knows_node: refuses reports of exits and of damage, and to say a directive, when cleared.
+        rank: refuses nodes that register with another; None: takes all.
         away: answers 503 to everything while set.
+        refuses_ends: of checkpoints, as when another version has become active.
+        position: the data position that it says when a checkpoint begins.
         received: all messages, in order.
     """
 
@@ -82,6 +100,9 @@ class FakeMaster:
         self.wait_on_exit = False
         self.away = False
         self.knows_node = True
+        self.rank: int | None = None
+        self.refuses_ends = False
+        self.position: dict[str, Any] | None = None
         self.sync_finished = False
         self.barrier_open = False
         self.received: list[Any] = []
@@ -112,7 +133,9 @@ class FakeMaster:
         for error in _STATUS:
             app.add_exception_handler(error, _refuse)
         self._node_routes(app)
+        self._check_routes(app)
         self._training_routes(app)
+        self._sync_routes(app)
         self._dataset_routes(app)
         return app
 
@@ -122,9 +145,14 @@ class FakeMaster:
         if authorization != f"Bearer {TOKEN}":
             raise HTTPException(401, "no or a wrong token")
 
+    def _check_rank(self, message: Registration) -> None:
+        if self.rank not in (None, message.rank):
+            raise ConflictError(f"{message.node} has rank {self.rank}, it says {message.rank}")
+
     def _node_routes(self, app: FastAPI) -> None:
         @app.post("/v1/nodes")
         def register(message: Registration) -> Directive:
+            self._check_rank(message)
             return self.take(message)
 
         @app.post("/v1/nodes/heartbeat")
@@ -156,6 +184,11 @@ class FakeMaster:
                 await asyncio.sleep(0.01)
             return self.directive
 
+    def _check_routes(self, app: FastAPI) -> None:
+        @app.post("/v1/nodes/check")
+        def checked(message: CheckReport) -> Directive:
+            return self.take(message)
+
     def _training_routes(self, app: FastAPI) -> None:
         @app.post("/v1/steps")
         def step(message: StepReport) -> Directive:
@@ -164,7 +197,7 @@ class FakeMaster:
         @app.post("/v1/checkpoints")
         def begin(message: CheckpointBegin) -> CheckpointTicket:
             self.take(message)
-            return CheckpointTicket(id=f"ticket-{len(self.got(CheckpointBegin))}")
+            return CheckpointTicket(id=f"ticket-{len(self.got(CheckpointBegin))}", position=self.position)
 
         @app.post("/v1/checkpoints/damaged")
         def damaged(message: CheckpointDamage) -> Directive:
@@ -175,8 +208,11 @@ class FakeMaster:
         @app.post("/v1/checkpoints/{ticket}")
         def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
             self.take(message)
+            if self.refuses_ends:
+                raise NotFoundError(f"checkpoint {ticket!r} is not under way")
             return CheckpointRef(uri=message.uri, step=message.step)
 
+    def _sync_routes(self, app: FastAPI) -> None:
         @app.post("/v1/sync/{name}")
         def join(name: str, message: SyncJoin) -> SyncState:
             self.take(message)

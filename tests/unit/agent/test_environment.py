@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.agent.environment import NodeEnvironment, cluster_version
+from edl_workflows.agent.launching import process_environment
 from edl_workflows.agent.tf_config import tf_config
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
-from tests.unit.agent.fake_master import cluster
+from tests.unit.agent.fake_master import cluster, world
 
 ENV = {
     names.ENV_MASTER_ADDR: "elasticjob-demo-dlrover-master.default.svc:50001",
@@ -81,6 +82,32 @@ def test_tf_config_of_a_server_has_its_rank_in_the_version() -> None:
     moved = cluster(1).model_copy(update={"ps": [members[2].model_copy(update={"rank": 0}), members[0]]})
     environment = NodeEnvironment.read({**ENV, names.ENV_NODE_TYPE: "ps", names.ENV_NODE_ID: "2"})
     assert json.loads(tf_config(environment, moved))["task"] == {"type": "ps", "index": 0}
+
+
+def test_tf_config_of_a_world_names_all_workers_by_rank() -> None:
+    """In a collective job a worker's index is its rank in the version, and the evaluator stands outside."""
+    workers = [f"demo-edljob-worker-{i}.demo-edljob.default.svc:3333" for i in (5, 3)]
+    config = json.loads(tf_config(NodeEnvironment.read(ENV), world(2, (5, 3))))
+    assert config == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 1}}
+    evaluator = NodeEnvironment.read({**ENV, names.ENV_NODE_TYPE: "evaluator", names.ENV_NODE_ID: "0"})
+    config = json.loads(tf_config(evaluator, world(2, (5, 3))))
+    assert config["cluster"] == {"worker": workers}
+    assert config["task"]["type"] == "evaluator"
+
+
+def test_launchers_in_pytorchs_style_find_their_world() -> None:
+    """Size, rank and rank 0's address of the version, for torchrun and for a program without a launcher."""
+    env = process_environment(NodeEnvironment.read(ENV), world(2, (5, 3)), {"HOME": "/home/me"})
+    host, port = "demo-edljob-worker-5.demo-edljob.default.svc", "3333"
+    assert {name: value for name, value in env.items() if name != "TF_CONFIG"} == {
+        "HOME": "/home/me", "EDL_CLUSTER_VERSION": "2",
+        "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": host, "PET_MASTER_PORT": port, "MASTER_ADDR": host, "MASTER_PORT": port,
+        "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "0",
+    }  # fmt: skip
+    kept = process_environment(NodeEnvironment.read(ENV), world(2, (3,)), {"PET_NPROC_PER_NODE": "8"})
+    assert kept["PET_NPROC_PER_NODE"] == "8"
+    assert "WORLD_SIZE" not in process_environment(NodeEnvironment.read(ENV), cluster(2, ps=1), {})
 
 
 def test_addresses_are_those_of_the_embedded_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

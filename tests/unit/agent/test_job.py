@@ -217,6 +217,22 @@ def test_save_waits_for_an_absent_master(master: FakeMaster, connected: Connect)
     eventually(saved_at_a_later_boundary)
 
 
+def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, connected: Connect) -> None:
+    """A master that goes away meanwhile hears of it when it is back, however long that takes: the process waits."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.wait_until_active()
+
+    def save() -> CheckpointRef:
+        master.away = True
+        threading.Timer(1.5, lambda: setattr(master, "away", False)).start()
+        return CheckpointRef(uri="/checkpoints/7", step=7)
+
+    job.save_with(save)
+    assert job.checkpoint(stored=True) is not None
+    assert master.got(CheckpointEnd, step=7)
+
+
 def test_terminated_chief_saves_gives_back_and_leaves(master: FakeMaster, connected: Connect) -> None:
     """SIGTERM means: at the next boundary save, give leases back, exit 143."""
     master.say(active=cluster(1))

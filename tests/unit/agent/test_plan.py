@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from edl_workflows.agent.plan import Plan, plan
 from edl_workflows.protocol.nodes import Directive, NodeRef
-from tests.unit.agent.fake_master import cluster
+from tests.unit.agent.fake_master import cluster, world
 
 WORKER = NodeRef(type="worker", id=0)
 PS0, PS2 = NodeRef(type="ps", id=0), NodeRef(type="ps", id=2)
 V1, V2, V3 = cluster(1, ps=2), cluster(2, ps=3), cluster(3, ps=2)
+W1, W2 = world(1, (0, 1)), world(2, (1, 2))
+NEWCOMER, EVALUATOR = NodeRef(type="worker", id=2), NodeRef(type="evaluator", id=0)
 
 
 def said(**fields: Any) -> Directive:
@@ -34,6 +36,22 @@ ROWS = {
     "then taken": (said(active=V2, next=V3, trained=1), WORKER, {2}, Plan(start=(V3,))),
     "both missing": (said(active=V1, next=V2), WORKER, set(), Plan(start=(V1, V2))),
     "lost one is not started": (said(active=V1, next=V2, lost=True), WORKER, set(), Plan(start=(V2,))),
+    "a worker takes part in worlds that name it": (
+        said(active=W1, next=W2),
+        NEWCOMER,
+        set(),
+        Plan(start=(W2,)),
+    ),
+    "one that leaves prepares nothing": (said(active=W1, next=W2, trained=1), WORKER, {1}, Plan()),
+    "one that left ends": (said(active=W2, trained=2), WORKER, {1}, Plan(end=(1,))),
+    "an evaluator is in every world": (said(active=W1, next=W2), EVALUATOR, set(), Plan(start=(W1, W2))),
+    "a broken world ends at once": (said(active=W1, lost=True), WORKER, {1}, Plan(end=(1,))),
+    "and another begins beside it": (
+        said(active=W1, next=world(2, (0,)), lost=True),
+        WORKER,
+        {1},
+        Plan(start=(world(2, (0,)),), end=(1,)),
+    ),
     "lost one stays where it runs": (said(active=V1, next=V2, lost=True), WORKER, {1}, Plan(start=(V2,))),
 }
 
@@ -52,21 +70,26 @@ def test_ended_version_is_not_started_again() -> None:
     assert Plan(start=(V2,)) == plan(said(active=V1, next=V2), WORKER, set(), {1})
 
 
-versions = st.one_of(st.none(), st.integers(1, 6).map(lambda v: cluster(v, ps=v % 3)))
+versions = st.one_of(
+    st.none(),
+    st.integers(1, 6).map(lambda v: cluster(v, ps=v % 3)),
+    st.integers(1, 6).map(lambda v: world(v, (v % 2, 2))),
+)
 
 
 @given(
     active=versions,
     following=versions,
     trained=st.integers(0, 6),
-    node=st.sampled_from([WORKER, PS0, PS2]),
+    node=st.sampled_from([WORKER, NEWCOMER, PS0, PS2]),
+    lost=st.booleans(),
     running=st.sets(st.integers(1, 6), max_size=3),
 )
 def test_plan_comes_to_rest(
-    active: Any, following: Any, trained: int, node: NodeRef, running: set[int]
+    active: Any, following: Any, trained: int, node: NodeRef, lost: bool, running: set[int]
 ) -> None:
     """Carried out, a plan is followed by an empty one within two rounds, and never starts a version on a used port."""
-    directive = said(active=active, next=following, trained=trained)
+    directive = said(active=active, next=following, trained=trained, lost=lost)
     for _ in range(2):
         decided = plan(directive, node, running, set())
         assert not {c.version % 2 for c in decided.start} & {v % 2 for v in running}

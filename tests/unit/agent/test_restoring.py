@@ -3,17 +3,22 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.restoring import Restoring
+from edl_workflows.agent.snapshots import take_folder
+from edl_workflows.agent.tensors import Block, State
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 from edl_workflows.protocol.training import CheckpointDamage
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster
+from tests.unit.agent.test_snapshots import copied
 
 
 @pytest.fixture
@@ -123,3 +128,30 @@ def test_refused_report_does_not_hold_the_process(
     with pytest.raises(SystemExit):
         job.start_from(store)
     assert not master.got(CheckpointDamage)
+
+
+@pytest.mark.parametrize("place", ["own", "of_peer"])
+def test_nearest_copy_is_read(
+    place: str, master: FakeMaster, environment: NodeEnvironment, store: CheckpointStore, tmp_path: Path
+) -> None:
+    """The checkpoint that the master names is read from this node's memory if a copy is there, its own or another node's;
+    a copy of another checkpoint, or one that could not be persisted, is not taken for it."""
+    memory = take_folder(tmp_path / "memory")
+    folder = memory if place == "own" else memory.of_peer
+    folder.folder.mkdir(exist_ok=True)
+    block = Block(State.of(10, {"w": np.full(3, 10)}))
+    held = bytearray(block.size)
+    block.write(memoryview(held))
+    kept = copied(folder, bytes(held), 10, place=store.place, stage="saved")
+    failed = copied(folder, bytes(held), 11, place=store.place, stage="failed")
+    assert kept is not None
+    assert failed is not None
+    with MasterClient(master.url, TOKEN) as client:
+        restoring = Restoring(client, environment.node, 1, memory)
+
+        assert restoring.find(kept.ref, store) == kept.ref  # nothing of it stands on storage
+        with restoring.state(kept.ref, store) as loaded:
+            assert loaded.tensors["w"].tolist() == [10, 10, 10]
+        assert not restoring.holds(CheckpointRef(uri=kept.ref.uri, step=9))
+        with pytest.raises(CheckpointError):
+            restoring.find(failed.ref, store)

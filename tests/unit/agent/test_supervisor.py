@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.agent import supervisor
 from edl_workflows.agent.__main__ import main
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.jobs import names
-from edl_workflows.protocol.nodes import CrashReport, ExitReport, Heartbeat, Registration
-from tests.unit.agent.fake_master import FakeMaster, cluster, eventually
+from edl_workflows.protocol.node_check import CheckMember, CheckRound
+from edl_workflows.protocol.nodes import CheckReport, CrashReport, ExitReport, Heartbeat, Registration
+from tests.unit.agent.fake_master import FakeMaster, cluster, eventually, world
 
 Agent = subprocess.Popen[str]
 Start = Callable[..., Agent]
@@ -33,6 +37,23 @@ if os.environ["EDL_CLUSTER_VERSION"] == "2":
         sys.exit("no such variable")
 """
 """Put before: the process of version 2 begins well at its third start only."""
+
+HANGS = """
+import pathlib, sys, time
+from edl_workflows.agent.signals import dump_stacks_on_signal
+dump_stacks_on_signal()
+def waits_for_nobody():
+    pathlib.Path(sys.argv[1], "hangs").touch()
+    while not pathlib.Path(sys.argv[1], "go").exists(): time.sleep(0.01)
+waits_for_nobody()
+sys.exit(3)
+"""
+UNPREPARED = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[1], "hangs").touch()
+while not pathlib.Path(sys.argv[1], "go").exists(): time.sleep(0.01)
+sys.exit(3)
+"""
 
 
 @pytest.fixture
@@ -94,6 +115,62 @@ def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> N
     agent.communicate(timeout=20)
     assert agent.returncode == 137
     assert master.got(ExitReport, code=137)
+
+
+def test_a_node_that_says_another_rank_is_refused_and_ends(master: FakeMaster, start: Start) -> None:
+    """What a node says of itself and is wrong ends its agent with the master's reason; nothing was started."""
+    master.rank = 5
+    master.say(active=cluster(1))
+    output, _ = (agent := start("print('trains')")).communicate(timeout=20)
+    assert agent.returncode == 1
+    assert "worker-0 has rank 5, it says 0" in output
+    assert "trains" not in output
+
+
+def test_an_agent_with_a_wrong_token_ends(
+    environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not knock for ever: after a while it ends with the master's reason."""
+    monkeypatch.setattr(supervisor, "FORBIDDEN_SECONDS", 0.3)
+    with MasterClient(environment.master, "stolen") as client:
+        agent = supervisor.Supervisor(environment, client, supervisor.AgentSettings(["true"]), {})
+        assert agent.run() == 1
+    assert "the master refuses this node: " in caplog.text
+    assert "wrong token" in caplog.text
+
+
+def test_processes_of_a_broken_world_end_at_once(master: FakeMaster, start: Start, tmp_path: Path) -> None:
+    """They hang in a collective operation, deaf to SIGTERM: the agent ends them, and starts the next world's beside them."""
+    program = (
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "new = folder / 'new'\n"
+        "new.write_text(str(os.getpid()))\n"
+        "new.rename(folder / os.environ['EDL_CLUSTER_VERSION'])\n"
+        "time.sleep(600)"
+    )
+    master.say(active=world(1, (0, 1)), trained=1)
+    start(program)
+    hanging = pid_of(tmp_path, 1)
+    master.say(active=world(1, (0, 1)), trained=1, lost=True)
+    eventually(lambda: not alive(hanging), what="the broken world's process ended")
+    assert not master.got(ExitReport)
+    master.say(active=world(1, (0, 1)), trained=1, lost=True, next=world(2, (0,)))
+    assert alive(pid_of(tmp_path, 2))
+
+
+def test_a_worker_without_a_place_waits_and_ends_with_the_job(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """A world that does not name the node starts nothing there; when the job is over, its agent ends well."""
+    master.say(active=world(1, (1, 2)), trained=1)
+    agent = start("import pathlib, sys; pathlib.Path(sys.argv[1], 'started').touch()")
+    eventually(lambda: master.got(Registration))
+    master.say(active=world(1, (1, 2)), trained=1, finished=True)
+    agent.communicate(timeout=20)
+    assert agent.returncode == 0
+    assert not (tmp_path / "started").exists()
 
 
 def test_refused_report_keeps_the_exit_code(master: FakeMaster, start: Start, tmp_path: Path) -> None:
@@ -320,3 +397,41 @@ def test_agent_without_a_command_says_so(capsys: pytest.CaptureFixture[str]) -> 
         main(["run"])
     assert left.value.code == 2
     assert "after --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "stacks"), [(HANGS, 1), (UNPREPARED, 0)], ids=["with our library", "without"]
+)
+def test_stacks_are_written_once_on_request(
+    master: FakeMaster, start: Start, tmp_path: Path, program: str, stacks: int
+) -> None:
+    """A process says where it stands when the master asks, and goes on; one that can't is left alone."""
+    master.say(active=cluster(1))
+    agent = start(program)
+    eventually((tmp_path / "hangs").exists)
+    master.say(dump="hang-1")
+    master.say(dump="hang-1", trained=1)
+    lines: list[str] = []
+    assert agent.stdout is not None
+    for line in agent.stdout:
+        lines.append(line)
+        if "waits_for_nobody" in line or (not stacks and "stands still" in line):
+            break
+    (tmp_path / "go").touch()
+    rest, _ = agent.communicate(timeout=20)
+    output = "".join(lines) + rest
+    assert agent.returncode == 3
+    assert output.count("waits_for_nobody") == stacks
+    assert output.count("stands still") == 1
+
+
+def test_the_agent_measures_each_round_once(master: FakeMaster, start: Start) -> None:
+    """It takes part when the directive names it, before any process of the program is there."""
+    alone = CheckRound(number=4, groups=[[CheckMember(node="worker-0", address="nowhere:1")]], seconds=30)
+    master.say(check=alone)
+    start(NOTE)
+    eventually(lambda: master.got(CheckReport, round=4, error=""))
+    master.say(trained=0)
+    master.say(check=alone.model_copy(update={"number": 5}))
+    eventually(lambda: master.got(CheckReport, round=5))
+    assert len(master.got(CheckReport)) == 2

@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterator
 
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import Report
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import Report
 from edl_workflows.protocol.brain import JobFacts, JobLimits
 from edl_workflows.scaling.samples import NodeUsage, Sample
 

@@ -13,7 +13,7 @@ import pytest
 
 from edl_workflows.brain import auth
 from edl_workflows.brain.server import BrainOptions, BrainServer
-from edl_workflows.brain.store import Store
+from edl_workflows.brain.store.store import Store
 from edl_workflows.protocol import brain
 from edl_workflows.scaling.samples import NodeUsage, Sample
 from tests.unit.brain import postgres

@@ -6,8 +6,8 @@ import pytest
 
 from edl_workflows.brain.history import Histories, capacity, claim, shares
 from edl_workflows.brain.seen import ClusterSample, JobSeen
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import JobKey, Report, StoredJob
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import JobKey, Report, StoredJob
 from edl_workflows.protocol.brain import OptimizeRequest
 from edl_workflows.scaling.brain import table
 from edl_workflows.scaling.brain.messages import question_of

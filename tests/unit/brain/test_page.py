@@ -14,7 +14,7 @@ import pytest
 from edl_workflows.brain import auth
 from edl_workflows.brain.seen import JobSeen, PlanSeen
 from edl_workflows.brain.server import BrainOptions, BrainServer
-from edl_workflows.brain.store import Store
+from edl_workflows.brain.store.store import Store
 from tests.unit.brain.browser import CHROMIUM, Browser
 from tests.unit.brain.filled import fill
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import JobKey
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import JobKey
 from edl_workflows.cli import main
 from tests.unit.brain import support
 from tests.unit.brain.support import TEAM, facts_json, sample_json
@@ -72,7 +73,7 @@ def logged(log: Path, event: str, field: str) -> str:
 @pytest.mark.slow
 def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) -> None:
     """A Brain is killed while eight masters report: each sample whose report was answered stands in the store, and the next
-    process begins with it."""
+    process begins with it. The process that plans ends, too."""
     options = [
         "--database-url",
         database_url,
@@ -104,6 +105,12 @@ def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) ->
             thread.start()
         try:
             eventually(lambda: sum(map(len, acknowledged.values())) >= ENOUGH, seconds=120)
+            question = {"job": facts_json("uid-0"), "stage": "job_stage_create"}
+            token = {"Authorization": f"Bearer {TEAM}"}
+            assert (
+                httpx.post(f"{url}/v1/optimize", json=question, headers=token, timeout=150).status_code == 200
+            )
+            planners = psutil.Process(running.pid).children(recursive=True)
         finally:
             running.send_signal(signal.SIGKILL)
             running.wait(30)
@@ -116,6 +123,14 @@ def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) ->
     lost = {uid: set(steps) - stored[uid] for uid, steps in acknowledged.items()}
     assert not any(lost.values()), lost
     assert all(acknowledged.values())
+    assert planners
+    eventually(lambda: not any(map(_runs, planners)))
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @pytest.mark.slow

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from edl_workflows.brain import reading, views
-from edl_workflows.brain.reading import Page
+from edl_workflows.brain.page import reading, views
+from edl_workflows.brain.page.reading import Page
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import Answer, Report
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import Answer, Report
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.protocol.brain import JobEnd
 from tests.unit.brain import support

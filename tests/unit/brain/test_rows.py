@@ -216,6 +216,11 @@ CHANGES = [
     pytest.param(
         {"replicaResourceSpecs": {"ps": {"resource": {"gpu": "1"}}}}, ["ps: with 1 GPU"], id="size alone"
     ),
+    pytest.param(
+        {"replicaResourceSpecs": {"worker": {"resource": {"gpu": "1", "gpuType": "Tesla-V100"}}}},
+        ["worker: with 1 GPU, GPUs of type Tesla-V100"],
+        id="type of GPUs",
+    ),
     pytest.param({"replicaResourceSpecs": {"ps": {}}}, ["ps: as it is"], id="nothing"),
     pytest.param(
         {"migratePods": [{"name": "m-edljob-ps-0", "resource": {"cpu": "8"}}], "checkpoint": True},

@@ -8,11 +8,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import func, select, text
 
-from edl_workflows.brain import database, tables
-from edl_workflows.brain.retention import Retention, RetentionOptions
 from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
-from edl_workflows.brain.store import Store
-from edl_workflows.brain.stored import Answer, JobKey, Report
+from edl_workflows.brain.store import database, tables
+from edl_workflows.brain.store.retention import Retention, RetentionOptions
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import Answer, JobKey, Report
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.protocol.brain import JobEnd, NodeOom
 from tests.unit.brain import support
@@ -134,7 +134,7 @@ def test_writes_that_wait_share_a_transaction(store: Store) -> None:
 
 def test_a_store_that_is_behind_says_so(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """More writes than may wait are refused at once, and those that wait are carried out."""
-    monkeypatch.setattr("edl_workflows.brain.writer.MAX_WAITING", 3)
+    monkeypatch.setattr("edl_workflows.brain.store.writer.MAX_WAITING", 3)
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(_: object) -> None:

@@ -33,3 +33,29 @@ def test_reasons_are_told() -> None:
         "  no parameter server is hot",
     ]
     assert "    because worker: 1 → 3 nodes" in told
+
+
+FAULTS = {
+    "goodput": {"ratio": 0.873, "usefulSeconds": 131.0, "redoneSeconds": 9.6, "elapsedSeconds": 150.0},
+    "restarts": {
+        "counts": {"Killed": 2, "Recovery": 1},
+        "recent": [{"time": "2026-01-01T00:01:00Z", "subject": "ps-1", "cause": "Killed", "message": "its pod was deleted"}],
+    },
+    "failure": {"reason": "CriticalNodeFailed", "pod": "mnist-edljob-worker-0", "lastLines": "Trace\nValueError: x\n"},
+}  # fmt: skip
+
+
+def test_faults_are_told() -> None:
+    """How the time was spent, what was restarted and why, and what the failing pod printed last."""
+    manifest = elastic_job("mnist")
+    manifest |= {"status": {"phase": "Failed", **FAULTS}}
+    manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    told = list(lines(Description(manifest, view_of("ElasticJob", manifest), (), (), ())))
+    start = told.index("Goodput:     87% (131 of 150 s, 10 s redone)")
+    assert told[start + 1 : start + 6] == [
+        "Restarts:    Killed 2, Recovery 1",
+        "  2026-01-01T00:01:00Z  ps-1  Killed  its pod was deleted",
+        "Last lines of mnist-edljob-worker-0:",
+        "  Trace",
+        "  ValueError: x",
+    ]

@@ -21,7 +21,7 @@ def test_every_option_reaches_the_manifests() -> None:
     """What is printed is what the options say."""
     arguments = (
         "--image a:1 --print -n edl --jobs-namespace training --replicas 3 --image-pull-policy Always "
-        "--image-pull-secret one --image-pull-secret two --with argo-agent"
+        "--image-pull-secret one --image-pull-secret two --with argo-agent --with brain --brain-database-secret db"
     )
     options = InstallOptions(
         "a:1",
@@ -30,7 +30,8 @@ def test_every_option_reaches_the_manifests() -> None:
         replicas=3,
         pull_policy=PullPolicy.ALWAYS,
         pull_secrets=("one", "two"),
-        parts=frozenset({Part.ARGO_AGENT}),
+        parts=frozenset({Part.ARGO_AGENT, Part.BRAIN}),
+        brain_database_secret="db",
     )
 
     assert printed(*arguments.split()) == installation(options)
@@ -52,12 +53,12 @@ def test_the_pods_commands_are_ours(jobs: list[str]) -> None:
     """Each container's arguments are known to the command that they name."""
     deployments = [
         o
-        for o in printed("--image", "a:1", "--print", "--with", "argo-agent", *jobs)
+        for o in printed("--image", "a:1", "--print", "--with", "argo-agent", "--with", "brain", *jobs)
         if o["kind"] == "Deployment"
     ]
     commands = [one["spec"]["template"]["spec"]["containers"][0]["command"] for one in deployments]
 
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         assert command[:3] == ["python", "-m", "edl_workflows.cli"]
         # The arguments are parsed as a whole before --help is answered.

@@ -23,6 +23,7 @@ def options(server: ApiServerProcess, cluster: Cluster) -> list[str]:
         {
             "time": (BEGAN + dt.timedelta(seconds=5 * n)).isoformat(),
             "step": 50 * n,
+            "records": 10 * n,
             "nodes": {"ps": 2, "worker": 1},
         }
         for n in range(20)
@@ -37,7 +38,7 @@ def test_table_has_a_row_a_point(options: list[str], capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
 
     assert len(lines) == 21
-    assert lines[-1].split() == ["95", "950", "ps", "2", "worker", "1"]
+    assert lines[-1].split() == ["95", "950", "190", "ps", "2", "worker", "1"]
 
 
 def test_picture(options: list[str], tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """What holds of every installation."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from edl_workflows.argo.agent import run as argo_agent
+from edl_workflows.brain.monitor import NODE_METRICS, Monitor, MonitorOptions
+from edl_workflows.brain.store.store import Store
 from edl_workflows.cli import crds
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.install import rbac, workloads
@@ -15,6 +18,10 @@ from edl_workflows.install.options import InstallOptions, Part, PullPolicy
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import children
 from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.kube.connect import Cluster
+from tests.unit.brain import support
+
+sqlite_store = support.sqlite_store
 
 IMAGE = "registry.example/edl:1"
 
@@ -77,7 +84,13 @@ def test_what_is_named_is_there(options: InstallOptions) -> None:
         if one["kind"] == "Deployment":
             pod = one["spec"]["template"]["spec"]
             assert ("ServiceAccount", namespace, pod["serviceAccountName"]) in seen
-            assert {("ConfigMap", namespace, v["configMap"]["name"]) for v in pod.get("volumes", [])} <= seen
+            volumes = pod.get("volumes", [])
+            configs = {v["configMap"]["name"] for v in volumes if "configMap" in v}
+            claims = {
+                v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
+            }
+            assert {("ConfigMap", namespace, name) for name in configs} <= seen
+            assert {("PersistentVolumeClaim", namespace, name) for name in claims} <= seen
         seen.add((one["kind"], namespace, one["metadata"]["name"]))
 
 
@@ -221,6 +234,86 @@ def test_the_di_server_is_where_jobs_look_for_it() -> None:
     assert api["from"][0]["podSelector"]["matchLabels"] == {"diengine/operator": "di-operator"}
 
 
+def brain(**options: Any) -> tuple[InstallOptions, dict[str, Any], dict[str, Any]]:
+    """An installation with Brain, its Deployment's spec, and its container."""
+    made = InstallOptions(image=IMAGE, parts=frozenset({Part.BRAIN}), **options)
+    found = next(o for o in of_kind(made, "Deployment") if o["metadata"]["name"] == names.BRAIN)
+    container = found["spec"]["template"]["spec"]["containers"][0]
+    return made, found["spec"], container
+
+
+def test_brain_is_where_masters_look_for_it() -> None:
+    """Its Service leads to its API, which masters' pods of any namespace may call; the tokens come from a Secret of its
+    name."""
+    options, spec, container = brain()
+    service = next(o for o in of_kind(options, "Service") if o["metadata"]["name"] == names.BRAIN)
+    policy = next(o for o in of_kind(options, "NetworkPolicy") if o["metadata"]["name"] == names.BRAIN)
+    api = policy["spec"]["ingress"][1]
+
+    assert service["spec"]["ports"] == [{"name": "api", "port": names.BRAIN_PORT, "targetPort": "api"}]
+    assert {"name": "api", "containerPort": names.BRAIN_PORT} in container["ports"]
+    assert [port["port"] for port in api["ports"]] == [names.BRAIN_PORT]
+    assert api["from"][0]["podSelector"]["matchLabels"] == {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
+    command = container["command"]
+    folder, _, file = command[command.index("--tokens-file") + 1].rpartition("/")
+    mount = next(one for one in container["volumeMounts"] if one["mountPath"] == folder)
+    volume = next(one for one in spec["template"]["spec"]["volumes"] if one["name"] == mount["name"])
+    assert volume["secret"] == {"secretName": names.BRAIN}
+    assert file == workloads.BRAIN_TOKENS
+    assert mount["readOnly"]
+
+
+def test_brain_keeps_its_store_on_a_volume() -> None:
+    """SQLite on a claim of its own that its user may write to; never two Brains on it."""
+    options, spec, container = brain()
+    (claim,) = of_kind(options, "PersistentVolumeClaim")
+    (mount,) = (one for one in container["volumeMounts"] if not one["readOnly"])
+    (url,) = (one["value"] for one in container["env"] if one["name"] == names.ENV_BRAIN_DATABASE_URL)
+
+    assert claim["metadata"]["name"] == names.BRAIN
+    assert url == f"sqlite:///{mount['mountPath']}/brain.db"
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["template"]["spec"]["securityContext"]["fsGroup"] > 0
+
+
+def test_brain_reads_a_database_s_url_from_a_secret() -> None:
+    """With PostgreSQL there is no volume, and no manifest holds the password."""
+    options, _, container = brain(brain_database_secret="postgres")
+    (variable,) = container["env"]
+
+    assert not of_kind(options, "PersistentVolumeClaim")
+    assert variable == {
+        "name": names.ENV_BRAIN_DATABASE_URL,
+        "valueFrom": {"secretKeyRef": {"name": "postgres", "key": "url"}},
+    }
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: Store, tmp_path: Path) -> None:
+    """It lists and watches what the monitor's informers do, and lists the nodes' metrics; in an installation for one
+    namespace there is no monitor, and the pod has no token of the API server."""
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    cluster = Cluster.from_kubeconfig(tmp_path / "kubeconfig")
+    monitor = Monitor(cluster, sqlite_store, MonitorOptions())
+    watched = {(one.scope.resource.group, one.scope.resource.plural) for one in monitor._informers}
+    expected = {(*one, verb) for one in watched for verb in ("list", "watch")}
+    expected.add((NODE_METRICS.group, NODE_METRICS.plural, "list"))
+    _, spec, container = brain()
+    assert rights(rbac.brain_rules()) == expected
+    assert container["command"].count("--monitor") == spec["template"]["spec"]["automountServiceAccountToken"]
+
+    options, spec, container = brain(jobs_namespace="training")
+    assert "--monitor" not in container["command"]
+    assert not spec["template"]["spec"]["automountServiceAccountToken"]
+    assert not [role for role in of_kind(options, "Role") if role["metadata"]["name"] == names.BRAIN]
+
+
 def test_nodes_are_read_where_all_namespaces_are_served() -> None:
     """Who places preemptible jobs sees the nodes; in an installation without DIJobs nobody does."""
 
@@ -249,6 +342,9 @@ def test_the_agent_has_its_lease() -> None:
         ({"jobs_namespace": "edl-system"}, "the controller's own namespace"),
         ({"replicas": 0}, "0 replicas"),
         ({"pull_secrets": ("a/b",)}, "pull secret 'a/b'"),
+        ({"parts": {Part.BRAIN}, "brain_database_secret": "A"}, "brain database secret 'A'"),
+        ({"brain_database_secret": "a"}, "--with brain"),
+        ({"parts": {Part.BRAIN}, "kinds": ("TFJob",)}, "Brain serves ElasticJobs"),
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any], complaint: str) -> None:

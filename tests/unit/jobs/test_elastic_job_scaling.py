@@ -20,8 +20,9 @@ def job(annotation: str = "", status: dict[str, Any] | None = None, **spec: Any)
         pod = {"containers": [container], "nodeSelector": {"pool": "train"}}
         return {"replicas": replicas, "template": {"spec": pod}, **more}
 
-    roles = {"ps": role(1, "2"), "worker": role(1, "1", **spec.pop("worker", {}))}
-    if spec.get("distributionStrategy") == "Local":
+    worker: dict[str, Any] = {"replicas": 1, **spec.pop("worker", {})}
+    roles = {"ps": role(1, "2"), "worker": role(cpu="1", **worker)}
+    if spec.get("distributionStrategy") in ("Local", "AllreduceStrategy"):
         del roles["ps"]
     annotations = {autoscaling.ANNOTATION: annotation} if annotation else {}
     return ElasticJob.parse({
@@ -43,6 +44,11 @@ def job(annotation: str = "", status: dict[str, Any] | None = None, **spec: Any)
         ({"optimizeMode": "cluster"}, None),
         ({"worker": {"autoScale": False}}, None),
         ({"distributionStrategy": "Local"}, None),
+        (
+            {"distributionStrategy": "AllreduceStrategy", "rendezvous": {"minNodes": 2, "maxNodes": 6}},
+            (2, 6),
+        ),
+        ({"distributionStrategy": "AllreduceStrategy", "worker": {"replicas": 3}}, (1, 3)),
     ],
     ids=str,
 )

@@ -79,3 +79,22 @@ def test_to_an_elastic_job() -> None:
         "evaluator.template: the image's own command",
     ):
         assert part in told
+
+
+def test_a_chief_becomes_one_more_worker() -> None:
+    """A collective ElasticJob has no chief; TFJobs for MultiWorkerMirroredStrategy often have one."""
+    manifest = yaml.safe_load(V1ALPHA2)
+    template = {
+        "spec": {"containers": [{"name": "tensorflow", "image": "i", "command": ["python", "train.py"]}]}
+    }
+    manifest["spec"] = {
+        "tfReplicaSpecs": {
+            kind: {"replicas": n, "template": template} for kind, n in (("Chief", 1), ("Worker", 2))
+        }
+    }
+    manifest["apiVersion"] = "kubeflow.org/v1"
+    found = conversion.to_elastic_job(TFJob.parse(manifest))
+    elastic = ElasticJob.parse(found.manifest)
+    assert elastic.spec.distribution_strategy == "AllreduceStrategy"
+    assert {role: spec.replicas for role, spec in elastic.spec.replica_specs.items()} == {"worker": 3}
+    assert any("one more worker" in note for note in found.notes)

@@ -87,3 +87,15 @@ def test_without_pservers_and_without_a_command() -> None:
     assert found.manifest["spec"]["distributionStrategy"] == "AllreduceStrategy"
     assert found.manifest["spec"]["suspend"] is True
     assert any(note.startswith("spec.trainer.entrypoint: is empty") for note in found.notes)
+
+
+def test_bounds_of_trainers_become_those_of_the_rendezvous() -> None:
+    """Without pservers the trainers make a world, which has bounds as the TrainingJob had."""
+    manifest = yaml.safe_load(MANIFEST)
+    manifest["spec"] = {
+        "image": "train:1",
+        "trainer": {"entrypoint": "python train.py", "min-instance": 2, "max-instance": 5},
+    }
+    found = conversion.to_elastic_job(TrainingJob.parse(manifest))
+    assert found.manifest["spec"]["rendezvous"] == {"minNodes": 2, "maxNodes": 5}
+    assert not any("min-instance" in note for note in found.notes)

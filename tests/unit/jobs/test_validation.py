@@ -47,6 +47,8 @@ spec:
       template: {spec: {containers: [{name: main, imagePullPolicy: Always}]}}
 """
 
+ROLE = {"replicas": 1, "template": {"spec": {"containers": [{"name": "main", "image": "i"}]}}}
+
 UPSTREAM_PLAN = """
 apiVersion: elastic.iml.github.io/v1alpha1
 kind: ScalePlan
@@ -159,6 +161,25 @@ def test_manifest_survives_a_round_trip() -> None:
             "AllreduceStrategy",
             "spec.replicaSpecs.ps: AllreduceStrategy has no parameter servers; remove the role or the strategy",
             id="allreduce with parameter servers",
+        ),
+        pytest.param(
+            "spec",
+            {
+                "distributionStrategy": "AllreduceStrategy",
+                "replicaSpecs": {"worker": ROLE, "chief": ROLE},
+            },
+            "spec.replicaSpecs.chief: AllreduceStrategy has no chief: the oldest worker is it; make it one more worker",
+            id="allreduce with a chief",
+        ),
+        pytest.param(
+            "spec",
+            {
+                "distributionStrategy": "AllreduceStrategy",
+                "replicaSpecs": {"worker": ROLE},
+                "rendezvous": {"minNodes": 3, "maxNodes": 2},
+            },
+            "spec.rendezvous.minNodes: minNodes (3) can't be above maxNodes (2)",
+            id="a world of more than the most",
         ),
         pytest.param(
             "spec.replicaSpecs.worker.template",
@@ -298,6 +319,6 @@ def test_generated_names_leave_room(job: Make) -> None:
 
 def test_status_of_a_newer_writer_is_read(job: Make) -> None:
     """Fields that we do not know yet are no error in a status."""
-    found = ElasticJob.parse(job() | {"status": {"phase": "Running", "goodput": 0.9}})
+    found = ElasticJob.parse(job() | {"status": {"phase": "Running", "forecast": 0.9}})
 
     assert found.status.phase == "Running"

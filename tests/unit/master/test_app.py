@@ -309,6 +309,11 @@ def test_metrics_are_in_prometheus_format() -> None:
         assert "edl_master_global_step 1.0" in text
         assert 'edl_master_nodes{status="Running",type="worker"} 1.0' in text
         assert 'edl_master_node_cpu_cores{node="worker-0"} 1.5' in text
+        it.master.state.restarted("worker-0", "Killed", "", 1.0)
+        text = (await it.client.get("/metrics")).text
+        assert 'edl_master_restarts_total{cause="Killed"} 1.0' in text
+        assert "edl_master_goodput_ratio" in text
+        assert "edl_master_hanging 0.0" in text
 
     with_master(test)
 

@@ -16,10 +16,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from edl_workflows.brain.seen import JobSeen
 from edl_workflows.brain.server import BrainOptions, BrainServer
 from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.master.brain import MAX_ANSWER, BrainAccess, BrainClient, JobIdentity
+from edl_workflows.protocol.brain import JobEnd
 from edl_workflows.scaling.ps_stages import Question, Stage, WorkerPhase, optimize_locally
 from edl_workflows.scaling.resources import (
     PS,
@@ -64,18 +66,25 @@ def answering(answer: Callable[[httpx.Request], httpx.Response]) -> BrainClient:
     return BrainClient(BrainAccess("brain:1"), IDENTITY, httpx.MockTransport(answer))
 
 
-def test_report_and_plan(api: Api) -> None:
+@pytest.fixture
+def planning(api: Api) -> Api:
+    """A Brain that is ready to plan, as a process is when it listens: its client waits for seconds only."""
+    api.server.planner.start()
+    return api
+
+
+def test_report_and_plan(planning: Api) -> None:
     """What is reported is stored, and the plan follows from it; a master that starts anew goes on from there."""
-    brain = client(api.url)
+    brain = client(planning.url)
     samples = tuple(sample(1_000.0 + 15 * i, step=i) for i in range(5))
     brain.report(JOB, samples[:3])
     brain.report(JOB, samples)
     brain.close()
-    assert [one["time"] for one in api.get("jobs/uid-1/metrics").json()["samples"]] == [
+    assert [one["time"] for one in planning.get("jobs/uid-1/metrics").json()["samples"]] == [
         s.time for s in samples
     ]
 
-    fresh = client(api.url)
+    fresh = client(planning.url)
     plan = fresh.optimize(QUESTION, JOB)
     count = plan.node_group_resources[WORKER].count
     assert count is not None
@@ -102,6 +111,20 @@ def test_samples_that_can_t_be_believed_are_not_sent(api: Api) -> None:
     )
     brain.close()
     assert [one["time"] for one in api.get("jobs/uid-1/metrics").json()["samples"]] == [1_000.0]
+
+
+def test_a_job_s_end_may_be_told_twice(api: Api) -> None:
+    """And what a slow monitor saw before does not unsay it."""
+    brain = client(api.url)
+    end = JobEnd(time=2_000.0, completed=False, reason="out of luck")
+    for _ in range(2):
+        brain.report(JOB, (sample(1_000.0),), end)
+    brain.close()
+    seen = JobSeen("uid-1", "ElasticJob", "team", "mnist", "Running", reason="out of luck")
+    api.server.store.record_jobs([seen], [], 2_001.0)
+    told = api.get("jobs/uid-1/metrics").json()
+    assert told["end"] == {"time": 2_000.0, "completed": False, "reason": "out of luck"}
+    assert [one["time"] for one in told["samples"]] == [1_000.0]
 
 
 def test_many_samples_are_sent_in_parts(api: Api) -> None:
@@ -141,10 +164,10 @@ def test_a_job_that_can_t_be_told(job: Job) -> None:
     assert not optimize_locally(QUESTION, job).node_group_resources
 
 
-def test_bounds_without_an_end_are_told(api: Api) -> None:
+def test_bounds_without_an_end_are_told(planning: Api) -> None:
     """A user who says "at least 3" is understood."""
     role = Role(3, SIZE, bounds=Bounds(count=Range(3, math.inf)))
-    brain = client(api.url)
+    brain = client(planning.url)
     assert brain.optimize(QUESTION, Job("mnist", {PS: Role(1, SIZE), WORKER: role}, JOB.limits)).notes
     brain.close()
 
@@ -248,7 +271,9 @@ def test_https(tmp_path: Path) -> None:
         certificate=certificate,
         key=key,
     )
-    with BrainServer(options).serving() as url:
+    server = BrainServer(options)
+    server.planner.start()
+    with server.serving() as url:
         assert url.startswith("https://")
         trusting = BrainClient(BrainAccess(url, lambda: OPERATOR, certificate), IDENTITY)
         trusting.report(JOB, (sample(1_000.0),))

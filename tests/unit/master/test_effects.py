@@ -5,15 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.effects import Effects
 from edl_workflows.master.master import Master
+from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import autoscaling
-from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.checkpoints import Checkpoints, Saved
+from edl_workflows.master.state.hang import Hangs
+from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlan
@@ -31,6 +35,7 @@ class FakeOutside:
         self.errors = list(errors)
         self.made: list[str] = []
         self.reported: list[dict[str, Any]] = []
+        self.away = False
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
         raise AssertionError("no pods are watched")
@@ -45,6 +50,8 @@ class FakeOutside:
         raise AssertionError("no plan runs")
 
     def report_job(self, status: dict[str, Any]) -> None:
+        if self.away:
+            raise UnavailableError("the API server is away")
         self.reported.append(status)
 
 
@@ -120,5 +127,47 @@ def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
         told = [status["autoscaling"] for status in outside.reported if "autoscaling" in status]
         assert told[-1]["notes"] == ["no parameter server is hot"]
         assert len(outside.reported) == 2
+
+    asyncio.run(main())
+
+
+def test_the_last_status_is_written_though_one_was_a_moment_ago(tmp_path: Path) -> None:
+    """A master that is told to end says what it knows; where nobody takes that, it ends all the same."""
+
+    async def main() -> None:
+        master, outside = _decided(tmp_path), FakeOutside()
+        effects = Effects(master, outside)
+        await effects.once()
+        master.state.checkpoints = Checkpoints(
+            saved=(Saved("checkpoint-1", "", "/c/1", 7, 1.0, JobPosition()),)
+        )
+        await effects.once()
+        assert "checkpoint" not in outside.reported[-1], "it is too soon"
+        await effects.last_report()
+        assert outside.reported[-1]["checkpoint"]["step"] == 7
+        master.state.checkpoints = Checkpoints()
+        master.state.steps = Steps(step=9)
+        outside.away = True
+        await effects.last_report()
+
+    asyncio.run(main())
+
+
+def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
+    """Each with its cause and the cluster version, when it is stored; a new master repeats nothing."""
+
+    async def main() -> None:
+        master = _decided(tmp_path)
+        effects = Effects(master, FakeOutside())
+        master.state.restarted("ps-1", "Killed", "its pod was deleted", 1.0)
+        master.state.hangs = Hangs(number=1, since=1.0)
+        master.stored = master.state.document()
+        with structlog.testing.capture_logs() as logs:
+            await effects.once()
+            await effects.once()
+            await Effects(master, FakeOutside()).once()
+        said = [(line["event"], line.get("cause", line.get("stacks"))) for line in logs]
+        assert said.count(("restart", "Killed")) == 1
+        assert said.count(("training stands still", "hang-1")) == 1
 
     asyncio.run(main())

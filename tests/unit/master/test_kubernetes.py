@@ -147,6 +147,16 @@ def test_a_foreign_plan_of_the_name_is_not_taken_for_ours(cluster: Cluster, job:
         KubernetesOutside(cluster, job).ask_for_pods(PLAN, NODES)
 
 
+@pytest.mark.parametrize(("said", "known"), [("Tesla-V100", "Tesla-V100"), ("no label!", None)])
+def test_the_gpus_that_a_template_selects_are_known(job: ElasticJob, said: str, known: str | None) -> None:
+    """A plan shows them, and a node that replaces another has them; what is no label is the API server's to refuse."""
+    manifest = job.to_dict()
+    spec = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
+    spec["nodeSelector"] = {names.GPU_TYPE_LABEL: said}
+    settings = settings_of(ElasticJob.parse(manifest), "default", Timeouts())
+    assert settings.roles["worker"].resource.gpu_type == known
+
+
 def test_statuses_are_written_and_pass_the_schema(cluster: Cluster, job: ElasticJob) -> None:
     """The job's progress and a plan's steps arrive; a plan that was replaced is not written."""
     outside = KubernetesOutside(cluster, job)

@@ -15,10 +15,12 @@ from edl_workflows.master.autoscaler import Autoscaler
 from edl_workflows.master.master import Master
 from edl_workflows.master.optimizers import Optimizers
 from edl_workflows.master.state.autoscale_steps import Asked
+from edl_workflows.master.state.outcome import Outcome
 from edl_workflows.master.state.settings import JobSettings, Optimizing
 from edl_workflows.master.state.settings import Role as MasterRole
 from edl_workflows.master.store import FileStore
 from edl_workflows.master.testing import SimulatedJob
+from edl_workflows.protocol.brain import JobEnd
 from edl_workflows.scaling.ps_stages import Progress, Question, Stage
 from edl_workflows.scaling.resources import (
     Job,
@@ -53,10 +55,12 @@ class FakeBrain:
     error: EdlError | None = None
     reported: list[float] = field(default_factory=list)
     ill: list[str] = field(default_factory=list)
+    ends: list[JobEnd] = field(default_factory=list)
     hangs: threading.Event | None = None
 
-    def report(self, job: Job, samples: tuple[Sample, ...]) -> None:
+    def report(self, job: Job, samples: tuple[Sample, ...], end: JobEnd | None = None) -> None:
         self._fail()
+        self.ends += [end] if end is not None else []
         self.reported += [sample.time for sample in samples]
         self.ill += [node.name for node in job.nodes if node.oom]
 
@@ -180,3 +184,32 @@ def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
 
     asyncio.run(main())
     assert brain.ill == ["job-edljob-worker-1"]
+
+
+ENDS = {
+    "succeeded": (OptimizeMode.CLUSTER, Outcome(True, "JobSucceeded"), None, [(True, "JobSucceeded")]),
+    "failed, in words of a program": (
+        OptimizeMode.CLUSTER,
+        Outcome(False, "exit\n" + "x" * 2_000),
+        None,
+        [(False, "exit " + "x" * 1_019)],
+    ),
+    "Brain is away": (OptimizeMode.CLUSTER, Outcome(True, ""), UnavailableError("away"), []),
+    "not over": (OptimizeMode.CLUSTER, None, None, []),
+    "not Brain's": (OptimizeMode.SINGLE_JOB, Outcome(True, ""), None, []),
+}
+
+
+@pytest.mark.parametrize(("mode", "outcome", "error", "told"), ENDS.values(), ids=ENDS)
+def test_brain_is_told_how_a_job_ended(
+    mode: OptimizeMode, outcome: Outcome | None, error: EdlError | None, told: list[tuple[bool, str]]
+) -> None:
+    """With the samples that it has not yet; a Brain that is away keeps no master from ending."""
+    roles = {"ps": MasterRole(1), "worker": MasterRole(2)}
+    job = SimulatedJob(JobSettings("job", "default", roles, optimizing=Optimizing(mode)), 10_000)
+    job.calm(5)
+    job.state.outcome = outcome
+    brain = FakeBrain(error=error)
+    master = Master(job.state, FileStore(Path("unused")), lambda: job.now)
+    asyncio.run(Autoscaler(master, Optimizers(brain)).end())
+    assert [(end.completed, end.reason) for end in brain.ends] == told

@@ -166,6 +166,32 @@ def test_workers_that_the_user_does_not_allow_need_no_servers() -> None:
     assert ps_initial_plan(TRAINING.measured(few)).empty
 
 
+TINY = Training(worker_cpu=0.2, ps_cpu=0.2)
+TINY_LOADS = {
+    "nobody said how many workers": (job(ps_size=NodeResource(1, GIB)), 4),
+    "there are more than are expected": (job(10, 40, ps_size=NodeResource(1, GIB)), 8),
+    "the user allows 60": (
+        job(ps_size=NodeResource(1, GIB), worker_bounds=Bounds(count=Range(1, 60))),
+        12,
+    ),
+    "limits hold 5 workers of a core": (job(ps_size=NodeResource(1, GIB), limits=Limits(6, 64 * GIB)), None),
+    "or 15 of a quarter": (
+        job(
+            ps_size=NodeResource(1, GIB),
+            worker_size=NodeResource(0.25, GIB),
+            limits=Limits(6.75, 64 * GIB),
+        ),
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize(("tiny", "servers"), TINY_LOADS.values(), ids=TINY_LOADS)
+def test_a_tiny_load_does_not_get_servers_for_sixty_workers(tiny: Job, servers: int | None) -> None:
+    """Each worker uses 0.2 cores, and as many of a server of one core: servers are planned for workers that can be."""
+    assert count(ps_initial_plan(TINY.measured(tiny)), PS) == servers
+
+
 def test_hot_servers_are_migrated_and_keep_their_memory() -> None:
     """All get the cores that 21 workers need; the idle one has enough."""
     hot = hot_job()
@@ -393,3 +419,19 @@ def test_a_plan_becomes_a_scale_plan() -> None:
         (node(PS), PS, model.NodeResource(cpu="9300m", memory="8192Mi", gpu="1"))
     ]
     assert resource_of(spec.migrate_pods[0].resource) == NodeResource(9.3, 8192, 1)
+
+
+def test_a_plan_keeps_the_type_of_gpus() -> None:
+    """Nodes that come are of their role's type, nodes that are replaced of their own, and people are told it."""
+    v100 = NodeResource(8, 8 * GIB, 1, "Tesla-V100")
+    before = job(worker_size=v100, limits=Limits(1000, 1000 * GIB, 8))
+    after = applied(before, ResourcePlan({WORKER: NodeGroupResource(2, NodeResource(cpu=4))}))
+    grown = applied(after, ResourcePlan(node_resources={node(WORKER, 1): NodeResource(memory=16 * GIB)}))
+    assert [str(one.resource) for one in grown.of(WORKER)] == [
+        "8 cores, 8192 MiB, 1 GPUs, GPUs of type Tesla-V100",
+        "4 cores, 16384 MiB, 1 GPUs, GPUs of type Tesla-V100",
+    ]
+    spec = scale_plan_spec(ResourcePlan({WORKER: NodeGroupResource(2, v100)}), before)
+    wanted = spec.replica_resource_specs["worker"].resource
+    assert wanted.to_dict() == {"cpu": "8000m", "memory": "8192Mi", "gpu": "1", "gpuType": "Tesla-V100"}
+    assert resource_of(wanted) == v100

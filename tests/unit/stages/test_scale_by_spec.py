@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.exceptions import ConflictError
+from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.jobs.api import DI_JOBS
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.identity import Identity
@@ -45,6 +45,16 @@ def test_what_others_change_at_the_same_time_stays(cluster: Cluster, monkeypatch
     handle = SCALE.begin(cluster, THREE, ME)
     assert replicas(cluster) == {"learner": 1, "collector": 3, "evaluator": 3}
     assert handle.goal.model_dump()["nodes"] == 7
+
+
+def test_a_type_of_gpus_is_refused(cluster: Cluster) -> None:
+    """Nothing would carry it out: the message says where it belongs."""
+    client.create(cluster, make())
+    size = NodeResource(gpu_type="Tesla-V100")
+    change = {"collector": ReplicaResourceSpec(replicas=3, resource=size)}
+    with pytest.raises(InvalidError, match="template"):
+        SCALE.begin(cluster, THREE.model_copy(update={"replicas": change}), ME)
+    assert replicas(cluster)["collector"] == 2
 
 
 def test_one_who_always_comes_first_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

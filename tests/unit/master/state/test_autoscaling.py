@@ -22,8 +22,10 @@ from edl_workflows.master.state import autoscale_steps, views
 from edl_workflows.master.state.autoscaling import Cadence
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.planned_job import job_of, usage_of
+from edl_workflows.master.state.rendezvous import Parameters
 from edl_workflows.master.state.settings import JobSettings, Optimizing, Role, Timeouts
 from edl_workflows.master.testing import SimulatedJob, SimulatedPod
+from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.scaling.ps_stages import Stage
 
@@ -39,7 +41,7 @@ SIZE = NodeResource(cpu="4", memory="4Gi")
 def _settings(optimizing: Optimizing = SINGLE, **more: Any) -> JobSettings:
     roles = {"ps": Role(1, resource=SIZE), "worker": Role(1, resource=SIZE)}
     limits = {"cpu": 40.0, "memory": 64 * GIB}
-    said = {"roles": roles, "limits": limits, "optimizing": optimizing, **more}
+    said: dict[str, Any] = {"roles": roles, "limits": limits, "optimizing": optimizing, **more}
     return JobSettings("job", "default", **said)
 
 
@@ -424,3 +426,57 @@ def test_absurd_reports_make_no_wild_plan(reports: list[tuple[float, float, floa
     assert planned.roles["worker"].count <= 60
     shown = _shown(job)
     assert shown.reasons or shown.notes
+
+
+def _collective(pace: Callable[[int], int], workers: int = 1, **said: Any) -> SimulatedCollectiveJob:
+    settings = _settings(
+        roles={"worker": Role(workers, resource=SIZE)},
+        collective=True,
+        rendezvous=Parameters(max_nodes=4, waiting_timeout=5.0),
+        **said,
+    )
+    job = SimulatedCollectiveJob(settings, steps=10_000_000)
+    job.pace = pace
+    job.usage = _usage(0.0)
+    job.calm(6)
+    assert job.state.versions.settled
+    return job
+
+
+@pytest.mark.parametrize(
+    ("pace", "workers"),
+    [
+        pytest.param(lambda n: n, 4, id="each worker brings as much as the first"),
+        pytest.param(lambda n: 1, 1, id="no worker brings anything"),
+        pytest.param(lambda n: {1: 2, 2: 4, 3: 4, 4: 4}[n], 2, id="two pay"),
+    ],
+)
+def test_a_collective_job_climbs_as_long_as_workers_pay(pace: Callable[[int], int], workers: int) -> None:
+    """By the speed measured at each count, through plans of its own; it comes to rest where one more would not pay."""
+    job = _collective(pace)
+    _pass(job, 1_500)
+    assert job.state.counts == {"worker": workers}
+    assert job.state.versions.active is not None
+    assert len(job.state.versions.active.members) == workers
+    plans = [plan for plan in job.plans.values() if plan.spec is not None]
+    assert {plan.phase for plan in plans} == {Phase.SUCCEEDED}
+    before = len(plans)
+    _pass(job, 700)
+    assert len([plan for plan in job.plans.values() if plan.spec is not None]) == before, "it rests"
+    assert job.state.counts == {"worker": workers}
+
+
+def test_a_collective_job_keeps_to_its_bounds() -> None:
+    """The user's bounds, the job's limits and the rendezvous hold; nothing is decided before all workers run."""
+    bound = Optimizing(OptimizeMode.SINGLE_JOB, allowed=True, workers=(1, 2))
+    job = _collective(lambda n: n, optimizing=bound)
+    assert autoscale_steps.first_question(JobState(job.settings), 0.0) is None
+    _pass(job, 1_000)
+    assert job.state.counts == {"worker": 2}
+    small = _collective(lambda n: n, limits={"cpu": 8.0, "memory": 64 * GIB})
+    _pass(small, 1_000)
+    assert small.state.counts == {"worker": 2}
+    small.kill(("worker", 1))
+    small.observe()
+    asked = autoscale_steps.question(small.state, small.now)
+    assert asked is None or autoscale_steps.local_answer(asked, small.now).plan.waiting

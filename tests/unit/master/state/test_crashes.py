@@ -111,7 +111,7 @@ def test_migration_fails_and_training_goes_on() -> None:
     assert it.state.versions.settled
     active = it.state.versions.active
     assert active is not None
-    assert (active.number, active.ps) == (1, (0, 1))
+    assert (active.number, active.members) == (1, (0, 1))
     assert {node.status for node in it.state.nodes.live("worker")} == {NodeStatus.RUNNING}
 
 

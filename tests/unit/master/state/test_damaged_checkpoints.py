@@ -86,7 +86,7 @@ def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
     assert job.plans["plan"].phase is Phase.FAILED
     active = job.state.versions.active
     assert active is not None
-    assert active.ps == (0, 1)
+    assert active.members == (0, 1)
     assert active.restore is not None
     assert active.restore.uri not in job.damaged
     assert job.state.versions.settled

@@ -51,7 +51,7 @@ def _run(job: SimulatedJob, spec: ScalePlanSpec, rounds: int = 15) -> Phase | No
 
 def _servers(job: SimulatedJob) -> tuple[int, ...]:
     assert job.state.versions.active is not None
-    return job.state.versions.active.ps
+    return job.state.versions.active.members
 
 
 def _until(job: SimulatedJob, phase: Phase) -> None:
@@ -218,7 +218,7 @@ def test_a_switch_that_does_not_train_is_rolled_back() -> None:
     job.calm(20)
     active = job.state.versions.active
     assert active is not None
-    assert (active.ps, active.restore) == ((0, 1), switch.restore)
+    assert (active.members, active.restore) == ((0, 1), switch.restore)
     assert active.number > switch.number
     assert job.plans["plan"].phase is Phase.FAILED
 
@@ -266,7 +266,7 @@ def test_a_lost_server_means_a_version_from_the_newest_checkpoint() -> None:
     job.calm(6)
     active = job.state.versions.active
     assert active is not None
-    assert active.ps == (2, 1)
+    assert active.members == (2, 1)
     assert active.restore == saved.ref
     assert not views.say(job.state).directive.lost
     assert job.state.versions.settled

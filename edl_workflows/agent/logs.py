@@ -1,0 +1,64 @@
+"""Structured logs of a training pod: one JSON object a line, with the fields that the job's master logs, too.
+
+For training code::
+
+    job = connect()
+    logging.basicConfig(level=logging.INFO, handlers=[json_lines(job.environment, job.version)])
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TextIO
+
+from edl_workflows.agent.environment import NodeEnvironment
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as JSON: event, level, logger, timestamp, and whose it is: job, namespace, pod, node, rank and version.
+
+    Args:
+        environment: of the pod.
+        version: the cluster version of whom it concerns; 0 for none.
+    """
+
+    def __init__(self, environment: NodeEnvironment, version: Callable[[], int]) -> None:
+        super().__init__()
+        self._whose = {
+            "job": environment.job,
+            "namespace": environment.namespace,
+            "pod": environment.pod,
+            "node": str(environment.node),
+            "rank": environment.rank,
+        }
+        self._version = version
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line = {
+            "event": record.getMessage(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            **self._whose,
+            "version": self._version(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def json_lines(
+    environment: NodeEnvironment, version: int | Callable[[], int]
+) -> "logging.StreamHandler[TextIO]":
+    """A handler that writes such lines to stderr.
+
+    Args:
+        environment: of the pod (`Job.environment`).
+        version: the cluster version (`Job.version`), or what tells it.
+    """
+    handler: logging.StreamHandler[TextIO] = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(environment, version if callable(version) else lambda: version))
+    return handler

@@ -1,0 +1,310 @@
+"""TensorFlow adapter of collective jobs: ``MultiWorkerMirroredStrategy`` that follows the job's worlds, with gradient accumulation.
+
+A training program says how to build its model and answers each turn of the loop with one step::
+
+    with training(job, build, Dataset(len(data), batch_size=32, num_epochs=10), options) as run:
+        for mini_batches in run:
+            run.step([{"images": data.images[i], "labels": data.labels[i]} for i in mini_batches])
+
+Every member keeps the model in plain variables and sums the gradients of its mini-batches; the strategy's all-reduce sums
+those of all members, and each applies the same update. The strategy's own mirrored variables would want an aggregation
+method of each variable, and a broadcast of each at its creation; what is gained, equal values, is had by equal updates. The
+same all-reduce broadcasts: rank 0 gives its values and all others zeros.
+
+What TensorFlow 2.21 does, as measured on one machine with processes on loopback, and what rests on it:
+
+* The strategy's constructor returns in all members within a second after the last has come, and waits for that one as long as
+  it takes. So the successors of a change form their group, build and rehearse while the version before still trains;
+  two groups on different ports do not notice each other, and one process can't be in two.
+* A member that is killed in the middle of a step ends the others' step with UnavailableError, in 0.3 to 1.4 s on a machine
+  with three busy processes a core, whichever rank it had. The group can't be mended; the processes live on. A member whose
+  machine vanishes without a word is noticed by nobody for long: then the master's word counts, and the agent ends the
+  processes.
+* Members that end one after the other, rank 0 first, leave the others unharmed as long as these call no collective operation.
+* The constructor must come before any other operation of the process, and a program has only one chance: who lost its
+  group ends, and the agent starts a new process.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from edl_workflows.agent import world
+from edl_workflows.agent.job import Job
+from edl_workflows.agent.remote_store import open_store
+from edl_workflows.agent.sampler import Dataset
+from edl_workflows.agent.tensorflow import TrainingOptions
+from edl_workflows.agent.tensors import Array, State
+from edl_workflows.agent.world import Place, Reduced, Wishes
+from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
+from edl_workflows.jobs import names
+
+__all__ = ["Dataset", "Model", "TrainingOptions", "training"]
+
+_BROKEN = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+)
+"""What a collective operation raises when a member is gone, or came back as another process."""
+
+_REDUCIBLE = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+_STAND_IN = {
+    tf.bool: tf.int32,
+    tf.int8: tf.int32,
+    tf.uint8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+    tf.bfloat16: tf.float32,
+}
+"""Types of variables that can't be summed over the group, and those that hold all their values."""
+
+Inputs = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a training program builds.
+
+    Attributes:
+        weights: what is trained, by a name that is the same in each process.
+        losses: gives the loss of each record of a mini-batch; called with the inputs by name.
+        optimizer: of Keras; anything with ``apply_gradients`` and ``variables``, whose ``build``, if there is one, makes
+            these. It sees the mean gradient of the global batch.
+        example: inputs of one mini-batch, for the step that is made and undone ahead, and for types and shapes.
+        more: further variables that are saved, and broadcast when the members change, such as moving averages. Between
+            changes each member has its own.
+    """
+
+    weights: Mapping[str, Any]
+    losses: Callable[..., Any]
+    optimizer: Any
+    example: Inputs
+    more: Mapping[str, Any] | None = None
+
+
+@contextlib.contextmanager
+def training(
+    job: Job, build: Callable[[], Model], dataset: Dataset, options: TrainingOptions
+) -> Iterator[world.World]:
+    """Train with the job's other workers.
+
+    On entry the variables have their values: those of the checkpoint that the master names; else of the newest in the
+    folder; else the initial ones of rank 0. When the block ends without an error rank 0 saves. Checkpoints are saved in two
+    stages, as with ``async_save``.
+
+    Args:
+        job: from `edl_workflows.agent.connect`.
+        build: makes the model in eager mode; called once the group has formed.
+        dataset: what to train on; the same in all members.
+        options: how to train.
+
+    Raises:
+        InvalidError: the job is not collective, this node is no member, or a variable can't be broadcast.
+        SystemExit: told to end, or the group broke, or the checkpoint to start from is damaged (`Job.start_from`).
+    """
+    saving = world.Saving(
+        open_store(options.checkpoint_dir, options.keep),
+        options.save_seconds,
+        options.memory_seconds,
+        options.replicate,
+    )
+    with world.training(job, MirroredTraining(build, options.threads), dataset, saving) as run:
+        yield run
+
+
+class MirroredTraining:
+    """A member's model and its place in the group: the framework of `edl_workflows.agent.world`.
+
+    Args:
+        build: makes the model.
+        threads: of TensorFlow; 0: as many as there are cores.
+    """
+
+    def __init__(self, build: Callable[[], Model], threads: int = 0) -> None:
+        self._build = build
+        self._threads = threads
+
+    def join(self, place: Place) -> None:
+        """Form the group, build the model, and make one step that is undone."""
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(self._threads)
+            tf.config.threading.set_inter_op_parallelism_threads(self._threads)
+            self._group = _collectively(lambda: Group(place))
+        except RuntimeError as error:
+            raise InvalidError(
+                f"TensorFlow was used before it knew its group; make tensors and variables in build: {error}"
+            ) from error
+        self._model = model = self._build()
+        self._trained = [_plain(weight) for weight in model.weights.values()]
+        self._variables = _variables(model, self._trained)
+        self._sums = [tf.Variable(tf.zeros_like(weight), trainable=False) for weight in self._trained]
+        self._numbers = tf.Variable(tf.zeros(2), trainable=False)
+        signature = {name: _spec(value) for name, value in model.example.items()}
+        self._accumulate = tf.function(self._accumulate_, input_signature=[signature])
+        self._update = tf.function(self._update_, autograph=False)
+        numbers = tf.TensorSpec([None], tf.int64)
+        self._broadcast = tf.function(self._broadcast_, input_signature=[numbers], autograph=False)
+        self._meet = tf.function(lambda: self._group.all_reduce([tf.zeros([1])])[0], autograph=False)
+        self._rehearse()
+
+    def state(self, step: int, metadata: Mapping[str, str]) -> State:
+        """All variables."""
+        return State.of(step, {name: v.numpy() for name, v in self._variables.items()}, metadata)
+
+    def load(self, tensors: Mapping[str, Array]) -> None:
+        """Set all variables."""
+        for name, variable in self._variables.items():
+            found = tensors.get(name)
+            if (
+                found is None
+                or found.shape != tuple(variable.shape)
+                or found.dtype != variable.dtype.as_numpy_dtype
+            ):
+                has = "none" if found is None else f"{found.dtype} of shape {found.shape}"
+                raise CheckpointError(
+                    f"can't be restored into this model: variable {name} is {variable.dtype.name} of shape "
+                    f"{tuple(variable.shape)}, in the checkpoint {has}"
+                )
+        for name, variable in self._variables.items():
+            variable.assign(tensors[name])
+
+    def broadcast(self, numbers: Sequence[int]) -> list[int]:
+        """Rank 0's variables and numbers to all."""
+        sent = _collectively(lambda: self._broadcast(tf.constant(numbers, tf.int64)))
+        return [int(number) for number in sent.numpy()]
+
+    def step(self, mini_batches: Sequence[Inputs], wishes: Wishes) -> Reduced:
+        """Accumulate, reduce, update."""
+        for inputs in mini_batches:
+            if len(next(iter(inputs.values()))):  # the last of an epoch may be empty
+                self._accumulate(dict(inputs))
+        asked = tf.constant([wishes.drain, wishes.leave], tf.float32)
+        loss, records, drain, leave = _collectively(lambda: self._update(asked).numpy())
+        return Reduced(float(loss / records), Wishes(float(drain), float(leave)))
+
+    def meet(self) -> None:
+        """Sum something."""
+        _collectively(self._meet)
+
+    def _rehearse(self) -> None:
+        """Trace, place and run everything once. TensorFlow does so in the first call, which would be part of the stall."""
+        before = {name: variable.numpy() for name, variable in self._variables.items()}
+        self.step([self._model.example], Wishes())
+        self.broadcast([0])
+        self.meet()
+        self.load(before)
+
+    def _accumulate_(self, inputs: Inputs) -> None:
+        with tf.GradientTape() as tape:
+            losses = self._model.losses(**inputs)
+            total = tf.reduce_sum(losses)
+        gradients = tape.gradient(total, self._trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        for summed, gradient in zip(self._sums, gradients, strict=True):
+            summed.assign_add(tf.convert_to_tensor(gradient))  # those of embeddings come as slices
+        self._numbers.assign_add(tf.stack([tf.cast(total, tf.float32), tf.cast(tf.size(losses), tf.float32)]))
+
+    def _update_(self, wishes: Any) -> Any:
+        mine = [*map(tf.convert_to_tensor, self._sums), tf.concat([self._numbers, wishes], 0)]
+        *gradients, numbers = self._group.all_reduce(mine)
+        records = numbers[1]
+        means = [gradient / tf.cast(records, gradient.dtype) for gradient in gradients]
+        self._model.optimizer.apply_gradients(zip(means, self._model.weights.values(), strict=True))
+        for summed in (*self._sums, self._numbers):
+            summed.assign(tf.zeros_like(summed))
+        return numbers
+
+    def _broadcast_(self, numbers: Any) -> Any:
+        mine = [numbers, *map(tf.convert_to_tensor, self._variables.values())]
+        if self._group.rank:
+            mine = [tf.zeros_like(value) for value in mine]
+        wire = [tf.cast(value, _STAND_IN.get(value.dtype, value.dtype)) for value in mine]
+        sent, *values = self._group.all_reduce(wire)
+        for variable, value in zip(self._variables.values(), values, strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+        return sent
+
+
+class Group:
+    """The members of a version, which can sum tensors. The constructor waits for all of them.
+
+    Args:
+        place: of this one.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.rank = place.rank
+        cluster = tf.train.ClusterSpec({names.WORKER_TYPE: list(place.addresses)})
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            cluster, task_type=names.WORKER_TYPE, task_id=place.rank, rpc_layer="grpc"
+        )
+        ring = tf.distribute.experimental.CommunicationImplementation.RING
+        options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+
+    def all_reduce(self, tensors: Sequence[Any]) -> list[Any]:
+        """The sums over the members, in a ``tf.function``.
+
+        Args:
+            tensors: of types that can be summed; each type is one operation of the group.
+        """
+        places = {dtype: [i for i, t in enumerate(tensors) if t.dtype == dtype] for dtype in _REDUCIBLE}
+
+        def reduce() -> list[list[Any]]:
+            context = tf.distribute.get_replica_context()
+            # `identity`: the strategy wants tensors that know their device.
+            return [
+                context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(tensors[i]) for i in chosen])
+                for chosen in places.values()
+                if chosen
+            ]
+
+        sums = [total for totals in self._strategy.run(reduce) for total in totals]
+        order = [i for chosen in places.values() for i in chosen]
+        return [total for _, total in sorted(zip(order, sums, strict=True), key=lambda pair: pair[0])]
+
+
+def _collectively(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except _BROKEN as error:
+        raise UnavailableError(" ".join(str(error).split())[:500]) from error
+
+
+def _variables(model: Model, trained: Sequence[Any]) -> dict[str, Any]:
+    """All variables by the names that they have in checkpoints."""
+    if twice := model.weights.keys() & (model.more or {}).keys():
+        raise InvalidError(f"variables in weights and more have the same name: {', '.join(sorted(twice))}")
+    if hasattr(model.optimizer, "build"):
+        model.optimizer.build(list(model.weights.values()))
+    own = model.optimizer.variables
+    found = dict(zip(model.weights, trained, strict=True))
+    found |= {name: _plain(variable) for name, variable in (model.more or {}).items()}
+    # Keras numbers the names of its optimizers' variables anew in each process; their order stays.
+    found |= {f"optimizer/{i}": _plain(v) for i, v in enumerate(own() if callable(own) else own)}
+    for name, variable in found.items():
+        if variable.dtype not in (*_REDUCIBLE, *_STAND_IN):
+            raise InvalidError(
+                f"variable {name} of type {variable.dtype.name} can't be summed over the members"
+            )
+    return found
+
+
+def _plain(variable: Any) -> Any:
+    """TensorFlow's variable of one of Keras."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+def _spec(value: Any) -> Any:
+    """Of inputs like these, with any number of records."""
+    array = np.asarray(value)
+    return tf.TensorSpec([None, *array.shape[1:]], tf.as_dtype(array.dtype))

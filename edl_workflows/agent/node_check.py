@@ -1,0 +1,172 @@
+"""Measures a machine and the way to its partners, before training begins: seconds for a fixed amount of work.
+
+What the numbers mean is the master's business (`edl_workflows.protocol.node_check`). Partners know each other by the job's
+token, which never crosses the wire.
+"""
+
+import hashlib
+import hmac
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.exceptions import EdlError
+from edl_workflows.jobs import names
+from edl_workflows.protocol import addresses
+from edl_workflows.protocol.node_check import CheckMember, CheckRound
+from edl_workflows.protocol.nodes import CheckReport
+
+WORK_BLOCKS = 128
+"""Blocks that are hashed."""
+EXCHANGE_BLOCKS = 32
+"""Blocks that go to a partner and come back."""
+BLOCK = bytes(2**20)
+RETRY_SECONDS = 0.2
+"""A partner may hear of the round a little later."""
+MIN_SECONDS = 0.01
+HELLO_SECONDS = 5.0
+"""For a partner to prove that it is one."""
+_NONCE_BYTES = 32
+_SHARE = 0.9
+"""Of the round's time: the report must arrive within it."""
+
+
+def measure(check: CheckRound, environment: NodeEnvironment) -> CheckReport | None:
+    """Take part in a round.
+
+    Returns:
+        What to report; None if the node is in no group of it.
+    """
+    node = environment.node
+    group = next((group for group in check.groups if any(member.node == str(node) for member in group)), None)
+    if group is None:
+        return None
+    deadline = time.monotonic() + _SHARE * check.seconds
+    try:
+        seconds = _work() + _exchange(group, environment, check.number, deadline)
+    except (OSError, EdlError) as error:
+        why = str(error) or type(error).__name__
+        return CheckReport(node=node, round=check.number, error=why[:1024])
+    return CheckReport(node=node, round=check.number, seconds=seconds)
+
+
+def _work() -> float:
+    start, digest = time.monotonic(), hashlib.sha256()
+    for _ in range(WORK_BLOCKS):
+        digest.update(BLOCK)
+    return time.monotonic() - start
+
+
+def _exchange(
+    group: Sequence[CheckMember], environment: NodeEnvironment, number: int, deadline: float
+) -> float:
+    """Seconds of the slowest exchange with a partner."""
+    first, *others = group
+    secret = hashlib.sha256(f"{environment.token} node check {number}".encode()).digest()
+    if not others:
+        return 0.0
+    if first.node == str(environment.node):
+        return _serve(len(others), environment, secret, deadline)
+    return _visit(addresses.resolve(first.address), secret, deadline)
+
+
+def _serve(partners: int, environment: NodeEnvironment, secret: bytes, deadline: float) -> float:
+    """Seconds of the slowest exchange. Who could exchange with one partner is sound, whatever became of another."""
+    # Each in a thread of its own: one that hangs must not cost the others their turn.
+    with (
+        socket.create_server(addresses.listen(names.NODE_PORTS[environment.node.type][0])) as server,
+        ThreadPoolExecutor(partners) as pool,
+    ):
+        exchanges = [
+            pool.submit(_exchange_blocks, connection, deadline)
+            for connection in _partners(server, partners, secret, deadline)
+        ]
+    errors = [error for exchange in exchanges if (error := exchange.exception()) is not None]
+    if len(errors) == len(exchanges):
+        raise errors[0] if errors else TimeoutError("none of its partners came")
+    return max(exchange.result() for exchange in exchanges if exchange.exception() is None)
+
+
+def _partners(server: socket.socket, count: int, secret: bytes, deadline: float) -> Iterator[socket.socket]:
+    """Those that come in time and prove to have the job's token."""
+    while count:
+        server.settimeout(max(MIN_SECONDS, deadline - time.monotonic()))
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            return
+        if _is_partner(connection, secret):
+            yield connection
+            count -= 1
+        else:
+            connection.close()
+
+
+def _exchange_blocks(connection: socket.socket, deadline: float) -> float:
+    with connection:
+        connection.settimeout(_left(deadline, "a partner is too slow"))
+        start = time.monotonic()
+        _send_blocks(connection)
+        _receive(connection, EXCHANGE_BLOCKS * len(BLOCK))
+        return time.monotonic() - start
+
+
+def _is_partner(connection: socket.socket, secret: bytes) -> bool:
+    connection.settimeout(HELLO_SECONDS)
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    try:
+        connection.sendall(nonce)
+        return hmac.compare_digest(_receive(connection, _NONCE_BYTES), _proof(secret, nonce))
+    except OSError:
+        return False
+
+
+def _visit(address: str, secret: bytes, deadline: float) -> float:
+    with _connect(address, deadline) as connection:
+        connection.settimeout(_left(deadline, f"no answer from {address}"))
+        connection.sendall(_proof(secret, _receive(connection, _NONCE_BYTES)))
+        start = time.monotonic()
+        _receive(connection, EXCHANGE_BLOCKS * len(BLOCK))
+        _send_blocks(connection)
+        return time.monotonic() - start
+
+
+def _connect(address: str, deadline: float) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    while True:
+        left = _left(deadline, f"no way to {address}")
+        try:
+            return socket.create_connection((host, int(port)), timeout=left)
+        except OSError:
+            time.sleep(min(RETRY_SECONDS, left))
+
+
+def _left(deadline: float, else_: str) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(else_)
+    return left
+
+
+def _proof(secret: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(secret, nonce, "sha256")
+
+
+def _send_blocks(connection: socket.socket) -> None:
+    for _ in range(EXCHANGE_BLOCKS):
+        connection.sendall(BLOCK)
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    """Exactly so many bytes; the last part of them is returned, since only short messages are looked at."""
+    last = b""
+    while count:
+        part = connection.recv(min(count, len(BLOCK)))
+        if not part:
+            raise ConnectionError("the partner closed the connection")
+        last = (last + part)[-_NONCE_BYTES:]
+        count -= len(part)
+    return last

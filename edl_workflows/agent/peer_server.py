@@ -1,0 +1,158 @@
+"""Where an agent gives its newest copy of the model to the agent of another node; spoken to by `edl_workflows.agent.peers`.
+
+Two questions, both with the job's token: ``GET /v1/snapshots/newest?unless=<name>&wait=<seconds>`` answers with the header
+of the newest whole copy, or 204 while that has the name; ``GET /v1/snapshots/<name>`` answers with its bytes. Copies that the
+node holds of another one count like its own: a chief in place of a lost one gets its predecessor's so.
+"""
+
+import contextlib
+import hmac
+import re
+import threading
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder
+
+MAX_CONNECTIONS = 8
+MAX_WAIT_SECONDS = 30.0
+IDLE_SECONDS = 10.0
+"""A partner that neither asks nor reads for so long is cut off: it holds a slot."""
+LOOK_SECONDS = 0.1
+CHUNK_BYTES = 4 * 2**20
+_COPY = re.compile(r"^/v1/snapshots/(checkpoint-[0-9a-f-]{1,64})$")
+
+
+class PeerServer(ThreadingTCPServer):
+    """Serves a node's copies in a thread of its own until closed.
+
+    Args:
+        folder: of the copies.
+        address: to listen on.
+        token: of the job.
+
+    Raises:
+        OSError: the address can't be had.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, folder: SnapshotFolder, address: tuple[str, int], token: str) -> None:
+        self.folders = (folder, folder.of_peer)
+        self.authorization = f"Bearer {token}".encode()
+        self.closing = threading.Event()
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, _Handler)
+        self._thread = threading.Thread(target=self.serve_forever, name="peer-server", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """The header of the newest whole copy."""
+        found = [copy for folder in self.folders for copy in folder.whole()]
+        return max(found, key=lambda copy: (copy.version, copy.step), default=None)
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[memoryview | None]:
+        """The bytes of a copy; None when it was written over."""
+        for folder in self.folders:
+            for copy in folder.whole():
+                if copy.name == name:
+                    with folder.reading(copy.number) as block:
+                        yield block
+                    return
+        yield None
+
+    def close(self) -> None:
+        """Stop; who waits for a newer copy is answered at once."""
+        self.closing.set()
+        self.shutdown()
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Each in a thread of its own; those beyond the limit are cut off."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """In that thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A partner that goes away is no error of ours."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PeerServer
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        said = self.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(said, self.server.authorization):
+            self._answer(HTTPStatus.UNAUTHORIZED)
+        elif url.path == "/v1/snapshots/newest":
+            query = parse_qs(url.query)
+            self._newest(query.get("unless", [""])[0], _seconds(query.get("wait", ["0"])[0]))
+        elif found := _COPY.match(url.path):
+            self._copy(found[1])
+        else:
+            self._answer(HTTPStatus.NOT_FOUND)
+
+    def _newest(self, unless: str, wait: float) -> None:
+        deadline = time.monotonic() + wait
+        while True:
+            newest = self.server.newest
+            if newest is not None and newest.name != unless:
+                self._answer(HTTPStatus.OK, newest.model_dump_json().encode())
+                return
+            if time.monotonic() >= deadline or self.server.closing.wait(LOOK_SECONDS):
+                self._answer(HTTPStatus.NO_CONTENT)
+                return
+
+    def _copy(self, name: str) -> None:
+        with self.server.reading(name) as block:
+            if block is None:
+                self._answer(HTTPStatus.NOT_FOUND)
+                return
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Length", str(len(block)))
+            self.end_headers()
+            with contextlib.suppress(OSError):  # it went away
+                for start in range(0, len(block), CHUNK_BYTES):
+                    self.wfile.write(block[start : start + CHUNK_BYTES])
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
+        """Not worth a line each."""
+
+    def version_string(self) -> str:
+        return "edl-agent"
+
+
+def _seconds(text: str) -> float:
+    try:
+        wait = float(text)
+    except ValueError:
+        return 0.0
+    return min(wait, MAX_WAIT_SECONDS) if wait > 0 else 0.0  # also of what is no number

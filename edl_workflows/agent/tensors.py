@@ -1,0 +1,222 @@
+"""A model's state as one block of bytes: what a training process copies into shared memory, and what stands on storage.
+
+The layout is that of safetensors (https://github.com/huggingface/safetensors, "Format"): the length of a JSON header in
+8 bytes, the header with type, shape and place of each tensor, and the tensors one after another. So a saved state can be
+read by any framework's safetensors library, or by `load`. Whoever only moves it, as the agent does, needs to know nothing
+of tensors.
+"""
+
+import json
+import math
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.exceptions import CheckpointError, InvalidError
+
+Array = npt.NDArray[Any]
+
+MAX_HEADER_BYTES = 100 * 2**20
+"""As the format says."""
+_METADATA = "__metadata__"
+_LENGTH_BYTES = 8
+_NAMES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+}
+"""The format's names of numpy's types. ``bfloat16`` is known once ``ml_dtypes`` was imported, as TensorFlow does."""
+_TYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Type and shape of a tensor, before it is copied anywhere."""
+
+    dtype: "np.dtype[Any]"
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class State:
+    """A model's state between two steps, about to be copied.
+
+    Attributes:
+        step: global step.
+        specs: of its tensors, by name.
+        fill: writes the tensors' values into the arrays that it is given, one for each of ``specs``. Called once.
+        metadata: what else a restore needs to know, as text.
+    """
+
+    step: int
+    specs: Mapping[str, TensorSpec]
+    fill: Callable[[Mapping[str, Array]], object]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, step: int, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> Self:
+        """The state that consists of these arrays; they are read when it is copied."""
+
+        def fill(into: Mapping[str, Array]) -> None:
+            for name, array in tensors.items():
+                np.copyto(into[name], array)
+
+        specs = {name: TensorSpec(array.dtype, array.shape) for name, array in tensors.items()}
+        return cls(step, specs, fill, metadata or {})
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A state as it was read: tensors by name, which may not be written to, and the metadata.
+
+    The tensors are views of the memory or file that they were read from; copy what is to stay.
+    """
+
+    tensors: Mapping[str, Array]
+    metadata: Mapping[str, str]
+
+
+class Block:
+    """Where everything of a state stands.
+
+    Attributes:
+        size: bytes of the whole.
+
+    Args:
+        state: to be copied.
+
+    Raises:
+        InvalidError: a tensor's type has no name in the format, or a tensor has the name of the metadata.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        # The widest types first: then each tensor begins at a multiple of its type's size, as readers want it.
+        self._order = sorted(state.specs, key=lambda name: (-state.specs[name].dtype.itemsize, name))
+        self._header = self._make_header()
+        self.size = len(self._header) + sum(spec.size for spec in state.specs.values())
+
+    def write(self, into: memoryview) -> None:
+        """Copy the state.
+
+        Args:
+            into: writable bytes, at least `size` of them. Not kept.
+        """
+        into[: len(self._header)] = self._header
+        start, views = len(self._header), {}
+        for name in self._order:
+            spec = self._state.specs[name]
+            flat = np.frombuffer(into, spec.dtype, math.prod(spec.shape), start)
+            views[name] = flat.reshape(spec.shape)
+            start += spec.size
+        self._state.fill(views)
+
+    def _make_header(self) -> bytes:
+        entries: dict[str, Any] = {_METADATA: dict(self._state.metadata)} if self._state.metadata else {}
+        start = 0
+        for name in self._order:
+            spec = self._state.specs[name]
+            if spec.dtype.name not in _NAMES or name == _METADATA:
+                raise InvalidError(
+                    f"tensor {name!r} of type {spec.dtype}: can't be saved; types are {', '.join(_NAMES)}, and "
+                    f"the name {_METADATA} is taken"
+                )
+            end = start + spec.size
+            shape = list(spec.shape)
+            entries[name] = {
+                "dtype": _NAMES[spec.dtype.name],
+                "shape": shape,
+                "data_offsets": [start, end],
+            }
+            start = end
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % _LENGTH_BYTES)
+        return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def save(folder: Path, state: State) -> None:
+    """Write a state into a checkpoint's folder, as `CheckpointStore.publish` asks for it.
+
+    Raises:
+        OSError: of the storage.
+    """
+    block = Block(state)
+    # Not into a mapping of the file: a full disk would then end the process instead of raising an error.
+    with mmap.mmap(-1, block.size) as memory:
+        with memoryview(memory) as view:
+            block.write(view)
+        with (folder / STATE_FILE).open("wb") as file:
+            file.write(memory)
+
+
+def load(path: Path) -> Loaded:
+    """Read a state's file; its tensors are views of the file's pages.
+
+    Raises:
+        CheckpointError: it is missing, or not whole.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
+    except OSError as error:
+        raise CheckpointError(f"{path}: can't be read: {error}") from error
+    return read(memoryview(memory), str(path))
+
+
+def read(block: memoryview, where: str) -> Loaded:
+    """The state in a block of bytes.
+
+    Args:
+        block: as `Block.write` made it. The tensors are views of it.
+        where: for errors.
+
+    Raises:
+        CheckpointError: it is no such block, or not whole.
+    """
+    length = int.from_bytes(block[:_LENGTH_BYTES], "little")
+    if len(block) < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, len(block) - _LENGTH_BYTES):
+        raise CheckpointError(f"{where}: torn: {len(block)} bytes hold no state")
+    data = block[_LENGTH_BYTES + length :]
+    try:
+        entries = json.loads(bytes(block[_LENGTH_BYTES : _LENGTH_BYTES + length]))
+        metadata = {str(key): str(value) for key, value in entries.pop(_METADATA, {}).items()}
+        tensors = {name: _tensor(data, entry) for name, entry in entries.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise CheckpointError(f"{where}: is no state of a model: {error!r}") from error
+    return Loaded(tensors, metadata)
+
+
+def _tensor(data: memoryview, entry: Mapping[str, Any]) -> Array:
+    dtype, shape = np.dtype(_TYPES[entry["dtype"]]), tuple(map(int, entry["shape"]))
+    start, end = map(int, entry["data_offsets"])
+    if min(shape, default=0) < 0 or not 0 <= start <= end <= len(data):
+        raise ValueError(f"shape {shape} at {start} to {end} of {len(data)} bytes")
+    if end - start != dtype.itemsize * math.prod(shape):
+        raise ValueError(f"shape {shape} in {end - start} bytes")
+    tensor = np.frombuffer(data[start:end], dtype).reshape(shape)
+    tensor.flags.writeable = False
+    return tensor

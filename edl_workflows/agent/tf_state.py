@@ -1,0 +1,122 @@
+"""The variables of a ``tf.compat.v1`` graph as whole tensors, however they are split over parameter servers.
+
+So a checkpoint can be restored with another number of servers, as TensorFlow's own can.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from edl_workflows.agent.tensors import Array, State, TensorSpec
+from edl_workflows.exceptions import CheckpointError, InvalidError
+
+tf1 = tf.compat.v1
+
+FETCH_BYTES = 64 * 2**20
+"""Variables of about so many bytes are fetched at a time: more would only take memory."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A variable, which may be a slice of a tensor.
+
+    Attributes:
+        tensor: the tensor's name.
+        spec: of the whole tensor.
+        slices: where the variable stands in it.
+    """
+
+    variable: Any
+    tensor: str
+    spec: TensorSpec
+    slices: tuple[slice, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the variable."""
+        return (
+            int(np.prod([s.stop - s.start for s in self.slices], dtype=np.int64)) * self.spec.dtype.itemsize
+        )
+
+
+class GraphVariables:
+    """What a graph saves and restores.
+
+    Args:
+        variables: of the graph; partitions one by one.
+
+    Raises:
+        InvalidError: one of them can't be saved so.
+    """
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self._parts = [_part(variable) for variable in variables]
+        self._specs = {part.tensor: part.spec for part in self._parts}
+
+    def state(self, session: Any, step: int) -> State:
+        """The variables' values of now; they are fetched when the state is copied."""
+
+        def fill(tensors: Mapping[str, Array]) -> None:
+            for group in _groups(self._parts):
+                for part, value in zip(group, session.run([part.variable for part in group]), strict=True):
+                    tensors[part.tensor][part.slices] = value
+
+        return State(step, self._specs, fill)
+
+    def restore(self, session: Any, tensors: Mapping[str, Array], where: str) -> None:
+        """Set all variables.
+
+        Raises:
+            CheckpointError: the tensors are those of another model.
+        """
+        for part in self._parts:
+            tensor = tensors.get(part.tensor)
+            if tensor is None or tensor.shape != part.spec.shape or tensor.dtype != part.spec.dtype:
+                found = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
+                raise CheckpointError(
+                    f"{where}: can't be restored into this model: variable {part.tensor} is {part.spec.dtype} of shape "
+                    f"{part.spec.shape}, in the checkpoint {found}"
+                )
+        for group in _groups(self._parts):
+            # Fed in place of the initial value: the graph has no other operation to set a variable by, and is final.
+            session.run(
+                [part.variable.initializer for part in group],
+                {_initial(part.variable): tensors[part.tensor][part.slices] for part in group},
+            )
+
+
+def _part(variable: Any) -> _Part:
+    whole = variable._get_save_slice_info()  # noqa: SLF001 - what TensorFlow's own Saver asks
+    try:
+        dtype = np.dtype(variable.dtype.base_dtype.as_numpy_dtype)
+        shape = tuple(variable.shape.as_list())
+        if whole is None:
+            return _Part(
+                variable, variable.op.name, TensorSpec(dtype, shape), tuple(slice(0, n) for n in shape)
+            )
+        slices = tuple(
+            slice(start, start + n) for start, n in zip(whole.var_offset, whole.var_shape, strict=True)
+        )
+        return _Part(variable, whole.full_name, TensorSpec(dtype, tuple(whole.full_shape)), slices)
+    except (TypeError, ValueError) as error:
+        raise InvalidError(f"variable {variable.name}: has no shape that is known ahead: {error}") from error
+
+
+def _initial(variable: Any) -> Any:
+    """The input of the variable's initialisation that is its value."""
+    return variable.initializer.inputs[1]
+
+
+def _groups(parts: Sequence[_Part]) -> list[list[_Part]]:
+    groups: list[list[_Part]] = [[]]
+    size = 0
+    for part in parts:
+        if groups[-1] and size + part.size > FETCH_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += part.size
+    return groups if groups[0] else []

@@ -1,0 +1,271 @@
+"""What the page is told: the cluster over time, jobs, plans. Each function is one reading transaction."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Row,
+    Select,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
+
+from edl_workflows.brain.page import views
+from edl_workflows.brain.store import database
+from edl_workflows.brain.store.reader import Namespaces, Reader, within
+from edl_workflows.brain.store.stored import (
+    JobKey,
+    StoredJob,
+    cluster_sample,
+    lines,
+    sample_of_row,
+    stored_job,
+)
+from edl_workflows.brain.store.tables import CLUSTER, JOB, PLAN, SAMPLE
+from edl_workflows.exceptions import NotFoundError
+from edl_workflows.jobs.view import JobPhase
+
+DELETED = "Deleted"
+"""Phase of what was deleted before it ended."""
+_FINAL = (str(JobPhase.SUCCEEDED), str(JobPhase.FAILED))
+PHASE = case(
+    (or_(JOB.c.phase.in_(_FINAL), and_(JOB.c.phase != "", JOB.c.gone.is_(None))), JOB.c.phase),
+    (JOB.c.completed.is_(True), literal(str(JobPhase.SUCCEEDED))),
+    (JOB.c.completed.is_(False), literal(str(JobPhase.FAILED))),
+    (JOB.c.gone.is_not(None), literal(DELETED)),
+    else_=literal(str(JobPhase.RUNNING)),
+)
+"""As the monitor saw it; of a job that only its master tells of, and of one that was deleted, what follows from that."""
+FEW = 3
+"""Samples; fewer tell no goodput."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Which rows of a list.
+
+    Attributes:
+        limit: at most so many.
+        offset: after so many others.
+    """
+
+    limit: int = 50
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """What a job's samples say of it."""
+
+    step: int
+    speed: float
+    goodput: float | None
+
+
+def cluster(store: Reader, since: float, now: float, *, monitored: bool) -> views.ClusterAnswer:
+    """The cluster since a time (Unix seconds)."""
+    with database.reading(store.engine) as connection:
+        rows = _spread(connection, select(CLUSTER).where(CLUSTER.c.time >= since), CLUSTER.c.time)
+    samples = [sample for row in rows if (sample := cluster_sample(row)) is not None]
+    points = [views.ClusterPoint.model_validate(asdict(sample)) for sample in samples]
+    return views.ClusterAnswer(now=now, monitored=monitored, points=points)
+
+
+def jobs(
+    store: Reader, namespaces: Namespaces, page: Page, now: float, *, phase: str = "", search: str = ""
+) -> views.JobsAnswer:
+    """Jobs, the newest first.
+
+    Args:
+        store: where they stand.
+        namespaces: whose.
+        page: which of them.
+        now: Unix seconds.
+        phase: only those in this phase; "" for all.
+        search: only those with this in name or namespace.
+    """
+    which = [within(JOB.c.namespace, namespaces)]
+    if phase:
+        which.append(PHASE.in_([phase]))
+    if search:
+        which.append(
+            or_(
+                JOB.c.name.contains(search, autoescape=True),
+                JOB.c.namespace.contains(search, autoescape=True),
+            )
+        )
+    newest = (JOB.c.created.desc(), JOB.c.namespace, JOB.c.uid)
+    wanted = select(JOB, PHASE.label("known_phase")).where(*which).order_by(*newest)
+    with database.reading(store.engine) as connection:
+        total = connection.execute(select(func.count()).select_from(JOB).where(*which)).scalar_one()
+        rows = connection.execute(wanted.limit(page.limit).offset(page.offset)).all()
+        progress = _progress(connection, [JobKey(row.namespace, row.uid) for row in rows])
+    return views.JobsAnswer(now=now, total=total, jobs=[_job_row(row, progress) for row in rows])
+
+
+def job(store: Reader, namespaces: Namespaces, uid: str, now: float) -> views.JobAnswer:
+    """A job with its past.
+
+    Raises:
+        NotFoundError: there is none in these namespaces.
+    """
+    wanted = select(JOB, PHASE.label("known_phase")).where(
+        JOB.c.uid == uid, within(JOB.c.namespace, namespaces)
+    )
+    with database.reading(store.engine) as connection:
+        row = connection.execute(wanted.order_by(JOB.c.heard.desc()).limit(1)).first()
+        if row is None:
+            raise NotFoundError(f"no job with the uid {uid}")
+        mine = select(SAMPLE).where(SAMPLE.c.namespace == row.namespace, SAMPLE.c.uid == uid)
+        points = [_point(one) for one in _spread(connection, mine, SAMPLE.c.time)]
+        progress = _progress(connection, [JobKey(row.namespace, uid)])
+        planned = _listed().where(PLAN.c.namespace == row.namespace, PLAN.c.job == row.name)
+        made = connection.execute(planned.order_by(PLAN.c.time.desc()).limit(views.MAX_ROWS)).all()
+    plans = [_plan_row(one) for one in made]
+    return views.JobAnswer(now=now, job=_job_row(row, progress), points=points, plans=plans)
+
+
+def plans(
+    store: Reader, namespaces: Namespaces, page: Page, now: float, *, job: str = ""
+) -> views.PlansAnswer:
+    """Plans, the newest first.
+
+    Args:
+        store: where they stand.
+        namespaces: whose.
+        page: which of them.
+        now: Unix seconds.
+        job: only those for jobs of this name; "" for all.
+    """
+    wanted = _listed().where(within(PLAN.c.namespace, namespaces))
+    if job:
+        wanted = wanted.where(PLAN.c.job == job)
+    newest = wanted.order_by(PLAN.c.time.desc(), PLAN.c.namespace, PLAN.c.id)
+    with database.reading(store.engine) as connection:
+        total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
+        rows = connection.execute(newest.limit(page.limit).offset(page.offset)).all()
+    return views.PlansAnswer(now=now, total=total, plans=[_plan_row(row) for row in rows])
+
+
+def _listed() -> Select[Any]:
+    """ScalePlans, and answers of Brain that no ScalePlan of the job followed yet."""
+    later = PLAN.alias("later")
+    followed = exists().where(
+        later.c.namespace == PLAN.c.namespace,
+        later.c.job == PLAN.c.job,
+        later.c.name != "",
+        later.c.time >= PLAN.c.time,
+    )
+    return select(PLAN).where(or_(PLAN.c.name != "", ~followed))
+
+
+def _spread(connection: Connection, wanted: Select[Any], time: Column[Any]) -> Sequence[Row[Any]]:
+    """At most `views.MAX_POINTS` of these rows, evenly chosen with the newest among them, oldest first."""
+    total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
+    stride = -(-total // views.MAX_POINTS) or 1
+    number = func.row_number().over(order_by=time.desc()).label("number")
+    numbered = wanted.add_columns(number).subquery()
+    chosen = select(numbered).where((numbered.c.number - 1) % stride == 0).order_by(numbered.c.time)
+    return connection.execute(chosen).all()
+
+
+def _progress(connection: Connection, keys: Sequence[JobKey]) -> dict[JobKey, _Progress]:
+    """Where these jobs are, and what part of their time went into steps that were never lost.
+
+    A step is lost where the job goes on from an earlier one. Of the time between two samples that part counts in which steps
+    beyond the furthest so far were made.
+    """
+    of_job, time = (SAMPLE.c.namespace, SAMPLE.c.uid), SAMPLE.c.time
+    lagged = (
+        select(
+            *(SAMPLE.c[name] for name in ("namespace", "uid", "time", "step", "speed")),
+            func.lag(time).over(partition_by=of_job, order_by=time).label("before"),
+            func.lag(SAMPLE.c.step).over(partition_by=of_job, order_by=time).label("from_step"),
+            func.max(SAMPLE.c.step)
+            .over(partition_by=of_job, order_by=time, rows=(None, -1))
+            .label("furthest"),
+            func.row_number().over(partition_by=of_job, order_by=time.desc()).label("age"),
+        )
+        .where(tuple_(SAMPLE.c.namespace, SAMPLE.c.uid).in_([(key.namespace, key.uid) for key in keys]))
+        .subquery()
+    )
+    c = lagged.c
+    gained = and_(c.step > c.furthest, c.step > c.from_step)
+    part = (c.time - c.before) * (c.step - c.furthest) / (c.step - c.from_step)
+    summed = select(
+        c.namespace,
+        c.uid,
+        func.count().label("samples"),
+        (func.max(c.time) - func.min(c.time)).label("seconds"),
+        func.sum(case((gained, part), else_=0.0)).label("useful"),
+        func.max(case((c.age == 1, c.step))).label("step"),
+        func.max(case((c.age == 1, c.speed))).label("speed"),
+    ).group_by(c.namespace, c.uid)
+    found = {}
+    for row in connection.execute(summed):
+        goodput = min(1.0, row.useful / row.seconds) if row.samples >= FEW and row.seconds > 0 else None
+        found[JobKey(row.namespace, row.uid)] = _Progress(row.step, row.speed, goodput)
+    return found
+
+
+def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> views.JobRow:
+    stored = stored_job(row)
+    seen, known = stored.seen, progress.get(stored.key)
+    made: dict[str, Any] = {
+        "uid": row.uid,
+        "kind": row.kind,
+        "namespace": row.namespace,
+        "name": row.name,
+        "phase": row.known_phase,
+        "reason": row.reason,
+        "replicas": _replicas(stored),
+        "created": row.created,
+        "finished": row.ended,
+        "seen": row.heard,
+    }
+    if seen is not None:
+        same = ("message", "step", "speed", "optimizer", "stage", "reasons", "started")
+        made |= {name: getattr(seen, name) for name in same} | {"notes": list(seen.notes)}
+    if known is not None:
+        made |= {"step": known.step, "speed": known.speed, "goodput": known.goodput}
+    return views.JobRow.model_validate(made)
+
+
+def _replicas(job: StoredJob) -> dict[str, dict[str, int]]:
+    """As the monitor saw them; else what the master wants, of which it is not said what runs."""
+    if job.seen is not None:
+        return {role: asdict(counts) for role, counts in job.seen.replicas.items()}
+    roles = job.facts.roles if job.facts else {}
+    return {name: {"desired": role.count, "ready": 0} for name, role in roles.items()}
+
+
+def _point(row: Row[Any]) -> views.JobPoint:
+    sample = sample_of_row(row)
+    nodes = Counter(node.role for node in sample.nodes) if sample is not None else {}
+    return views.JobPoint(time=row.time, step=row.step, speed=row.speed, nodes=dict(nodes))
+
+
+def _plan_row(row: Row[Any]) -> views.PlanRow:
+    deleted = row.gone is not None and row.phase not in _FINAL
+    return views.PlanRow(
+        id=row.id,
+        namespace=row.namespace,
+        job=row.job,
+        name=row.name,
+        changes=list(lines(row.changes)),
+        reason=row.reason,
+        phase=DELETED if deleted else row.phase,
+        message=row.message,
+        created=row.time,
+        finished=row.finished,
+    )

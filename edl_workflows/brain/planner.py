@@ -1,0 +1,143 @@
+"""Plans are made in a process of their own: planning is computing, which holds Python's lock, and reports are answered
+meanwhile.
+
+The process reads the store and writes nothing. It ends when the other end of its pipe is closed, which the death of the
+Brain does as well, whatever it died of. If it ends by itself, or takes too long, the next plan is made by a new one.
+"""
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import structlog
+
+from edl_workflows.brain.history import Histories
+from edl_workflows.brain.store import database
+from edl_workflows.brain.store.reader import Reader
+from edl_workflows.exceptions import EdlError, UnavailableError
+from edl_workflows.protocol.brain import OptimizeRequest
+from edl_workflows.scaling.brain import table
+from edl_workflows.scaling.brain.messages import question_of
+from edl_workflows.scaling.resources import ResourcePlan
+
+log = structlog.get_logger(__name__)
+
+START_SECONDS = 120.0
+"""A process that needs longer to begin, or to plan once, is ended. It begins within a second or two."""
+PLAN_SECONDS = 30.0
+
+
+class Planner:
+    """The process, started when it is first needed. For any thread; plans are made one after the other.
+
+    Args:
+        database_url: of a store whose schema is up to date.
+        set_up_process: called first in the process; pickled.
+    """
+
+    def __init__(self, database_url: str, set_up_process: Callable[[], None] | None = None) -> None:
+        self._arguments = (database_url, set_up_process)
+        self._lock = threading.Lock()
+        self._process: BaseProcess | None = None
+        self._calls: Connection | None = None
+
+    def start(self) -> None:
+        """Start the process now, so that the first plan does not wait for it.
+
+        Raises:
+            UnavailableError: it does not start.
+        """
+        with self._lock, self._failing():
+            self._start()
+
+    def plan(self, asked: OptimizeRequest, now: float) -> ResourcePlan:
+        """A plan.
+
+        Raises:
+            UnavailableError: the store does not answer, or the process ended or takes too long: ask again.
+            EdlError: a defect, which the log of the process tells.
+        """
+        if not self._lock.acquire(timeout=PLAN_SECONDS):
+            raise UnavailableError(f"other plans take more than {PLAN_SECONDS:g} s; ask again")
+        try:
+            with self._failing():
+                calls = self._start()
+                calls.send((asked, now))
+                answer: ResourcePlan | EdlError = _received(calls, PLAN_SECONDS)
+        finally:
+            self._lock.release()
+        if isinstance(answer, EdlError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End the process, after the plan in hand."""
+        with self._lock:
+            self._end()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A process that does not answer is ended, and the next one begins anew."""
+        try:
+            yield
+        except (EOFError, OSError) as error:  # one of which is TimeoutError
+            self._end()
+            why = "takes too long" if isinstance(error, TimeoutError) else "ended"
+            raise UnavailableError(f"the process that plans {why}; ask again") from error
+
+    def _start(self) -> Connection:
+        if self._calls is not None:
+            return self._calls
+        # Not by a copy of this process, which may have a lock that nobody releases.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        with theirs:
+            work = (theirs, *self._arguments)
+            process = context.Process(target=_work, args=work, name="planner", daemon=True)
+            process.start()
+        self._calls, self._process = ours, process
+        _received(ours, START_SECONDS)
+        return ours
+
+    def _end(self) -> None:
+        if self._calls is None or self._process is None:
+            return
+        self._calls.close()
+        self._process.kill()  # it writes nothing, so nothing is lost
+        self._process.join()
+        self._process.close()
+        self._calls = self._process = None
+
+
+def _received(calls: Connection, seconds: float) -> Any:
+    if not calls.poll(seconds):
+        raise TimeoutError
+    return calls.recv()
+
+
+def _work(calls: Connection, database_url: str, set_up_process: Callable[[], None] | None) -> None:
+    """The process: plan until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the Brain, which ends this
+    if set_up_process is not None:
+        set_up_process()
+    histories = Histories(Reader(database.connect(database_url)))
+    with contextlib.suppress(EOFError, OSError):
+        calls.send("ready")
+        while True:
+            asked, now = calls.recv()
+            calls.send(_answer(histories, asked, now))
+
+
+def _answer(histories: Histories, asked: OptimizeRequest, now: float) -> ResourcePlan | EdlError:
+    try:
+        return table.optimize(question_of(asked), histories.request(asked, now))
+    except EdlError as error:
+        return error
+    except Exception as error:  # one plan's; the next is made
+        log.exception("defect in a plan", job=f"{asked.job.namespace}/{asked.job.name}")
+        return EdlError(f"internal error: {type(error).__name__}; see the server's log")

@@ -1,0 +1,154 @@
+"""What stands in the store, read: for plans, for the monitor, for callers. For any thread.
+
+Whatever stands in the database that can't be read is left out, never raised.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, Row, Select, and_, func, or_, select, true
+
+from edl_workflows.brain.seen import ClusterSample
+from edl_workflows.brain.store import database
+from edl_workflows.brain.store.stored import (
+    JobKey,
+    StoredJob,
+    cluster_sample,
+    lines,
+    oom_of_row,
+    sample_of_row,
+    scenario_of,
+    stored_job,
+)
+from edl_workflows.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
+from edl_workflows.protocol.brain import JobFacts, NodeOom
+from edl_workflows.scaling.brain.request import JobRecord
+from edl_workflows.scaling.samples import Sample
+
+Namespaces = Collection[str] | None
+"""Whose rows somebody may see; None: all."""
+
+
+class Reader:
+    """Reads a store. Each method is one transaction; all may raise UnavailableError.
+
+    Args:
+        engine: of a database whose schema is up to date.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def check(self) -> None:
+        """See that the database answers.
+
+        Raises:
+            UnavailableError: it does not.
+        """
+        self._read(select(JOB.c.uid).limit(1))
+
+    def open_jobs(self, kind: str, namespace: str) -> list[str]:
+        """Uids of the jobs that the monitor saw and that are not gone: of a kind, in one namespace or in all ("")."""
+        wanted = select(JOB.c.uid).where(JOB.c.kind == kind, JOB.c.seen != "", JOB.c.gone.is_(None))
+        return [
+            row.uid for row in self._read(wanted.where(JOB.c.namespace == namespace) if namespace else wanted)
+        ]
+
+    def open_plans(self, namespace: str) -> list[str]:
+        """The same of ScalePlans."""
+        wanted = select(PLAN.c.id).where(PLAN.c.name != "", PLAN.c.gone.is_(None))
+        return [
+            row.id for row in self._read(wanted.where(PLAN.c.namespace == namespace) if namespace else wanted)
+        ]
+
+    def job(self, namespaces: Namespaces, uid: str) -> StoredJob | None:
+        """A job; where several namespaces have one of this uid, that which was heard of last."""
+        wanted = select(JOB).where(JOB.c.uid == uid, within(JOB.c.namespace, namespaces))
+        rows = self._read(wanted.order_by(JOB.c.heard.desc()).limit(1))
+        return stored_job(rows[0]) if rows else None
+
+    def samples(self, key: JobKey, newest: int) -> list[Sample]:
+        """A job's newest samples, oldest first."""
+        mine = (SAMPLE.c.namespace == key.namespace, SAMPLE.c.uid == key.uid)
+        wanted = select(SAMPLE).where(*mine).order_by(SAMPLE.c.time.desc()).limit(newest)
+        rows = self._read(wanted)
+        return [sample for row in reversed(rows) if (sample := sample_of_row(row)) is not None]
+
+    def ooms(self, key: JobKey, newest: int) -> list[NodeOom]:
+        """Nodes of a job that ran out of memory, oldest first."""
+        mine = (OOM.c.namespace == key.namespace, OOM.c.uid == key.uid)
+        wanted = select(OOM).where(*mine).order_by(OOM.c.time.desc()).limit(newest)
+        rows = self._read(wanted)
+        return [oom for row in reversed(rows) if (oom := oom_of_row(row)) is not None]
+
+    def former(self, job: JobFacts, since: float, silent: float, jobs: int, samples: int) -> list[JobRecord]:
+        """Jobs of the same namespace and scenario that have ended, or fell silent.
+
+        Args:
+            job: which is left out itself.
+            since: Unix seconds; none that ended, or was heard of last, before.
+            silent: Unix seconds; a job that reported last before is over, whoever knows how.
+            jobs: at most so many, the latest.
+            samples: at most so many of each, the newest.
+        """
+        wanted = (
+            select(JOB.c.uid, JOB.c.name, JOB.c.completed)
+            .where(JOB.c.namespace == job.namespace, JOB.c.scenario == scenario_of(job))
+            .where(JOB.c.uid != job.uid, JOB.c.reported.is_not(None))
+            .where(
+                or_(JOB.c.ended >= since, and_(JOB.c.ended.is_(None), JOB.c.reported.between(since, silent)))
+            )
+            .order_by(JOB.c.reported.desc())
+            .limit(jobs)
+        )
+        with database.reading(self.engine) as connection:
+            found = connection.execute(wanted).all()
+            uids = [row.uid for row in found]
+            rank = func.row_number().over(partition_by=SAMPLE.c.uid, order_by=SAMPLE.c.time.desc())
+            mine = (SAMPLE.c.namespace == job.namespace, SAMPLE.c.uid.in_(uids))
+            ranked = select(SAMPLE, rank.label("rank")).where(*mine).subquery()
+            rows = connection.execute(select(ranked).where(ranked.c.rank <= samples)).all()
+            ooms = connection.execute(
+                select(OOM.c.uid, OOM.c.node).where(OOM.c.namespace == job.namespace, OOM.c.uid.in_(uids))
+            ).all()
+        return [
+            JobRecord(
+                row.name,
+                bool(row.completed),
+                tuple(s for one in rows if one.uid == row.uid and (s := sample_of_row(one)) is not None),
+                frozenset(one.node for one in ooms if one.uid == row.uid),
+            )
+            for row in found
+        ]
+
+    def running(self, since: float, most: int) -> list[StoredJob]:
+        """Jobs that have not ended and whose masters reported lately.
+
+        Args:
+            since: Unix seconds of the report.
+            most: jobs, the latest.
+        """
+        wanted = select(JOB).where(JOB.c.reported >= since, JOB.c.ended.is_(None))
+        rows = self._read(wanted.order_by(JOB.c.reported.desc()).limit(most))
+        return [stored_job(row) for row in rows]
+
+    def cluster(self, since: float) -> ClusterSample | None:
+        """The newest look at the cluster, if it is not older."""
+        wanted = select(CLUSTER).where(CLUSTER.c.time >= since).order_by(CLUSTER.c.time.desc()).limit(1)
+        rows = self._read(wanted)
+        return cluster_sample(rows[0]) if rows else None
+
+    def last_answer(self, namespace: str, job: str) -> tuple[tuple[str, ...], str] | None:
+        """Changes and reason of what Brain answered last for a job; None if it never did."""
+        wanted = select(PLAN).where(PLAN.c.namespace == namespace, PLAN.c.job == job, PLAN.c.name == "")
+        rows = self._read(wanted.order_by(PLAN.c.time.desc()).limit(1))
+        return (lines(rows[0].changes), rows[0].reason) if rows else None
+
+    def _read(self, wanted: Select[Any]) -> Sequence[Row[Any]]:
+        with database.reading(self.engine) as connection:
+            return connection.execute(wanted).all()
+
+
+def within(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:
+    """Only rows of these namespaces."""
+    return true() if namespaces is None else column.in_(sorted(namespaces))

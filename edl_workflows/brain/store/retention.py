@@ -1,0 +1,137 @@
+"""What becomes of old rows: samples thin out after an hour, and everything goes after some days.
+
+A job reports every few seconds, and its plans are made from the last minutes; of what was before, one sample in ten minutes
+tells as much. Rows go in small batches, so that reports don't wait for it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import BigInteger, ColumnElement, Table, and_, cast, exists
+
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
+from edl_workflows.exceptions import EdlError
+
+log = structlog.get_logger(__name__)
+
+DAY = 86_400.0
+BATCH = 500
+"""Rows of one transaction: a few milliseconds."""
+PAUSE = 0.05
+"""Seconds between two of them."""
+
+
+@dataclass(frozen=True)
+class RetentionOptions:
+    """What is kept.
+
+    Attributes:
+        days: for so long, and jobs for so long after they were heard of last.
+        whole_seconds: for so long each sample of a job and of the cluster.
+        thin_seconds: after that, the first one in so many seconds.
+        period: seconds between two looks.
+    """
+
+    days: float = 30.0
+    whole_seconds: float = 3_600.0
+    thin_seconds: int = 600
+    period: float = 60.0
+
+
+class Retention:
+    """A thread that removes old rows.
+
+    Args:
+        store: whose.
+        options: see there.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self, store: Store, options: RetentionOptions, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._clock = clock
+        self._thinned = 0.0
+        """Rows from before are thinned out already."""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after the batch in hand."""
+        self._stopped.set()
+        if self._thread.ident:
+            self._thread.join()
+
+    def remove(self) -> int:
+        """Remove all that is too old now. Returns how many rows that were.
+
+        Raises:
+            UnavailableError: the store does not answer, or is too slow; the next time goes on where this one ended.
+        """
+        now, gone = self._clock(), 0
+        for table, which in old(now, self._options, self._thinned):
+            while not self._stopped.is_set():
+                batch = self._store.remove(table, which, BATCH)
+                gone += batch
+                if batch < BATCH:
+                    break
+                self._stopped.wait(PAUSE)
+        self._thinned = now - self._options.whole_seconds - self._options.thin_seconds
+        return gone
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._options.period):
+            try:
+                gone = self.remove()
+            except EdlError as error:
+                log.warning("old rows stay for now", error=str(error))
+            except Exception:
+                log.exception("defect in the retention of old rows")
+            else:
+                log.debug("old rows removed", rows=gone)
+
+
+def old(
+    now: float, options: RetentionOptions, thinned: float = 0.0
+) -> list[tuple[Table, ColumnElement[bool]]]:
+    """Which rows are too old.
+
+    Args:
+        now: Unix seconds.
+        options: what is kept.
+        thinned: rows from before this time are thinned out already.
+    """
+    before = now - options.days * DAY
+    thin = now - options.whole_seconds
+    return [
+        (SAMPLE, SAMPLE.c.time < before),
+        (SAMPLE, _superfluous(SAMPLE, thinned, thin, options.thin_seconds)),
+        (OOM, OOM.c.time < before),
+        (PLAN, PLAN.c.time < before),
+        (CLUSTER, CLUSTER.c.time < before),
+        (CLUSTER, _superfluous(CLUSTER, thinned, thin, options.thin_seconds)),
+        (JOB, JOB.c.heard < before),
+    ]
+
+
+def _superfluous(table: Table, since: float, before: float, seconds: int) -> ColumnElement[bool]:
+    """Rows from between two times, but the first of each so many seconds."""
+    time, earlier = table.c.time, table.alias("earlier")
+    same = [earlier.c[column.name] == column for column in table.primary_key if column.name != "time"]
+    near = and_(earlier.c.time < time, earlier.c.time > time - seconds - 1)
+    first = exists().where(*same, near, _part(earlier.c.time, seconds) == _part(time, seconds))
+    return and_(time >= since, time < before, first)
+
+
+def _part(time: ColumnElement[float], seconds: int) -> ColumnElement[int]:
+    return cast(time, BigInteger) // seconds

@@ -1,0 +1,213 @@
+"""What stands in the store: values, and the rows that they become and come from.
+
+A row that can't be read becomes None, and is left out by whoever asked for it.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Row
+
+from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
+from edl_workflows.brain.store import tables
+from edl_workflows.brain.store.tables import Upsert
+from edl_workflows.brain.store.writer import Rows
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.protocol.brain import JobEnd, JobFacts, NodeOom
+from edl_workflows.scaling.samples import NodeUsage, Sample
+
+log = structlog.get_logger(__name__)
+
+Value = TypeVar("Value")
+_NODES = TypeAdapter(tuple[NodeUsage, ...])
+_SEEN_CLUSTER = TypeAdapter(ClusterSample)
+_SEEN_JOB = TypeAdapter(JobSeen)
+MAX_WORDS = 1_024
+_UNSAID = {
+    "phase": "",
+    "scenario": "",
+    "created": None,
+    "reported": None,
+    "ended": None,
+    "completed": None,
+    "reason": "",
+    "gone": None,
+    "facts": "",
+    "seen": "",
+}
+
+
+@dataclass(frozen=True, order=True)
+class JobKey:
+    """Names a job for ever."""
+
+    namespace: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a master said that is to be kept: only what can be believed."""
+
+    job: JobFacts
+    samples: Sequence[Sample] = ()
+    ooms: Sequence[NodeOom] = ()
+    end: JobEnd | None = None
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """What is known of a job beside its samples.
+
+    Attributes:
+        facts: of its master's newest report.
+        seen: of the monitor's last look.
+        reported: when its master reported last.
+    """
+
+    key: JobKey
+    facts: JobFacts | None
+    seen: JobSeen | None
+    reported: float | None
+    end: JobEnd | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A plan that Brain answered, for people.
+
+    Attributes:
+        id: unique.
+        changes: a line each.
+        reason: why.
+    """
+
+    id: str
+    namespace: str
+    job: str
+    time: float
+    changes: tuple[str, ...]
+    reason: str
+
+
+def scenario_of(job: JobFacts) -> str:
+    """Which jobs tell about this one; its name where it says nothing."""
+    return job.scenario or job.name
+
+
+def stored_job(row: Row[Any]) -> StoredJob:
+    """A job's row as a value."""
+    end = None
+    if row.ended is not None:
+        said = {"time": row.ended, "completed": bool(row.completed), "reason": row.reason}
+        end = _readable(JobEnd.model_validate, said)
+    key = JobKey(row.namespace, row.uid)
+    facts = _readable(JobFacts.model_validate_json, row.facts)
+    seen = _readable(_SEEN_JOB.validate_json, row.seen)
+    return StoredJob(key, facts, seen, row.reported, end)
+
+
+def cluster_sample(row: Row[Any]) -> ClusterSample | None:
+    """A look at the cluster as a value; None of one that can't be read."""
+    return _readable(_SEEN_CLUSTER.validate_json, row.sample)
+
+
+def lines(text: str) -> tuple[str, ...]:
+    """A stored list of lines."""
+    found = _readable(TypeAdapter(tuple[str, ...]).validate_json, text)
+    return found or ()
+
+
+def _readable(read: Callable[[Any], Value], said: Any) -> Value | None:
+    if not said:
+        return None
+    try:
+        return read(said)
+    except ValidationError:
+        log.warning("a row of the store can't be read and is left out")
+        return None
+
+
+def sample_of_row(row: Row[Any]) -> Sample | None:
+    """A sample as a value; None of one that can't be read."""
+    nodes = _readable(_NODES.validate_json, row.nodes)
+    return None if nodes is None else Sample(row.time, row.step, row.speed, nodes)
+
+
+def oom_of_row(row: Row[Any]) -> NodeOom | None:
+    """A node that ran out of memory; None of a row that can't be read."""
+    return _readable(NodeOom.model_validate, {"node": row.node, "time": row.time})
+
+
+def report_rows(report: Report, now: float) -> Rows:
+    """A report as rows."""
+    job = report.job
+    key = {"namespace": job.namespace, "uid": job.uid}
+    about = (
+        _UNSAID
+        | key
+        | {
+            "name": job.name,
+            "kind": job.kind,
+            "scenario": scenario_of(job),
+            "heard": now,
+            "created": now,
+            "reported": now,
+            "facts": job.model_dump_json(),
+        }
+    )
+    rows: dict[Upsert, list[Mapping[str, Any]]] = {tables.REPORTED_JOB: [about]}
+    if end := report.end:
+        said = {"ended": end.time, "completed": end.completed, "reason": _text(end.reason)}
+        rows[tables.ENDED_JOB] = [about | said]
+    rows[tables.NEW_SAMPLE] = [
+        key
+        | {"time": sample.time, "step": sample.step, "speed": sample.speed}
+        | {"nodes": json.dumps([vars(node) for node in sample.nodes], separators=(",", ":"))}
+        for sample in report.samples
+    ]
+    rows[tables.NEW_OOM] = [key | {"node": oom.node, "time": oom.time} for oom in report.ooms]
+    return rows
+
+
+def seen_row(job: JobSeen, now: float) -> Mapping[str, Any]:
+    """What the monitor saw of a job as a row."""
+    return _UNSAID | {
+        "namespace": job.namespace,
+        "uid": job.uid,
+        "name": job.name,
+        "kind": job.kind,
+        "phase": job.phase,
+        "heard": now,
+        "created": now if job.created is None else job.created,
+        "ended": job.finished,
+        "completed": None if job.finished is None else job.phase == JobPhase.SUCCEEDED,
+        "reason": _text(job.reason),
+        "seen": json.dumps(asdict(job)),
+    }
+
+
+def plan_row(plan: PlanSeen, now: float) -> Mapping[str, Any]:
+    """What the monitor saw of a ScalePlan as a row."""
+    return {
+        "namespace": plan.namespace,
+        "id": plan.uid,
+        "job": plan.job,
+        "name": plan.name,
+        "time": now if plan.created is None else plan.created,
+        "phase": plan.phase,
+        "reason": _text(plan.reason),
+        "message": _text(plan.message),
+        "changes": json.dumps(plan.changes),
+        "finished": plan.finished,
+        "gone": None,
+    }
+
+
+def _text(text: str) -> str:
+    """One line, as every database holds it: PostgreSQL knows no NUL, and no database half a character."""
+    return "".join(character if character.isprintable() else " " for character in text[:MAX_WORDS])

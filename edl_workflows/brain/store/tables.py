@@ -1,0 +1,147 @@
+"""The store's tables. Their first form and every change of it stand in `edl_workflows.brain.store.migrations`.
+
+A job is known by namespace and uid: whatever uid a tenant claims, its rows lie in its own namespaces. What is only read as a
+whole is JSON in a text. Times are Unix seconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Double,
+    Index,
+    Insert,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    func,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+METADATA = MetaData()
+
+
+def _job_key() -> list[Column[Any]]:
+    return [Column("namespace", String(63), nullable=False), Column("uid", String(128), nullable=False)]
+
+
+JOB = Table(
+    "job",
+    METADATA,
+    *_job_key(),
+    Column("name", String(253), nullable=False),
+    Column("kind", String(63), nullable=False),
+    Column("phase", String(63), nullable=False),  # as the monitor saw it
+    Column("scenario", Text, nullable=False),
+    Column("heard", Double, nullable=False),  # by whichever of master and monitor
+    Column("created", Double),
+    Column("reported", Double),  # by the master
+    Column("ended", Double),
+    Column("completed", Boolean),
+    Column("reason", Text, nullable=False),
+    Column("gone", Double),  # since when its object is not there
+    Column("facts", Text, nullable=False),  # protocol.brain.JobFacts; "" before the master's first report
+    Column("seen", Text, nullable=False),  # seen.JobSeen; "" before the monitor's first look
+    PrimaryKeyConstraint("namespace", "uid"),
+    Index("job_uid", "uid"),
+    Index("job_heard", "heard"),
+    Index("job_reported", "reported"),
+    Index("job_scenario", "namespace", "scenario", "ended"),
+)
+SAMPLE = Table(
+    "sample",
+    METADATA,
+    *_job_key(),
+    Column("time", Double, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("speed", Double, nullable=False),
+    Column("nodes", Text, nullable=False),  # a list of protocol.brain.NodeUsage
+    PrimaryKeyConstraint("namespace", "uid", "time"),
+    Index("sample_time", "time"),
+    sqlite_with_rowid=False,
+)
+OOM = Table(
+    "oom",
+    METADATA,
+    *_job_key(),
+    Column("node", String(253), nullable=False),
+    Column("time", Double, nullable=False),
+    PrimaryKeyConstraint(
+        "namespace", "uid", "node"
+    ),  # no node runs out of memory twice: another takes its place
+    Index("oom_time", "time"),
+    sqlite_with_rowid=False,
+)
+PLAN = Table(
+    "plan",
+    METADATA,
+    Column("namespace", String(63), nullable=False),
+    Column("id", String(128), nullable=False),
+    Column("job", String(253), nullable=False),
+    Column("name", String(253), nullable=False),  # of the ScalePlan; "" of an answer of Brain
+    Column("time", Double, nullable=False),
+    Column("phase", String(63), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("changes", Text, nullable=False),  # a list of lines
+    Column("finished", Double),
+    Column("gone", Double),
+    PrimaryKeyConstraint("namespace", "id"),
+    Index("plan_time", "time"),
+    Index("plan_job", "namespace", "job", "time"),
+)
+CLUSTER = Table(
+    "cluster",
+    METADATA,
+    Column("time", Double, primary_key=True),
+    Column("sample", Text, nullable=False),  # seen.ClusterSample
+)
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """Rows that are written once or many times.
+
+    Attributes:
+        table: whose.
+        updated: columns that the newer row sets; of a row that is there all others stay.
+        learned: columns that the newer row sets if it knows them.
+    """
+
+    table: Table
+    updated: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()
+
+    def statement(self, dialect: Dialect) -> Insert:
+        """For a list of rows."""
+        insert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+        made = insert(self.table)
+        keys: Sequence[Column[Any]] = list(self.table.primary_key)
+        if not self.updated:
+            return made.on_conflict_do_nothing(index_elements=keys)
+        newer = {name: made.excluded[name] for name in self.updated}
+        known = {name: func.coalesce(made.excluded[name], self.table.c[name]) for name in self.learned}
+        return made.on_conflict_do_update(index_elements=keys, set_=newer | known)
+
+
+REPORTED_JOB = Upsert(JOB, ("name", "kind", "scenario", "heard", "reported", "facts"))
+ENDED_JOB = Upsert(JOB, ("heard", "ended", "completed", "reason"))
+SEEN_JOB = Upsert(
+    JOB,
+    ("name", "kind", "phase", "heard", "created", "reason", "gone", "seen"),
+    ("ended", "completed"),  # the master may have told it already
+)
+NEW_SAMPLE = Upsert(SAMPLE)
+NEW_OOM = Upsert(OOM)
+NEW_PLAN = Upsert(PLAN)
+SEEN_PLAN = Upsert(PLAN, ("phase", "reason", "message", "changes", "finished", "gone"))
+NEW_CLUSTER = Upsert(CLUSTER)
+ORDER = (REPORTED_JOB, ENDED_JOB, NEW_SAMPLE, NEW_OOM, NEW_PLAN, NEW_CLUSTER)
+"""In which one transaction writes: the same for all, so that no two wait for each other."""

@@ -1,0 +1,144 @@
+"""One thread writes; all writes that wait while it commits are the next transaction (group commit).
+
+So an acknowledged write is a committed one, and a thousand writers share one flush of the disk.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Engine
+
+from edl_workflows.brain.store import database, tables
+from edl_workflows.brain.store.tables import Upsert
+from edl_workflows.exceptions import EdlError, UnavailableError
+
+log = structlog.get_logger(__name__)
+
+MAX_WAITING = 5_000
+"""Writes; beyond that the store is too slow, and who comes is told to come again."""
+MAX_TOGETHER = 500
+"""Writes of one transaction."""
+
+Row = Mapping[str, Any]
+Rows = Mapping[Upsert, Sequence[Row]]
+Work = Callable[[Connection], Any]
+
+
+@dataclass(frozen=True)
+class _Write:
+    done: Future[Any]
+    rows: Rows | None = None
+    work: Work | None = None
+
+
+class Writer:
+    """Writes in its own thread, from when it is made until `close`.
+
+    Args:
+        engine: of the database.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: deque[_Write] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._statements = {upsert: upsert.statement(engine.dialect) for upsert in tables.ORDER}
+        self._thread = threading.Thread(target=self._run, name="brain store", daemon=True)
+        self._thread.start()
+
+    def write(self, rows: Rows) -> Future[None]:
+        """Write rows. The future is done when they are durable.
+
+        Raises:
+            UnavailableError: too many wait already, or the store is closed. The future may also have it, or InvalidError.
+        """
+        return self._put(_Write(Future(), rows=rows))
+
+    def call(self, work: Work) -> Future[Any]:
+        """Let `work` write in a transaction of its own.
+
+        Raises:
+            UnavailableError: as `write`.
+        """
+        return self._put(_Write(Future(), work=work))
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait."""
+        return len(self._waiting)
+
+    def _put(self, write: _Write) -> Future[Any]:
+        with self._changed:
+            if self._closed:
+                raise UnavailableError("the Brain's store is closed: this server ends; ask again")
+            if len(self._waiting) >= MAX_WAITING:
+                raise UnavailableError(
+                    f"the Brain's store is behind by {MAX_WAITING} writes; try again later"
+                )
+            write.done.set_running_or_notify_cancel()  # who stops waiting for it does not stop it
+            self._waiting.append(write)
+            self._changed.notify_all()
+        return write.done
+
+    def _run(self) -> None:
+        while batch := self._take():
+            self._commit(batch)
+
+    def _take(self) -> list[_Write]:
+        """The writes of the next transaction; none at the end."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            batch: list[_Write] = []
+            while self._waiting and len(batch) < MAX_TOGETHER:
+                if batch and (self._waiting[0].work or batch[0].work):
+                    break
+                batch.append(self._waiting.popleft())
+            return batch
+
+    def _commit(self, batch: list[_Write]) -> None:
+        try:
+            with database.writing(self._engine) as connection:
+                results = self._execute(connection, batch)
+        except UnavailableError as error:
+            _fail(batch, error)
+        except Exception as error:  # who waits must learn of it, and the next ones go on
+            if len(batch) > 1:
+                for write in batch:  # one of them is wrong: the others shall not suffer
+                    self._commit([write])
+                return
+            if not isinstance(error, EdlError):
+                log.exception("defect in the store")
+            _fail(batch, error)
+        else:
+            for write, result in zip(batch, results, strict=True):
+                write.done.set_result(result)
+
+    def _execute(self, connection: Connection, batch: Sequence[_Write]) -> list[Any]:
+        results = [write.work(connection) if write.work else None for write in batch]
+        for upsert in tables.ORDER:
+            rows = [row for write in batch if write.rows for row in write.rows.get(upsert, ())]
+            if rows:
+                keys = [column.name for column in upsert.table.primary_key]
+                rows.sort(key=lambda row: [row[key] for key in keys])
+                connection.execute(self._statements[upsert], rows)
+        return results
+
+
+def _fail(batch: Sequence[_Write], error: Exception) -> None:
+    for write in batch:
+        if not write.done.done():
+            write.done.set_exception(error)

@@ -1,0 +1,52 @@
+"""What a job says about failures beyond those of single nodes: places that nobody finds, training that stands still."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from edl_workflows.jobs.objects import Model
+
+
+class PendingFailStrategy(StrEnum):
+    """Which nodes fail the job when they are pending for too long (DLRover's ``pending_fail_strategy`` 0, 1 and 2)."""
+
+    SKIP = "skip"
+    NECESSARY = "necessary"
+    ALL = "all"
+
+
+class HangAction(StrEnum):
+    """What follows when training stands still and the stack traces are written."""
+
+    LOG = "log"
+    RESTART = "restart"
+    FAIL = "fail"
+
+
+class FaultTolerance(Model):
+    """How the job's master takes failures beyond the replacement of single nodes (`replicaSpecs.*.restartCount`).
+
+    Attributes:
+        pending_timeout_seconds: the job fails when nodes are pending for so long; 0: never. Left out: as the master was
+            started (``edl master run --pending-timeout``, 900).
+        pending_fail_strategy: which nodes: none (``skip``), those that the job can't train without (``necessary``), or any
+            (``all``).
+        hang_timeout_seconds: training hangs when nothing moves for so long although its processes live: no step, no record,
+            no checkpoint. 0: nobody looks.
+        hang_action: what follows. In each case every training process first writes the stack of all its threads to its
+            log. ``log``: no more than that and a warning. ``restart``: the training processes are restarted together, in
+            their pods, from the newest checkpoint. ``fail``: the job fails with reason Hang.
+        max_restarts: how often the training processes may be restarted together; the next hang fails the job.
+        node_check: whether nodes are checked in pairs before training begins; what fails twice is replaced.
+        node_check_timeout_seconds: of one round of that.
+        straggler_ratio: a node so many times slower than the median of all is reported as a straggler.
+    """
+
+    pending_timeout_seconds: int | None = Field(default=None, ge=0)
+    pending_fail_strategy: PendingFailStrategy = PendingFailStrategy.NECESSARY
+    hang_timeout_seconds: int = Field(default=1800, ge=0)
+    hang_action: HangAction = HangAction.LOG
+    max_restarts: int = Field(default=3, ge=0, le=100)
+    node_check: bool = False
+    node_check_timeout_seconds: int = Field(default=300, ge=1)
+    straggler_ratio: float = Field(default=2.0, ge=1)

@@ -1,0 +1,92 @@
+"""Between hangs, the check of nodes, goodput and restarts, each pure for itself, and the rest of the state."""
+
+from edl_workflows.jobs import names
+from edl_workflows.master.state import hang, node_check, version_steps
+from edl_workflows.master.state.cluster_versions import Cause
+from edl_workflows.master.state.goodput import Seen
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.messages import end
+from edl_workflows.master.state.nodes import ExitReason, NodeStatus
+from edl_workflows.protocol.node_check import CheckMember, CheckRound
+
+
+def count_time(state: JobState, now: float) -> None:
+    """Counts what of the job's time is useful; before a loss is acted on, since then the lost steps are not seen any more."""
+    active = state.versions.active
+    seen = Seen(
+        version=active.number if active else 0,
+        step=state.steps.step,
+        stepped=state.steps.first_time > 0,
+        saved=tuple(saved.step for saved in state.checkpoints.saved),
+        suspended=state.settings.suspend,
+        over=state.outcome is not None,
+    )
+    state.goodput.look(seen, now)
+
+
+def find_hang(state: JobState, now: float) -> None:
+    """Looks whether training moves, and acts where it does not."""
+    said = state.settings.fault_tolerance
+    rules = hang.Rules(said.hang_timeout_seconds, said.hang_action, said.max_restarts)
+    state.hangs, state.moved, step = hang.watch(state.hangs, state.moved, _marker(state), rules, now)
+    if step is hang.Step.RESTART:
+        version_steps.restart_processes(state, now)
+
+
+def check_nodes(state: JobState, now: float) -> None:
+    """Has nodes checked that come before training begins; those that fail end, and are replaced."""
+    said = state.settings.fault_tolerance
+    if not said.node_check or state.versions.active is not None:
+        return
+    live = {str(node): node for node in state.nodes if node.live}
+    there = [name for name, node in live.items() if node.registered]
+    rules = node_check.Rules(said.node_check_timeout_seconds, said.straggler_ratio)
+    complete = len(there) == len(live)
+    state.node_check, faulty = node_check.advance(
+        state.node_check, there, complete=complete, rules=rules, now=now
+    )
+    for name, why in faulty.items():
+        end(state, live[name], NodeStatus.FAILED, ExitReason.CHECK_FAILED, message=f"node check: {why}")
+
+
+def check_round(state: JobState) -> CheckRound | None:
+    """The round under way, as nodes are told of it."""
+    current, settings = state.node_check.round, state.settings
+    if current is None or state.versions.active is not None:
+        return None
+    groups = [[_member(state, name) for name in group] for group in current.groups]
+    seconds = settings.fault_tolerance.node_check_timeout_seconds
+    return CheckRound(number=current.number, groups=groups, seconds=seconds)
+
+
+def stragglers(state: JobState) -> dict[str, float]:
+    """Nodes that are slower than the others of their role by more than the job allows, with how many times slower: workers
+    by the records that they process, before that all nodes by their check."""
+    ratio = state.settings.fault_tolerance.straggler_ratio
+    measured = state.statistics.seconds_per_shard() or state.node_check.passed
+    return node_check.stragglers(measured, ratio)
+
+
+def _member(state: JobState, name: str) -> CheckMember:
+    node_type, _, node_id = name.rpartition("-")
+    settings = state.settings
+    # No process listens before training: the port of even versions is free, whatever number the first one gets.
+    address = names.node_address(settings.name, settings.namespace, node_type, int(node_id), 0)
+    return CheckMember(node=name, address=address)
+
+
+def _marker(state: JobState) -> tuple[object, ...] | None:
+    """What differs when training moves; None while it is not expected to, or while nobody ever said that it does.
+
+    A plan has time-outs of its own. Newcomers are let in by nobody's plan: processes that never stop for them hang, too.
+    """
+    active, change, newest = state.versions.active, state.versions.change, state.checkpoints.newest
+    changing = change is not None and change.cause is not Cause.MEMBERSHIP
+    if active is None or changing or not state.trainers:
+        return None
+    if not (state.versions.trained or active.members):
+        return None
+    records = sum(progress.records_done for progress in state.shards.all_progress())
+    ended = sum(node.status.final for node in state.nodes)
+    progress = (state.steps.step, records, newest.uri if newest else "", ended)
+    return active.number, progress, (change.number, change.ready, change.drained) if change else None

@@ -1,0 +1,207 @@
+"""The check of nodes before training, in pairs and two rounds: which nodes are faulty, which are slow. Pure.
+
+A pair that fails has a faulty node, or a broken way between two sound ones. The second round gives each node another
+partner, the slowest with the fastest: who fails again is faulty itself. As DLRover's node check; other than there, nodes that
+come when the others have passed are checked with one of those.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+JOIN_SECONDS = 30.0
+"""After the last join; then those that are there are checked without those that are not."""
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a node measured: seconds, or why it could not."""
+
+    seconds: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round under way.
+
+    Attributes:
+        groups: who measures with whom.
+        since: Unix seconds of its begin.
+        results: of nodes that have reported.
+        first: results of the round before, where this is the second.
+    """
+
+    number: int
+    groups: Groups
+    since: float
+    results: dict[str, Result] = field(default_factory=dict)
+    first: dict[str, Result] | None = None
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """All that take part."""
+        return frozenset(node for group in self.groups for node in group)
+
+
+@dataclass(frozen=True)
+class NodeCheck:
+    """The check so far.
+
+    Attributes:
+        number: of the newest round.
+        round: that is under way.
+        passed: best seconds of the nodes that passed.
+        came: the nodes that were there at the last look.
+        since: since when it is these.
+        done: all that are there passed, and those that are missing were waited for.
+    """
+
+    number: int = 0
+    round: Round | None = None
+    passed: dict[str, float] = field(default_factory=dict)
+    came: tuple[str, ...] = ()
+    since: float = 0.0
+    done: bool = False
+
+    def excuse(self, seconds: float) -> "NodeCheck":
+        """The clock was set by so much, or nobody listened for so long: a round has all its time none the less."""
+        if not self.came:
+            return self
+        current = replace(self.round, since=self.round.since + seconds) if self.round else None
+        return replace(self, round=current, since=self.since + seconds)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the job's spec says: seconds for a round, and the factor over the median beyond which a node is slow."""
+
+    timeout: float = 300.0
+    straggler_ratio: float = 2.0
+
+
+def report(check: NodeCheck, node: str, number: int, result: Result) -> NodeCheck:
+    """A node has measured. What belongs to another round, or to none, is left out."""
+    current = check.round
+    if current is None or current.number != number or node not in current.nodes:
+        return check
+    return replace(check, round=replace(current, results={**current.results, node: result}))
+
+
+def advance(
+    check: NodeCheck, there: Collection[str], *, complete: bool, rules: Rules, now: float
+) -> tuple[NodeCheck, dict[str, str]]:
+    """Begins a round, or ends one.
+
+    Args:
+        check: so far.
+        there: nodes that are registered.
+        complete: whether these are all that are wanted.
+        rules: of the job.
+        now: the time.
+
+    Returns:
+        The check, and the nodes that turned out faulty, each with the reason.
+    """
+    present = tuple(sorted(there))
+    if present != check.came:
+        check = replace(check, came=present, since=now)
+    check = replace(
+        check, done=False, passed={node: best for node, best in check.passed.items() if node in there}
+    )
+    current = check.round
+    if current is not None and not current.nodes <= set(there):
+        current = None  # who is gone leaves a partner that waits for nobody
+    if current is not None:
+        return _end_round(replace(check, round=current), current, rules, now)
+    check = replace(check, round=None)
+    unchecked = [node for node in present if node not in check.passed]
+    if not (complete or now - check.since >= JOIN_SECONDS):
+        return check, {}
+    if not unchecked:
+        return replace(check, done=bool(present)), {}
+    return _begin(check, first_groups(unchecked, check.passed), now), {}
+
+
+def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Groups:
+    """Neighbours in pairs; the odd one with the last pair. A single one with the fastest that passed, if there is one."""
+    if len(unchecked) == 1 and passed:
+        return ((unchecked[0], min(passed, key=passed.__getitem__)),)
+    return _pairs(unchecked)
+
+
+def second_groups(results: Mapping[str, Result], firsts: Collection[str] = ()) -> Groups:
+    """The fastest with the slowest; who failed counts as slowest of all.
+
+    The others of a group each measure with its first. So of those that failed, one that was the first of its group stands
+    behind its partners: they may have failed since it did.
+
+    Args:
+        results: of the first round.
+        firsts: who was the first of a group in it.
+    """
+
+    def rank(node: str) -> tuple[bool, bool, float, str]:
+        failed = bool(results[node].error)
+        return failed, failed and node in firsts, results[node].seconds, node
+
+    order = sorted(results, key=rank)
+    crossed = [node for pair in zip(order, reversed(order), strict=True) for node in pair][: len(order)]
+    return _pairs(crossed)
+
+
+def stragglers(seconds: Mapping[str, float], ratio: float) -> dict[str, float]:
+    """Nodes slower than the median by more than `ratio`, with how many times slower."""
+    if len(seconds) < 2:
+        return {}
+    middle = median(seconds.values())
+    return {
+        node: value / middle
+        for node, value in sorted(seconds.items())
+        if middle > 0 and value > ratio * middle
+    }
+
+
+def _pairs(nodes: Sequence[str]) -> Groups:
+    pairs = [tuple(nodes[start : start + 2]) for start in range(0, len(nodes), 2)]
+    if len(pairs) > 1 and len(pairs[-1]) == 1:
+        pairs[-2:] = [pairs[-2] + pairs[-1]]
+    return tuple(pairs)
+
+
+def _begin(check: NodeCheck, groups: Groups, now: float, first: dict[str, Result] | None = None) -> NodeCheck:
+    number = check.number + 1
+    return replace(check, number=number, round=Round(number, groups, now, first=first))
+
+
+def _end_round(
+    check: NodeCheck, current: Round, rules: Rules, now: float
+) -> tuple[NodeCheck, dict[str, str]]:
+    late = now - current.since >= rules.timeout
+    if not late and current.results.keys() < current.nodes:
+        return check, {}
+    silent = Result(error=f"no answer within {rules.timeout:g} s")
+    results = {node: current.results.get(node, silent) for node in sorted(current.nodes)}
+    best = _best(check.passed, current.first or {}, results)
+    clean = all(not result.error for result in results.values()) and not stragglers(
+        best, rules.straggler_ratio
+    )
+    if current.first is None and not clean and len(results) > 1:
+        firsts = {group[0] for group in current.groups}
+        return _begin(check, second_groups(results, firsts), now, first=results), {}
+    faulty = {node: result.error for node, result in results.items() if node not in best}
+    return replace(check, round=None, passed={**check.passed, **best}), faulty
+
+
+def _best(
+    passed: Mapping[str, float], first: Mapping[str, Result], results: Mapping[str, Result]
+) -> dict[str, float]:
+    """The better of the measurements of each node that has one."""
+    found: dict[str, float] = {node: passed[node] for node in results if node in passed}
+    for measured in (first, results):
+        for node, result in measured.items():
+            if not result.error:
+                found[node] = min(result.seconds, found.get(node, result.seconds))
+    return found

@@ -1,0 +1,26 @@
+"""The check of nodes before training: who measures with whom. What was measured is `protocol.nodes.CheckReport`."""
+
+from pydantic import Field
+
+from edl_workflows.protocol.message import Message
+
+
+class CheckMember(Message):
+    """A node of a group, as ``worker-3``, and where it listens for the others of it."""
+
+    node: str = Field(max_length=64)
+    address: str = Field(max_length=512)
+
+
+class CheckRound(Message):
+    """One round, part of the directive: each group measures its machines, and the way between them, by itself.
+
+    Attributes:
+        number: never used twice in a job.
+        groups: nodes that measure together. The first of a group listens, the others come to it.
+        seconds: after which a group gives up.
+    """
+
+    number: int = Field(ge=1)
+    groups: list[list[CheckMember]]
+    seconds: float = Field(gt=0, le=86_400)

@@ -1,0 +1,45 @@
+"""Real kills in real pods: three of the rows of `tests.e2e.test_kills`, with a job of either kind."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.kube.connect import Cluster
+from tests.cluster.bed.bed import Bed
+from tests.cluster.training import Place, container, place
+from tests.e2e.kills import Counting, CountingJob, Kind, Moment, Victim, kill_at, prepare
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def here(
+    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
+) -> Iterator[Place]:
+    """A controller for all tests here."""
+    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("kind", "victim", "moment"),
+    [
+        pytest.param(kind, victim, moment, id=f"{kind}-{victim}-{moment}")
+        for kind, victim, moment in (
+            (Kind.SERVERS, Victim.CHIEF, Moment.CHECKPOINT),
+            (Kind.RING, Victim.CHIEF_PROCESS, Moment.EPOCH),
+            (Kind.RING, Victim.MASTER, Moment.MIGRATION),
+        )
+    ],
+)
+def test_kill(kind: Kind, victim: Victim, moment: Moment, here: Place) -> None:
+    """The job succeeds, once, and no record is lost; a collective one has each in its model exactly once."""
+    name = f"{kind}-{victim}-{moment}"
+    counting = Counting(kind, here.folder / name, container=container(here.bed))
+    prepare(counting, moment)
+    job = CountingJob.start(here.cluster, name, counting)
+    kill_at(job, victim, moment)
+
+    verdict = job.judge(kills=1)
+    print(verdict)
+    assert verdict.problems == ()

@@ -1,0 +1,94 @@
+"""Submitted collective jobs (``AllreduceStrategy``), and what their members note of each step."""
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlan
+from edl_workflows.stages.scale import SCALE, ScaleRequest
+from tests.e2e.records import consumed
+from tests.e2e.submitted import Container, SubmittedJob
+
+RING = Path(__file__).parent / "ring_digits.py"
+MIRRORED = Path(__file__).parent / "mirrored_digits.py"
+_LOSS = re.compile(r"^step (\d+) of (\d+) loss (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CollectiveTraining:
+    """What a collective job trains.
+
+    Attributes:
+        program: `RING` or `MIRRORED`.
+        folder: for checkpoints and notes, at the same path in all pods.
+        epochs: how often all data is seen.
+        delay: seconds of rest after each step, until `hurry`.
+        workers: to begin with.
+        rendezvous: of the job's spec.
+    """
+
+    program: Path
+    folder: Path
+    epochs: int
+    delay: float = 0.05
+    workers: int = 1
+    rendezvous: dict[str, Any] = field(default_factory=lambda: {"maxNodes": 3, "waitingTimeoutSeconds": 5})
+
+    def hurry(self) -> None:
+        """No more rest after a step."""
+        (self.folder / "hurry").touch()
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """The job."""
+        container = Container("local", sys.executable)
+        agent = ("-m", "edl_workflows.cli", "agent", "run", "--", container.python, str(self.program))
+        options = ("--epochs", str(self.epochs), "--step-delay", str(self.delay))
+        main = container.runs(*agent, str(self.folder), *options)
+        main["volumeMounts"] = [{"name": "work", "mountPath": str(self.folder)}]
+        volume = {"name": "work", "hostPath": {"path": str(self.folder), "type": "Directory"}}
+        template = {"spec": {"containers": [main], "volumes": [volume]}}
+        return {
+            "apiVersion": names.API_VERSION,
+            "kind": "ElasticJob",
+            "metadata": {"name": name},
+            "spec": {
+                "distributionStrategy": "AllreduceStrategy",
+                "optimizeMode": "manual",
+                "rendezvous": self.rendezvous,
+                "replicaSpecs": {"worker": {"replicas": self.workers, "template": template}},
+            },
+        }
+
+
+class CollectiveJob(SubmittedJob):
+    """A submitted collective job."""
+
+    def scale(self, workers: int, seconds: float = 240.0) -> ScalePlan:
+        """Change the number of workers by the stage, as a pipeline does; the plan that carried it out."""
+        before = {plan.metadata.name for plan in self.plans()}
+        self.run(
+            SCALE, ScaleRequest(job=self.name, replicas={"worker": ReplicaResourceSpec(replicas=workers)})
+        )
+        (made,) = [plan for plan in self.plans() if plan.metadata.name not in before]
+        assert made.status.phase is PlanPhase.SUCCEEDED, made.status
+        return made
+
+
+def losses(job: SubmittedJob, pods: list[str]) -> dict[int, float]:
+    """Loss of each step, as rank 0 of each version printed it; of a step that was made twice the later."""
+    found: dict[int, float] = {}
+    for pod in pods:
+        found |= {int(step): float(loss) for step, _, loss in _LOSS.findall(job.log(pod))}
+    return found
+
+
+def worlds(folder: Path) -> dict[int, int]:
+    """How many members noted each step."""
+    members: dict[int, set[str]] = {}
+    for name, _, step, _ in consumed(folder):
+        members.setdefault(step, set()).add(name)
+    return {step: len(names) for step, names in sorted(members.items())}

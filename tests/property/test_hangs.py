@@ -1,0 +1,104 @@
+"""Laws of hangs under any interleaving with node deaths, saves, scale plans and master crashes."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance, HangAction
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.master.testing import SimulatedJob, SimulatedPod
+from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.nodes import Directive
+
+SHARDS = 60
+HANG_SECONDS = 15
+SETTINGS = JobSettings(
+    "job",
+    "default",
+    parse_nodes("ps=2,worker=2"),
+    timeouts=Timeouts(verdict=0.0),
+    fault_tolerance=FaultTolerance(
+        hang_timeout_seconds=HANG_SECONDS, hang_action=HangAction.RESTART, max_restarts=100
+    ),
+)
+COLLECTIVE = replace(
+    SETTINGS,
+    roles=parse_nodes("worker=2"),
+    collective=True,
+    rendezvous=Parameters(max_nodes=3, waiting_timeout=5.0),
+)
+
+
+class _Servers(SimulatedJob):
+    """Parameter servers; a worker in `hung` stands still in its version."""
+
+    def __init__(self) -> None:
+        self.hung: set[tuple[int, int]] = set()
+        super().__init__(SETTINGS, SHARDS)
+
+    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+        if (pod.id, active.version) not in self.hung:
+            super()._train(pod, active)
+
+
+class _World(SimulatedCollectiveJob):
+    """A world; one member that stands still is enough."""
+
+    def __init__(self) -> None:
+        self.hung: set[tuple[int, int]] = set()
+        super().__init__(COLLECTIVE, SHARDS)
+
+    def _between_steps(self, pod: SimulatedPod, active: Cluster, directive: Directive) -> None:
+        if all(version != active.version for _, version in self.hung):
+            super()._between_steps(pod, active, directive)
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["hang", "kill", "crash", "save", "scale", "calm"]), st.integers(0, 7)),
+    max_size=12,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.booleans(), OPERATIONS)
+def test_a_job_whose_processes_hang_ends_with_all_of_its_data(
+    collective: bool, operations: list[tuple[str, int]]
+) -> None:
+    """Whatever hangs, dies, saves or changes meanwhile: no job is stuck, none ends twice, and the model lacks nothing."""
+    job: Any = _World() if collective else _Servers()
+    for number, (what, choice) in enumerate(operations):
+        job.calm(1)
+        _happen(job, what, choice, number)
+    for _ in range(60):  # no process hangs any more that is started from now on
+        job.calm(10)
+        if job.state.outcome is not None:
+            break
+    assert job.state.outcome is not None, job.state.versions
+    assert job.state.outcome.succeeded, job.state.outcome
+    assert job.models[job.state.versions.active.number] == set(range(SHARDS))
+    goodput = job.state.goodput.goodput
+    assert goodput.useful + goodput.redone <= goodput.elapsed(job.now) + 1e-6
+
+
+def _happen(job: Any, what: str, choice: int, number: int) -> None:
+    active = job.state.versions.active
+    running = [ref for ref, pod in sorted(job.pods.items()) if pod.runs]
+    if what == "hang" and active is not None:
+        job.hung |= {(node.id, active.number) for node in job.state.trainers}
+    elif what == "kill" and running:
+        job.kill(running[choice % len(running)])
+    elif what == "crash":
+        job.crash()
+    elif what == "save":
+        job.save_periodically()
+    elif what == "scale":
+        roles: dict[Any, ReplicaResourceSpec] = {"worker": ReplicaResourceSpec(replicas=1 + choice % 3)}
+        job.submit(f"plan-{number}", ScalePlanSpec(replica_resource_specs=roles, step_timeout_seconds=30))
+    else:
+        job.calm(1 + 5 * choice)

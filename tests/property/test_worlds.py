@@ -1,0 +1,227 @@
+"""Laws of worlds under any interleaving of joins, losses, plans, time-outs, repetitions and master crashes."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from edl_workflows.exceptions import ConflictError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state import messages
+from edl_workflows.master.state.job import JobDocument
+from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState
+from edl_workflows.protocol.training import CheckpointBegin, StepReport
+
+JOB = "job"
+STEP_TIMEOUT = 100
+MOST = 4
+MAX_PLANS = 4
+MAX_KILLS = 6
+MAX_PASSED = 4
+"""So many step time-outs do not add up to a heartbeat's: nodes that nobody moves are no silent ones."""
+
+
+class Worlds(RuleBasedStateMachine):
+    """A collective job to which anything may happen, and then nothing: it must end in the world that is wanted, trained with
+    each step once."""
+
+    job: SimulatedCollectiveJob
+
+    @initialize(
+        workers=st.integers(1, MOST), least=st.integers(1, 2), unit=st.integers(1, 2), hangs=st.booleans()
+    )
+    def begin(self, workers: int, least: int, unit: int, hangs: bool) -> None:
+        self.least, self.unit = least, unit
+        workers = max(workers, least)
+        rendezvous = Parameters(least, MOST, unit, waiting_timeout=5.0, join_timeout=2_000.0)
+        settings = JobSettings(
+            JOB, "default", parse_nodes(f"worker={workers}"), collective=True, rendezvous=rendezvous
+        )
+        self.job = SimulatedCollectiveJob(settings, steps=150, hangs=hangs)
+        self.count = workers
+        self.wanted: list[tuple[str, int | None]] = []
+        self.kills = 0
+        self.passed = 0
+        self.deleted = False
+        self.job.calm(4)
+
+    @rule()
+    def master_crashes(self) -> None:
+        self.job.crash()
+
+    @rule()
+    def master_commits(self) -> None:
+        self.job.commit()
+
+    @rule()
+    def cluster_is_seen(self) -> None:
+        self.job.observe()
+
+    @rule()
+    def plan_is_recorded(self) -> None:
+        self.job.record()
+
+    @rule()
+    def controller_acts(self) -> None:
+        self.job.control()
+
+    @rule()
+    def pods_start(self) -> None:
+        self.job.start_pods()
+
+    @rule(pick=st.integers(0, 100))
+    def node_acts(self, pick: int) -> None:
+        if pods := sorted(self.job.pods):
+            self.job.act(pods[pick % len(pods)])
+
+    @rule()
+    def chief_saves(self) -> None:
+        self.job.save_periodically()
+
+    @rule(rounds=st.integers(1, 3))
+    def all_goes_well_for_a_while(self, rounds: int) -> None:
+        self.job.calm(rounds)
+
+    @rule()
+    def time_passes(self) -> None:
+        if self.passed < MAX_PASSED:
+            self.passed += 1
+            self.job.now += STEP_TIMEOUT + 20
+            self.job.settle()
+
+    @rule(pick=st.integers(0, 100))
+    def pod_dies(self, pick: int) -> None:
+        pods = sorted(self.job.pods)
+        if pods and self.kills < MAX_KILLS:
+            self.kills += 1
+            self.job.kill(pods[pick % len(pods)])
+
+    @rule(node=st.integers(0, 12), version=st.integers(1, 8), what=st.sampled_from(ProcessState))
+    def somebody_speaks_out_of_turn(self, node: int, version: int, what: ProcessState) -> None:
+        """A process of any version says anything, and wants to save: who is no member changes nothing and is told so."""
+        state, ref = self.job.state, NodeRef(type="worker", id=node)
+        known = state.nodes.find("worker", node)
+        versions, before = state.versions, state.document().to_json()
+        members = {versions.active.number: versions.active.members} if versions.active else {}
+        if versions.change is not None and versions.change.number:
+            members[versions.change.number] = versions.change.target
+        if known is None or not known.live or node in members.get(version, ()):
+            return
+        step = StepReport(node=ref, version=version, step=10**6, time=1.0, first_step_time=1.0)
+        for say in (
+            lambda: messages.process_report(state, ProcessReport(node=ref, version=version, state=what)),
+            lambda: messages.step_report(state, step),
+            lambda: messages.checkpoint_begin(state, CheckpointBegin(node=ref, version=version)),
+        ):
+            try:
+                say()
+            except ConflictError:
+                continue
+            raise AssertionError(f"worker-{node} was heard in version {version}")
+        assert state.document().to_json() == before
+
+    @rule(workers=st.integers(0, MOST + 1), migrate=st.integers(0, 15), checkpoint=st.booleans())
+    def plan_is_submitted(self, workers: int, migrate: int, checkpoint: bool) -> None:
+        if len(self.wanted) >= MAX_PLANS:
+            return
+        wanted: dict[Any, ReplicaResourceSpec] = (
+            {"worker": ReplicaResourceSpec(replicas=workers)} if workers else {}
+        )
+        spec = ScalePlanSpec(
+            replica_resource_specs=wanted,
+            migrate_pods=[
+                PodMeta(name=names.node_name(JOB, *pod), resource=NodeResource(cpu="2"))
+                for place, pod in enumerate(sorted(self.job.pods))
+                if migrate & 1 << place
+            ],
+            checkpoint=checkpoint,
+            step_timeout_seconds=STEP_TIMEOUT,
+        )
+        name = f"plan-{len(self.wanted)}"
+        self.job.submit(name, spec)
+        self.wanted.append((name, workers or None))
+
+    @rule(pick=st.integers(0, 100))
+    def plan_is_deleted(self, pick: int) -> None:
+        if self.wanted:
+            self.deleted = True
+            self.job.delete_plan(self.wanted[pick % len(self.wanted)][0])
+
+    @invariant()
+    def numbers_of_versions_grow_and_ports_differ(self) -> None:
+        directive = self.job.published.directive
+        if directive.active and directive.next:
+            assert directive.next.version > directive.active.version
+            assert (directive.next.version - directive.active.version) % 2 == 1
+        assert directive.trained <= (directive.active.version if directive.active else 0)
+
+    @invariant()
+    def worlds_are_permutations_within_bounds(self) -> None:
+        for world in self.job.published.directive.clusters:
+            ids = [member.id for member in world.workers]
+            assert [member.rank for member in world.workers] == list(range(len(ids)))
+            assert len(set(ids)) == len(ids)
+            assert self.least <= len(ids) <= world.max_workers == MOST
+            assert world.chief_id == ids[0]
+
+    @invariant()
+    def nobody_reports_into_a_world_that_does_not_name_it(self) -> None:
+        versions = self.job.state.versions
+        if versions.change is not None:
+            assert set(versions.change.ready) <= {f"worker-{node}" for node in versions.change.target}
+            members = versions.active.members if versions.active else ()
+            assert set(versions.change.drained) <= {f"worker-{node}" for node in members}
+
+    @invariant()
+    def restoring_the_stored_state_changes_nothing(self) -> None:
+        assert JobDocument.from_json(self.job.stored).to_json() == self.job.stored
+
+    def teardown(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        self.job.calm(80)
+        if self.job.state.outcome is None:
+            self._check_world()
+        for _ in range(500):
+            if self.job.state.outcome is not None:
+                break
+            self.job.calm(1)
+        self._check_model()
+
+    def _check_world(self) -> None:
+        job = self.job
+        active = job.state.versions.active
+        assert active is not None
+        assert job.state.versions.settled, job.state.versions
+        for name, workers in self.wanted:
+            plan = job.plans.get(name)
+            if plan is not None:
+                assert plan.phase is not None, f"{name} was not begun"
+                assert plan.phase.final, f"{name} hangs in {plan.phase}"
+                if plan.phase == "Succeeded" and workers is not None:
+                    self.count = workers
+        assert {ref[1] for ref, pod in job.pods.items() if pod.runs} >= set(active.members)
+        if not self.deleted:
+            assert len(job.state.nodes.live("worker")) == self.count
+            assert len(active.members) == max(self.count // self.unit * self.unit, self.least)
+
+    def _check_model(self) -> None:
+        outcome, active = self.job.state.outcome, self.job.state.versions.active
+        assert outcome is not None, "the job hangs"
+        assert outcome.succeeded, outcome
+        assert active is not None
+        assert self.job.models[active.number] == set(range(self.job.total)), (
+            "the model has not seen each step"
+        )
+
+
+TestWorlds = Worlds.TestCase
+TestWorlds.settings = settings(
+    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

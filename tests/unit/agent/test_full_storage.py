@@ -1,0 +1,72 @@
+"""A disk, and a shared memory, without room: said in words, never half a checkpoint. The limit is the kernel's own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+
+import numpy as np
+from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.remote_store import open_store
+from edl_workflows.agent.snapshots import SnapshotFolder
+from edl_workflows.agent.tensors import State, save
+from edl_workflows.agent.two_stages import FirstStage, TwoStages
+from edl_workflows.exceptions import CheckpointError
+from edl_workflows.protocol.training import CheckpointTicket
+
+folder, size = Path(sys.argv[2]), 2**22
+store = CheckpointStore(folder)
+state = lambda: State.of(7, {"w": np.zeros(size, np.uint8)})
+
+def direct():
+    store.publish(7, lambda path: save(path, state()))
+
+def staged():
+    FirstStage(TwoStages(state, store), SnapshotFolder(Path(sys.argv[3])), 1).save(CheckpointTicket(id="t"), persist=True)
+
+def remote():
+    open_store(f"local://{folder}").publish(7, lambda path: save(path, state()))
+
+def small():
+    global size
+    size = 2**10
+    direct()
+
+try:
+    {"direct": direct, "staged": staged, "remote": remote, "small": small}[sys.argv[1]]()
+    print("saved")
+except CheckpointError as error:
+    print("refused:", error)
+"""
+
+
+def limited(way: str, folder: Path) -> str:
+    """What saving says where no file may have more than 1 MiB."""
+    memory = folder.parent / "memory"
+    memory.mkdir()
+    command = [sys.executable, "-c", LIMITED, way, str(folder), str(memory)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize("way", ["direct", "staged", "remote"])
+def test_full_disk_is_an_error_and_leaves_nothing(way: str, tmp_path: Path) -> None:
+    """Not a signal that ends the process: the file that did not fit is named, the step too, and nothing stays behind. Without
+    room in shared memory the state goes to storage directly, whose refusal is told."""
+    said = limited(way, tmp_path / "checkpoints")
+    assert said.startswith("refused:"), said
+    assert "the checkpoint of step 7 can't be written: [Errno 27]" in said
+    assert "make room" in said
+    assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+def test_what_fits_is_saved(tmp_path: Path) -> None:
+    """The limit is what stood in the way."""
+    assert limited("small", tmp_path / "checkpoints") == "saved\n"

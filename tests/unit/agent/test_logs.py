@@ -1,0 +1,31 @@
+"""The agent's structured log lines."""
+
+import json
+import logging
+import sys
+
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.logs import JsonFormatter
+
+
+def test_a_record_says_whose_it_is(environment: NodeEnvironment) -> None:
+    """One JSON object a line: event, level, time, and job, pod, node, rank and cluster version."""
+    record = logging.LogRecord("edl", logging.WARNING, __file__, 1, "lost %s", ("ps-0",), None)
+    line = json.loads(JsonFormatter(environment, lambda: 7).format(record))
+    expected = {
+        "event": "lost ps-0", "level": "warning", "logger": "edl", "job": "demo", "namespace": "default",
+        "pod": "demo-edljob-worker-0", "node": "worker-0", "rank": 0, "version": 7,
+    }  # fmt: skip
+    assert line.items() >= expected.items()
+    assert line["timestamp"].endswith("+00:00")
+
+
+def test_an_error_keeps_its_trace(environment: NodeEnvironment) -> None:
+    """The trace stands in the same line."""
+    try:
+        int("no digit")
+    except ValueError:
+        record = logging.LogRecord("edl", logging.ERROR, __file__, 1, "failed", (), sys.exc_info())
+    text = JsonFormatter(environment, lambda: 1).format(record)
+    assert "\n" not in text
+    assert "ValueError: invalid literal" in json.loads(text)["exception"]

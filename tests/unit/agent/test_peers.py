@@ -1,0 +1,240 @@
+"""A second copy of the model in the memory of another node."""
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.peer_server import MAX_CONNECTIONS, PeerServer
+from edl_workflows.agent.peers import Peer, Peers, partner
+from edl_workflows.agent.snapshots import SnapshotFolder, take_folder
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.jobs import names
+from edl_workflows.protocol.nodes import Directive
+from edl_workflows.protocol.training import CheckpointEnd
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster, eventually, world
+from tests.unit.agent.test_snapshots import content, copied
+
+HOST = "127.0.0.1"
+
+
+def address(node_type: str, node_id: int) -> str:
+    return names.node_address("demo", "default", node_type, node_id, 1)
+
+
+def host(node_type: str, node_id: int) -> str:
+    return address(node_type, node_id).rpartition(":")[0]
+
+
+def with_workers(*ids: int, **fields: object) -> Directive:
+    """A job with a parameter server and these workers by rank."""
+    workers = {rank: address("worker", i) for rank, i in enumerate(ids)}
+    return Directive.model_validate({"revision": 1, "workers": workers, **fields})
+
+
+PARTNERS = {
+    "nobody trains yet": (Directive(revision=1), "worker-0", ""),
+    "rank 1 holds that of rank 0": (Directive(revision=1, active=world(1, (3, 5, 4))), "worker-5", host("worker", 3)),
+    "rank 0 holds that of rank 1": (Directive(revision=1, active=world(1, (3, 5, 4))), "worker-3", host("worker", 5)),
+    "the others hold none": (Directive(revision=1, active=world(1, (3, 5, 4))), "worker-4", ""),
+    "who is alone has no partner": (Directive(revision=1, active=world(1, (3,))), "worker-3", ""),
+    "the next chief beside servers": (
+        with_workers(0, 2, 7, active=cluster(1, ps=1)), "worker-2", host("worker", 0),
+    ),
+    "a chief of its own role": (
+        with_workers(0, 1, active=cluster(1, ps=1).model_copy(update={"chief_type": "chief"})),
+        "worker-0",
+        host("chief", 0),
+    ),
+    "a server holds none": (with_workers(0, 1, active=cluster(1, ps=1)), "ps-0", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", PARTNERS)
+def test_partner(row: str, pod_env: dict[str, str]) -> None:
+    """The chief and the node that would be the next one hold each other's newest copy; nobody else does."""
+    directive, node, expected = PARTNERS[row]
+    node_type, _, node_id = node.rpartition("-")
+    mine = NodeEnvironment.read({**pod_env, names.ENV_NODE_TYPE: node_type, names.ENV_NODE_ID: node_id})
+    assert partner(directive, mine) == expected
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A free port, on which agents listen in this test."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        free: int = probe.getsockname()[1]
+    monkeypatch.setattr(names, "AGENT_PORT", free)
+    monkeypatch.setattr("edl_workflows.agent.peers.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("edl_workflows.agent.peers.REACH_SECONDS", 1.0)
+    return free
+
+
+@pytest.fixture
+def source(tmp_path: Path, port: int) -> Iterator[SnapshotFolder]:
+    """A chief's copies, given to who asks."""
+    folder = take_folder(tmp_path / "chief")
+    server = PeerServer(folder, (HOST, port), TOKEN)
+    server.start()
+    yield folder
+    server.close()
+
+
+def test_copy_crosses_whole(source: SnapshotFolder, tmp_path: Path) -> None:
+    """The newest copy's header and bytes are the same on the other side, and it is asked for once."""
+    text = bytes(range(256)) * 40_000
+    copied(source, text, step=7)
+    peer = Peer(HOST, TOKEN)
+
+    found = peer.newest("", 0)
+    assert found == source.newest
+    assert found is not None
+    into = bytearray(found.size)
+    peer.fetch(found, memoryview(into))
+    assert into == text
+    assert peer.newest(found.name, 0.2) is None
+
+
+def test_chief_in_place_of_a_lost_one_gets_what_that_had_copied(source: SnapshotFolder) -> None:
+    """What a node holds of another one it gives away as its own, if it is newer."""
+    copied(source, b"its own, from when it was chief", step=3)
+    source.of_peer.folder.mkdir()
+    copied(source.of_peer, b"of the lost chief", step=9)
+    found = Peer(HOST, TOKEN).newest("", 0)
+    assert found is not None
+    into = bytearray(found.size)
+    Peer(HOST, TOKEN).fetch(found, memoryview(into))
+    assert into == b"of the lost chief"
+
+
+def test_newer_copy_ends_the_waiting(source: SnapshotFolder) -> None:
+    """Who waits for a newer copy hears of it when it is there."""
+    first = copied(source, b"1")
+    assert first is not None
+    timer = threading.Timer(0.2, lambda: copied(source, b"2", step=2))
+    timer.start()
+    found = Peer(HOST, TOKEN).newest(first.name, 20)
+    assert found is not None
+    assert found.step == 2
+
+
+def test_copy_that_is_given_away_is_not_written_over(source: SnapshotFolder, port: int) -> None:
+    """A partner that reads slowly gets the copy that it asked for; the training process takes the other slot, and waits for
+    this one."""
+    older = copied(source, bytes(64 * 2**20))
+    assert older is not None
+    copied(source, b"newest", step=2)
+    with socket.create_connection((HOST, port)) as slow:
+        question = f"GET /v1/snapshots/{older.name} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        slow.sendall(question.encode())
+        assert slow.recv(1000).startswith(b"HTTP/1.1 200 OK")
+        assert source.busy
+        assert copied(source, b"next") is None
+    eventually(lambda: not source.busy)
+
+
+HOSTILE = {
+    "no token": ("/v1/snapshots/newest", {}, 401),
+    "a wrong token": ("/v1/snapshots/newest", {"Authorization": "Bearer x"}, 401),
+    "a token of other letters": ("/v1/snapshots/1", {"Authorization": "Bearer \xe4"}, 401),
+    "another path": ("/etc/passwd", {"Authorization": f"Bearer {TOKEN}"}, 404),
+    "a path that climbs": ("/v1/snapshots/../../x", {"Authorization": f"Bearer {TOKEN}"}, 404),
+    "a copy that is not there": (
+        "/v1/snapshots/checkpoint-000000000001-00000000",
+        {"Authorization": f"Bearer {TOKEN}"},
+        404,
+    ),
+    "a wait that is no number": ("/v1/snapshots/newest?wait=nan", {"Authorization": f"Bearer {TOKEN}"}, 204),
+    "a wait below nothing": ("/v1/snapshots/newest?wait=-inf", {"Authorization": f"Bearer {TOKEN}"}, 204),
+}
+
+
+@pytest.mark.parametrize("row", HOSTILE)
+def test_hostile_question_is_refused(row: str, source: SnapshotFolder, port: int) -> None:
+    """Without the job's token nothing is said; with it nothing but copies."""
+    path, headers, status = HOSTILE[row]
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection.request("GET", path, headers=headers)
+    assert connection.getresponse().status == status
+    connection.close()
+
+
+def test_crowd_is_cut_off(source: SnapshotFolder, port: int) -> None:
+    """Connections that say nothing hold no more than their places; when they go, the partner is served again."""
+    copied(source, b"x")
+    crowd = [socket.create_connection((HOST, port)) for _ in range(MAX_CONNECTIONS)]
+    eventually(lambda: threading.active_count() > MAX_CONNECTIONS)
+    with pytest.raises(UnavailableError):
+        Peer(HOST, TOKEN).newest("", 0)
+    for one in crowd:
+        one.close()
+
+    def served() -> bool:
+        try:
+            return Peer(HOST, TOKEN).newest("", 0) is not None
+        except UnavailableError:
+            return False
+
+    eventually(served)
+
+
+@pytest.fixture
+def backup(
+    master: FakeMaster,
+    environment: NodeEnvironment,
+    tmp_path: Path,
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Peers]:
+    """The agent's part in the node whose partner is the chief."""
+    monkeypatch.setattr("edl_workflows.agent.peers.partner", lambda _directive, _environment: HOST)
+    monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
+    with MasterClient(master.url, TOKEN) as client:
+        peers = Peers(take_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1))
+        peers.start()
+        yield peers
+        peers.close(10)
+
+
+def held(peers: Peers, step: int) -> bool:
+    newest = peers.copies.newest
+    return newest is not None and newest.step == step
+
+
+def test_backup_follows_the_chief(source: SnapshotFolder, backup: Peers, master: FakeMaster) -> None:
+    """It has each newest copy soon after the chief; it persists none of them while the chief lives."""
+    copied(source, b"one", step=1)
+    eventually(lambda: held(backup, 1))
+    copied(source, b"two", step=2)
+    eventually(lambda: held(backup, 2))
+    newest = backup.copies.newest
+    assert newest is not None
+    assert content(backup.copies, newest.number) == b"two"
+
+    backup.rescue()
+    eventually(lambda: backup.settled)
+    assert not master.got(CheckpointEnd)
+
+
+def test_backup_persists_what_a_lost_machine_had_copied(
+    tmp_path: Path, port: int, backup: Peers, master: FakeMaster
+) -> None:
+    """The chief's machine is gone with its memory: its newest copy stands on storage all the same, under its ticket."""
+    folder = take_folder(tmp_path / "chief")
+    server = PeerServer(folder, (HOST, port), TOKEN)
+    server.start()
+    made = copied(folder, b"newest", step=5, persist=False)
+    assert made is not None
+    eventually(lambda: held(backup, 5))
+    server.close()
+
+    backup.rescue()
+    eventually(lambda: backup.settled)
+    (end,) = eventually(lambda: master.got(CheckpointEnd))
+    assert (end.uri, end.step) == (made.ref.uri, 5)

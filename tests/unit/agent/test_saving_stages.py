@@ -1,0 +1,200 @@
+"""When the training process copies its state, and what it does when it can't."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.job import Job
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage, take_folder
+from edl_workflows.agent.tensors import State, TensorSpec
+from edl_workflows.agent.two_stages import TwoStages
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import names
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster, eventually
+
+Connect = Callable[[], Job]
+
+
+@pytest.fixture
+def connect(
+    master: FakeMaster, environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Connect]:
+    """Makes a job of version 1, which trains, for worker 0, the chief."""
+    jobs: list[Job] = []
+    monkeypatch.setattr("edl_workflows.agent.saving.RETRY_SECONDS", 0.02)
+
+    def make() -> Job:
+        master.say(active=cluster(1))
+        jobs.append(Job(environment, 1, MasterClient(master.url, TOKEN)))
+        eventually(lambda: jobs[-1].active)
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.close()
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SnapshotFolder:
+    """The node's copies; nobody persists them in this test."""
+    folder = take_folder(tmp_path / "memory")
+    monkeypatch.setenv(names.ENV_SNAPSHOT_DIR, str(folder.folder))
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    """Where checkpoints go."""
+    return CheckpointStore(tmp_path / "checkpoints")
+
+
+def step_until(job: Job, condition: Callable[[], bool]) -> None:
+    """Come to step boundaries until the condition is fulfilled."""
+
+    def boundary() -> bool:
+        job.between_steps()
+        return condition()
+
+    eventually(boundary)
+
+
+def state(step: int = 7) -> State:
+    return State.of(step, {"w": np.full(3, step)})
+
+
+def test_without_an_agent_the_process_saves_itself(
+    master: FakeMaster, connect: Connect, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is the same, with its data position, and the master hears of it; training waits."""
+    monkeypatch.delenv(names.ENV_SNAPSHOT_DIR, raising=False)
+    master.position = {"datasets": {"train": {"epoch": 1}}}
+    job = connect()
+    job.save_in_two_stages(TwoStages(state, store))
+    saved = job.checkpoint(stored=True)
+    assert saved is not None
+    assert saved == store.newest()
+    assert store.manifest(saved).position == master.position
+    eventually(lambda: master.got(CheckpointEnd, uri=saved.uri, step=7))
+    with job.state(saved, store) as loaded:
+        assert loaded.tensors["w"].tolist() == [7, 7, 7]
+
+
+def test_copies_are_made_more_often_than_they_are_persisted(
+    master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
+) -> None:
+    """A copy on request, or when a checkpoint is due, goes to storage; those in between stay in memory. Each has its own
+    ticket, since each belongs to a data position of its own."""
+    job = connect()
+    job.save_in_two_stages(TwoStages(state, store, memory_seconds=0.01))
+
+    def boundary() -> Snapshot | None:
+        before = memory.newest
+        step_until(job, lambda: memory.newest != before)
+        return memory.newest
+
+    first = boundary()
+    master.say(save="now")
+    eventually(lambda: job.should_checkpoint() and job._watch.latest.save)
+    second = boundary()
+    assert first is not None
+    assert second is not None
+    assert (first.persist, second.persist) == (False, True)
+    assert first.ticket != second.ticket
+    assert [begin.request for begin in master.got(CheckpointBegin)] == ["", "now"]
+
+
+def test_slow_agent_does_not_hold_periodic_copies_up(
+    master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
+) -> None:
+    """While the older copy is being persisted the next one is put off, without a ticket; then it is made."""
+    job = connect()
+    job.save_in_two_stages(TwoStages(state, store, every_seconds=0.01))
+    step_until(job, lambda: len(memory.whole()) == 2)
+    older = memory.whole()[0]
+    with memory.reading(older.number):
+        begun = len(master.got(CheckpointBegin))
+        for _ in range(5):
+            job.between_steps()
+        assert len(master.got(CheckpointBegin)) == begun
+    step_until(job, lambda: memory.find(older.number) is None)
+
+
+def test_storage_that_hangs_fails_the_checkpoint_that_was_asked_for(
+    master: FakeMaster,
+    connect: Connect,
+    store: CheckpointStore,
+    memory: SnapshotFolder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A checkpoint that somebody waits for waits for a slot, but not for ever; the master hears why."""
+    monkeypatch.setattr("edl_workflows.agent.two_stages.SLOT_SECONDS", 0.2)
+    job = connect()
+    job.save_in_two_stages(TwoStages(state, store))
+    job.checkpoint()
+    job.checkpoint()
+    with memory.reading(1):
+        assert job.checkpoint() is None
+    (end,) = eventually(lambda: master.got(CheckpointEnd))
+    assert "still persists an earlier copy after 0 s" in end.error
+
+
+def test_final_checkpoint_that_can_not_be_stored_is_none(
+    master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
+) -> None:
+    """Who waits until it stands on storage learns that it does not."""
+    job = connect()
+    job.save_in_two_stages(TwoStages(state, store))
+
+    def agent() -> None:
+        eventually(lambda: memory.newest)
+        with memory.reading(1):
+            memory.settle(1, Stage.FAILED, "disk full")
+
+    thread = threading.Thread(target=agent)
+    thread.start()
+    assert job.checkpoint(stored=True) is None
+    thread.join()
+    (end,) = eventually(lambda: master.got(CheckpointEnd))
+    assert "disk full" in end.error
+
+
+def test_state_that_can_not_be_read_leaves_the_copies_as_they_were(
+    master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
+) -> None:
+    """A server that is lost in the middle of the copy: the ticket ends with the reason, what was half copied is no copy, and
+    the newest one stays."""
+
+    def lost(_into: Mapping[str, Any]) -> None:
+        raise RuntimeError("socket closed")
+
+    states = [state(0), state(1), state(2), State(3, {"w": TensorSpec(np.dtype("int64"), (3,))}, lost)]
+    job = connect()
+    job.save_in_two_stages(
+        TwoStages(lambda: states.pop(0), store)
+    )  # the first one says how much memory it takes
+    job.checkpoint()
+    job.checkpoint()
+    assert job.checkpoint() is None
+
+    (end,) = eventually(lambda: master.got(CheckpointEnd))
+    assert "RuntimeError: socket closed" in end.error
+    newest = memory.newest
+    assert newest is not None
+    assert newest.step == 2
+    assert len(memory.whole()) == 1
+
+
+def test_model_that_can_not_be_saved_is_said_at_once(
+    connect: Connect, store: CheckpointStore, memory: SnapshotFolder
+) -> None:
+    """Not after the first hours of training."""
+    with pytest.raises(InvalidError, match="tensor 'words'"):
+        connect().save_in_two_stages(TwoStages(lambda: State.of(0, {"words": np.array(["a"])}), store))

@@ -1,0 +1,186 @@
+"""Copies in shared memory: whole or not there, and the newest is never written over."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.agent.checkpoints import checkpoint_name
+from edl_workflows.agent.snapshots import (
+    ABANDONED_SECONDS,
+    NoMemoryError,
+    Snapshot,
+    SnapshotFolder,
+    Stage,
+    node_folder,
+    take_folder,
+)
+from edl_workflows.exceptions import CheckpointError
+
+
+def copied(folder: SnapshotFolder, content: bytes, step: int = 1, **fields: object) -> Snapshot | None:
+    """A copy with this content; None if its slot is being read."""
+    with folder.writing(len(content)) as draft:
+        if draft is None:
+            return None
+        draft.bytes[:] = content
+        snapshot = Snapshot.model_validate(
+            {
+                "number": draft.number,
+                "ticket": f"ticket-{draft.number}",
+                "version": 1,
+                "step": step,
+                "size": len(content),
+                "place": str(folder.folder / "store"),
+                "name": checkpoint_name(step),
+                "keep": 3,
+                **fields,
+            }
+        )
+        draft.commit(snapshot)
+    return snapshot
+
+
+def content(folder: SnapshotFolder, number: int) -> bytes | None:
+    """What a copy holds."""
+    with folder.reading(number) as block:
+        return None if block is None else bytes(block)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SnapshotFolder:
+    """A node's folder."""
+    return take_folder(tmp_path / "edl-node")
+
+
+def test_two_copies_stay_and_the_third_replaces_the_first(folder: SnapshotFolder) -> None:
+    """Each copy has the next number; readers find the newest two, whatever their sizes."""
+    assert folder.newest is None
+    for number, text in enumerate((b"one", b"two-longer", b"3"), 1):
+        made = copied(folder, text)
+        assert made is not None
+        assert made.number == number
+
+    assert [snapshot.number for snapshot in folder.whole()] == [2, 3]
+    assert content(folder, 1) is None
+    assert content(folder, 2) == b"two-longer"
+    assert content(folder, 3) == b"3"
+
+
+DIES = """
+import os, sys
+from pathlib import Path
+from edl_workflows.agent.snapshots import SnapshotFolder
+folder = SnapshotFolder(Path(sys.argv[1]))
+with folder.writing(8) as draft:
+    draft.bytes[:4] = b"torn"
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_process_killed_while_it_copies_leaves_the_copy_before(folder: SnapshotFolder) -> None:
+    """What it had written is not whole; the older copy is, and its slot can be written at once."""
+    copied(folder, b"older")
+    copied(folder, b"newest")
+    assert subprocess.run([sys.executable, "-c", DIES, str(folder.folder)]).returncode == -9
+
+    assert [snapshot.number for snapshot in folder.whole()] == [2]
+    assert content(folder, 2) == b"newest"
+    assert copied(folder, b"next") is not None
+    assert content(folder, 2) == b"newest"
+
+
+def is_busy(folder: SnapshotFolder) -> bool:
+    return folder.busy
+
+
+def test_slot_that_is_read_is_not_written(folder: SnapshotFolder) -> None:
+    """The older copy's reader keeps what it reads; the writer hears that it must wait, and the newest stays as well."""
+    copied(folder, b"older")
+    copied(folder, b"newest")
+    with folder.reading(1) as block, folder.reading(1) as again:
+        assert block is not None
+        assert again is not None
+        assert is_busy(folder)
+        assert copied(folder, b"next") is None
+        assert bytes(block) == b"older"
+    assert not is_busy(folder)
+    assert copied(folder, b"next") is not None
+
+
+def test_outcome_is_noted_in_the_header(folder: SnapshotFolder) -> None:
+    """The training process reads from it what became of its copy."""
+    copied(folder, b"x")
+    with folder.reading(1):
+        folder.settle(1, Stage.FAILED, "disk full")
+    newest = folder.newest
+    assert newest is not None
+    assert (newest.stage, newest.error) == (Stage.FAILED, "disk full")
+
+
+def _cut(header: Path) -> None:
+    header.write_bytes(header.read_bytes()[:-5])
+
+
+def _lie(header: Path) -> None:
+    header.write_text(header.read_text().replace('"version":1', '"version":-1'))
+
+
+def _climb(header: Path) -> None:
+    header.write_text(header.read_text().replace('"checkpoint-', '"../checkpoint-'))
+
+
+@pytest.mark.parametrize("damage", [_cut, _lie, _climb, Path.unlink])
+def test_damaged_header_is_no_copy(folder: SnapshotFolder, damage: Callable[[Path], object]) -> None:
+    """A copy counts only with a sound header."""
+    copied(folder, b"x")
+    damage(folder.folder / "slot-0.json")
+    assert folder.whole() == []
+
+
+def test_too_little_memory_is_said_before_a_byte_is_written(folder: SnapshotFolder) -> None:
+    """Not by a signal that ends the process in the middle of the copy."""
+    with pytest.raises(NoMemoryError, match=r"shared memory has no .* MiB left"), folder.writing(2**60):
+        pytest.fail("there was room")
+    with pytest.raises(NoMemoryError):
+        folder.reserve(2**60)
+
+
+def test_node_has_one_agent(tmp_path: Path, folder: SnapshotFolder) -> None:
+    """Two agents of one node would persist everything twice; one that is started again takes the copies over."""
+    with pytest.raises(CheckpointError, match="another agent uses it"):
+        take_folder(folder.folder)
+    other = node_folder(tmp_path, "uid", "worker", 3)
+    script = "import sys; from pathlib import Path; from edl_workflows.agent.snapshots import take_folder as t; t(Path(sys.argv[1]))"
+    assert subprocess.run([sys.executable, "-c", script, str(other)]).returncode == 0
+    (other / "slot-0").write_text("left behind")
+    take_folder(other)
+    assert (other / "slot-0").read_text() == "left behind"
+
+
+def test_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+    """Others could read the model, or say what is persisted: a link or a folder that is open to all is refused."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "open")
+    for name in ("open", "link"):
+        with pytest.raises(CheckpointError, match="belongs to somebody else"):
+            take_folder(tmp_path / name)
+
+
+def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -> None:
+    """What a killed agent left is removed after a while; what is young, or in use, stays."""
+    old = time.time() - ABANDONED_SECONDS - 1
+    for name in ("edl-old", "edl-young"):
+        (tmp_path / name).mkdir()
+    os.utime(tmp_path / "edl-old", (old, old))
+    os.utime(folder.folder, (old, old))
+
+    take_folder(tmp_path / "edl-another")
+    assert {"edl-young", "edl-node", "edl-another"} == {path.name for path in tmp_path.iterdir()}
+    shutil.rmtree(tmp_path / "edl-young")

@@ -1,0 +1,143 @@
+"""A model's state as bytes: nothing is lost, and nothing that is not whole is taken for a state."""
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.tensors import Block, Loaded, State, load, read, save
+from edl_workflows.exceptions import CheckpointError, InvalidError
+
+TYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+]
+tensors = st.dictionaries(
+    st.text(min_size=1, max_size=8).filter(lambda name: name != "__metadata__"),
+    st.sampled_from(TYPES).flatmap(
+        lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_side=4))
+    ),
+    max_size=5,
+)
+
+
+def block_of(state: State) -> bytes:
+    block = Block(state)
+    with mmap.mmap(-1, block.size) as memory:
+        with memoryview(memory) as view:
+            block.write(view)
+        return bytes(memory)
+
+
+def same(expected: dict[str, Any], loaded: Loaded) -> bool:
+    return expected.keys() == loaded.tensors.keys() and all(
+        array.dtype == loaded.tensors[name].dtype and array.tobytes() == loaded.tensors[name].tobytes()
+        for name, array in expected.items()
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(tensors, st.dictionaries(st.text(max_size=5), st.text(max_size=5)))
+def test_what_was_written_is_read(model: dict[str, Any], metadata: dict[str, str]) -> None:
+    """Names, types, shapes and values of all tensors come back, to the bit, and the metadata with them."""
+    loaded = read(memoryview(block_of(State.of(7, model, metadata))), "here")
+
+    assert same(model, loaded)
+    assert metadata == loaded.metadata
+    assert all(model[name].shape == tensor.shape for name, tensor in loaded.tensors.items())
+
+
+@settings(max_examples=40, deadline=None)
+@given(tensors)
+def test_layout_is_that_of_safetensors(model: dict[str, Any]) -> None:
+    """A header's length in 8 bytes, a header of a multiple of 8, and the tensors without a gap, each at a multiple of its
+    type's size: what other readers of the format ask for."""
+    block = block_of(State.of(7, model))
+    length = int.from_bytes(block[:8], "little")
+    header = json.loads(block[8 : 8 + length])
+
+    assert length % 8 == 0
+    places = sorted((*entry["data_offsets"], model[name].itemsize) for name, entry in header.items())
+    end = 0
+    for start, next_end, item in places:
+        assert start == end
+        assert start % item == 0
+        end = next_end
+    assert len(block) == 8 + length + end
+
+
+@settings(max_examples=40, deadline=None)
+@given(tensors, st.data())
+def test_half_a_block_is_refused(model: dict[str, Any], data: st.DataObject) -> None:
+    """However much is cut off: an error, or, where only empty tensors were lost, all values."""
+    whole = block_of(State.of(7, model))
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    with pytest.raises(CheckpointError, match="here"):
+        read(memoryview(cut), "here")
+
+
+def header(entries: object) -> bytes:
+    text = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(8)
+
+
+HOSTILE = {
+    "no JSON": header(b"{"),
+    "no object": header([1]),
+    "an unknown type": header({"w": {"dtype": "F1", "shape": [1], "data_offsets": [0, 8]}}),
+    "a place outside": header({"w": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}}),
+    "a place before": header({"w": {"dtype": "F64", "shape": [1], "data_offsets": [-8, 0]}}),
+    "a shape that does not fit": header({"w": {"dtype": "F64", "shape": [3], "data_offsets": [0, 8]}}),
+    "a negative shape": header({"w": {"dtype": "F64", "shape": [-1, -1], "data_offsets": [0, 8]}}),
+    "a huge number": header({"w": {"dtype": "F64", "shape": [1e400], "data_offsets": [0, 8]}}),
+    "deep nesting": header(b"[" * 100_000),
+    "a header longer than all": (2**63).to_bytes(8, "little") + b"{}",
+}
+
+
+@pytest.mark.parametrize("row", HOSTILE)
+def test_hostile_block_is_refused(row: str) -> None:
+    """A header that lies about its tensors is an error of the checkpoint, whatever the lie."""
+    with pytest.raises(CheckpointError, match="here"):
+        read(memoryview(HOSTILE[row]), "here")
+
+
+def test_tensor_of_text_can_not_be_saved() -> None:
+    """A type without a name in the format is refused before anything is copied, with the tensor's name."""
+    with pytest.raises(InvalidError, match="tensor 'words' of type"):
+        Block(State.of(1, {"words": np.array(["a"])}))
+
+
+def test_saved_file_is_loaded_without_being_writable(tmp_path: Path) -> None:
+    """What is restored from is a view of the file: nobody changes it by mistake."""
+    save(tmp_path, State.of(3, {"w": np.arange(4)}))
+    loaded = load(tmp_path / STATE_FILE)
+
+    assert loaded.tensors["w"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        loaded.tensors["w"][0] = 1
+
+
+def test_missing_or_empty_file_is_an_error(tmp_path: Path) -> None:
+    """Both are named."""
+    with pytest.raises(CheckpointError, match="can't be read"):
+        load(tmp_path / "none")
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="torn: 0 bytes"):
+        load(tmp_path / "empty")

@@ -1,0 +1,95 @@
+"""The process that plans: what it answers, and what becomes of it."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.brain import planner as planning
+from edl_workflows.brain.history import Histories
+from edl_workflows.brain.planner import Planner
+from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.stored import Report
+from edl_workflows.exceptions import EdlError, UnavailableError
+from edl_workflows.protocol.brain import OptimizeRequest
+from edl_workflows.scaling.brain import table
+from edl_workflows.scaling.brain.messages import question_of
+from tests.unit.brain import support
+from tests.unit.brain.support import facts, sample
+
+sqlite_store = support.sqlite_store
+NOW = 1_000_000.0
+
+
+def asked() -> OptimizeRequest:
+    """A question about a job with a parameter server and two workers."""
+    job = facts()
+    nodes = [
+        {"name": f"mnist-edljob-{role}-{i}", "role": role, "id": i, "resource": {"cpu": 4, "memory": 8_192}}
+        for role, said in job.roles.items()
+        for i in range(said.count)
+    ]
+    return OptimizeRequest.model_validate(
+        {"job": job, "stage": "job_stage_running", "phase": "stable", "nodes": nodes}
+    )
+
+
+@pytest.fixture
+def planner(sqlite_store: Store, tmp_path: Path) -> Iterator[Planner]:
+    """A planner of a store with a job's samples."""
+    sqlite_store.record(Report(facts(), [sample(NOW - 15.0 * i, 100 - i) for i in range(4)]), NOW)
+    made = Planner(f"sqlite:///{tmp_path}/brain.db")
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+def test_it_plans_and_is_replaced(
+    planner: Planner, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan is that of the algorithms. When it was killed, or takes too long, one caller is told to ask again, and then a
+    new one plans."""
+    histories = Histories(sqlite_store)
+    expected = table.optimize(question_of(asked()), histories.request(asked(), NOW))
+    assert planner.plan(asked(), NOW) == expected
+    assert not expected.empty
+
+    process = planner._process
+    assert process is not None
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(30)
+    with pytest.raises(UnavailableError, match="ended"):
+        planner.plan(asked(), NOW)
+    assert planner.plan(asked(), NOW) == expected
+
+    monkeypatch.setattr(planning, "PLAN_SECONDS", 0.0)
+    with pytest.raises(UnavailableError, match="too long"):
+        planner.plan(asked(), NOW)
+    assert planner._process is None
+
+
+@pytest.mark.slow
+def test_a_store_that_is_away(tmp_path: Path) -> None:
+    """Is an error of the plan, not the process's end."""
+    lost = Planner(f"sqlite:///{tmp_path}/nowhere/brain.db")
+    try:
+        with pytest.raises(UnavailableError, match="store"):
+            lost.plan(asked(), NOW)
+        assert lost._process is not None
+    finally:
+        lost.close()
+
+
+def test_a_defect_is_one_plan_s(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It becomes an error that says where to look; the process goes on."""
+
+    def defect(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(table, "optimize", defect)
+    answer = planning._answer(Histories(sqlite_store), asked(), NOW)
+    assert isinstance(answer, EdlError)
+    assert "ZeroDivisionError; see the server's log" in str(answer)

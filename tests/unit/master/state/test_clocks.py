@@ -1,0 +1,83 @@
+"""Whole jobs in memory whose machine's clock is set: what waits for a time waits no longer for it, and no less."""
+
+import pytest
+
+from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
+from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state import messages, world_steps
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.testing import SimulatedJob
+from edl_workflows.protocol.nodes import ExitReport, NodeRef
+
+pytestmark = pytest.mark.parametrize("gap", [3600.0, -3600.0])
+
+LATER = 5.0
+"""Into what is waited for."""
+
+
+def _job(**said: bool) -> SimulatedJob:
+    tolerance = FaultTolerance(node_check_timeout_seconds=60, **said)
+    job = SimulatedJob(JobSettings("job", "default", parse_nodes("ps=1,worker=2"), fault_tolerance=tolerance))
+    job.calm(5)
+    return job
+
+
+def _set_clock(job: SimulatedJob, gap: float) -> None:
+    job.now += LATER + gap
+    job.state.excuse(gap)
+    job.settle()
+
+
+def test_an_agent_gets_its_verdict(gap: float) -> None:
+    """Whether a failure is the shadow of another one is decided after the same time."""
+    job = _job()
+    worker = NodeRef(type="worker", id=1)
+    report = ExitReport(node=worker, incarnation="worker1", version=1, code=3)
+    assert messages.exit_report(job.state, report, job.now) is None
+    _set_clock(job, gap)
+    assert messages.exit_report(job.state, report, job.now) is None
+    job.now += job.settings.timeouts.verdict
+    assert messages.exit_report(job.state, report, job.now) is not None
+
+
+def test_a_round_of_the_node_check_ends(gap: float) -> None:
+    """Nodes that don't measure are found after the same time."""
+    job = _job(node_check=True)
+    assert job.state.node_check.number == 1
+    _set_clock(job, gap)
+    assert job.state.node_check.number == 1
+    job.now += 60.0
+    job.settle()
+    assert job.state.node_check.number == 2
+
+
+def test_newcomers_are_let_in(gap: float) -> None:
+    """They are tried again after the same time."""
+    job = _job()
+    world_steps.give_up_newcomers(job.state, job.now + 60.0)
+    _set_clock(job, gap)
+    assert job.state.newcomers_wait_until == job.now + 60.0 - LATER
+
+
+def test_a_plan_fails_in_its_time(gap: float) -> None:
+    """A phase that does not end fails its plan after the same time."""
+    job = _job()
+    workers = {"worker": ReplicaResourceSpec(replicas=3)}
+    job.submit("more", ScalePlanSpec(replica_resource_specs=workers, step_timeout_seconds=60))
+    for _ in range(5):  # all but what starts pods
+        job.observe()
+        job.commit()
+        job.control()
+        job.record()
+    assert _phase(job) is Phase.SCALING
+    _set_clock(job, gap)
+    assert _phase(job) is Phase.SCALING
+    job.now += 60.0
+    job.settle()
+    assert _phase(job) is Phase.FAILED
+
+
+def _phase(job: SimulatedJob) -> Phase:
+    assert job.state.plan is not None
+    return job.state.plan.phase

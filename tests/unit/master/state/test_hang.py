@@ -1,0 +1,74 @@
+"""Training that stands still: when it counts as a hang, and what follows."""
+
+import pytest
+
+from edl_workflows.jobs.elastic_job.fault_tolerance import HangAction
+from edl_workflows.master.state.hang import DUMP_SECONDS, Hangs, Moved, Rules, Step, watch
+
+RULES = Rules(timeout=100.0, action=HangAction.RESTART, max_restarts=2)
+
+
+def _run(rules: Rules, looks: list[tuple[float, int | None]]) -> tuple[Hangs, list[str]]:
+    """What is done at each look; None: nothing is expected to move. The marker is the number."""
+    hangs, moved, steps = Hangs(), None, []
+    last: Moved | None = moved
+    for now, number in looks:
+        marker = None if number is None else (number,)
+        hangs, last, step = watch(hangs, last, marker, rules, now)
+        steps.append(step.value)
+    return hangs, steps
+
+
+@pytest.mark.parametrize(
+    ("action", "steps", "failed"),
+    [
+        (HangAction.LOG, ["", "", "found", "", "", ""], False),
+        (HangAction.RESTART, ["", "", "found", "", "restart", "restart"], False),
+        (HangAction.FAIL, ["", "", "found", "", "fail", ""], True),
+    ],
+)
+def test_stacks_first_then_the_action(action: HangAction, steps: list[str], failed: bool) -> None:
+    """Nothing before the time-out; then stacks are asked for; the action follows when they can be there."""
+    found = 100.0
+    looks = [0.0, found - 1, found, found + 1, found + DUMP_SECONDS, found + DUMP_SECONDS + 1]
+    hangs, done = _run(Rules(100.0, action, 2), [(now, 1) for now in looks])
+    assert done == steps
+    assert bool(hangs.failure) is failed
+    assert hangs.dump == "hang-1"
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [(0.0, 1), (99.0, 2), (198.0, 3)],
+        [(0.0, 1), (50.0, None), (100.0, 1), (199.0, 1)],
+    ],
+    ids=["something moves", "a change of the cluster is no hang"],
+)
+def test_no_hang(looks: list[tuple[float, int | None]]) -> None:
+    """Time counts from the last move, and only while training is expected to move."""
+    assert _run(RULES, looks)[1] == [""] * len(looks)
+
+
+def test_nobody_looks_without_a_time_out() -> None:
+    """A ``hangTimeoutSeconds`` of 0."""
+    assert _run(Rules(timeout=0.0), [(0.0, 1), (1e9, 1)])[1] == ["", ""]
+
+
+def test_restarts_are_counted_and_end() -> None:
+    """A move ends the hang and its request for stacks, not the count; beyond it the job fails and says why."""
+    looks: list[tuple[float, int | None]] = []
+    for hang in range(3):
+        start = hang * 1000.0
+        looks += [(start, hang), (start + 100, hang), (start + 100 + DUMP_SECONDS, hang), (start + 120, None)]
+    hangs, done = _run(RULES, looks)
+    assert [step for step in done if step] == ["found", "restart", "found", "restart", "found", "fail"]
+    assert hangs.restarts == 2
+    assert hangs.dump == ""
+    assert "maxRestarts" in hangs.failure
+
+
+def test_a_new_master_counts_anew() -> None:
+    """What it did not see it does not hold against the job."""
+    hangs, moved, step = watch(Hangs(number=1, since=90.0), None, (1,), RULES, 1000.0)
+    assert (hangs.dump, moved, step) == ("", Moved((1,), 1000.0), Step.NONE)

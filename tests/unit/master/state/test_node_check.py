@@ -1,0 +1,148 @@
+"""The check of nodes before training: pairs, two rounds, who is faulty and who is slow."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.master.state.node_check import (
+    JOIN_SECONDS,
+    NodeCheck,
+    Result,
+    Rules,
+    advance,
+    first_groups,
+    report,
+    second_groups,
+    stragglers,
+)
+
+RULES = Rules(timeout=60.0, straggler_ratio=2.0)
+
+
+def _measure(check: NodeCheck, broken: frozenset[str], speed: Mapping[str, float]) -> NodeCheck:
+    """All nodes of the round report. The others of a group each go to the first, which is sound if it meets a sound one."""
+    assert check.round is not None
+    for group in check.round.groups:
+        for node in group:
+            partners = group[1:] if node == group[0] else group[:1]
+            sound = node not in broken and (not partners or not broken.issuperset(partners))
+            seconds = max(speed.get(other, 1.0) for other in (node, *partners))
+            result = Result(seconds) if sound else Result(error="no way")
+            check = report(check, node, check.round.number, result)
+    return check
+
+
+def _check(
+    nodes: int, broken: frozenset[str], speed: Mapping[str, float]
+) -> tuple[NodeCheck, dict[str, str], int]:
+    """The check, what it found faulty, and how many rounds it took."""
+    there = [f"worker-{index}" for index in range(nodes)]
+    check, faulty = advance(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
+    while check.round is not None and not faulty:
+        check, faulty = advance(_measure(check, broken, speed), there, complete=True, rules=RULES, now=1.0)
+    return check, faulty, check.number
+
+
+@pytest.mark.parametrize(
+    ("nodes", "broken", "slow", "faulty", "late", "rounds"),
+    [
+        (1, [], {}, [], [], 1),
+        (1, [0], {}, [0], [], 1),
+        (4, [], {}, [], [], 1),
+        (4, [0], {}, [0], [], 2),
+        (5, [4], {}, [4], [], 2),
+        (6, [], {3: 5.0}, [], [3], 2),
+        (8, [1, 6], {}, [1, 6], [], 2),
+        (2, [0], {}, [0, 1], [], 2),
+    ],
+    ids=[
+        "a single node measures alone", "and fails alone", "a clean round is enough", "the partner of a faulty one is sound",
+        "also in a group of three", "a slow node makes one partner slow, not both", "two faulty ones",
+        "of two nobody can tell which",
+    ],
+)  # fmt: skip
+def test_verdicts(
+    nodes: int, broken: list[int], slow: dict[int, float], faulty: list[int], late: list[int], rounds: int
+) -> None:
+    """Faulty is who fails twice with different partners; a straggler is slow by its better round."""
+    name = "worker-{}".format
+    check, found, took = _check(
+        nodes, frozenset(map(name, broken)), {name(index): seconds for index, seconds in slow.items()}
+    )
+    assert sorted(found) == [name(index) for index in faulty]
+    assert list(stragglers(check.passed, RULES.straggler_ratio)) == [name(index) for index in late]
+    assert took == rounds
+
+
+@given(st.integers(1, 40), st.data())
+def test_every_node_has_a_partner_in_both_rounds(nodes: int, data: st.DataObject) -> None:
+    """Each stands in exactly one group of each round; nobody is alone where there are two."""
+    there = [f"worker-{index}" for index in range(nodes)]
+    times = data.draw(st.lists(st.floats(0, 100), min_size=nodes, max_size=nodes))
+    fails = data.draw(st.lists(st.booleans(), min_size=nodes, max_size=nodes))
+    results = {
+        node: Result(seconds, "no way" if failed else "")
+        for node, seconds, failed in zip(there, times, fails, strict=True)
+    }
+    for groups in (first_groups(there, {}), second_groups(results)):
+        assert sorted(node for group in groups for node in group) == sorted(there)
+        assert all(len(group) in (2, 3) for group in groups) or nodes == 1
+
+
+@given(st.integers(3, 30), st.data())
+def test_one_faulty_node_of_three_or_more_is_found_alone(nodes: int, data: st.DataObject) -> None:
+    """Whoever it is, and whatever group it was in: it is found, and nobody else is blamed."""
+    broken = f"worker-{data.draw(st.integers(0, nodes - 1))}"
+    _, faulty, rounds = _check(nodes, frozenset({broken}), {})
+    assert list(faulty) == [broken]
+    assert rounds == 2
+
+
+def test_waits_for_the_wanted_then_for_joins() -> None:
+    """Nodes that are missing are waited for; when nobody has come for a while, those that are there are checked."""
+    check, _ = advance(NodeCheck(), ["worker-0", "worker-1"], complete=False, rules=RULES, now=0.0)
+    check, _ = advance(check, ["worker-0", "worker-1"], complete=False, rules=RULES, now=JOIN_SECONDS - 1)
+    assert check.round is None
+    check, _ = advance(check, ["worker-0", "worker-1"], complete=False, rules=RULES, now=JOIN_SECONDS)
+    assert check.round is not None
+
+
+def test_who_says_nothing_has_failed() -> None:
+    """After the time-out the silent node counts as failed; silent twice, it is faulty."""
+    there = ["worker-0", "worker-1", "worker-2", "worker-3"]
+    check, _ = advance(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
+    for now in (60.0, 120.0):
+        assert check.round is not None
+        for node in there[:3]:
+            check = report(check, node, check.round.number, Result(1.0))
+        check, faulty = advance(check, there, complete=True, rules=RULES, now=now - 1)
+        assert not faulty
+        check, faulty = advance(check, there, complete=True, rules=RULES, now=now)
+    assert faulty == {"worker-3": "no answer within 60 s"}
+    assert set(check.passed) == set(there[:3])
+
+
+def test_a_newcomer_is_checked_with_one_that_passed() -> None:
+    """The replacement of a faulty node needs a partner, and the others need no second check."""
+    check, _, _ = _check(4, frozenset({"worker-0"}), {"worker-2": 0.5})
+    there = ["worker-1", "worker-2", "worker-3", "worker-4"]
+    check, _ = advance(check, there, complete=True, rules=RULES, now=5.0)
+    assert check.round is not None
+    (group,) = check.round.groups
+    assert group[0] == "worker-4"
+    assert group[1] in check.passed
+
+
+def test_a_node_that_leaves_begins_the_round_anew() -> None:
+    """Its partner is not blamed; a late report to the former round is nobody's."""
+    there = ["worker-0", "worker-1", "worker-2", "worker-3"]
+    check, _ = advance(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
+    assert check.round is not None
+    old = check.round.number
+    check, faulty = advance(check, there[:3], complete=True, rules=RULES, now=1.0)
+    assert check.round is not None
+    assert check.round.number > old
+    assert not faulty
+    assert report(check, "worker-0", old, Result(error="no way")) == check
