@@ -109,6 +109,7 @@ class World:
         changes_members: it changes parameter servers, or the world of a collective job.
         settled: a version trains, and nothing else is under way.
         save: what became of `PlanRun.request`: the checkpoint, why it failed, or None.
+        chief_ended: the chief has ended with success: all data is consumed, and nobody is left to save.
         broken: why the change of versions can't go on (a member was lost, a process died); "" if it can.
         prepared: the next version's members and the workers are ready for the switch.
         drained: all but the chief have stopped.
@@ -124,6 +125,7 @@ class World:
     changes_members: bool = False
     settled: bool = False
     save: CheckpointRef | str | None = None
+    chief_ended: bool = False
     broken: str = ""
     prepared: bool = False
     drained: bool = False
@@ -181,6 +183,8 @@ def _failure(run: PlanRun, world: World, now: float) -> Advance | None:
         return _fail(run, now, "Cancelled", "the plan was deleted")
     if run.phase is Phase.PENDING and world.invalid:
         return _fail(run, now, "InvalidPlan", world.invalid)
+    if world.chief_ended and run.phase in (Phase.CHECKPOINTING, Phase.MIGRATING, Phase.RESTARTING):
+        return _fail(run, now, "JobFinished", "the chief has ended: there is nothing left to train")
     if world.broken and run.phase in (Phase.MIGRATING, Phase.RESTARTING, Phase.VERIFYING):
         return _fail(run, now, "SwitchFailed", world.broken)
     if _timed_out(run, now):

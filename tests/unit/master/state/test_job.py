@@ -18,7 +18,8 @@ from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes import ExitReason
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
-from edl_workflows.master.testing import SimulatedJob
+from edl_workflows.master.testing import DATA, SimulatedJob
+from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
 
 
 def _job(nodes: str = "ps=2,worker=2", shards: int = 10_000, **timeouts: float) -> SimulatedJob:
@@ -86,6 +87,35 @@ def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, servers: tuple[int, 
     chief = job.state.chief
     assert chief is not None
     assert chief.rank == 0
+
+
+def test_a_chief_that_has_ended_saves_nothing() -> None:
+    """The chief found all data consumed just before it was asked to save. The plan ends at once, not after its step's
+    time, and the worker that has stopped for the switch is let go: the job ends."""
+    job = _job()
+    job.submit("plan", _spec(ps=3))
+    _until_somebody_drained(job)
+    active, chief = job.state.versions.active, job.state.chief
+    assert active is not None
+    assert chief is not None
+    rest = LeaseRequest(node=chief.ref, version=active.number, max_shards=10_000, holding=[])
+    done = job.state.shards.lease(DATA, rest, job.now).shards
+    job.state.shards.acknowledge(DATA, AckRequest(node=chief.ref, done=done), job.now)
+    job.pods["worker", chief.id].phase = PodPhase.SUCCEEDED
+    job.calm(10)
+
+    assert job.plans["plan"].phase is Phase.FAILED
+    assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+
+
+def _until_somebody_drained(job: SimulatedJob) -> None:
+    for _ in range(20):
+        for _ in job.everything():
+            change = job.state.versions.change
+            if change is not None and change.drained:
+                return
+    raise AssertionError("nobody was drained")
 
 
 def test_a_migration_goes_through_all_steps_in_order() -> None:
