@@ -14,7 +14,7 @@ from edl_workflows.protocol import addresses
 
 JOB = "demo"
 NAMESPACE = "default"
-IDS = 8
+IDS = 32
 """Addresses are made for so many nodes of a type."""
 PORTS = 3
 """Of a node: two for training processes, by parity, and its agent's."""
