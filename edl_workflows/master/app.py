@@ -4,6 +4,7 @@ Every request but ``/healthz`` and ``/metrics`` carries the job's bearer token; 
 """
 
 import hmac
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -102,13 +103,13 @@ def _node_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/nodes")
     async def register(message: Registration) -> Directive:
-        messages.register(state, message, master.clock())
+        messages.register(state, message, master.now())
         await master.durable(master.changed(Hurry.NOW))
         return master.directive(message.node)
 
     @app.post("/v1/nodes/heartbeat")
     async def heartbeat(message: Heartbeat) -> Directive:
-        messages.heartbeat(state, message, master.clock())
+        messages.heartbeat(state, message, master.now())
         return master.directive(message.node)
 
     @app.get("/v1/directive")
@@ -134,7 +135,7 @@ def _node_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/nodes/exit")
     async def exited(message: ExitReport) -> ExitVerdict:
-        while (verdict := messages.exit_report(state, message, master.clock())) is None:
+        while (verdict := messages.exit_report(state, message, master.now())) is None:
             await master.moved(0.5)
         await master.durable(master.changed(Hurry.NOW))
         return verdict
@@ -176,7 +177,7 @@ def _checkpoint_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/checkpoints/{ticket}")
     async def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
-        messages.checkpoint_end(state, ticket, message, master.clock())
+        messages.checkpoint_end(state, ticket, message, master.now())
         await master.durable(master.changed(Hurry.NOW))
         return CheckpointRef(uri=message.uri, step=message.step)
 
@@ -199,15 +200,15 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
         if node is None or not node.live or not views.may_lease(master.state, message.version):
             reply = LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")
         else:
-            reply = shards.lease(name, message, master.clock())
+            reply = shards.lease(name, message, master.now())
             master.touched(Hurry.GROUPED)
         return _json(reply)
 
     @app.post("/v1/datasets/{name}/ack")
     async def acknowledge(name: DatasetName, request: Request) -> Response:
         message = _parse(AckRequest, await request.body())
-        reply: AckReply = shards.acknowledge(name, message, master.clock())
-        master.state.statistics.take_shards(str(message.node), reply.accepted, master.clock())
+        reply: AckReply = shards.acknowledge(name, message, master.now())
+        master.state.statistics.take_shards(str(message.node), reply.accepted, master.now())
         await master.durable(master.touched(Hurry.GROUPED))
         return _json(reply)
 
@@ -229,8 +230,8 @@ def _sync_routes(app: FastAPI, master: Master) -> None:
         return [str(node) for node in state.trainers]
 
     async def awaited(done: Callable[[], bool], seconds: float) -> None:
-        deadline = master.clock() + seconds
-        while not done() and (left := deadline - master.clock()) > 0:
+        deadline = time.monotonic() + seconds
+        while not done() and (left := deadline - time.monotonic()) > 0:
             await master.moved(left)
 
     @app.post("/v1/sync/{name}")
@@ -260,7 +261,7 @@ def _sync_routes(app: FastAPI, master: Master) -> None:
 def _info_routes(app: FastAPI, master: Master) -> None:
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
-        return views.status(master.state, master.clock())
+        return views.status(master.state, master.now())
 
     @app.get("/healthz")
     async def healthz() -> Response:

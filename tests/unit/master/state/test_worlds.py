@@ -18,6 +18,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.cluster_versions import Cause, Versions
 from edl_workflows.master.state.nodes import ExitReason
+from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.rendezvous import Parameters
 from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
@@ -332,7 +333,7 @@ def test_newcomers_wait_when_the_checkpoint_fails() -> None:
 
 def _fail_to_save(job: SimulatedCollectiveJob, node: NodeRef, version: int, request: str) -> None:
     ticket = messages.checkpoint_begin(
-        job.state, CheckpointBegin(node=node, version=version, request=request)
+        job.state, CheckpointBegin(node=node, version=version, request=request), job.now
     )
     messages.checkpoint_end(job.state, ticket.id, CheckpointEnd(node=node, error="disk full"), job.now)
 
@@ -454,7 +455,7 @@ def test_a_member_that_is_lost_after_its_chief_ended_is_not_missed() -> None:
             id="a step of a version that is over",
         ),
         pytest.param(
-            lambda state: messages.checkpoint_begin(state, CheckpointBegin(node=_worker(2), version=2)),
+            lambda state: messages.checkpoint_begin(state, CheckpointBegin(node=_worker(2), version=2), 0.0),
             "only rank 0 saves",
             id="a checkpoint of another than rank 0",
         ),
@@ -566,3 +567,28 @@ def test_exit_reasons_of_members() -> None:
     assert lost is not None
     assert lost.exit_reason is ExitReason.KILLED
     assert job.state.nodes.live("worker")[-1].relaunches == 0
+
+
+@pytest.mark.parametrize("late", [0, 1], ids=["rank 0", "another"])
+def test_success_that_is_told_after_a_loss_does_not_hang_the_job(late: int) -> None:
+    """Training is over, one member dies while it ends, and another says that it has ended well when the world is given up
+    already: fewer than minNodes are left to wait for, and yet the job ends."""
+    job = _job(3, min_nodes=3)
+    job.save_periodically()
+    job.kill(("worker", 2))
+    job.observe()
+    job.commit()
+    assert job.published.directive.lost
+    report = ExitReport(node=_worker(late), incarnation=f"worker{late}", version=1, code=0)
+    verdict = messages.exit_report(job.state, report, job.now)
+    assert verdict is not None
+    pod = job.pods["worker", late]
+    pod.phase, pod.exit_code = PodPhase.SUCCEEDED, 0
+    job.settle()
+    if late == 0:
+        assert job.state.outcome is not None, "the model is complete"
+        assert job.state.outcome.succeeded
+    else:
+        job.calm(10)
+        assert _world(job) == (0, 3, 4)
+        assert job.state.versions.settled
