@@ -12,6 +12,7 @@ from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.master.state.planned_job import job_with_oom
 from edl_workflows.master.state.restarts import HANG, RECOVERY
+from edl_workflows.protocol.cluster import CheckpointRef
 
 
 def replace_node(state: JobState, node: Node, now: float) -> Node | None:
@@ -141,6 +142,14 @@ def activate(state: JobState, saved: checkpoints.Saved | None) -> None:
     for node in state.nodes:
         if node.waiting:
             state.nodes.change(node, waiting=False)
+
+
+def start_from(state: JobState, ref: CheckpointRef, position: JobPosition | None, now: float) -> None:
+    """The active version starts from what its chief found; the data goes with the model, now and when the version is lost."""
+    state.versions = cluster_versions.start_from(state.versions, ref)
+    state.shards.resume(ref.uri, position)
+    state.checkpoints = checkpoints.adopt(state.checkpoints, ref, state.shards.position(), now)
+    state.steps = Steps(step=ref.step, records=state.steps.records)
 
 
 def _release_unneeded(state: JobState, now: float) -> None:

@@ -558,6 +558,23 @@ def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
     assert len(job.state.nodes.live("evaluator")) == 1
 
 
+def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
+    """It has a process of each version, too. If its word counted, a plan would be through before the world has trained."""
+    job = _job(roles=parse_nodes("worker=2,evaluator=1"))
+    before = job.state.steps, job.state.versions.trained
+    evaluator = NodeRef(type="evaluator", id=0)
+    version = _number(job)
+    messages.step_report(
+        job.state, StepReport(node=evaluator, version=version, step=10**9, time=9e9, first_step_time=1.0)
+    )
+    assert (job.state.steps, job.state.versions.trained) == before
+    job.state.versions = replace(job.state.versions, trained=0)
+    messages.process_report(
+        job.state, ProcessReport(node=evaluator, version=version, state=ProcessState.TRAINING)
+    )
+    assert job.state.versions.trained == 0
+
+
 def test_exit_reasons_of_members() -> None:
     """A member that is taken away is replaced without budget, as any other node."""
     job = _job(2)
