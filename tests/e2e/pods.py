@@ -43,6 +43,8 @@ class Pods:
 
     def __init__(self, folder: Path, master: str, token: str, command: Sequence[str]) -> None:
         self.folder = folder
+        memory = folder / "memory"
+        memory.mkdir(exist_ok=True)  # agents that are killed leave their copies behind
         self._command = list(command)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = self._assign()
@@ -62,6 +64,7 @@ class Pods:
             names.ENV_JOB_TOKEN: token,
             names.ENV_JOB_NAME: JOB,
             names.ENV_NAMESPACE: NAMESPACE,
+            names.ENV_SHARED_MEMORY: str(memory),
             "PYTHONUNBUFFERED": "1",
         }
 
