@@ -65,7 +65,8 @@ class Master:
         self._durable = 0
         self._due = float("inf")
         self._last_write = 0.0
-        self._looked = max(clock(), state.newest_time)  # the master before may have had a clock that is ahead of this one
+        # The master before may have had a clock that is ahead of this one.
+        self._looked = max(clock(), state.newest_time)
         self._written = b""
         self._wake = asyncio.Event()
         self._moved = Broadcast()

@@ -15,7 +15,7 @@ from edl_workflows.master.master import Master
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.nodes import Directive, NodeRef
 from edl_workflows.protocol.training import StepReport
 
 TOKEN = "secret"
@@ -146,6 +146,24 @@ def test_a_directive_is_told_when_it_is_stored() -> None:
         it.store.open = True
         assert (await poll).json()["trained"] == 1
         await report
+
+    with_master(test)
+
+
+def test_who_has_the_newest_directive_is_not_sent_it_again() -> None:
+    """Heartbeats and steps come often, and the directive of a large world is long."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        whole = (await it.client.get("/v1/directive?type=worker&id=0&wait=0")).json()
+        for known, answer in ((-1, whole), (whole["revision"] - 1, whole), (whole["revision"], None)):
+            beat = await it.post("/v1/nodes/heartbeat", node=WORKER, incarnation="a", known=known)
+            assert beat == (answer or Directive(revision=0).model_dump(mode="json"))
+        now = time.time()
+        step = {"step": 5, "time": now, "first_step_time": now, "known": whole["revision"]}
+        assert (await it.post("/v1/steps", node=WORKER, version=1, **step))["revision"] == 0
+        other = await it.client.get("/v1/directive?type=worker&id=7&wait=0")
+        assert other.status_code == 404
 
     with_master(test)
 
