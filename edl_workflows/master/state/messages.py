@@ -176,11 +176,14 @@ def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict
             end(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, message.code)
         return ExitVerdict(wait=False)
     reason = relaunch.exit_reason(message.code)
+    if reason is ExitReason.SUCCEEDED and _only_prepares(state, message.version):
+        reason = ExitReason.UNKNOWN
     own = reason in (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.OOM) or node.type == names.PS_TYPE
     if not own and (_is_shadow(state, message.version) or _spoils_switch(state, node, message)):
         state.exits_since.pop(str(node), None)
-        _forget_processes(state, node)
-        state.nodes.change(node, waiting=True)
+        if not _is_left_behind(state, message.version):
+            _forget_processes(state, node)
+            state.nodes.change(node, waiting=True)
         return ExitVerdict(wait=True)
     if not own and _may_be_shadow(state, message.version):
         since = state.exits_since.setdefault(str(node), now)
@@ -368,6 +371,18 @@ def _may_be_shadow(state: JobState, version: int) -> bool:
     """Whether the news of a lost member may still be on its way. Only where a version has members."""
     active = state.versions.active
     return active is not None and bool(active.members) and version == active.number
+
+
+def _is_left_behind(state: JobState, version: int) -> bool:
+    """Whether a later version trains already: what the node holds and says belongs to its process of that one."""
+    active = state.versions.active
+    return active is not None and version < active.number
+
+
+def _only_prepares(state: JobState, version: int) -> bool:
+    """Whether it is the process of a world to come, which can't have done its work. The others would wait for it in vain."""
+    active = state.versions.active
+    return state.settings.collective and version > (active.number if active is not None else 0)
 
 
 def _is_shadow(state: JobState, version: int) -> bool:

@@ -575,6 +575,23 @@ def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
     assert job.state.versions.trained == 0
 
 
+def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
+    """It has done nothing yet, and the others would wait for it: its node is replaced, and the world made of those who come."""
+    job = _job(2, rounds=0)
+    for _ in range(8):
+        for _ in job.everything():
+            change = job.state.versions.change
+            if change is not None and change.number:
+                break
+    report = ExitReport(node=_worker(1), incarnation="worker1", version=1, code=0)
+    assert job.state.versions.active is None
+    messages.exit_report(job.state, report, job.now)
+    job.settle()
+    left = job.state.nodes.find("worker", 1)
+    assert left is not None
+    assert (left.exit_reason, left.replaced_by) == (ExitReason.UNKNOWN, 2)
+
+
 def test_exit_reasons_of_members() -> None:
     """A member that is taken away is replaced without budget, as any other node."""
     job = _job(2)
