@@ -13,7 +13,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment, snapshot_folder
 from edl_workflows.agent.peers import Peers
 from edl_workflows.agent.persisting import Persister
-from edl_workflows.agent.snapshots import SnapshotFolder, take_folder
+from edl_workflows.agent.snapshots import SnapshotFolder, Stage, take_folder
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive
@@ -61,10 +61,10 @@ class AgentCheckpoints:
         """When `settled` becomes true at the latest (monotonic seconds)."""
         try:
             self._folder = take_folder(snapshot_folder(environ, environment.node))
-        except CheckpointError as error:
+            self._persister = Persister(self._folder, client, environment.node, self._look)
+        except (CheckpointError, OSError) as error:
             log.warning("%s; checkpoints are saved without it", error)
             return
-        self._persister = Persister(self._folder, client, environment.node, self._look)
         self.environment = {names.ENV_SNAPSHOT_DIR: str(self._folder.folder)}
 
     def start(self) -> None:
@@ -84,8 +84,13 @@ class AgentCheckpoints:
             return
         self._persister.save_newest()
         deadline = time.monotonic() + timeout
-        while not self._persister.wait(LOOK_SECONDS) and time.monotonic() < deadline and not stopped():
+        while (
+            not (done := self._persister.wait(LOOK_SECONDS)) and time.monotonic() < deadline and not stopped()
+        ):
             pass
+        newest = self._folder.newest if self._folder is not None else None
+        if not done and newest is not None and newest.stage is Stage.MEMORY:
+            log.warning("step %d is not yet persisted after %.0f s", newest.step, max(0.0, timeout))
 
     def settled(self, lost: int) -> bool:
         """Whether the copies of a lost cluster version are persisted; begins that when it is asked first. True also where it

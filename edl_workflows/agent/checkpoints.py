@@ -108,6 +108,8 @@ class CheckpointStore:
         *,
         name: str = "",
         position: Mapping[str, Any] | None = None,
+        writer: str = "",
+        retire: bool = True,
     ) -> CheckpointRef:
         """Save a checkpoint; it is the newest when this returns. A failure leaves nothing behind.
 
@@ -116,13 +118,16 @@ class CheckpointStore:
             write: writes the checkpoint's files into the folder that it is given.
             name: that was chosen for it by `checkpoint_name`; "": a fresh one.
             position: which data is consumed.
+            writer: who saves, where several may save a checkpoint of this name at the same time; each has its own.
+            retire: whether older checkpoints go, as `keep` says; else call `retire` when it is sure that this one stays.
 
         Raises:
             CheckpointError: nothing was written, or the storage refused. What `write` raises goes through.
         """
         name = name or checkpoint_name(step)
-        unfinished, final = self.folder / f"{_UNFINISHED}{name}", self.folder / name
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a writer of this very checkpoint that was killed
+        unfinished = self.folder / f"{_UNFINISHED}{name}{'-' * bool(writer)}{writer}"
+        final = self.folder / name
+        shutil.rmtree(unfinished, ignore_errors=True)  # of this very writer, which was killed
         try:
             unfinished.mkdir(parents=True)
             write(unfinished)
@@ -133,7 +138,8 @@ class CheckpointStore:
             raise unwritable(unfinished, step, error) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-        self._retire()
+        if retire:
+            self.retire()
         return CheckpointRef(uri=str(final), step=step)
 
     def verify(self, ref: CheckpointRef) -> CheckpointRef:
@@ -206,9 +212,13 @@ class CheckpointStore:
         return Path(uri).exists()
 
     def _published(self, on_damage: OnDamage = ignore_damage) -> list[tuple[Manifest, str]]:
-        """All that have a readable manifest, newest first, with their uris."""
+        """All that have a readable manifest, newest first, with their uris.
+
+        Raises:
+            CheckpointError: the folder can't be listed: that is not the same as to be empty.
+        """
         found = []
-        for path in self.folder.glob(f"{PREFIX}*"):
+        for path in self._listed(PREFIX):
             try:
                 found.append((_manifest(path), str(path)))
             except CheckpointError as error:
@@ -220,6 +230,14 @@ class CheckpointStore:
         newest = next((manifest.published_ns for manifest, _ in self._published()), 0)
         return min(max(time.time_ns(), newest + 1), MAX_PUBLISHED_NS)
 
+    def _listed(self, prefix: str) -> list[Path]:
+        try:
+            return [path for path in self.folder.iterdir() if path.name.startswith(prefix)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: the checkpoints can't be listed: {error}") from error
+
     def _remove(self, path: Path) -> None:
         # Hidden first: a reader sees it whole or not at all.
         hidden = self.folder / f"{_UNFINISHED}{path.name}"
@@ -227,13 +245,19 @@ class CheckpointStore:
             path.rename(hidden)
         shutil.rmtree(hidden, ignore_errors=True)
 
-    def _retire(self) -> None:
-        for _, uri in self._published()[self.keep :]:
-            self._remove(Path(uri))
-        for left in self.folder.glob(f"{_UNFINISHED}*"):  # of a writer that was killed
-            with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
-                    shutil.rmtree(left, ignore_errors=True)
+    def retire(self) -> None:
+        """Remove the checkpoints that are more than `keep`, and what killed writers left. What can't be removed now is
+        another time.
+        """
+        with contextlib.suppress(CheckpointError):
+            for _, uri in self._published()[self.keep :]:
+                self._remove(Path(uri))
+            for left in self._listed(_UNFINISHED):
+                with contextlib.suppress(OSError):
+                    # The files' times, too: that of the folder stays while a large file is written into it.
+                    written = max(path.lstat().st_mtime for path in (left, *left.rglob("*")))
+                    if time.time() - written > ABANDONED_SECONDS:
+                        shutil.rmtree(left, ignore_errors=True)
 
 
 def verify(path: Path) -> CheckpointRef:
@@ -318,7 +342,10 @@ def seal(folder: Path, step: int, published_ns: int, position: Mapping[str, Any]
     if not files:
         raise CheckpointError(f"{folder}: nothing was saved for step {step}")
     manifest = Manifest(
-        step=step, published_ns=published_ns, files=files, position=dict(position) if position else None
+        step=step,
+        published_ns=published_ns,
+        files=files,
+        position=None if position is None else dict(position),
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):

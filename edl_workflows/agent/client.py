@@ -46,6 +46,7 @@ from edl_workflows.protocol.training import (
     CheckpointBegin,
     CheckpointDamage,
     CheckpointEnd,
+    CheckpointRestore,
     CheckpointTicket,
     StepReport,
 )
@@ -159,6 +160,10 @@ class MasterClient:
     def end_checkpoint(self, ticket: str, end: CheckpointEnd) -> CheckpointRef:
         """Report a checkpoint complete, or failed."""
         return self._post(f"/v1/checkpoints/{ticket}", end, CheckpointRef)
+
+    def restored_checkpoint(self, restore: CheckpointRestore) -> Directive:
+        """Report what the chief found to start from."""
+        return self._post("/v1/checkpoints/restored", restore, Directive)
 
     def damaged_checkpoint(self, damage: CheckpointDamage) -> Directive:
         """Report a checkpoint that can't be restored."""

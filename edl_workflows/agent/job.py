@@ -29,7 +29,7 @@ from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.reports import Reporter
 from edl_workflows.agent.restoring import Restoring
 from edl_workflows.agent.saving import Saving
-from edl_workflows.agent.shards import Batch, ShardReader, dataset_params
+from edl_workflows.agent.shards import Batch, ShardReader, consumed, dataset_params
 from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_stacks_on_signal
 from edl_workflows.exceptions import CheckpointError, EdlError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
@@ -75,7 +75,9 @@ class Job:
         self._cluster: Cluster | None = None
         self._snapshots = snapshots(os.environ)
         self._restoring = Restoring(client, environment.node, version, self._snapshots)
-        self._saving = Saving(client, self._watch, self._reporter, environment.node, version)
+        self._saving = Saving(
+            client, self._watch, self._reporter, environment.node, version, lambda: consumed(self._readers)
+        )
         self._terminated = False
         self._closed = False
         self._watch.start()
@@ -175,7 +177,10 @@ class Job:
         return self.cluster
 
     def start_from(self, store: CheckpointStore) -> CheckpointRef | None:
-        """The checkpoint to start from: that which the master names, else the newest whole one in the folder.
+        """The checkpoint to start from: that which the master names, else the newest whole one in the folder. Of the latter the
+        master hears, if this is the chief, and the data goes to the position in its manifest.
+
+        Call it when this process's version is active, and before anything is trained in it.
 
         Args:
             store: of the job.
@@ -186,10 +191,14 @@ class Job:
         Raises:
             SystemExit: it is damaged. The master was told, and names an older one or gives the job up.
         """
+        named = self.cluster.restore
         try:
-            return self._restoring.find(self.cluster.restore, store)
-        except CheckpointError as error:
+            found = self._restoring.find(named, store)
+            if found is not None and named is None and self.active and self.is_chief:
+                self._restoring.tell(found, store)
+        except EdlError as error:
             self.cluster_lost(str(error))
+        return found
 
     def checkpoint_damaged(self, checkpoint: CheckpointRef, error: CheckpointError) -> NoReturn:
         """Stop because a checkpoint that looked whole can't be restored; as when `start_from` finds it damaged."""

@@ -18,7 +18,7 @@ from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.peer_server import PeerServer
 from edl_workflows.agent.persisting import Persister
 from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder
-from edl_workflows.exceptions import CheckpointError, EdlError, UnavailableError
+from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
 from edl_workflows.protocol.nodes import Directive
@@ -156,7 +156,7 @@ class Peers:
         self._stop.set()
         if self._server is not None:
             self._server.close()
-        self._persister.close(timeout)
+        self._persister.close(timeout, newest=False)  # the partner lives, for all we know
 
     def rescue(self) -> None:
         """Training was lost. If the partner is, too, what it had copied last is persisted here."""
@@ -192,7 +192,7 @@ class Peers:
                     continue
             except UnavailableError as error:
                 log.debug("%s", error)
-            except CheckpointError as error:
+            except Exception as error:  # noqa: BLE001 - whatever the partner says, this thread must go on
                 log.warning("%s; no copy of another node's model is held", error)
             self._stop.wait(RETRY_SECONDS)
 

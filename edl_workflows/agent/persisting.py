@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.remote_store import open_store
@@ -63,9 +63,15 @@ class Persister:
         """Whether it was started, and not closed."""
         return self._thread.is_alive()
 
-    def close(self, timeout: float) -> None:
-        """Stop when all is persisted and the master knows, or so many seconds are over."""
-        self.save_newest()
+    def close(self, timeout: float, *, newest: bool = True) -> None:
+        """Stop when all is persisted and the master knows, or so many seconds are over.
+
+        Args:
+            timeout: seconds.
+            newest: as by `save_newest`, before.
+        """
+        if newest:
+            self.save_newest()
         self.wait(timeout)
         self._stop.set()
         self.folder.ring()
@@ -90,8 +96,11 @@ class Persister:
             os.read(self._bell, 4096)
             with self._changed:
                 asked = self._asked
-            while not self._stop.is_set() and (snapshot := self._next()) is not None:
-                self._persist(snapshot)
+            try:
+                while not self._stop.is_set() and (snapshot := self._next()) is not None:
+                    self._persist(snapshot)
+            except Exception:  # without this thread nothing would be persisted any more
+                log.exception("a copy of the model can't be persisted")
             with self._changed:
                 self._done = asked
                 self._changed.notify_all()
@@ -99,11 +108,12 @@ class Persister:
 
     def _next(self) -> Snapshot | None:
         waiting = [snapshot for snapshot in self.folder.whole() if snapshot.stage is Stage.MEMORY]
-        due = next((snapshot for snapshot in waiting if snapshot.persist), None)
+        due = next((snapshot for snapshot in waiting if snapshot.due), None)
         if due is None and self._newest_too:
             self._newest_too = False
-            newest = self.folder.newest
-            return newest if newest in waiting else None
+            # Not one that was made before what stands on storage.
+            saved = [copy.number for copy in self.folder.whole() if copy.stage is Stage.SAVED]
+            return next((copy for copy in reversed(waiting) if copy.number > max(saved, default=0)), None)
         return due
 
     def _persist(self, snapshot: Snapshot) -> None:
@@ -112,16 +122,19 @@ class Persister:
             if block is None:
                 return  # written over in this moment
             try:
-                fresh = _store(snapshot, block)
+                fresh = _store(snapshot, block, str(self._node))
             except Exception as refused:  # noqa: BLE001 - the master must know, and the next copy is tried again
                 error = (
                     str(refused) if isinstance(refused, EdlError) else f"{type(refused).__name__}: {refused}"
                 )
                 log.warning("step %d stays in memory: %s", snapshot.step, error)
             self.folder.settle(snapshot.number, Stage.FAILED if error else Stage.SAVED, error)
-        if not self._report(snapshot, error) and fresh:
+        wanted = self._report(snapshot, error)
+        if fresh:
             with contextlib.suppress(EdlError):
-                open_store(snapshot.place, snapshot.keep).discard(snapshot.ref)
+                store = open_store(snapshot.place, snapshot.keep)
+                # The older ones go only now: one that the master does not want takes no other's place.
+                store.retire() if wanted else store.discard(snapshot.ref)
 
     def _report(self, snapshot: Snapshot, error: str) -> bool:
         """Tell the master; False if it does not want the checkpoint."""
@@ -141,25 +154,38 @@ class Persister:
         return True
 
 
-def _store(snapshot: Snapshot, block: memoryview) -> bool:
+def _store(snapshot: Snapshot, block: memoryview, writer: str) -> bool:
     """Persist a copy; False if another agent had published it: one before this one, which died before it noted so, or the
-    partner's.
+    partner's, which may do so at the same time.
 
     Raises:
         CheckpointError: the storage refused.
         InvalidError: there is no driver for its URI.
     """
     store = open_store(snapshot.place, snapshot.keep)
+    if _stands(store, snapshot):
+        return False
+    try:
+        store.publish(
+            snapshot.step,
+            lambda folder: _write(folder / STATE_FILE, block),
+            name=snapshot.name,
+            position=snapshot.position,
+            writer=writer,
+            retire=False,
+        )
+    except CheckpointError:
+        if not _stands(store, snapshot):
+            raise
+        return False
+    return True
+
+
+def _stands(store: CheckpointStore, snapshot: Snapshot) -> bool:
     with contextlib.suppress(CheckpointError):
         store.verify(snapshot.ref)
-        return False
-    store.publish(
-        snapshot.step,
-        lambda folder: _write(folder / STATE_FILE, block),
-        name=snapshot.name,
-        position=snapshot.position,
-    )
-    return True
+        return True
+    return False
 
 
 def _write(file: Path, block: memoryview) -> None:

@@ -93,6 +93,8 @@ class RemoteStore(CheckpointStore):
         *,
         name: str = "",
         position: Mapping[str, Any] | None = None,
+        writer: str = "",  # noqa: ARG002 - what writers of the same name write is the same
+        retire: bool = True,
     ) -> CheckpointRef:
         """Save a checkpoint; see `CheckpointStore.publish`."""
         name = name or checkpoint_name(step)
@@ -109,7 +111,8 @@ class RemoteStore(CheckpointStore):
             except CheckpointError:
                 self._remove_remote(name)
                 raise
-        self._retire()
+        if retire:
+            self.retire()
         return CheckpointRef(uri=f"{self._uri}/{name}", step=step)
 
     def verify(self, ref: CheckpointRef) -> CheckpointRef:
@@ -119,9 +122,9 @@ class RemoteStore(CheckpointStore):
         if local.exists():
             return ref
         manifest = self._manifest_of(name)
-        self._forget_copies()
         unfinished = self.folder / f".{name}"
         with self._reaching(f"{name} can't be read"):
+            self._forget_copies()
             for file in (MANIFEST, *manifest.files):
                 (unfinished / file).parent.mkdir(parents=True, exist_ok=True)
                 self._fs.get_file(f"{self._root}/{name}/{file}", str(unfinished / file))
@@ -189,7 +192,8 @@ class RemoteStore(CheckpointStore):
             raise CheckpointError(f"{ref.uri}: lies outside of {self._uri}")
         return name
 
-    def _retire(self) -> None:
+    def retire(self) -> None:
+        """Remove the checkpoints that are more than `keep`, and what killed writers left."""
         # The new one is published, whatever becomes of the old ones.
         with contextlib.suppress(CheckpointError):
             for _, uri in self._published()[self.keep :]:
@@ -217,6 +221,7 @@ class RemoteStore(CheckpointStore):
             self._fs.rm(f"{self._root}/{name}", recursive=True)
 
     def _forget_copies(self) -> None:
+        self.folder.mkdir(exist_ok=True)  # a machine may clear its temporary files now and then
         for copy in self.folder.iterdir():
             shutil.rmtree(copy, ignore_errors=True)
 

@@ -120,6 +120,7 @@ class Reporter:
             first_step_time=self._first_step_time or at,
             loss=loss,
             records=records,
+            known=self._watch.latest.revision,
         )
         return lambda: self._take(self._client.step(report))
 

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.checkpoints import MANIFEST, STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage
-from edl_workflows.exceptions import CheckpointError, EdlError
+from edl_workflows.exceptions import CheckpointError, EdlError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef
-from edl_workflows.protocol.training import CheckpointDamage
+from edl_workflows.protocol.training import CheckpointDamage, CheckpointRestore
 
 if TYPE_CHECKING:
     from edl_workflows.agent.tensors import Loaded
@@ -44,6 +44,7 @@ class Restoring:
         self, client: MasterClient, node: NodeRef, version: int, memory: SnapshotFolder | None = None
     ) -> None:
         self._memory = memory
+        self._verified = ""
         self._client = client
         self._node = node
         self._version = version
@@ -63,15 +64,41 @@ class Restoring:
         """
         passed_over: list[tuple[str, CheckpointError]] = []
         try:
+            if named is not None and self.holds(named):
+                return named
             if named is not None:
-                return named if self.holds(named) else store.verify(named)
-            found = store.newest(lambda uri, error: passed_over.append((uri, error)))
+                found: CheckpointRef | None = store.verify(named)
+            else:
+                found = store.newest(lambda uri, error: passed_over.append((uri, error)))
         except CheckpointError as error:
             self.report(named.uri if named else store.place, error)
             raise
+        self._verified = found.uri if found is not None else ""
         for uri, reason in passed_over[:REPORTED]:
             self.report(uri, reason, found)
         return found
+
+    def tell(self, found: CheckpointRef, store: CheckpointStore) -> None:
+        """Tell the master what this process starts from, where the master named nothing: the data then goes to where that model
+        is. However long it takes to reach it: who trained before might train records twice.
+
+        Raises:
+            CheckpointError: the data position in its manifest is damaged; the master was told.
+            EdlError: another version has become active; this process will be ended.
+        """
+        restore = CheckpointRestore(
+            node=self._node,
+            version=self._version,
+            uri=found.uri,
+            step=found.step,
+            position=store.manifest(found).position,
+        )
+        try:
+            patiently(lambda: self._client.restored_checkpoint(restore), threading.Event())
+        except InvalidError as refused:
+            error = CheckpointError(f"{found.uri}/{MANIFEST}: {refused}")
+            self.report(found.uri, error)
+            raise error from refused
 
     def holds(self, checkpoint: CheckpointRef) -> bool:
         """Whether this node's shared memory has a copy of a checkpoint."""
@@ -84,10 +111,16 @@ class Restoring:
 
         for folder, copy in self._copies_of(checkpoint):
             with folder.reading(copy.number) as block:
+                loaded = None
                 if block is not None:
+                    with contextlib.suppress(CheckpointError):  # then storage may have it whole
+                        loaded = tensors.read(block, checkpoint.uri)
+                if loaded is not None:
                     log.info("restoring step %d from shared memory", checkpoint.step)
-                    yield tensors.read(block, checkpoint.uri)
+                    yield loaded
                     return
+        if checkpoint.uri != self._verified:  # memory had it when it was chosen
+            store.verify(checkpoint)
         yield tensors.load(store.local(checkpoint) / STATE_FILE)
 
     def _copies_of(self, checkpoint: CheckpointRef) -> list[tuple[SnapshotFolder, Snapshot]]:

@@ -13,7 +13,7 @@ from edl_workflows.agent.reports import Reporter
 from edl_workflows.exceptions import EdlError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import Directive, NodeRef
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket, Consumed
 
 if TYPE_CHECKING:  # it needs numpy, which a program that saves by itself may not have
     from edl_workflows.agent.two_stages import FirstStage, TwoStages
@@ -32,10 +32,17 @@ class Saving:
         watch: of the directive.
         reporter: brings the outcome to the master.
         node, version: who saves.
+        consumed: what this process has trained beyond its acknowledgements.
     """
 
     def __init__(
-        self, client: MasterClient, watch: DirectiveWatch, reporter: Reporter, node: NodeRef, version: int
+        self,
+        client: MasterClient,
+        watch: DirectiveWatch,
+        reporter: Reporter,
+        node: NodeRef,
+        version: int,
+        consumed: Callable[[], dict[str, Consumed]],
     ) -> None:
         self.position: Mapping[str, Any] | None = None
         """The data position that belongs to the newest checkpoint that was begun."""
@@ -49,6 +56,7 @@ class Saving:
         self._reporter = reporter
         self._node = node
         self._version = version
+        self._consumed = consumed
         self._save: Callable[[], CheckpointRef] | None = None
         self._first_stage: FirstStage | None = None
         self._every = float("inf")
@@ -160,7 +168,9 @@ class Saving:
 
     def _begin(self, request: str, persist: bool) -> CheckpointTicket | None:
         """Announce it, so that the master remembers the data position; None if that can't be done now."""
-        begin = CheckpointBegin(node=self._node, version=self._version, request=request)
+        begin = CheckpointBegin(
+            node=self._node, version=self._version, request=request, consumed=self._consumed()
+        )
         try:
             ticket = self._client.begin_checkpoint(begin)
         except EdlError as error:

@@ -28,6 +28,7 @@ from edl_workflows.protocol.datasets import (
     ShardKey,
 )
 from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.training import Consumed
 
 ACK_SECONDS = 0.2
 """Acknowledgements of so long go in one message; the master's own grouped writes take longer."""
@@ -188,6 +189,20 @@ class ShardReader:
             self._paused = False
             self._lock.notify_all()
 
+    @property
+    def name(self) -> str:
+        """Of the data set."""
+        return self._params.name
+
+    def consumed(self) -> Consumed:
+        """What was trained and is not known to be acknowledged. For the loop's own thread, between two steps."""
+        with self._lock:
+            held = self._held
+            begun = _released(held.current, held.records_done) if held.current and held.records_done else None
+            done = [key for key in (*held.sending, *held.done) if not isinstance(key, ReleasedShard)]
+            # What is beyond a message's bound stays for the acknowledgements: it may be trained again, not lost.
+            return Consumed(done=[_key(shard) for shard in done[:MAX_SHARDS_PER_MESSAGE]], begun=begun)
+
     def close(self, timeout: float) -> None:
         """Settle within `timeout` seconds and stop for good."""
         self.settle(timeout)
@@ -306,6 +321,17 @@ class ShardReader:
         with self._lock:
             self._held.sending = []
             self._lock.notify_all()
+
+
+def consumed(readers: Sequence[ShardReader]) -> dict[str, Consumed]:
+    """What a process has trained beyond its acknowledgements, by data set."""
+    found = {reader.name: reader.consumed() for reader in readers}
+    return {name: one for name, one in found.items() if one.done or one.begun}
+
+
+def _key(shard: ShardKey) -> ShardKey:
+    """Without the records that a shard of shuffled text lists."""
+    return ShardKey(epoch=shard.epoch, ordinal=shard.ordinal, lease=shard.lease, partition=shard.partition)
 
 
 def _released(shard: Shard, records_done: int) -> ReleasedShard:

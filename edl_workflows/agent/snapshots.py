@@ -13,7 +13,6 @@ import errno
 import fcntl
 import mmap
 import os
-import secrets
 import shutil
 import stat
 import time
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -38,6 +37,7 @@ _BELL = "bell"
 _PEER = "peer"
 _SHARED = "shared"
 _AGENT_LOCK = "agent.lock"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
 
 
 class NoMemoryError(CheckpointError):
@@ -74,11 +74,11 @@ class Snapshot(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    number: int = Field(ge=1)
+    number: int = Field(ge=1, lt=2**63)
     ticket: str = Field(max_length=256)
-    version: int = Field(ge=1)
+    version: int = Field(ge=1, lt=2**63)
     step: int = Field(ge=0, lt=2**63)
-    size: int = Field(ge=0)
+    size: int = Field(ge=0, lt=2**63)
     place: str = Field(max_length=4096)
     name: str = Field(pattern=r"^checkpoint-[0-9]{12,19}-[0-9a-f]{8}$")
     keep: int = Field(ge=1)
@@ -86,6 +86,11 @@ class Snapshot(BaseModel):
     position: Mapping[str, Any] | None = None
     stage: Stage = Stage.MEMORY
     error: str = Field(default="", max_length=4096)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is still to be persisted, in any case."""
+        return self.persist and self.stage is Stage.MEMORY
 
     @property
     def ref(self) -> CheckpointRef:
@@ -162,13 +167,15 @@ class SnapshotFolder:
 
     @property
     def busy(self) -> bool:
-        """Whether a copy can't be made now, because its slot is being read."""
-        with self._target().open("ab") as file:
-            return not _lock(file.fileno(), fcntl.LOCK_EX)
+        """Whether a copy can't be made now, because what is in its slot is being read, or still to be persisted."""
+        slot = self._target()
+        with _locked(slot, "ab", fcntl.LOCK_EX) as file:
+            return file is None or _is_due(slot)
 
     @contextlib.contextmanager
     def writing(self, size: int) -> Iterator["Draft | None"]:
-        """A slot to write a copy into; None while it is being read. The copy is whole with `Draft.commit`.
+        """A slot to write a copy into; None while what is in it is being read, or still to be persisted. The copy is whole
+        with `Draft.commit`.
 
         Args:
             size: bytes of the copy.
@@ -177,8 +184,8 @@ class SnapshotFolder:
             NoMemoryError: there is not enough shared memory.
         """
         slot = self._target()
-        with slot.open("ab") as file:
-            if not _lock(file.fileno(), fcntl.LOCK_EX):
+        with _locked(slot, "ab", fcntl.LOCK_EX) as file:
+            if file is None or _is_due(slot):
                 yield None
                 return
             newest = self.newest
@@ -189,7 +196,10 @@ class SnapshotFolder:
                 )
 
     def _commit(self, slot: Path, header: Snapshot) -> None:
-        _put(slot, header)
+        try:
+            _put(slot, header)
+        except OSError as error:
+            raise NoMemoryError(f"{slot}: shared memory has no room for a copy's header: {error}") from error
         self.ring()
 
     @contextlib.contextmanager
@@ -197,19 +207,26 @@ class SnapshotFolder:
         """The bytes of a copy, which stay as they are within the context; None when it was written over."""
         for slot in self._slots:
             while _holds(slot, number):
-                with slot.open("rb") as file:
-                    if _lock(file.fileno(), fcntl.LOCK_SH) and _holds(slot, number):
+                with _locked(slot, "ab", fcntl.LOCK_SH) as file:
+                    if file is not None and _holds(slot, number):
                         yield _view(slot)
                         return
                 time.sleep(LOCK_SECONDS)  # its writer is about to release it, or to take the header away
         yield None
 
     def settle(self, number: int, stage: Stage, error: str = "") -> None:
-        """Note what became of a copy. Call it within `reading`."""
+        """Note what became of a copy. Call it within `reading`. Where there is no room even for that the copy is given up."""
         for slot in self._slots:
             found = _header(slot)
             if found is not None and found.number == number:
-                _put(slot, found.model_copy(update={"stage": stage, "error": error[:4096]}))
+                noted = found.model_copy(update={"stage": stage, "error": error[:4096]})
+                try:
+                    _put(slot, noted)
+                except OSError:
+                    # The old header must not stay: it says that the copy is still to be persisted. It was the room, too.
+                    with contextlib.suppress(OSError):
+                        _header_of(slot).unlink()
+                        _put(slot, noted)
 
     def ring(self) -> None:
         """Wake the agent, if there is one."""
@@ -247,7 +264,7 @@ class SnapshotFolder:
                 # Reserved, not only promised: to write to a page that can't be had would end the process by SIGBUS.
                 os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                if error.errno not in _FULL:
                     raise
                 raise NoMemoryError(
                     f"{slot}: shared memory has no {size >> 20} MiB left for a copy of the model: give the pod an "
@@ -303,8 +320,9 @@ def _remove_if_abandoned(folder: Path) -> None:
         old = time.time() - found.st_mtime > ABANDONED_SECONDS
         if not old or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
             return
-        with (folder / _AGENT_LOCK).open("ab") as lock:
-            if _lock(lock.fileno(), fcntl.LOCK_EX):
+        # Of an agent: others may have named theirs likewise.
+        with _locked(folder / _AGENT_LOCK, "rb+", fcntl.LOCK_EX) as lock:
+            if lock is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -315,15 +333,27 @@ def _header_of(slot: Path) -> Path:
 def _header(slot: Path) -> Snapshot | None:
     """The header of a slot; None without a whole copy."""
     try:
-        return Snapshot.model_validate_json(_header_of(slot).read_bytes())
+        found = Snapshot.model_validate_json(_header_of(slot).read_bytes())
+        return found if slot.stat().st_size >= found.size else None
     except (OSError, ValidationError):
         return None
 
 
 def _put(slot: Path, snapshot: Snapshot) -> None:
-    fresh = slot.with_name(f"{slot.name}.{secrets.token_hex(4)}.new")
-    fresh.write_text(snapshot.model_dump_json())
-    fresh.replace(_header_of(slot))
+    fresh = slot.with_name(
+        f"{slot.name}.new"
+    )  # only who holds the slot's lock makes one; a killed one's is written over
+    try:
+        fresh.write_text(snapshot.model_dump_json())
+        fresh.replace(_header_of(slot))
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _is_due(slot: Path) -> bool:
+    found = _header(slot)
+    return found is not None and found.due
 
 
 def _holds(slot: Path, number: int) -> bool:
@@ -337,6 +367,20 @@ def _view(slot: Path) -> memoryview:
     # Of a file that is opened for it alone: the mapping keeps a descriptor, and with it the lock of the one it came from.
     with slot.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), max(1, size), access=mmap.ACCESS_READ))[:size]
+
+
+@contextlib.contextmanager
+def _locked(path: Path, mode: str, kind: int) -> Iterator[IO[bytes] | None]:
+    """An open file whose lock is held within the context; None while others hold it."""
+    with path.open(mode) as file:
+        if not _lock(file.fileno(), kind):
+            yield None
+            return
+        try:
+            yield file
+        finally:
+            # Closing would not do: a process that was forked meanwhile has the same open file.
+            fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
 def _lock(descriptor: int, kind: int) -> bool:

@@ -4,6 +4,7 @@ What shall run is decided in `edl_workflows.agent.plan`; one process is `edl_wor
 """
 
 import logging
+import math
 import os
 import threading
 import time
@@ -25,7 +26,14 @@ from edl_workflows.exceptions import ConflictError, EdlError, ForbiddenError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.node_check import CheckRound
-from edl_workflows.protocol.nodes import CrashReport, Directive, ExitReport, Heartbeat, Registration
+from edl_workflows.protocol.nodes import (
+    CLUSTER_LOST_EXIT_CODE,
+    CrashReport,
+    Directive,
+    ExitReport,
+    Heartbeat,
+    Registration,
+)
 
 TERMINATED = 143
 REFUSED = 1
@@ -224,22 +232,28 @@ class Supervisor:
         wanted = [c.version for c in (directive.active, directive.next) if c is not None]
         if self._retiring.pop(version, None) is not None or version not in wanted:
             return None
-        if self._only_prepares(version, directive):
+        if self._only_prepares(version, code, directive):
             self._put_off(process, code)
             return None
         log.info("the process of cluster version %d ended with code %d", version, code)
-        # Before the master hears of it: it may name the checkpoint to go on from at once.
-        self._checkpoints.save_newest(self._settings.checkpoint_grace, self._terminating.is_set)
+        # Before the master hears of it: it may name the checkpoint to go on from at once. Where training is through, the
+        # last one must be told before its end, however long the master is away.
+        patience = self._settings.checkpoint_grace if code else math.inf
+        self._checkpoints.save_newest(patience, self._terminating.is_set)
         if not self._may_wait(process, code):
             return code
         log.info("waiting for the cluster version after %d", version)
         self._ended.add(version)
         return None
 
-    def _only_prepares(self, version: int, directive: Directive) -> bool:
-        """Whether it is the successor of a version that trains here, or that was lost before this node came."""
+    def _only_prepares(self, version: int, code: int, directive: Directive) -> bool:
+        """Whether it is the successor of a version that trains here, or that was lost before this node came; or its group did not
+        come together, for which the node, new as it may be, is not to blame."""
         active = directive.active
-        return active is not None and version != active.version and (bool(self._processes) or directive.lost)
+        if active is not None and version == active.version:
+            return False
+        beside = active is not None and (bool(self._processes) or directive.lost)
+        return beside or code == CLUSTER_LOST_EXIT_CODE
 
     def _may_wait(self, process: TrainingProcess, code: int) -> bool:
         """Report an end; whether the master wants the node to wait for the next cluster version."""
@@ -358,7 +372,12 @@ class Supervisor:
     def _heartbeats(self) -> None:
         meter = UsageMeter(os.getpid())
         while not self._terminating.wait(self._settings.heartbeat):
-            beat = Heartbeat(node=self._environment.node, incarnation=self._incarnation, usage=meter.read())
+            beat = Heartbeat(
+                node=self._environment.node,
+                incarnation=self._incarnation,
+                usage=meter.read(),
+                known=self._watch.latest.revision,
+            )
             try:
                 self._watch.offer(self._client.heartbeat(beat))
             except EdlError as error:

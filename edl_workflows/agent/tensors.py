@@ -49,10 +49,14 @@ _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Type and shape of a tensor, before it is copied anywhere."""
+    """Type and shape of a tensor, before it is copied anywhere. In the block its bytes stand in the format's order, little
+    endian, whatever the order in the tensor."""
 
     dtype: "np.dtype[Any]"
     shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.dtype.newbyteorder("<"))
 
     @property
     def size(self) -> int:

@@ -121,8 +121,12 @@ class FirstStage:
         assert self._folder is not None, "only with an agent there are copies"
         while not stopped():
             now = self._folder.find(snapshot.number)
-            if now is None or now.stage is Stage.SAVED:
-                return snapshot.ref  # what was persisted may be written over
+            if now is None:
+                return self._options.store.verify(
+                    snapshot.ref
+                )  # memory is no more; storage says what became of it
+            if now.stage is Stage.SAVED:
+                return snapshot.ref
             if now.stage is Stage.FAILED:
                 raise CheckpointError(now.error)
             time.sleep(LOOK_SECONDS)

@@ -4,6 +4,7 @@ Every request but ``/healthz`` and ``/metrics`` carries the job's bearer token; 
 """
 
 import hmac
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -55,6 +56,7 @@ from edl_workflows.protocol.training import (
     CheckpointBegin,
     CheckpointDamage,
     CheckpointEnd,
+    CheckpointRestore,
     CheckpointTicket,
     StepReport,
 )
@@ -63,6 +65,8 @@ MAX_BODY = 16 * 2**20
 """Bytes. The largest sensible message, 10,000 failed shards with a reason each, has some 12 MB."""
 MAX_WAIT = 30.0
 """Seconds of a long poll."""
+NOTHING_NEW = Directive(revision=0)
+"""For who has the newest directive."""
 OPEN_PATHS = frozenset({"/healthz", "/metrics"})
 
 M = TypeVar("M", LeaseRequest, AckRequest)
@@ -98,85 +102,93 @@ def create_app(master: Master, token: str) -> FastAPI:
 
 
 def _node_routes(app: FastAPI, master: Master) -> None:
-    state = master.state
+    state, answers = master.state, _Answers()
 
-    @app.post("/v1/nodes")
-    async def register(message: Registration) -> Directive:
-        messages.register(state, message, master.clock())
+    @app.post("/v1/nodes", response_model=Directive)
+    async def register(message: Registration) -> Response:
+        messages.register(state, message, master.now())
         await master.durable(master.changed(Hurry.NOW))
-        return master.directive(message.node)
+        return answers.of(master.directive(message.node))
 
-    @app.post("/v1/nodes/heartbeat")
-    async def heartbeat(message: Heartbeat) -> Directive:
-        messages.heartbeat(state, message, master.clock())
-        return master.directive(message.node)
+    @app.post("/v1/nodes/heartbeat", response_model=Directive)
+    async def heartbeat(message: Heartbeat) -> Response:
+        messages.heartbeat(state, message, master.now())
+        return answers.of(master.directive(message.node), message.known)
 
-    @app.get("/v1/directive")
+    @app.get("/v1/directive", response_model=Directive)
     async def directive(
         node_type: Annotated[NodeType, Query(alias="type")],
         node_id: Annotated[int, Query(alias="id", ge=0)],
         after: int = 0,
         wait: Wait = MAX_WAIT,
-    ) -> Directive:
-        return await master.next_directive(NodeRef(type=node_type, id=node_id), after, wait)
+    ) -> Response:
+        return answers.of(await master.next_directive(NodeRef(type=node_type, id=node_id), after, wait))
 
-    @app.post("/v1/processes")
-    async def process(message: ProcessReport) -> Directive:
+    @app.post("/v1/processes", response_model=Directive)
+    async def process(message: ProcessReport) -> Response:
         messages.process_report(state, message)
         await master.durable(master.changed(Hurry.NOW))
-        return master.directive(message.node)
+        return answers.of(master.directive(message.node))
 
-    @app.post("/v1/processes/crashes")
-    async def crashed(message: CrashReport) -> Directive:
+    @app.post("/v1/processes/crashes", response_model=Directive)
+    async def crashed(message: CrashReport) -> Response:
         messages.crash_report(state, message)
         await master.durable(master.changed(Hurry.NOW))
-        return master.directive(message.node)
+        return answers.of(master.directive(message.node))
 
     @app.post("/v1/nodes/exit")
     async def exited(message: ExitReport) -> ExitVerdict:
-        while (verdict := messages.exit_report(state, message, master.clock())) is None:
+        while (verdict := messages.exit_report(state, message, master.now())) is None:
             await master.moved(0.5)
         await master.durable(master.changed(Hurry.NOW))
         return verdict
 
-    @app.post("/v1/steps")
-    async def step(message: StepReport) -> Directive:
+    @app.post("/v1/steps", response_model=Directive)
+    async def step(message: StepReport) -> Response:
         before = state.versions
         messages.step_report(state, message)
         if state.versions is not before:
             await master.durable(master.changed(Hurry.NOW))
         else:
             master.touched(Hurry.LAZY)
-        return master.directive(message.node)
+        return answers.of(master.directive(message.node), message.known)
 
 
 def _check_routes(app: FastAPI, master: Master) -> None:
-    @app.post("/v1/nodes/check")
-    async def checked(message: CheckReport) -> Directive:
+    answers = _Answers()
+
+    @app.post("/v1/nodes/check", response_model=Directive)
+    async def checked(message: CheckReport) -> Response:
         messages.check_report(master.state, message)
         await master.durable(master.changed(Hurry.GROUPED))
-        return master.directive(message.node)
+        return answers.of(master.directive(message.node))
 
 
 def _checkpoint_routes(app: FastAPI, master: Master) -> None:
-    state = master.state
+    state, answers = master.state, _Answers()
 
     @app.post("/v1/checkpoints")
     async def begin(message: CheckpointBegin) -> CheckpointTicket:
-        ticket = messages.checkpoint_begin(state, message)
+        ticket = messages.checkpoint_begin(state, message, master.now())
         await master.durable(master.changed(Hurry.NOW))
         position = ticket.position.model_dump(mode="json", exclude_defaults=True)
         return CheckpointTicket(id=ticket.id, position=position)
 
-    @app.post("/v1/checkpoints/damaged")
-    async def damaged(message: CheckpointDamage) -> Directive:
+    @app.post("/v1/checkpoints/restored", response_model=Directive)
+    async def restored(message: CheckpointRestore) -> Response:
+        messages.checkpoint_restored(state, message, master.now())
+        await master.durable(master.changed(Hurry.NOW))
+        return answers.of(master.directive(message.node))
+
+    @app.post("/v1/checkpoints/damaged", response_model=Directive)
+    async def damaged(message: CheckpointDamage) -> Response:
         messages.checkpoint_damaged(state, message)
         await master.durable(master.changed(Hurry.NOW))
-        return master.directive(message.node)
+        return answers.of(master.directive(message.node))
 
     @app.post("/v1/checkpoints/{ticket}")
     async def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
-        messages.checkpoint_end(state, ticket, message, master.clock())
+        messages.checkpoint_end(state, ticket, message, master.now())
         await master.durable(master.changed(Hurry.NOW))
         return CheckpointRef(uri=message.uri, step=message.step)
 
@@ -199,15 +211,15 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
         if node is None or not node.live or not views.may_lease(master.state, message.version):
             reply = LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")
         else:
-            reply = shards.lease(name, message, master.clock())
+            reply = shards.lease(name, message, master.now())
             master.touched(Hurry.GROUPED)
         return _json(reply)
 
     @app.post("/v1/datasets/{name}/ack")
     async def acknowledge(name: DatasetName, request: Request) -> Response:
         message = _parse(AckRequest, await request.body())
-        reply: AckReply = shards.acknowledge(name, message, master.clock())
-        master.state.statistics.take_shards(str(message.node), reply.accepted, master.clock())
+        reply: AckReply = shards.acknowledge(name, message, master.now())
+        master.state.statistics.take_shards(str(message.node), reply.accepted, master.now())
         await master.durable(master.touched(Hurry.GROUPED))
         return _json(reply)
 
@@ -229,8 +241,8 @@ def _sync_routes(app: FastAPI, master: Master) -> None:
         return [str(node) for node in state.trainers]
 
     async def awaited(done: Callable[[], bool], seconds: float) -> None:
-        deadline = master.clock() + seconds
-        while not done() and (left := deadline - master.clock()) > 0:
+        deadline = time.monotonic() + seconds
+        while not done() and (left := deadline - time.monotonic()) > 0:
             await master.moved(left)
 
     @app.post("/v1/sync/{name}")
@@ -260,7 +272,7 @@ def _sync_routes(app: FastAPI, master: Master) -> None:
 def _info_routes(app: FastAPI, master: Master) -> None:
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
-        return views.status(master.state, master.clock())
+        return views.status(master.state, master.now())
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -269,6 +281,23 @@ def _info_routes(app: FastAPI, master: Master) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(exposition(master), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Answers:
+    """Directives as they are sent. That of a large world is long and goes to all its members: its text is made once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[bool, tuple[int, bytes]] = {}
+
+    def of(self, directive: Directive, known: int = -1) -> Response:
+        """The answer to who has the directive of revision `known`."""
+        fresh = directive if directive.revision > known else NOTHING_NEW
+        revision, text = self._texts.get(fresh.stop, (-1, b""))
+        if revision != fresh.revision:
+            text = fresh.model_dump_json().encode()
+            if fresh is directive:
+                self._texts[fresh.stop] = fresh.revision, text
+        return Response(text, media_type="application/json")
 
 
 class Guard:

@@ -34,7 +34,7 @@ class Autoscaler:
 
     async def begin(self) -> None:
         """Decides what the user of a new job left open. Before the master's first commit: no node is made yet."""
-        state, now = self._master.state, self._master.clock()
+        state, now = self._master.state, self._master.now()
         asked = autoscale_steps.first_question(state, now)
         if asked is not None:
             autoscale_steps.begin(state, asked, await self._optimizers.ask(asked, now), now)
@@ -52,7 +52,7 @@ class Autoscaler:
     async def end(self) -> None:
         """Tells Brain how the job ended. Tried once: one that does not hear it learns it from its monitor, or takes a job
         that says nothing any more for one that is over."""
-        state, now = self._master.state, self._master.clock()
+        state, now = self._master.state, self._master.now()
         outcome = state.outcome
         if outcome is None or not autoscale_steps.uses_brain(state):
             return
@@ -69,7 +69,7 @@ class Autoscaler:
 
     async def once(self) -> None:
         """Takes a sample, and asks an optimizer when it is time."""
-        state, now = self._master.state, self._master.clock()
+        state, now = self._master.state, self._master.now()
         if not autoscale_steps.optimizes(state):
             return
         autoscale_steps.sample(state, now)
@@ -85,7 +85,7 @@ class Autoscaler:
             return
         self._looked = now
         answer = await self._optimizers.ask(asked, now)
-        autoscale_steps.take(state, asked, answer, self._master.clock())
+        autoscale_steps.take(state, asked, answer, self._master.now())
         opened = state.autoscaling.open
         if opened is not None:
             log.info("a plan of the job's own", number=opened.number, reason=opened.spec.reason)

@@ -141,7 +141,7 @@ class Effects:
             raise
         except EdlError as error:
             log.warning("the job's own plan is refused", plan=name, error=str(error))
-            autoscale_steps.refused(state, plan.number, str(error), self._master.clock())
+            autoscale_steps.refused(state, plan.number, str(error), self._master.now())
             self._master.changed(Hurry.NOW)
         else:
             log.info("made a plan", plan=name, reason=plan.spec.reason)
@@ -173,7 +173,7 @@ class Effects:
         ended = stored.outcome is not None and not self._reported.get("ended")
         if not ended and time.monotonic() - self._reported_at < REPORT_SECONDS:
             return
-        status = views.job_status(self._master.state, self._master.clock())
+        status = views.job_status(self._master.state, self._master.now())
         if not ended and _without_time(status) == _without_time(self._reported):
             return
         # The history is long and changes seldom: what the status shows already is not sent again.

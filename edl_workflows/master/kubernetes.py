@@ -193,7 +193,7 @@ class ClusterWatch:
 
     def _observe(self) -> None:
         self._scheduled = False
-        state, now = self._master.state, self._master.clock()
+        state, now = self._master.state, self._master.now()
         job = self._own_job()
         if job is None:
             return  # it is deleted, and so will this pod be

@@ -65,7 +65,8 @@ class Master:
         self._durable = 0
         self._due = float("inf")
         self._last_write = 0.0
-        self._looked = clock()
+        # The master before may have had a clock that is ahead of this one.
+        self._looked = max(clock(), state.newest_time)
         self._written = b""
         self._wake = asyncio.Event()
         self._moved = Broadcast()
@@ -83,9 +84,20 @@ class Master:
         finally:
             ticks.cancel()
 
+    def now(self) -> float:
+        """Unix seconds. A clock that was set is excused before its time reaches the state: else who is heard of first
+        afterwards would be excused together with all others, and be silent for hours, or not for as long.
+        """
+        now = self.clock()
+        gap, self._looked = now - self._looked, now
+        if not -GAP < gap < GAP:
+            log.warning("the clock was set, or this process was stopped", seconds=round(gap))
+            self.state.excuse(gap)
+        return now
+
     def changed(self, hurry: Hurry = Hurry.GROUPED) -> int:
         """Draws the consequences of what was put into the state. Returns the change's number, for `durable`."""
-        settle(self.state, self._look())
+        settle(self.state, self.now())
         if views.say(self.state) is not self.state.said:
             hurry = Hurry.NOW
         self._moved.tell()
@@ -148,18 +160,10 @@ class Master:
             await self._committed.wait(left)
         return directive
 
-    def _look(self) -> float:
-        now = self.clock()
-        gap, self._looked = now - self._looked, now
-        if not -GAP < gap < GAP:
-            log.warning("the clock was set, or this process was stopped", seconds=round(gap))
-            self.state.excuse(gap)
-        return now
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            now = self.clock()
+            now = self.now()
             self.state.statistics.take_records(views.records_done(self.state), now)
             self.state.history = extend(self.state.history, views.moment(self.state, now))
             self.changed(Hurry.LAZY)

@@ -23,7 +23,7 @@ class _Reader(Collector):
         self._master = master
 
     def collect(self) -> Iterator[Metric]:
-        state, now = self._master.state, self._master.clock()
+        state, now = self._master.state, self._master.now()
         active, goodput, speed = state.versions.active, state.goodput.goodput, state.statistics.speed
         for name, text, value in (
             ("edl_master_global_step", "Newest global step of the active version", state.steps.step),

@@ -16,7 +16,7 @@ from edl_workflows.master.state.job import JobDocument, JobState, PlanSeen, Said
 from edl_workflows.master.state.observations import PodPhase, PodSeen
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.transitions import settle
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState, ShardKey
 from edl_workflows.protocol.nodes import (
     Directive,
@@ -28,7 +28,13 @@ from edl_workflows.protocol.nodes import (
     Registration,
     Usage,
 )
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd, StepReport
+from edl_workflows.protocol.training import (
+    CheckpointBegin,
+    CheckpointDamage,
+    CheckpointEnd,
+    CheckpointRestore,
+    StepReport,
+)
 
 Ref = tuple[str, int]
 DATA = "train"
@@ -96,6 +102,7 @@ class SimulatedJob:
         self.plans: dict[str, SimulatedPlan] = {}
         self.models: dict[int, set[int]] = {}
         self.saved: dict[str, set[int]] = {}
+        self.manifests: dict[str, CheckpointRestore] = {}
         self.damaged: set[str] = set()
         self.versions_seen: dict[int, tuple[int, ...]] = {}
         self.steps: dict[int, int] = {}
@@ -273,9 +280,26 @@ class SimulatedJob:
             if restore is not None and restore.uri in self.damaged:
                 self._report_damage(pod, active.version, restore.uri)
                 return False
+            if restore is None and self.manifests:
+                if not self._start_from_folder(pod, active):
+                    return False
+                newest = list(self.manifests.values())[-1]
+                restore = CheckpointRef(uri=newest.uri, step=newest.step)
             self.models[active.version] = set(self.saved[restore.uri]) if restore else set()
             self.steps[active.version] = restore.step if restore else 0
         return True
+
+    def _start_from_folder(self, pod: SimulatedPod, active: Cluster) -> bool:
+        """The chief takes the newest checkpoint of the folder, and says so."""
+        if (pod.type, pod.id) != (active.chief_type, active.chief_id):
+            return False
+        newest = list(self.manifests.values())[-1]
+        said = newest.model_copy(update={"node": pod.ref, "version": active.version})
+        try:
+            messages.checkpoint_restored(self.state, said, self.now)
+        except ConflictError:
+            return False  # the version, or the chief, is another by now
+        return newest.uri not in self.damaged
 
     def _report_damage(self, pod: SimulatedPod, version: int, uri: str) -> None:
         damage = CheckpointDamage(node=pod.ref, version=version, uri=uri, error=f"{uri}: torn")
@@ -289,15 +313,24 @@ class SimulatedJob:
         self.state.shards.acknowledge(DATA, AckRequest(node=pod.ref, done=pod.unanswered), self.now)
 
     def _save(self, pod: SimulatedPod, active: Cluster, request: str = "") -> None:
+        if (published := self._publish(pod, active, request)) is not None:
+            messages.checkpoint_end(self.state, *published, self.now)
+
+    def _publish(self, pod: SimulatedPod, active: Cluster, request: str) -> tuple[str, CheckpointEnd] | None:
+        """A whole checkpoint in the folder; its ticket, and what the master is to hear."""
         begin = CheckpointBegin(node=pod.ref, version=active.version, request=request)
         try:
-            ticket = messages.checkpoint_begin(self.state, begin)
+            ticket = messages.checkpoint_begin(self.state, begin, self.now)
         except EdlError:
-            return  # the version changed meanwhile
+            return None  # the version changed meanwhile
         uri = f"{active.version}/{ticket.id}/{len(self.saved)}"
         self.saved[uri] = set(self.models[active.version])
-        end = CheckpointEnd(node=pod.ref, uri=uri, step=self.steps[active.version])
-        messages.checkpoint_end(self.state, ticket.id, end, self.now)
+        step = self.steps[active.version]
+        position = ticket.position.model_dump(mode="json", exclude_defaults=True)
+        self.manifests[uri] = CheckpointRestore(
+            node=pod.ref, version=active.version, uri=uri, step=step, position=position
+        )
+        return ticket.id, CheckpointEnd(node=pod.ref, uri=uri, step=step)
 
     def _train(self, pod: SimulatedPod, active: Cluster) -> None:
         self._settle_shards(pod)
@@ -323,12 +356,16 @@ class SimulatedJob:
         )
         messages.step_report(self.state, step)
 
-    def save_periodically(self) -> None:
-        """The chief saves by itself."""
+    def save_periodically(self, *, told: bool = True) -> None:
+        """The chief saves by itself.
+
+        Args:
+            told: whether the master hears that it is complete.
+        """
         active = self.published.directive.active
         pod = self.pods.get((names.WORKER_TYPE, active.chief_id)) if active else None
         if active is not None and pod is not None and pod.runs and active.version in self.models:
-            self._save(pod, active)
+            (self._save if told else self._publish)(pod, active, "")
             self.settle()
 
     def _exit(self, pod: SimulatedPod, version: int, code: int) -> None:

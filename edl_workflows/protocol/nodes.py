@@ -45,11 +45,17 @@ class Usage(Message):
 
 
 class Heartbeat(Message):
-    """``POST /v1/nodes/heartbeat``, every few seconds; a node silent for long counts as failed."""
+    """``POST /v1/nodes/heartbeat``, every few seconds; a node silent for long counts as failed.
+
+    Attributes:
+        known: revision of the newest directive that the sender has: one that is no newer is left out of the answer, which then
+            has revision 0. In a large world directives are long, and many of these messages come.
+    """
 
     node: NodeRef
     incarnation: str = Field(max_length=64)
     usage: Usage | None = None
+    known: int = -1
 
 
 class ProcessState(StrEnum):

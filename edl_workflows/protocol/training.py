@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.datasets import MAX_SHARDS_PER_MESSAGE, DatasetName, ReleasedShard, ShardKey
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.nodes import NodeRef
 
@@ -22,6 +23,7 @@ class StepReport(Message):
             the newest one. The stall of a switch is measured from them.
         loss: of the step; None also for one that is no finite number.
         records: that are done, of all epochs, in a collective job: its members share the data out themselves.
+        known: as of `edl_workflows.protocol.nodes.Heartbeat`.
     """
 
     node: NodeRef
@@ -30,6 +32,7 @@ class StepReport(Message):
     records: int = Field(default=0, ge=0, lt=2**63)
     time: UnixSeconds
     first_step_time: UnixSeconds
+    known: int = -1
     loss: float | None = None
 
     @field_validator("loss", mode="before")
@@ -39,17 +42,31 @@ class StepReport(Message):
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+class Consumed(Message):
+    """What a process has trained of a data set and not acknowledged yet.
+
+    Attributes:
+        done: whole shards.
+        begun: the shard that it is at, with the number of its records that are done.
+    """
+
+    done: list[ShardKey] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
+    begun: ReleasedShard | None = None
+
+
 class CheckpointBegin(Message):
     """``POST /v1/checkpoints``: the chief is about to save. The master remembers the data position *now*: all that was
     acknowledged before is in the checkpoint, so that a restore can go back to model and data together.
 
     Attributes:
         request: the directive's ``save`` id, or "" for a periodic checkpoint.
+        consumed: what the chief itself has trained beyond its acknowledgements, by data set: that is in the checkpoint, too.
     """
 
     node: NodeRef
     version: int = Field(ge=1)
     request: str = Field(default="", max_length=128)
+    consumed: dict[DatasetName, Consumed] = Field(default_factory=dict, max_length=1000)
 
 
 class CheckpointTicket(Message):
@@ -71,6 +88,22 @@ class CheckpointEnd(Message):
     uri: str = Field(default="", max_length=4096)
     step: GlobalStep = 0
     error: str = Field(default="", max_length=4096)
+
+
+class CheckpointRestore(Message):
+    """``POST /v1/checkpoints/restored``: the master named no checkpoint, and the chief found one to start from. The data goes
+    to where that model is before anybody trains. Repeatable.
+
+    Attributes:
+        version: of the chief's process.
+        position: the data position in the checkpoint's manifest; None: its manifest has none.
+    """
+
+    node: NodeRef
+    version: int = Field(ge=1)
+    uri: str = Field(min_length=1, max_length=4096)
+    step: GlobalStep
+    position: dict[str, Any] | None = None
 
 
 class CheckpointDamage(Message):

@@ -40,6 +40,6 @@ def test_kill(kind: Kind, victim: Victim, moment: Moment, here: Place) -> None:
     job = CountingJob.start(here.cluster, name, counting)
     kill_at(job, victim, moment)
 
-    verdict = job.judge(kills=1)
+    verdict = job.judge([victim])
     print(verdict)
     assert verdict.problems == ()

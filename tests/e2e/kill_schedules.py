@@ -143,7 +143,7 @@ def play(cluster: Cluster, schedule: Schedule, folder: Path) -> Report:
         seconds = time.monotonic() - begun
         if not problems:
             job.until(job.idle, 60, "all pods have ended")
-            verdict = job.judge(sum(bool(one.pod) for one in struck))
+            verdict = job.judge([one.victim for one in struck if one.pod])
             lost, twice, problems = verdict.lost, verdict.twice, verdict.problems
     except AssertionError as error:
         seconds, problems = time.monotonic() - begun, (str(error),)

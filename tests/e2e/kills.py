@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -175,27 +175,30 @@ class CountingJob(SubmittedJob):
                 os.kill(process.pid, signal.SIGKILL)
         return pod if found else None
 
-    def judge(self, kills: int) -> "Verdict":
-        """What is to be said of a job that has succeeded."""
+    def judge(self, victims: Sequence[Victim]) -> "Verdict":
+        """What is to be said of a job that has succeeded although these were killed."""
         newest = final(self.counting.folder)
         counts = read_counts(newest)
         lost, twice = int((counts == 0).sum()), int(counts.sum()) - int((counts > 0).sum())
         problems = []
         if len(counts) != RECORDS * EPOCHS or lost:
             problems.append(f"{lost} of {len(counts)} records are lost")
-        if twice > self.most_twice(kills):
-            problems.append(f"{twice} records were trained twice; at most {self.most_twice(kills)} were held")
+        if twice > (most := self.most_twice(victims)):
+            problems.append(f"{twice} records were trained twice; at most {most} were held")
         told = self.get().status.checkpoint
         if told is None or told.uri != newest.uri:
             problems.append(f"the newest checkpoint is {newest.uri}; the status says {told}")
         return Verdict(lost, twice, (*problems, *self._ends()))
 
-    def most_twice(self, kills: int) -> int:
-        """How many records may be in the model twice after so many kills: what all workers held, and what they trained
-        while a checkpoint began. In a collective job model and data position are of the same step."""
+    def most_twice(self, victims: Sequence[Victim]) -> int:
+        """How many records may be in the model twice: what a lost worker held; with a master's leases that were not stored, what
+        all did; with a server, what all but the chief held, and trained while a checkpoint began: the chief's own part is in
+        its position. In a collective job model and data position are of the same step."""
         if self.counting.kind is Kind.RING:
             return 0
-        return kills * self.counting.replicas["worker"] * (HELD + 2) * SHARD
+        workers = self.counting.replicas["worker"]
+        holders = {Victim.MASTER: workers, Victim.SERVER: workers - 1, Victim.SERVER_PROCESS: workers - 1}
+        return sum(holders.get(victim, 1) for victim in victims) * (HELD + 2) * SHARD
 
     def _ends(self) -> list[str]:
         """What is wrong about its end: a job ends once."""

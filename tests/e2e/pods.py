@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from edl_workflows.agent.snapshots import SHARED_MEMORY
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
 
@@ -43,6 +46,8 @@ class Pods:
 
     def __init__(self, folder: Path, master: str, token: str, command: Sequence[str]) -> None:
         self.folder = folder
+        # Agents that are killed leave their copies behind.
+        self._memory = tempfile.mkdtemp(prefix="edl-tests-", dir=SHARED_MEMORY)
         self._command = list(command)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = self._assign()
@@ -62,6 +67,7 @@ class Pods:
             names.ENV_JOB_TOKEN: token,
             names.ENV_JOB_NAME: JOB,
             names.ENV_NAMESPACE: NAMESPACE,
+            names.ENV_SHARED_MEMORY: self._memory,
             "PYTHONUNBUFFERED": "1",
         }
 
@@ -119,6 +125,7 @@ class Pods:
                 continue
         for agent in self._agents.values():
             agent.wait(10)
+        shutil.rmtree(self._memory, ignore_errors=True)
 
     @staticmethod
     def _assign() -> dict[tuple[str, int, int], int]:

@@ -1,6 +1,7 @@
 """The example's training program, which also notes the records of each step that it has made."""
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -23,10 +24,20 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--step-delay", type=float, required=True)
+    parser.add_argument("--async-save", action="store_true")
     options = parser.parse_args()
+    logging.basicConfig()
+    logging.getLogger("edl_workflows").setLevel(logging.INFO)
     job = connect()
     data, _ = digits.load()
-    settings = TrainingOptions(options.folder / "checkpoints", save_seconds=3.0, threads=1)
+    settings = TrainingOptions(
+        options.folder / "checkpoints",
+        save_seconds=3.0,
+        threads=1,
+        async_save=options.async_save,
+        memory_seconds=0.5,
+        replicate=options.async_save,
+    )
     hurry = options.folder / "hurry"
     notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
     with notes.open("w") as file, training(job, train_digits.build, settings) as run:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
+from edl_workflows.stages.delete import DELETE, DeleteRequest
+from tests.e2e.counting import EPOCHS, RECORDS
 from tests.e2e.kills import (
     VICTIMS,
+    WARM_STEPS,
     Counting,
     CountingJob,
     Kind,
@@ -65,6 +69,28 @@ def test_kill(kind: Kind, victim: Victim, moment: Moment, cluster: Cluster, tmp_
     job = CountingJob.start(cluster, f"{kind}-{victim}-{moment}", counting)
     kill_at(job, victim, moment)
 
-    verdict = job.judge(kills=1)
+    verdict = job.judge([victim])
     print(verdict)
     assert verdict.problems == ()
+
+
+@pytest.mark.long
+def test_a_job_that_is_submitted_again_trains_the_rest(cluster: Cluster, tmp_path: Path) -> None:
+    """Deleted in the middle of an epoch, and submitted again with the same folder: model and data go on together, so that no
+    record is lost, and none is trained twice but what the other worker held."""
+    counting = Counting(Kind.SERVERS, tmp_path)
+    first = CountingJob.start(cluster, "before", counting)
+    first.wait_step(3 * WARM_STEPS)
+    first.run(DELETE, DeleteRequest(name=first.name))
+    counting.hurry()
+    again = CountingJob.start(cluster, "again", counting)
+    again.wait_phase(JobPhase.SUCCEEDED, seconds=240)
+    again.until(again.idle, 60, "all pods have ended")
+
+    verdict = again.judge([Victim.SERVER])
+    print(verdict)
+    assert verdict.problems == ()
+    status = again.get().status
+    assert status.warnings == []
+    assert status.progress is not None
+    assert status.progress.records == RECORDS * EPOCHS

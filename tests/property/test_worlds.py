@@ -117,7 +117,7 @@ class Worlds(RuleBasedStateMachine):
         for say in (
             lambda: messages.process_report(state, ProcessReport(node=ref, version=version, state=what)),
             lambda: messages.step_report(state, step),
-            lambda: messages.checkpoint_begin(state, CheckpointBegin(node=ref, version=version)),
+            lambda: messages.checkpoint_begin(state, CheckpointBegin(node=ref, version=version), 0.0),
         ):
             try:
                 say()

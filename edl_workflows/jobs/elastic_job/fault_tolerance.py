@@ -48,5 +48,5 @@ class FaultTolerance(Model):
     hang_action: HangAction = HangAction.LOG
     max_restarts: int = Field(default=3, ge=0, le=100)
     node_check: bool = False
-    node_check_timeout_seconds: int = Field(default=300, ge=1)
+    node_check_timeout_seconds: int = Field(default=300, ge=1, le=86_400)
     straggler_ratio: float = Field(default=2.0, ge=1)

@@ -4,6 +4,9 @@ from pydantic import Field
 
 from edl_workflows.jobs.objects import Model
 
+MAX_SECONDS = 365 * 86_400
+"""A year: when a time-out ends must be a date that can be said."""
+
 
 class Rendezvous(Model):
     """What a world of a collective job (``AllreduceStrategy``) may look like; other jobs don't read it. Names are those of
@@ -21,5 +24,5 @@ class Rendezvous(Model):
     min_nodes: int = Field(default=1, ge=1, le=100_000)
     max_nodes: int = Field(default=0, ge=0, le=100_000)
     node_unit: int = Field(default=1, ge=1, le=100_000)
-    waiting_timeout_seconds: int = Field(default=30, ge=0)
-    join_timeout_seconds: int = Field(default=600, ge=1)
+    waiting_timeout_seconds: int = Field(default=30, ge=0, le=MAX_SECONDS)
+    join_timeout_seconds: int = Field(default=600, ge=1, le=MAX_SECONDS)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edl_workflows.jobs import names
 from edl_workflows.local import files
 from edl_workflows.local.network.network import Network
 from edl_workflows.local.network.ports import LOOPBACK
@@ -59,6 +60,7 @@ class Launches:
         argv = [rewrite(expand(text, values)) for text in [*spec.command, *spec.args]]
         own = set(sources.base) - {one.name for one in spec.env}
         env = {name: text if name in own else rewrite(text) for name, text in values.items()}
+        env = {names.ENV_SHARED_MEMORY: str(volumes.shared_memory(spec)), **env}
         work = folder / "work" / spec.name
         work.mkdir(parents=True, exist_ok=True)
         self.network.publish()

@@ -98,6 +98,17 @@ class Volumes:
                 return f'Usage of EmptyDir volume "{name}" exceeds the limit "{limit}".'
         return ""
 
+    def shared_memory(self, container: Container) -> Path:
+        """Where a container has shared memory of its pod alone, which goes with the pod: a volume at ``/dev/shm``, or a folder
+        there. On Kubernetes every pod has its own ``/dev/shm``; here they share the machine's.
+        """
+        if any(Path(mount.mount_path) == _SHARED_MEMORY for mount in container.volume_mounts):
+            return _SHARED_MEMORY
+        folder = _SHARED_MEMORY / self._memory_name("_pod")  # no name of a volume
+        if _SHARED_MEMORY.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
     def _memory_name(self, volume: str) -> str:
         return f"edl-{self._uid}-{volume}"
 
@@ -137,7 +148,7 @@ class Volumes:
 
 
 def remove_memory(uid: str) -> None:
-    """Remove a pod's emptyDir volumes of medium Memory, which lie outside its folder."""
+    """Remove a pod's emptyDir volumes of medium Memory and its shared memory, which lie outside its folder."""
     for folder in _SHARED_MEMORY.glob(f"edl-{uid}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,5 +1,7 @@
 """One data set: leases, acknowledgements, failures, time-outs, rollback. The rules are in the package's docstring."""
 
+import hashlib
+import json
 from collections.abc import Container, Iterable
 
 from edl_workflows.exceptions import ConflictError, InvalidError
@@ -29,6 +31,8 @@ from edl_workflows.protocol.datasets import (
 
 MAX_INDICES_PER_REPLY = 1_000_000
 """Records listed in one answer (shuffled text), some 10 MB of JSON."""
+MAX_LISTED = 10_000_000
+"""Shards that a position from elsewhere may list: more than any job has leased and returned at a time."""
 _LEASES_LOST_AT_MOST = 1_000_000
 """More leases than a master gives out between two writes of its state: a rollback skips so many numbers, and so voids
 also those that a restored master doesn't know it gave."""
@@ -43,6 +47,7 @@ class Dataset:
 
     def __init__(self, snapshot: DatasetSnapshot) -> None:
         self._params = snapshot.params
+        self._digest = _digest(snapshot.params)
         self._next_lease = snapshot.next_lease
         self._void_before = snapshot.void_before
         self._reason = snapshot.reason
@@ -163,17 +168,39 @@ class Dataset:
                 self._count_retry(sequence, ordinal, why)
         return expired
 
-    def position(self) -> DatasetPosition:
-        """Which records are done now; leased ones are not."""
+    def position(self, node: str = "", begun: ReleasedShard | None = None) -> DatasetPosition:
+        """Which records are done now; leased ones are not.
+
+        Args:
+            node: who has begun a shard.
+            begun: the shard, and how many of its records are done; it stays with its holder.
+        """
+        sequences = [sequence.position() for sequence in self._source.sequences()]
+        records = 0
+        if begun is not None and (held := self._held(node, begun)) is not None:
+            records = min(begun.records_done, self._records_left(held, begun.ordinal) - 1)
+            place = self._source.sequences().index(held)
+            partial = {**held.partial, begun.ordinal: held.partial.get(begun.ordinal, 0) + records}
+            sequences[place] = sequences[place].model_copy(update={"partial": dict(sorted(partial.items()))})
         return DatasetPosition(
             epoch=self._source.epoch,
-            sequences=[sequence.position() for sequence in self._source.sequences()],
-            records_done=self._records_done,
+            digest=self._digest,
+            sequences=sequences,
+            records_done=self._records_done + records,
             completed_steps=self._completed_steps,
         )
 
     def rollback(self, position: DatasetPosition) -> None:
-        """Goes back to an earlier position: all leases are void, and so are answers to them that are still to come."""
+        """Goes back to an earlier position: all leases are void, and so are answers to them that are still to come.
+
+        Raises:
+            ValueError: it is not of this data set.
+        """
+        if position.digest not in ("", self._digest):
+            raise ValueError("its size, shards or order were others")
+        if position.listed > MAX_LISTED:
+            raise ValueError(f"it lists more than {MAX_LISTED} shards one by one")
+        Dataset(DatasetSnapshot(params=self._params, position=position))  # else half of it would be taken
         self._next_lease += _LEASES_LOST_AT_MOST
         self._void_before = self._next_lease
         self._reason = ""
@@ -345,6 +372,14 @@ class Dataset:
                 f"shard {ordinal} of {where} (records {start} to {end - 1}) of data set {self._params.name!r} came back "
                 f"{tries} times, more than max_retries={self._params.max_retries}; the last time, {why}"
             )
+
+
+def _digest(params: DatasetParams) -> str:
+    """Of what says which records a shard has: a position of one data set says something of another only if these agree.
+    Not of the number of epochs: to train more is no other data."""
+    said = [params.splitter, params.size, params.records_per_shard, params.shuffle, params.seed]
+    starts = sorted((name, offsets.start) for name, offsets in params.partitions.items())
+    return hashlib.sha256(json.dumps([*said, starts]).encode()).hexdigest()[:16]
 
 
 def _fixed(params: DatasetParams) -> dict[str, object]:

@@ -61,8 +61,10 @@ class Epochs:
         self._count = -(-params.size // self._shard_size)
         self.lists_records = params.shuffle and params.splitter is Splitter.TEXT
         self._last = params.num_epochs if params.num_epochs > 0 else None
-        self._epoch = position.epoch
-        self._open = {stored.epoch: self._sequence(stored) for stored in position.sequences}
+        # A job that is submitted again may want fewer epochs than the one before had begun.
+        last = self._last if self._last is not None else position.epoch
+        self._epoch = min(position.epoch, last)
+        self._open = {s.epoch: self._sequence(s) for s in position.sequences if s.epoch <= last}
 
     @property
     def epoch(self) -> int:

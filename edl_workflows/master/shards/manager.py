@@ -1,9 +1,12 @@
 """All data sets of a job: the door of this package. The HTTP routes, the clock and the storing are the app's."""
 
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
 from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.master.shards.dataset import Dataset
 from edl_workflows.master.shards.leases import ExpiredLease, LeasedShard, Outcome
-from edl_workflows.master.shards.snapshot import DatasetPosition, JobPosition, ShardsSnapshot
+from edl_workflows.master.shards.snapshot import DatasetPosition, JobPosition, Resumed, ShardsSnapshot
 from edl_workflows.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -16,7 +19,9 @@ from edl_workflows.protocol.datasets import (
     TaskType,
 )
 from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.training import Consumed
 
+T = TypeVar("T")
 MAX_DATASETS = 1000
 
 
@@ -32,6 +37,7 @@ class ShardManager:
 
     def __init__(self, snapshot: ShardsSnapshot | None = None) -> None:
         stored = snapshot.datasets if snapshot else []
+        self._resumed = snapshot.resumed if snapshot else Resumed()
         self._datasets = {dataset.params.name: Dataset(dataset) for dataset in stored}
 
     def register(self, params: DatasetParams) -> DatasetProgress:
@@ -50,6 +56,8 @@ class ShardManager:
             )
         else:
             self._datasets[params.name] = Dataset.new(params)
+            if params.task_type is TaskType.TRAINING:
+                self._resume(params.name, self._resumed.later.get(params.name, DatasetPosition()))
         return self._datasets[params.name].progress()
 
     def update(self, name: str, update: StreamUpdate) -> DatasetProgress:
@@ -133,17 +141,66 @@ class ShardManager:
 
         Data sets for evaluation and prediction have none: their results don't go back with the model.
         """
-        return JobPosition(datasets={name: dataset.position() for name, dataset in self._training().items()})
+        return self._position("", {})
+
+    def position_for(self, node: NodeRef, consumed: Mapping[str, Consumed], now: float) -> JobPosition:
+        """The same for a checkpoint that this node begins: what it says that it has trained is done, too."""
+        for name, said in consumed.items():
+            if name in self._datasets:
+                self._datasets[name].done(said.done, now)
+        return self._position(str(node), consumed)
 
     def rollback(self, position: JobPosition) -> None:
         """Goes back to where the model is that was restored. Training data sets that are younger than that checkpoint
         start again from their beginning. Present leases become void; answers to them are stale."""
-        for name, dataset in self._training().items():
-            dataset.rollback(position.datasets.get(name, DatasetPosition()))
+        training = self._training()
+        for name, dataset in training.items():
+            _go(dataset, position.datasets.get(name, DatasetPosition()))
+        self._resumed = self._resumed.model_copy(update={"later": _without(position.datasets, training)})
+
+    def resume(self, uri: str, position: JobPosition | None) -> None:
+        """Goes to where the model is that an earlier job, or a version of this one, has left in a checkpoint. A data set that
+        was another then starts from its beginning, and `notes` says so. Present leases become void.
+
+        Args:
+            uri: of the checkpoint.
+            position: in its manifest; None: there is none, and all data is trained.
+        """
+        self._resumed = Resumed(uri=uri, silent=position is None, later=position.datasets if position else {})
+        for name in self._training():
+            self._resume(name, self._resumed.later.get(name, DatasetPosition()))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know about the data of the checkpoint that the job started from."""
+        return tuple(self._resumed.notes.values())
 
     def snapshot(self) -> ShardsSnapshot:
         """All there is to store."""
-        return ShardsSnapshot(datasets=[dataset.snapshot() for dataset in self._datasets.values()])
+        stored = [dataset.snapshot() for dataset in self._datasets.values()]
+        return ShardsSnapshot(datasets=stored, resumed=self._resumed)
+
+    def _position(self, node: str, consumed: Mapping[str, Consumed]) -> JobPosition:
+        begun = {name: said.begun for name, said in consumed.items()}
+        known = {name: dataset.position(node, begun.get(name)) for name, dataset in self._training().items()}
+        return JobPosition(datasets={**self._resumed.later, **known})
+
+    def _resume(self, name: str, position: DatasetPosition) -> None:
+        dataset, resumed = self._datasets[name], self._resumed
+        if not resumed.uri:
+            return
+        note, where = "", f"{resumed.uri}, from which the model is"
+        if resumed.silent:
+            note = f"data set {name!r}: the manifest of {where}, has no data position: all of it is trained"
+        elif different := _go(dataset, position):
+            note = f"data set {name!r} is not the one of {where}: {different}: all of it is trained"
+        elif dataset.state is LeaseState.END:
+            note = (
+                f"data set {name!r} is consumed in {where}: nothing of it is left to train; to train on, ask for more "
+                "epochs, or use another name for the data or another folder for checkpoints"
+            )
+        notes = {**resumed.notes, name: note} if note else resumed.notes
+        self._resumed = resumed.model_copy(update={"later": _without(resumed.later, [name]), "notes": notes})
 
     def _training(self) -> dict[str, Dataset]:
         return {
@@ -157,3 +214,17 @@ class ShardManager:
             return self._datasets[name]
         except KeyError:
             raise NotFoundError(f"data set {name!r} is not registered: register it before leasing") from None
+
+
+def _go(dataset: Dataset, position: DatasetPosition) -> str:
+    """Goes to a position, or to the beginning where it is none of this data set; then the reason."""
+    try:
+        dataset.rollback(position)
+    except ValueError as error:
+        dataset.rollback(DatasetPosition())
+        return str(error)
+    return ""
+
+
+def _without(known: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
+    return {name: value for name, value in known.items() if name not in names}

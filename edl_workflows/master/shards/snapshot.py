@@ -83,18 +83,36 @@ class DatasetPosition(_Stored):
 
     Attributes:
         epoch: the newest open epoch; all before it that ``sequences`` does not list are complete.
+        digest: of the parameters that say which records a shard has; "" at the beginning, which is the same for all.
     """
 
-    epoch: int = 0
+    epoch: int = Field(default=0, ge=0)
+    digest: str = Field(default="", max_length=64)
     sequences: list[SequencePosition] = Field(default_factory=list)
-    records_done: int = 0
-    completed_steps: int = 0
+    records_done: int = Field(default=0, ge=0)
+    completed_steps: int = Field(default=0, ge=0)
+
+    @property
+    def listed(self) -> int:
+        """How many shards it lists one by one."""
+        intervals = [i for sequence in self.sequences for i in (*sequence.outstanding, *sequence.ahead)]
+        return sum(end - start for start, end in intervals)
+
+    def forgiven(self) -> "DatasetPosition":
+        """Without what failed so far: a job that is submitted again tries all shards as often as any."""
+        return self.model_copy(
+            update={"sequences": [s.model_copy(update={"retries": {}}) for s in self.sequences]}
+        )
 
 
 class JobPosition(_Stored):
     """The position of each training data set of a job, by name."""
 
     datasets: dict[str, DatasetPosition] = Field(default_factory=dict)
+
+    def forgiven(self) -> "JobPosition":
+        """As `DatasetPosition.forgiven`."""
+        return JobPosition(datasets={name: one.forgiven() for name, one in self.datasets.items()})
 
 
 class LeaseSnapshot(_Stored):
@@ -119,10 +137,27 @@ class DatasetSnapshot(_Stored):
     timeouts: int = 0
 
 
+class Resumed(_Stored):
+    """The checkpoint of an earlier job from which this one started.
+
+    Attributes:
+        uri: of the checkpoint.
+        silent: it says nothing of data.
+        later: positions of data sets that nobody has registered yet, by name.
+        notes: what people should know about the data, by data set.
+    """
+
+    uri: str = ""
+    silent: bool = False
+    later: dict[str, DatasetPosition] = Field(default_factory=dict)
+    notes: dict[str, str] = Field(default_factory=dict)
+
+
 class ShardsSnapshot(_Stored):
     """All data sets of a job, in the order of their registration."""
 
     datasets: list[DatasetSnapshot] = Field(default_factory=list)
+    resumed: Resumed = Field(default_factory=Resumed)
 
     def to_json(self) -> str:
         """The compact text to store: defaults are left out."""

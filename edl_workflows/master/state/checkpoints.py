@@ -113,13 +113,16 @@ def begin(
 
 
 def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: float) -> Checkpoints:
-    """The save is complete, or failed. Repeatable.
+    """The save is complete, or failed. Repeatable. News of one from which the job goes on by now changes nothing.
 
     Raises:
         NotFoundError: the ticket is unknown or too old.
         ConflictError: the message names no place.
     """
-    if ticket_id in checkpoints.failed_tickets or any(saved.id == ticket_id for saved in checkpoints.saved):
+    known = any(
+        saved.id == ticket_id or (message.uri and saved.uri == message.uri) for saved in checkpoints.saved
+    )
+    if ticket_id in checkpoints.failed_tickets or (known and not _under_way(checkpoints, ticket_id)):
         return checkpoints
     ticket = next((ticket for ticket in checkpoints.pending if ticket.id == ticket_id), None)
     if ticket is None:
@@ -144,6 +147,13 @@ def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: f
         saved=(*checkpoints.saved, saved)[-KEPT:],
         damaged=_without(checkpoints, message.uri),
     )
+
+
+def adopt(checkpoints: Checkpoints, ref: CheckpointRef, position: JobPosition, now: float) -> Checkpoints:
+    """The chief starts from a checkpoint that nobody told of: of an earlier job, or its news was lost with who saved it."""
+    fresh = checkpoints.last_number + 1
+    saved = Saved(f"checkpoint-{fresh}", "", ref.uri, ref.step, now, position)
+    return replace(checkpoints, last_number=fresh, saved=(*checkpoints.saved, saved)[-KEPT:])
 
 
 def condemn(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool) -> Checkpoints:
@@ -171,6 +181,10 @@ def condemn(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool
 def abandon_pending(checkpoints: Checkpoints) -> Checkpoints:
     """Another version became active: what the one before still saves is of a model that nobody continues."""
     return replace(checkpoints, pending=(), request="")
+
+
+def _under_way(checkpoints: Checkpoints, ticket_id: str) -> bool:
+    return any(ticket.id == ticket_id for ticket in checkpoints.pending)
 
 
 def _without(checkpoints: Checkpoints, uri: str) -> tuple[Damaged, ...]:

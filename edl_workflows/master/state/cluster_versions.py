@@ -210,6 +210,12 @@ def activate(versions: Versions, restore: CheckpointRef | None, chief: int = -1)
     )
 
 
+def start_from(versions: Versions, restore: CheckpointRef) -> Versions:
+    """The active version starts from a checkpoint that its chief found."""
+    assert versions.active is not None
+    return replace(versions, active=replace(versions.active, restore=restore))
+
+
 def report_trained(versions: Versions, version: int) -> Versions:
     """A process made a step in a version. Only the active one counts."""
     if versions.active is None or version != versions.active.number or versions.trained == version:

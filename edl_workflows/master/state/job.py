@@ -35,6 +35,8 @@ from edl_workflows.master.state.sync import Sync
 from edl_workflows.protocol.nodes import Directive
 
 FORMAT = 2
+EARLIEST = 1e-3
+"""Unix seconds of what was long ago: 0 says that it never was."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,13 @@ class JobState:
             node_check=self.node_check,
         )
 
+    @property
+    def newest_time(self) -> float:
+        """Unix seconds of the newest that is known from a master before; 0 for a new job."""
+        nodes = [time for node in self.nodes for time in (node.since, node.joined, node.released_at)]
+        phase = self.plan.steps[-1].start if self.plan is not None else 0.0
+        return max(*nodes, self.goodput.goodput.at, phase, 0.0)
+
     def excuse(self, seconds: float) -> None:
         """So long nobody listened to the nodes, or by so much the clock was set: that is no silence of theirs."""
         self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
@@ -222,11 +231,14 @@ class JobState:
         if self.newcomers_wait_until:
             self.newcomers_wait_until += seconds
         self.node_check = self.node_check.excuse(seconds)
+        if self.pod_plans.not_before:
+            self.pod_plans = replace(self.pod_plans, not_before=self.pod_plans.not_before + seconds)
         if self.plan is not None and not self.plan.phase.final:
             self.plan = self.plan.excuse(seconds)
-        for node in self.nodes.of(self.settings.member_type):
-            if node.joined:
-                self.nodes.change(node, joined=max(0.0, node.joined + seconds))
+        for node in self.nodes:
+            times = {"since": node.since, "joined": node.joined, "released_at": node.released_at}
+            moved = {name: max(EARLIEST, at + seconds) for name, at in times.items() if at}
+            self.nodes.change(node, **moved)
 
     def restarted(self, subject: str, cause: str, message: str, now: float) -> None:
         """Notes for people that a node ended without success, or that all training processes begin anew."""

@@ -5,12 +5,25 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
-from edl_workflows.exceptions import ConflictError, NotFoundError
+from pydantic import ValidationError
+
+from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
-from edl_workflows.master.state import checkpoints, cluster_versions, node_check, relaunch, world_steps
+from edl_workflows.master.shards.snapshot import JobPosition
+from edl_workflows.master.state import (
+    checkpoints,
+    cluster_versions,
+    node_check,
+    relaunch,
+    version_steps,
+    world_steps,
+)
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
+from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
     CheckReport,
@@ -23,7 +36,13 @@ from edl_workflows.protocol.nodes import (
     ProcessState,
     Registration,
 )
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd, StepReport
+from edl_workflows.protocol.training import (
+    CheckpointBegin,
+    CheckpointDamage,
+    CheckpointEnd,
+    CheckpointRestore,
+    StepReport,
+)
 
 
 def find(state: JobState, ref: NodeRef) -> Node | None:
@@ -112,7 +131,7 @@ def process_report(state: JobState, message: ProcessReport) -> None:
         state.versions = cluster_versions.report_ready(state.versions, str(node), message.version)
     elif message.state is ProcessState.DRAINED:
         state.versions = cluster_versions.report_drained(state.versions, str(node), message.version)
-    elif node.type != names.PS_TYPE:
+    elif _trains(node):
         state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 
@@ -127,7 +146,7 @@ def step_report(state: JobState, message: StepReport) -> None:
     active = state.versions.active
     if node is not None:
         _require_member(state, node, message.version)
-    if node is None or active is None or message.version != active.number:
+    if node is None or not _trains(node) or active is None or message.version != active.number:
         return
     state.statistics.take_step(message)
     steps = state.steps
@@ -157,11 +176,14 @@ def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict
             end(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, message.code)
         return ExitVerdict(wait=False)
     reason = relaunch.exit_reason(message.code)
+    if reason is ExitReason.SUCCEEDED and _only_prepares(state, message.version):
+        reason = ExitReason.UNKNOWN
     own = reason in (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.OOM) or node.type == names.PS_TYPE
     if not own and (_is_shadow(state, message.version) or _spoils_switch(state, node, message)):
         state.exits_since.pop(str(node), None)
-        _forget_processes(state, node)
-        state.nodes.change(node, waiting=True)
+        if not _is_left_behind(state, message.version):
+            _forget_processes(state, node)
+            state.nodes.change(node, waiting=True)
         return ExitVerdict(wait=True)
     if not own and _may_be_shadow(state, message.version):
         since = state.exits_since.setdefault(str(node), now)
@@ -207,8 +229,8 @@ def crash_report(state: JobState, message: CrashReport) -> None:
         )
 
 
-def checkpoint_begin(state: JobState, message: CheckpointBegin) -> checkpoints.Ticket:
-    """The chief is about to save: the data position of now belongs to it.
+def checkpoint_begin(state: JobState, message: CheckpointBegin, now: float) -> checkpoints.Ticket:
+    """The chief is about to save: the data position of now belongs to it, with what the chief has trained beyond.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -218,7 +240,8 @@ def checkpoint_begin(state: JobState, message: CheckpointBegin) -> checkpoints.T
     _require_active(state, message.version, "its checkpoint would belong to no data position")
     if state.settings.collective and node != state.chief:
         raise ConflictError(f"{message.node} is not rank 0 of version {message.version}: only rank 0 saves")
-    state.checkpoints, ticket = checkpoints.begin(state.checkpoints, message, state.shards.position())
+    position = state.shards.position_for(message.node, message.consumed, now)
+    state.checkpoints, ticket = checkpoints.begin(state.checkpoints, message, position)
     return ticket
 
 
@@ -233,6 +256,35 @@ def checkpoint_end(state: JobState, ticket: str, message: CheckpointEnd, now: fl
     state.checkpoints = checkpoints.end(state.checkpoints, ticket, message, now)
 
 
+def checkpoint_restored(state: JobState, message: CheckpointRestore, now: float) -> None:
+    """The master named no checkpoint, and the chief found one: model and data go on from there. Only before the version
+    trains: then the model is what it is. Repeatable.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+        ConflictError: the node's version is not the active one, or another node is its chief.
+        InvalidError: the position is none.
+    """
+    node = find(state, message.node)
+    _require_active(state, message.version, "its model belongs to no data position")
+    if node is None or node != state.chief:
+        raise ConflictError(
+            f"{message.node} is not the chief ({state.chief}): another says what the job starts from"
+        )
+    active = state.versions.active
+    if active is None or active.restore is not None or state.versions.trained >= active.number:
+        return
+    ref = CheckpointRef(uri=message.uri, step=message.step)
+    version_steps.start_from(state, ref, _position(message.position), now)
+
+
+def _position(said: dict[str, Any] | None) -> JobPosition | None:
+    try:
+        return None if said is None else JobPosition.model_validate(said).forgiven()
+    except ValidationError as error:
+        raise InvalidError(f"the data position is damaged: {problems(error)[0]}") from error
+
+
 def checkpoint_damaged(state: JobState, message: CheckpointDamage) -> None:
     """A process could not start from a checkpoint. One that found another says so for people; one that found none waits
     for a version that starts from an older checkpoint, with the data position of that one.
@@ -245,6 +297,11 @@ def checkpoint_damaged(state: JobState, message: CheckpointDamage) -> None:
     _require_active(state, message.version, "nobody starts from its checkpoint any more")
     blocks = message.instead is None and state.versions.trained < message.version
     state.checkpoints = checkpoints.condemn(state.checkpoints, message, blocks=blocks)
+
+
+def _trains(node: Node) -> bool:
+    """Whether its steps are those of the training. An evaluator has a process of each version, too, and steps of its own."""
+    return node.type in (names.CHIEF_TYPE, names.WORKER_TYPE)
 
 
 def _require_member(state: JobState, node: Node, version: int) -> None:
@@ -314,6 +371,18 @@ def _may_be_shadow(state: JobState, version: int) -> bool:
     """Whether the news of a lost member may still be on its way. Only where a version has members."""
     active = state.versions.active
     return active is not None and bool(active.members) and version == active.number
+
+
+def _is_left_behind(state: JobState, version: int) -> bool:
+    """Whether a later version trains already: what the node holds and says belongs to its process of that one."""
+    active = state.versions.active
+    return active is not None and version < active.number
+
+
+def _only_prepares(state: JobState, version: int) -> bool:
+    """Whether it is the process of a world to come, which can't have done its work. The others would wait for it in vain."""
+    active = state.versions.active
+    return state.settings.collective and version > (active.number if active is not None else 0)
 
 
 def _is_shadow(state: JobState, version: int) -> bool:

@@ -65,12 +65,14 @@ class World:
         joined: how many workers are there to make one of.
         missing: for how many seconds they have been too few.
         allowed: what a world may look like.
+        broken: it has lost a member, and is not gone back to.
     """
 
     members: tuple[int, ...]
     joined: int
     missing: float
     allowed: Parameters
+    broken: bool = False
 
 
 def outcome(
@@ -84,7 +86,7 @@ def outcome(
 
     It fails for one of `REASONS`. It succeeds when all workers have ended, those that were not given up with success, and all
     finite data sets are consumed. An endless data set ends with its workers. A collective job succeeds when its world has
-    ended and rank 0 of it with success: the model is complete.
+    ended, or was broken, and rank 0 of it has ended with success: the model is complete.
 
     Args:
         registry: all nodes.
@@ -132,7 +134,8 @@ def _pending_too_long(
 def _world_ended(registry: NodeRegistry, settings: JobSettings, world: World) -> Outcome | None:
     members = [registry.find(names.WORKER_TYPE, node_id) for node_id in world.members]
     if members and members[0] is not None and _succeeded(members[0]):
-        over = all(node is None or node.status.final for node in members)
+        # Of a broken world, those that have not ended are kept from it by the loss, not by their work.
+        over = world.broken or all(node is None or node.status.final for node in members)
         return Outcome(True, "Completed", "the world trained to the end") if over else None
     least = world.allowed.min_nodes
     workers = [node for node in registry.of(names.WORKER_TYPE) if node.replaced_by < 0 and not node.released]

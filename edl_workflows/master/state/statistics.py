@@ -44,13 +44,19 @@ class Statistics:
     same_since: float = 0.0
     ooms: deque[Node] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     _sampled_step: tuple[float, int] | None = None
+    _stepper: str = ""
 
     def take_step(self, report: StepReport) -> None:
-        """A worker reported the global step."""
+        """A worker reported the global step. One whose own clock was set back begins a new measurement: else no step would
+        count until it has caught up."""
         if report.loss is not None:
             self.losses[str(report.node)] = report.loss
+        worker = str(report.node)
+        if self.steps and worker == self._stepper and report.time < self.steps[-1][0]:
+            self.restart()
         if not self.steps or (report.time > self.steps[-1][0] and report.step > self.steps[-1][1]):
             _append(self.steps, (report.time, report.step))
+            self._stepper = worker
 
     def take_records(self, records: int, now: float) -> None:
         """So many records are acknowledged by now."""
@@ -58,6 +64,8 @@ class Statistics:
 
     def take_shards(self, node: str, count: int, now: float) -> None:
         """A node has acknowledged so many more shards."""
+        if not count:  # repeated, or from who held nothing: whoever says so is not remembered
+            return
         known = self.shards.setdefault(node, deque(maxlen=MAX_SHARD_POINTS))
         _append(known, (now, (known[-1][1] if known else 0) + count))
 

@@ -152,6 +152,8 @@ def _data(state: JobState) -> outcome.Data:
 def _world(state: JobState, now: float) -> outcome.World | None:
     if not state.settings.collective:
         return None
-    active, since = state.versions.active, state.missing_since
+    active, change, since = state.versions.active, state.versions.change, state.missing_since
     missing = 0.0 if since is None else now - since
-    return outcome.World(active.members if active else (), len(state.joined), missing, state.rendezvous)
+    broken = active is not None and change is not None and not change.cause.orderly
+    members = active.members if active else ()
+    return outcome.World(members, len(state.joined), missing, state.rendezvous, broken)

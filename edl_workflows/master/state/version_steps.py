@@ -12,6 +12,7 @@ from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.master.state.planned_job import job_with_oom
 from edl_workflows.master.state.restarts import HANG, RECOVERY
+from edl_workflows.protocol.cluster import CheckpointRef
 
 
 def replace_node(state: JobState, node: Node, now: float) -> Node | None:
@@ -43,6 +44,7 @@ def step(state: JobState, now: float) -> None:
     if change is None:
         _release_unneeded(state, now)
         return
+    call_back(state, now)
     if change.cause is not Cause.PLAN:
         known = state.members_by_id
         lost = [known[node_id] for node_id in state.lost_members(change.target) if node_id in known]
@@ -89,7 +91,6 @@ def go_back(state: JobState, now: float, cause: str = RECOVERY) -> None:
             f"version {active.number}", cause, f"back from step {state.steps.step} to {step}", now
         )
     state.steps = Steps(step=step, records=state.steps.records)
-    _call_back(state, now)
 
 
 def drained(state: JobState) -> bool:
@@ -100,8 +101,12 @@ def drained(state: JobState) -> bool:
     return change is not None and change.draining and all(str(node) in change.drained for node in stopping)
 
 
-def _call_back(state: JobState, now: float) -> None:
-    """Model and data go back while somebody still works: who has ended well, above all the chief, is needed again."""
+def call_back(state: JobState, now: float) -> None:
+    """While model and data go back and somebody still works, who has ended well, above all the chief, is needed again; also
+    who ended before it heard of the loss, and says so now."""
+    active, change = state.versions.active, state.versions.change
+    if active is None or change is None or change.cause.orderly:
+        return
     trainers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]
     if not any(node.live for node in trainers):
         return
@@ -137,6 +142,14 @@ def activate(state: JobState, saved: checkpoints.Saved | None) -> None:
     for node in state.nodes:
         if node.waiting:
             state.nodes.change(node, waiting=False)
+
+
+def start_from(state: JobState, ref: CheckpointRef, position: JobPosition | None, now: float) -> None:
+    """The active version starts from what its chief found; the data goes with the model, now and when the version is lost."""
+    state.versions = cluster_versions.start_from(state.versions, ref)
+    state.shards.resume(ref.uri, position)
+    state.checkpoints = checkpoints.adopt(state.checkpoints, ref, state.shards.position(), now)
+    state.steps = Steps(step=ref.step, records=state.steps.records)
 
 
 def _release_unneeded(state: JobState, now: float) -> None:

@@ -190,7 +190,13 @@ def _restarts(state: JobState) -> dict[str, Any]:
 
 def _warnings(state: JobState, now: float) -> list[str]:
     """What people should know although the job goes on."""
-    return [*_damaged(state), *_too_few(state, now), *_standing_still(state), *_slow(state)]
+    return [
+        *_damaged(state),
+        *state.shards.notes,
+        *_too_few(state, now),
+        *_standing_still(state),
+        *_slow(state),
+    ]
 
 
 def _too_few(state: JobState, now: float) -> list[str]:

@@ -29,6 +29,8 @@ def step(state: JobState, now: float) -> None:
     3. The next world is made of those who have joined.  4. Who is prepared takes over.  5. Too few are noted.
     """
     _recover(state, now)
+    if not _ends(state):
+        version_steps.call_back(state, now)
     _keep_out(state)
     _gather(state, now)
     if state.versions.change is not None and state.versions.change.cause is Cause.PLAN:

@@ -39,6 +39,7 @@ from edl_workflows.protocol.training import (
     CheckpointBegin,
     CheckpointDamage,
     CheckpointEnd,
+    CheckpointRestore,
     CheckpointTicket,
     StepReport,
 )
@@ -88,6 +89,9 @@ class FakeMaster:
         rank: refuses nodes that register with another; None: takes all.
         away: answers 503 to everything while set.
         refuses_ends: of checkpoints, as when another version has become active.
+        refuses_positions: of checkpoints that are restored.
+        deaf_to_ends: answers 503 to ends of checkpoints while set.
+        ends_asked: how often somebody tried to tell one.
         position: the data position that it says when a checkpoint begins.
         received: all messages, in order.
     """
@@ -102,6 +106,9 @@ class FakeMaster:
         self.knows_node = True
         self.rank: int | None = None
         self.refuses_ends = False
+        self.refuses_positions = False
+        self.deaf_to_ends = False
+        self.ends_asked = 0
         self.position: dict[str, Any] | None = None
         self.sync_finished = False
         self.barrier_open = False
@@ -134,6 +141,7 @@ class FakeMaster:
             app.add_exception_handler(error, _refuse)
         self._node_routes(app)
         self._check_routes(app)
+        self._restoring_routes(app)
         self._training_routes(app)
         self._sync_routes(app)
         self._dataset_routes(app)
@@ -199,18 +207,30 @@ class FakeMaster:
             self.take(message)
             return CheckpointTicket(id=f"ticket-{len(self.got(CheckpointBegin))}", position=self.position)
 
+        @app.post("/v1/checkpoints/{ticket}")
+        def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
+            self.ends_asked += 1
+            if self.deaf_to_ends:
+                raise HTTPException(503, "the master is away")
+            self.take(message)
+            if self.refuses_ends:
+                raise NotFoundError(f"checkpoint {ticket!r} is not under way")
+            return CheckpointRef(uri=message.uri, step=message.step)
+
+    def _restoring_routes(self, app: FastAPI) -> None:
+        @app.post("/v1/checkpoints/restored")
+        def restored(message: CheckpointRestore) -> Directive:
+            if not self.knows_node:
+                raise ConflictError("another version is the active one")
+            if self.refuses_positions:
+                raise InvalidError("the data position is damaged")
+            return self.take(message)
+
         @app.post("/v1/checkpoints/damaged")
         def damaged(message: CheckpointDamage) -> Directive:
             if not self.knows_node:
                 raise ConflictError("another version is the active one")
             return self.take(message)
-
-        @app.post("/v1/checkpoints/{ticket}")
-        def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
-            self.take(message)
-            if self.refuses_ends:
-                raise NotFoundError(f"checkpoint {ticket!r} is not under way")
-            return CheckpointRef(uri=message.uri, step=message.step)
 
     def _sync_routes(self, app: FastAPI) -> None:
         @app.post("/v1/sync/{name}")

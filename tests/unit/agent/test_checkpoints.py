@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.agent.checkpoints import MANIFEST, CheckpointStore, verify
+from edl_workflows.agent.checkpoints import ABANDONED_SECONDS, MANIFEST, CheckpointStore, verify
 from edl_workflows.exceptions import CheckpointError
 
 
@@ -162,3 +162,26 @@ def test_follow_gives_each_new_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
         if len(steps) < 3:
             publish(store, len(steps) + 1)
     assert steps == [1, 2, 3]
+
+
+def test_folder_that_can_not_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
+    """A storage that fails for a moment must not look like one without checkpoints: training would begin anew."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(CheckpointError, match="loop: the checkpoints can't be listed"):
+        CheckpointStore(loop).newest()
+
+
+def test_write_that_takes_long_is_not_abandoned(tmp_path: Path) -> None:
+    """A large file is written for hours: its own time counts, not that of its folder."""
+    store = CheckpointStore(tmp_path)
+    writing = tmp_path / ".unfinished-checkpoint-000000000009-0badcafe"
+    writing.mkdir()
+    (writing / "model").write_text("half")
+    old = time.time() - 10 * ABANDONED_SECONDS
+    os.utime(writing, (old, old))
+    publish(store, 1)
+    assert writing.exists()
+    os.utime(writing / "model", (old, old))
+    publish(store, 2)
+    assert not writing.exists()

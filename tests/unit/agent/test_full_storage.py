@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.agent.checkpoints import CheckpointStore
+
 LIMITED = """
 import resource, sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.snapshots import SnapshotFolder
-from edl_workflows.agent.tensors import State, save
+from edl_workflows.agent.tensors import State, TensorSpec, save
 from edl_workflows.agent.two_stages import FirstStage, TwoStages
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.training import CheckpointTicket
@@ -33,13 +35,23 @@ def staged():
 def remote():
     open_store(f"local://{folder}").publish(7, lambda path: save(path, state()))
 
+def header():
+    # The copy fits into shared memory, but not its header.
+    limits = iter([16, 2**20])
+
+    def fill(_):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (next(limits), 2**20))
+
+    state = State(7, {"w": TensorSpec(np.dtype("u1"), (9,))}, fill)
+    FirstStage(TwoStages(lambda: state, store), SnapshotFolder(Path(sys.argv[3])), 1).save(CheckpointTicket(id="t"), persist=True)
+
 def small():
     global size
     size = 2**10
     direct()
 
 try:
-    {"direct": direct, "staged": staged, "remote": remote, "small": small}[sys.argv[1]]()
+    {"direct": direct, "staged": staged, "remote": remote, "header": header, "small": small}[sys.argv[1]]()
     print("saved")
 except CheckpointError as error:
     print("refused:", error)
@@ -70,3 +82,10 @@ def test_full_disk_is_an_error_and_leaves_nothing(way: str, tmp_path: Path) -> N
 def test_what_fits_is_saved(tmp_path: Path) -> None:
     """The limit is what stood in the way."""
     assert limited("small", tmp_path / "checkpoints") == "saved\n"
+
+
+def test_without_room_for_a_header_the_process_saves_itself(tmp_path: Path) -> None:
+    """Shared memory that is exactly as large as two copies."""
+    assert limited("header", tmp_path / "checkpoints") == "saved\n"
+    assert CheckpointStore(tmp_path / "checkpoints").newest() is not None
+    assert not [path.name for path in (tmp_path / "memory").iterdir() if path.suffix]

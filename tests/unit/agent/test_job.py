@@ -102,6 +102,21 @@ def test_drain_gives_back_what_is_left_and_goes_on_after(master: FakeMaster, con
     assert sorted(seen) == list(range(100))
 
 
+def test_what_the_chief_has_trained_goes_with_its_checkpoint(master: FakeMaster, connected: Connect) -> None:
+    """Also what it has not acknowledged yet: the shards that are through, and how far it is in the one it is at."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7))
+    batches = job.batches("train", size=100, shard_size=20, batch_size=5)
+    for _ in range(8):  # the eighth is being trained
+        next(batches)
+    job.checkpoint()
+    (begin,) = master.got(CheckpointBegin)
+    known = master.shards.position_for(job.node, begin.consumed, 0.0)
+    assert known.datasets["train"].records_done == 35
+    assert begin.consumed["train"].begun.records_done == 15
+
+
 def test_chief_saves_between_drain_and_switch(master: FakeMaster, connected: Connect) -> None:
     """While drained, the chief takes the switch checkpoint when the master asks for it, once."""
     master.say(active=cluster(1))

@@ -3,7 +3,7 @@
 import http.client
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.peer_server import MAX_CONNECTIONS, PeerServer
 from edl_workflows.agent.peers import Peer, Peers, partner
-from edl_workflows.agent.snapshots import SnapshotFolder, take_folder
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, take_folder
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive
@@ -127,7 +127,7 @@ def test_newer_copy_ends_the_waiting(source: SnapshotFolder) -> None:
 def test_copy_that_is_given_away_is_not_written_over(source: SnapshotFolder, port: int) -> None:
     """A partner that reads slowly gets the copy that it asked for; the training process takes the other slot, and waits for
     this one."""
-    older = copied(source, bytes(64 * 2**20))
+    older = copied(source, bytes(64 * 2**20), persist=False)
     assert older is not None
     copied(source, b"newest", step=2)
     with socket.create_connection((HOST, port)) as slow:
@@ -238,3 +238,62 @@ def test_backup_persists_what_a_lost_machine_had_copied(
     eventually(lambda: backup.settled)
     (end,) = eventually(lambda: master.got(CheckpointEnd))
     assert (end.uri, end.step) == (made.ref.uri, 5)
+
+
+def test_wrong_token_gets_no_copy(source: SnapshotFolder) -> None:
+    """A partner of another job, or one with an old token, hears why."""
+    copied(source, b"secret")
+    with pytest.raises(UnavailableError, match="answered 401"):
+        Peer(HOST, "another").newest("", 0)
+
+
+LIES = {
+    "more bytes than a number can say": 2**70,
+    "more bytes than there is memory": 2**60,
+    "more bytes than it sends": 1000,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_partner_that_lies_does_no_harm(
+    lie: str, source: SnapshotFolder, backup: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says of a copy is not believed: no half copy counts, the one before stays, and the next true one is taken."""
+    copied(source, b"one", step=1, persist=False)
+    eventually(lambda: held(backup, 1))
+    honest: Callable[[PeerServer], Snapshot | None] = vars(PeerServer)["newest"].fget
+    asked = threading.Event()
+
+    def newest(server: PeerServer) -> Snapshot:
+        asked.set()
+        found = honest(server)
+        assert found is not None
+        return Snapshot.model_construct(**{**dict(found), "size": LIES[lie]})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PeerServer, "newest", property(newest))
+        copied(source, b"two", step=2, persist=False)
+        assert asked.wait(10)
+        eventually(lambda: not backup.copies.folder.joinpath("slot-1.json").exists())
+        assert held(backup, 1)
+    copied(source, b"three", step=3)
+    eventually(lambda: held(backup, 3))
+
+
+def test_node_that_ends_leaves_its_partners_copies_to_the_partner(
+    source: SnapshotFolder,
+    master: FakeMaster,
+    environment: NodeEnvironment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The partner lives and trains on: what it had copied is older than what it will save."""
+    monkeypatch.setattr("edl_workflows.agent.peers.partner", lambda _directive, _environment: HOST)
+    monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
+    with MasterClient(master.url, TOKEN) as client:
+        peers = Peers(take_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1))
+        peers.start()
+        copied(source, b"one", step=1, persist=False)
+        eventually(lambda: held(peers, 1))
+        peers.close(10)
+    assert not master.got(CheckpointEnd)

@@ -1,18 +1,23 @@
 """The agent's part of a checkpoint: what it persists, when, and what the master hears."""
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edl_workflows.agent import persisting
+from edl_workflows.agent.agent_checkpoints import AgentCheckpoints
 from edl_workflows.agent.checkpoints import MANIFEST, STATE_FILE, CheckpointStore, Manifest
 from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.persisting import Persister
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage, take_folder
+from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage, node_folder, take_folder
 from edl_workflows.agent.tensors import Block, State, load
-from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.jobs import names
+from edl_workflows.protocol.nodes import Directive, NodeRef
 from edl_workflows.protocol.training import CheckpointEnd
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually
 from tests.unit.agent.test_snapshots import copied
@@ -150,3 +155,112 @@ def test_end_waits_for_an_absent_master(
     eventually(store.newest)
     master.away = False
     eventually(lambda: master.got(CheckpointEnd, step=10))
+
+
+def _no_room(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(SnapshotFolder, "settle", refuse)
+    return {}
+
+
+def _too_long(_: pytest.MonkeyPatch) -> dict[str, Any]:
+    return {"place": "/" + "x" * 4095}  # with the checkpoint's name it fits into no message
+
+
+@pytest.mark.parametrize("trouble", [_no_room, _too_long])
+def test_trouble_with_one_copy_does_not_end_the_agents_part(
+    trouble: Callable[[pytest.MonkeyPatch], dict[str, Any]],
+    master: FakeMaster,
+    folder: SnapshotFolder,
+    store: CheckpointStore,
+    persister: Persister,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever goes wrong: the next copy is persisted."""
+    with monkeypatch.context() as patch:
+        fields = trouble(patch)
+        persister.start()
+        copied(folder, b"x", 10, **{"place": store.place, **fields})
+        persister.save_newest()
+        assert persister.wait(10)
+    copy(folder, store, 11)
+    eventually(lambda: master.got(CheckpointEnd, step=11, error=""))
+
+
+def test_refused_checkpoint_takes_no_others_place(
+    master: FakeMaster, folder: SnapshotFolder, tmp_path: Path, persister: Persister
+) -> None:
+    """Where one checkpoint stays, it is one that the master knows."""
+    only = CheckpointStore(tmp_path / "checkpoints", keep=1)
+    before = only.publish(9, lambda path: (path / "model").write_bytes(b"whole"))
+    master.refuses_ends = True
+    persister.start()
+    made = copy(folder, only, 10)
+    eventually(lambda: master.got(CheckpointEnd))
+    eventually(lambda: not Path(made.ref.uri).exists())
+    assert only.newest() == before
+
+    master.refuses_ends = False
+    wanted = copy(folder, only, 11)
+    eventually(lambda: not Path(before.uri).exists())
+    assert only.newest() == wanted.ref
+
+
+def test_partner_may_persist_the_same_copy_at_the_same_time(
+    master: FakeMaster,
+    folder: SnapshotFolder,
+    store: CheckpointStore,
+    persister: Persister,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A partner that could not be reached for a moment is taken for lost, but lives: neither disturbs the other's writing, the
+    second finds the checkpoint published, and the master hears of no error."""
+    write = persisting._write
+
+    def slowly(file: Path, block: memoryview) -> None:
+        write(file, block[:100])
+        store.publish(
+            10, lambda path: write(path / STATE_FILE, block), name=made.name, writer="worker-1", retire=False
+        )
+        write(file, block)
+
+    monkeypatch.setattr(persisting, "_write", slowly)
+    made = copy(folder, store, 10)
+    persister.start()
+    persister.save_newest()
+    assert persister.wait(10)
+    assert [end.error for end in master.got(CheckpointEnd)] == [""]
+    assert store.verify(made.ref) == made.ref
+    assert [path.name for path in store.folder.iterdir()] == [made.name]
+
+
+def test_newest_that_was_refused_does_not_hide_the_one_before(
+    master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
+) -> None:
+    """After a loss the newest copy that can still be persisted is; none that is older than what stands on storage."""
+    copy(folder, store, 10, persist=False)
+    copy(folder, store, 11, stage="failed")
+    persister.start()
+    persister.save_newest()
+    assert persister.wait(10)
+    assert [end.step for end in master.got(CheckpointEnd)] == [10]
+
+
+def test_memory_that_can_not_be_used_is_no_reason_to_fail(
+    environment: NodeEnvironment, tmp_path: Path
+) -> None:
+    """The agent runs without it, and the training process saves to storage itself."""
+    folder = node_folder(tmp_path, "uid", environment.node.type, environment.node.id)
+    (folder / "bell").mkdir(parents=True)
+    folder.chmod(0o700)
+    with MasterClient("http://127.0.0.1:1", TOKEN) as client:
+        made = AgentCheckpoints(
+            environment,
+            client,
+            lambda: Directive(revision=1),
+            lambda: None,
+            {names.ENV_SHARED_MEMORY: str(tmp_path), names.ENV_JOB_UID: "uid"},
+        )
+    assert made.environment == {}

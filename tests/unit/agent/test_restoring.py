@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.restoring import Restoring
 from edl_workflows.agent.snapshots import take_folder
-from edl_workflows.agent.tensors import Block, State
+from edl_workflows.agent.tensors import Block, State, save
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
-from edl_workflows.protocol.training import CheckpointDamage
-from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster
+from edl_workflows.protocol.training import CheckpointDamage, CheckpointRestore
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster, eventually
 from tests.unit.agent.test_snapshots import copied
 
 
@@ -62,6 +62,56 @@ def test_newest_checkpoint_of_the_folder_without_the_masters_word(
     assert job.start_from(store) is None
     newest = saved(store, 20)
     assert job.start_from(store) == newest
+
+
+def test_the_master_hears_what_the_chief_found(master: FakeMaster, job: Job, store: CheckpointStore) -> None:
+    """With the data position in its manifest, so that the data goes where the model is; not of what the master named."""
+    position = {"datasets": {"train": {"epoch": 2}}}
+    found = store.publish(7, lambda folder: (folder / "model").write_text("weights"), position=position)
+    master.say(active=cluster(1, restore=found))
+    assert job.start_from(store) == found
+    assert not master.got(CheckpointRestore)
+
+    master.say(active=cluster(1))
+    eventually(lambda: job.cluster.restore is None)
+    assert job.start_from(store) == found
+    (told,) = master.got(CheckpointRestore)
+    assert (told.uri, told.step, told.position) == (found.uri, 7, position)
+
+
+def test_another_worker_tells_nothing(master: FakeMaster, job: Job, store: CheckpointStore) -> None:
+    """It may look, for a program of its own; what the job starts from is the chief's word."""
+    found = saved(store, 20)
+    master.say(active=cluster(1, chief=3))
+    assert job.start_from(store) == found
+    assert not master.got(CheckpointRestore)
+
+
+def test_a_data_position_that_the_master_can_not_read_is_damage(
+    master: FakeMaster, job: Job, store: CheckpointStore
+) -> None:
+    """To train with another data position than the model's is for people to decide: the process says why, and ends."""
+    found = saved(store, 20)
+    master.refuses_positions = True
+    master.say(active=cluster(1))
+    with pytest.raises(SystemExit) as ended:
+        job.start_from(store)
+    assert ended.value.code == CLUSTER_LOST_EXIT_CODE
+    (damage,) = master.got(CheckpointDamage, uri=found.uri, instead=None)
+    assert "MANIFEST.json" in damage.error
+    assert "the data position is damaged" in damage.error
+
+
+def test_a_process_whose_version_was_left_starts_from_nothing(
+    master: FakeMaster, job: Job, store: CheckpointStore
+) -> None:
+    """The master does not take its word: the next version has another data position."""
+    saved(store, 20)
+    master.say(active=cluster(1))
+    assert job.cluster.version == 1
+    master.knows_node = False
+    with pytest.raises(SystemExit):
+        job.start_from(store)
 
 
 def test_damaged_ones_are_passed_over_and_the_master_hears_of_them(
@@ -155,3 +205,23 @@ def test_nearest_copy_is_read(
         assert not restoring.holds(CheckpointRef(uri=kept.ref.uri, step=9))
         with pytest.raises(CheckpointError):
             restoring.find(failed.ref, store)
+
+
+def test_copy_that_is_no_state_is_passed_over_for_storage(
+    master: FakeMaster, environment: NodeEnvironment, store: CheckpointStore, tmp_path: Path
+) -> None:
+    """What another node has sent may be nonsense: storage has the checkpoint, and is compared with its sums."""
+    memory = take_folder(tmp_path / "memory")
+    memory.of_peer.folder.mkdir()
+    ref = store.publish(10, lambda folder: save(folder, State.of(10, {"w": np.full(3, 10)})))
+    place, _, name = ref.uri.rpartition("/")
+    copied(memory.of_peer, b"nonsense", 10, place=place, name=name)
+    with MasterClient(master.url, TOKEN) as client:
+        restoring = Restoring(client, environment.node, 1, memory)
+        assert restoring.find(ref, store) == ref
+        with restoring.state(ref, store) as loaded:
+            assert loaded.tensors["w"].tolist() == [10, 10, 10]
+
+        (Path(ref.uri) / STATE_FILE).write_bytes(b"changed")
+        with pytest.raises(CheckpointError, match="torn"), restoring.state(ref, store):
+            pytest.fail("it was taken for a state")

@@ -124,6 +124,7 @@ def test_slow_agent_does_not_hold_periodic_copies_up(
         for _ in range(5):
             job.between_steps()
         assert len(master.got(CheckpointBegin)) == begun
+        memory.settle(older.number, Stage.SAVED)
     step_until(job, lambda: memory.find(older.number) is None)
 
 
@@ -140,8 +141,7 @@ def test_storage_that_hangs_fails_the_checkpoint_that_was_asked_for(
     job.save_in_two_stages(TwoStages(state, store))
     job.checkpoint()
     job.checkpoint()
-    with memory.reading(1):
-        assert job.checkpoint() is None
+    assert job.checkpoint() is None
     (end,) = eventually(lambda: master.got(CheckpointEnd))
     assert "still persists an earlier copy after 0 s" in end.error
 
@@ -181,6 +181,8 @@ def test_state_that_can_not_be_read_leaves_the_copies_as_they_were(
         TwoStages(lambda: states.pop(0), store)
     )  # the first one says how much memory it takes
     job.checkpoint()
+    with memory.reading(1):
+        memory.settle(1, Stage.SAVED)
     job.checkpoint()
     assert job.checkpoint() is None
 
@@ -198,3 +200,22 @@ def test_model_that_can_not_be_saved_is_said_at_once(
     """Not after the first hours of training."""
     with pytest.raises(InvalidError, match="tensor 'words'"):
         connect().save_in_two_stages(TwoStages(lambda: State.of(0, {"words": np.array(["a"])}), store))
+
+
+def test_memory_that_goes_is_not_taken_for_a_checkpoint(
+    master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
+) -> None:
+    """Who waits until it stands on storage asks the storage, where memory no longer tells."""
+    job = connect()
+    job.save_in_two_stages(TwoStages(state, store))
+
+    def lose() -> None:
+        eventually(lambda: memory.newest)
+        (memory.folder / "slot-0.json").unlink()
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    assert job.checkpoint(stored=True) is None
+    thread.join()
+    (end,) = eventually(lambda: master.got(CheckpointEnd))
+    assert "no complete checkpoint" in end.error

@@ -62,7 +62,7 @@ def test_two_copies_stay_and_the_third_replaces_the_first(folder: SnapshotFolder
     """Each copy has the next number; readers find the newest two, whatever their sizes."""
     assert folder.newest is None
     for number, text in enumerate((b"one", b"two-longer", b"3"), 1):
-        made = copied(folder, text)
+        made = copied(folder, text, persist=False)
         assert made is not None
         assert made.number == number
 
@@ -85,8 +85,8 @@ with folder.writing(8) as draft:
 
 def test_process_killed_while_it_copies_leaves_the_copy_before(folder: SnapshotFolder) -> None:
     """What it had written is not whole; the older copy is, and its slot can be written at once."""
-    copied(folder, b"older")
-    copied(folder, b"newest")
+    copied(folder, b"older", persist=False)
+    copied(folder, b"newest", persist=False)
     assert subprocess.run([sys.executable, "-c", DIES, str(folder.folder)]).returncode == -9
 
     assert [snapshot.number for snapshot in folder.whole()] == [2]
@@ -101,8 +101,8 @@ def is_busy(folder: SnapshotFolder) -> bool:
 
 def test_slot_that_is_read_is_not_written(folder: SnapshotFolder) -> None:
     """The older copy's reader keeps what it reads; the writer hears that it must wait, and the newest stays as well."""
-    copied(folder, b"older")
-    copied(folder, b"newest")
+    copied(folder, b"older", persist=False)
+    copied(folder, b"newest", persist=False)
     with folder.reading(1) as block, folder.reading(1) as again:
         assert block is not None
         assert again is not None
@@ -135,9 +135,13 @@ def _climb(header: Path) -> None:
     header.write_text(header.read_text().replace('"checkpoint-', '"../checkpoint-'))
 
 
-@pytest.mark.parametrize("damage", [_cut, _lie, _climb, Path.unlink])
+def _halve(header: Path) -> None:
+    os.truncate(header.with_suffix(""), 0)
+
+
+@pytest.mark.parametrize("damage", [_cut, _lie, _climb, _halve, Path.unlink])
 def test_damaged_header_is_no_copy(folder: SnapshotFolder, damage: Callable[[Path], object]) -> None:
-    """A copy counts only with a sound header."""
+    """A copy counts only with a sound header, and with as many bytes as that says."""
     copied(folder, b"x")
     damage(folder.folder / "slot-0.json")
     assert folder.whole() == []
@@ -174,13 +178,72 @@ def test_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
 
 
 def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -> None:
-    """What a killed agent left is removed after a while; what is young, or in use, stays."""
+    """What a killed agent left is removed after a while; what is young, or in use, or of somebody else, stays."""
     old = time.time() - ABANDONED_SECONDS - 1
-    for name in ("edl-old", "edl-young"):
+    for name in ("edl-old", "edl-young", "edl-volume"):
         (tmp_path / name).mkdir()
-    os.utime(tmp_path / "edl-old", (old, old))
+        if name != "edl-volume":  # of somebody who names his likewise, as the embedded cluster its volumes
+            (tmp_path / name / "agent.lock").touch()
+        os.utime(tmp_path / name, (old, old))
+    os.utime(tmp_path / "edl-young")
     os.utime(folder.folder, (old, old))
 
     take_folder(tmp_path / "edl-another")
-    assert {"edl-young", "edl-node", "edl-another"} == {path.name for path in tmp_path.iterdir()}
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"edl-young", "edl-node", "edl-another", "edl-volume"}
     shutil.rmtree(tmp_path / "edl-young")
+
+
+def test_copy_that_is_to_be_persisted_is_not_written_over(folder: SnapshotFolder) -> None:
+    """However slow the agent is to begin: its ticket is one that somebody may wait for."""
+    copied(folder, b"asked for")
+    copied(folder, b"newest", persist=False)
+    assert is_busy(folder)
+    assert copied(folder, b"next", persist=False) is None
+    with folder.reading(1):
+        folder.settle(1, Stage.SAVED)
+    assert not is_busy(folder)
+    assert copied(folder, b"next", persist=False) is not None
+
+
+FORKS = """
+import os, sys
+from pathlib import Path
+from edl_workflows.agent.snapshots import SnapshotFolder
+folder = SnapshotFolder(Path(sys.argv[1]))
+answer, question = os.pipe()
+with folder.writing(8):
+    child = os.fork()
+    if not child:
+        os.read(answer, 1)
+        os._exit(0)
+print(folder.busy)
+os.write(question, b"x")
+os.waitpid(child, 0)
+"""
+
+
+def test_process_that_is_forked_meanwhile_does_not_keep_the_slot(folder: SnapshotFolder) -> None:
+    """Training programs fork readers of their data at any time, which live on."""
+    command = [sys.executable, "-c", FORKS, str(folder.folder)]
+    assert subprocess.run(command, capture_output=True, timeout=30).stdout == b"False\n"
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from edl_workflows.agent.snapshots import SnapshotFolder, Stage
+folder = SnapshotFolder(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (16, 2**20))
+with folder.reading(1):
+    folder.settle(1, Stage.SAVED)
+print(folder.whole())
+"""
+
+
+def test_outcome_that_can_not_be_noted_gives_the_copy_up(folder: SnapshotFolder) -> None:
+    """Shared memory is full to the last page: the header must not go on saying that the copy is to be persisted."""
+    copied(folder, b"x")
+    run = subprocess.run([sys.executable, "-c", FULL, str(folder.folder)], capture_output=True, timeout=30)
+    assert run.stdout == b"[]\n", run.stderr
+    assert not list(folder.folder.glob("*.new"))

@@ -280,6 +280,29 @@ def test_node_that_comes_to_a_lost_version_prepares_the_next_one_only(
     assert [report.crashes for report in master.got(CrashReport, version=2)] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    "say",
+    [
+        pytest.param(
+            {"active": world(1, (1, 2)), "next": world(2, (1, 2, 0)), "trained": 1}, id="a newcomer"
+        ),
+        pytest.param({"active": world(1, (1, 2)), "next": world(2, (0, 1)), "lost": True}, id="a loss"),
+        pytest.param({"next": world(2, (0, 1))}, id="the first world"),
+    ],
+)
+def test_a_group_that_does_not_come_together_is_tried_again(
+    master: FakeMaster, start: Start, tmp_path: Path, say: dict[str, object]
+) -> None:
+    """A member that waited in vain for another one has not failed, even where it has nothing else to do: its process is
+    started again, its node is not given up."""
+    master.say(**say)
+    agent = start(CRASHES_TWICE.replace('"no such variable"', "75") + NOTE)
+    assert alive(pid_of(tmp_path, 2))
+    assert agent.poll() is None
+    assert not master.got(ExitReport)
+    assert [report.crashes for report in master.got(CrashReport, version=2, code=75)] == [1, 2]
+
+
 def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, tmp_path: Path) -> None:
     """SIGTERM reaches the training process, which may save and leave; the agent ends with 143."""
     master.say(active=cluster(1))

@@ -63,12 +63,17 @@ def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     (tmp_path / "memory").mkdir()
 
     def run(
-        every: float = 0, copies: float = 0, steps: int = 10**9, size: int = 1000, scheme: str = ""
+        *options: str,
+        every: float = 0,
+        copies: float = 0,
+        steps: int = 10**9,
+        size: int = 1000,
+        scheme: str = "",
     ) -> subprocess.Popen[str]:
         numbers = map(str, (every, copies, steps, size))
         arguments = [str(tmp_path), *numbers, f"{scheme}{tmp_path / 'checkpoints'}"]
         agent = subprocess.Popen(
-            [*AGENT, "--", sys.executable, "-u", "-c", PROGRAM, *arguments],
+            [*AGENT, *options, "--", sys.executable, "-u", "-c", PROGRAM, *arguments],
             env={
                 **os.environ,
                 **pod_env,
@@ -253,3 +258,16 @@ def test_full_storage_is_told_and_training_goes_on(master: FakeMaster, start: St
     failed: list[Any] = master.got(CheckpointEnd)
     assert len(failed) >= 2
     assert all("can't be written" in end.error for end in failed)
+
+
+def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, start: Start) -> None:
+    """However long the master is away, longer than all graces too: a job that ended would not know what it has trained."""
+    master.say(active=cluster(1))
+    master.deaf_to_ends = True
+    agent = start("--checkpoint-grace", "0.1", steps=5)
+    eventually(lambda: master.ends_asked >= 4, what="the checkpoint is told in vain")
+    assert not master.got(ExitReport)
+    master.deaf_to_ends = False
+    assert agent.wait(30) == 0
+    kinds = [type(message) for message in master.received]
+    assert kinds.index(CheckpointEnd) < kinds.index(ExitReport)

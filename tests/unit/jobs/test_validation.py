@@ -182,6 +182,18 @@ def test_manifest_survives_a_round_trip() -> None:
             id="a world of more than the most",
         ),
         pytest.param(
+            "spec.rendezvous",
+            {"joinTimeoutSeconds": 10**12},
+            "spec.rendezvous.joinTimeoutSeconds: Input should be less than or equal to 31536000 (got 1000000000000)",
+            id="a time-out beyond all calendars",
+        ),
+        pytest.param(
+            "spec.faultTolerance",
+            {"nodeCheckTimeoutSeconds": 100_000},
+            "spec.faultTolerance.nodeCheckTimeoutSeconds: Input should be less than or equal to 86400 (got 100000)",
+            id="a round of checks that agents would not understand",
+        ),
+        pytest.param(
             "spec.replicaSpecs.worker.template",
             {},
             "spec.replicaSpecs.worker.template.spec.containers: at least one container is needed",

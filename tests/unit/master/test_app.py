@@ -15,7 +15,7 @@ from edl_workflows.master.master import Master
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.nodes import Directive, NodeRef
 from edl_workflows.protocol.training import StepReport
 
 TOKEN = "secret"
@@ -132,6 +132,38 @@ def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
     with_master(test)
 
 
+def test_a_job_that_is_submitted_again_leases_the_rest() -> None:
+    """The position that came with the ticket is what another master takes from the manifest: over HTTP, stored before the
+    answer, and the directive names the checkpoint from then on."""
+    said: dict[str, Any] = {}
+
+    async def save(it: Served) -> None:
+        await it.train()
+        await it.post("/v1/datasets", name="train", size=100, shard_size=10, num_epochs=2)
+        lease = await it.post("/v1/datasets/train/lease", node=WORKER, max_shards=3, version=1)
+        done = [{key: shard[key] for key in ("epoch", "ordinal", "lease")} for shard in lease["shards"]]
+        begun = {**done[1], "records_done": 7}
+        consumed = {"train": {"done": done[:1], "begun": begun}}
+        ticket = await it.post("/v1/checkpoints", node=WORKER, version=1, consumed=consumed)
+        said.update(uri="/c/1", step=9, position=ticket["position"])
+
+    async def resume(it: Served) -> None:
+        await it.post("/v1/nodes", node=WORKER, rank=0, incarnation="a")
+        await it.post("/v1/processes", node=WORKER, version=1, state="ready")
+        for _ in range(2):  # repeatable
+            directive = await it.post("/v1/checkpoints/restored", node=WORKER, version=1, **said)
+            assert directive["active"]["restore"] == {"uri": "/c/1", "step": 9}
+        assert it.store.document is not None
+        assert JobDocument.from_json(it.store.document).shards.resumed.later["train"].records_done == 17
+        await it.post("/v1/datasets", name="train", size=100, shard_size=10, num_epochs=2)
+        lease = await it.post("/v1/datasets/train/lease", node=WORKER, max_shards=30, version=1)
+        starts = sorted(shard["start"] for shard in lease["shards"] if shard["epoch"] == 1)
+        assert starts == [17, *range(20, 100, 10)]
+
+    with_master(save)
+    with_master(resume)
+
+
 def test_a_directive_is_told_when_it_is_stored() -> None:
     """Nobody hears of a version that a restarted master would not know."""
 
@@ -146,6 +178,24 @@ def test_a_directive_is_told_when_it_is_stored() -> None:
         it.store.open = True
         assert (await poll).json()["trained"] == 1
         await report
+
+    with_master(test)
+
+
+def test_who_has_the_newest_directive_is_not_sent_it_again() -> None:
+    """Heartbeats and steps come often, and the directive of a large world is long."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        whole = (await it.client.get("/v1/directive?type=worker&id=0&wait=0")).json()
+        for known, answer in ((-1, whole), (whole["revision"] - 1, whole), (whole["revision"], None)):
+            beat = await it.post("/v1/nodes/heartbeat", node=WORKER, incarnation="a", known=known)
+            assert beat == (answer or Directive(revision=0).model_dump(mode="json"))
+        now = time.time()
+        step = {"step": 5, "time": now, "first_step_time": now, "known": whole["revision"]}
+        assert (await it.post("/v1/steps", node=WORKER, version=1, **step))["revision"] == 0
+        other = await it.client.get("/v1/directive?type=worker&id=7&wait=0")
+        assert other.status_code == 404
 
     with_master(test)
 

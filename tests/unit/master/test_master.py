@@ -5,15 +5,19 @@ import itertools
 import threading
 import time
 
+import httpx
 import pytest
 
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.master import master as module
+from edl_workflows.master.app import create_app
 from edl_workflows.master.master import Hurry, Master
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.job import JobDocument, JobState, Steps
+from edl_workflows.master.state.rendezvous import Parameters
 from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.master.state.transitions import settle
 from edl_workflows.protocol.nodes import NodeRef, Registration
 
 SETTINGS = JobSettings("job", "default", parse_nodes("worker=1"), timeouts=Timeouts(heartbeat=60.0))
@@ -123,6 +127,63 @@ def test_a_clock_that_jumps_is_no_silence_of_the_nodes(gap: float) -> None:
         now += 9
         master.changed()
     assert not _lives(master)
+
+
+@pytest.mark.parametrize("gap", [3600.0, -3600.0])
+def test_who_is_heard_of_first_after_a_jump_is_excused_once(gap: float) -> None:
+    """The first heartbeat by the new clock comes before the master has looked at it: that node has no more time than the
+    others, and no less."""
+    now = 10_000.0
+    master = Master(JobState(SETTINGS), SlowStore(0.0), clock=lambda: now)
+    master.changed()
+    messages.register(master.state, Registration(node=WORKER, rank=0, incarnation="a"), now)
+    master.changed()
+
+    async def beat() -> None:
+        transport = httpx.ASGITransport(create_app(master, "secret"))
+        headers = {"Authorization": "Bearer secret"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://master", headers=headers
+        ) as client:
+            body = {"node": WORKER.model_dump(), "incarnation": "a"}
+            assert (await client.post("/v1/nodes/heartbeat", json=body)).status_code == 200
+
+    now += gap
+    asyncio.run(beat())
+    for _ in range(7):
+        master.changed()
+        assert _lives(master)
+        now += 9
+    master.changed()
+    assert not _lives(master)
+
+
+def test_a_master_whose_clock_is_behind_its_predecessors_goes_on() -> None:
+    """Fail-over to a machine whose clock is an hour behind: newcomers wait no hour longer for their world."""
+    settings = JobSettings(
+        "job",
+        "default",
+        parse_nodes("worker=2"),
+        collective=True,
+        rendezvous=Parameters(max_nodes=2, waiting_timeout=30.0),
+    )
+    now = 10_000.0
+    before = JobState(settings)
+    messages.register(before, _registration(before), now)
+    now -= 3600
+    master = Master(JobState(settings, before.document()), SlowStore(0.0), clock=lambda: now)
+    for _ in range(4):
+        master.changed()
+        assert master.state.versions.change is None
+        now += 9
+    master.changed()
+    assert master.state.versions.change is not None
+    assert master.state.versions.change.target == (0,)
+
+
+def _registration(state: JobState) -> Registration:
+    settle(state, 10_000.0)
+    return Registration(node=WORKER, rank=0, incarnation="a")
 
 
 def _lives(master: Master) -> bool:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.jobs import names
 from edl_workflows.kube import client
 from edl_workflows.kube.resources import CONFIG_MAPS
 from edl_workflows.local.runner.support import mounts_possible
-from tests.unit.local.support import Pods, container
+from tests.unit.local.support import Pods, container, eventually
 
 needs_mounts = pytest.mark.skipif(not mounts_possible(), reason="the machine grants no mount namespaces")
 
@@ -197,3 +198,16 @@ def test_an_empty_dir_over_its_limit_evicts_the_pod(pods: Pods) -> None:
 
     assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
     assert status["message"] == 'Usage of EmptyDir volume "cache" exceeds the limit "1Mi".'
+
+
+def test_shared_memory_of_a_pod_goes_with_it(pods: Pods) -> None:
+    """Each pod has a place of its own in the machine's shared memory, where agents keep copies of the model: what a container
+    that is killed leaves there stays for the next one of the pod, and for nobody after the pod."""
+    place = f"${names.ENV_SHARED_MEMORY}"
+    pods.create("keeps", container(f"echo {place}; mkdir {place}/left; kill -9 $$$$"))
+    pods.end("keeps")
+    folder = Path(pods.logs("keeps").strip())
+    assert folder.parent == Path("/dev/shm")
+    assert (folder / "left").is_dir()
+    pods.delete("keeps")
+    eventually(lambda: not folder.exists(), folder)

@@ -116,7 +116,7 @@ def test_a_checkpoint_that_is_saved_anew_under_its_name_is_whole() -> None:
     messages.checkpoint_damaged(job.state, damage)
     assert job.state.checkpoints.is_damaged(CheckpointRef(uri="/latest", step=7))
 
-    ticket = messages.checkpoint_begin(job.state, CheckpointBegin(node=CHIEF, version=1))
+    ticket = messages.checkpoint_begin(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
     saved = CheckpointEnd(node=CHIEF, uri="/latest", step=7)
     messages.checkpoint_end(job.state, ticket.id, saved, job.now)
 

@@ -13,9 +13,10 @@ from edl_workflows.master.state.nodes import ExitReason, NodeStatus
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.rendezvous import Parameters
 from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.testing import Ref, SimulatedJob, SimulatedPod
+from edl_workflows.master.testing import DATA, Ref, SimulatedJob, SimulatedPod
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
 from edl_workflows.protocol.nodes import CheckReport, Directive, ExitReport, NodeRef
 
 HANG_SECONDS = 30
@@ -210,6 +211,28 @@ def test_a_lost_server_costs_goodput_and_is_counted() -> None:
         status["goodput"]["usefulSeconds"] + status["goodput"]["redoneSeconds"]
         <= status["goodput"]["elapsedSeconds"]
     )
+
+
+def test_the_late_end_of_a_process_that_was_left_behind_takes_nothing_from_its_successor() -> None:
+    """A server is lost, the next version trains, and only then is the end of a worker's older process told: the shards that its
+    successor holds stay its own, or others would train them, too."""
+    job = SimulatedJob(_settings())
+    job.calm(6)
+    job.kill(("ps", 0))
+    job.calm(10)
+    active = job.state.versions.active
+    assert active is not None
+    assert (active.number, job.state.versions.trained) == (2, 2)
+    worker = NodeRef(type="worker", id=1)
+    held = job.state.shards.lease(DATA, LeaseRequest(node=worker, version=2, max_shards=2), job.now).shards
+    assert held
+    report = ExitReport(node=worker, incarnation="worker1", version=1, code=1)
+    verdict = messages.exit_report(job.state, report, job.now)
+    assert verdict is not None
+    assert verdict.wait
+    assert not any(node.waiting for node in job.state.nodes)
+    ack = job.state.shards.acknowledge(DATA, AckRequest(node=worker, done=held), job.now)
+    assert ack.accepted == len(held)
 
 
 def test_time_and_restarts_survive_the_master() -> None:

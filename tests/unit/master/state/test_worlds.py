@@ -18,6 +18,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.cluster_versions import Cause, Versions
 from edl_workflows.master.state.nodes import ExitReason
+from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.rendezvous import Parameters
 from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
@@ -332,7 +333,7 @@ def test_newcomers_wait_when_the_checkpoint_fails() -> None:
 
 def _fail_to_save(job: SimulatedCollectiveJob, node: NodeRef, version: int, request: str) -> None:
     ticket = messages.checkpoint_begin(
-        job.state, CheckpointBegin(node=node, version=version, request=request)
+        job.state, CheckpointBegin(node=node, version=version, request=request), job.now
     )
     messages.checkpoint_end(job.state, ticket.id, CheckpointEnd(node=node, error="disk full"), job.now)
 
@@ -454,7 +455,7 @@ def test_a_member_that_is_lost_after_its_chief_ended_is_not_missed() -> None:
             id="a step of a version that is over",
         ),
         pytest.param(
-            lambda state: messages.checkpoint_begin(state, CheckpointBegin(node=_worker(2), version=2)),
+            lambda state: messages.checkpoint_begin(state, CheckpointBegin(node=_worker(2), version=2), 0.0),
             "only rank 0 saves",
             id="a checkpoint of another than rank 0",
         ),
@@ -557,6 +558,40 @@ def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
     assert len(job.state.nodes.live("evaluator")) == 1
 
 
+def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
+    """It has a process of each version, too. If its word counted, a plan would be through before the world has trained."""
+    job = _job(roles=parse_nodes("worker=2,evaluator=1"))
+    before = job.state.steps, job.state.versions.trained
+    evaluator = NodeRef(type="evaluator", id=0)
+    version = _number(job)
+    messages.step_report(
+        job.state, StepReport(node=evaluator, version=version, step=10**9, time=9e9, first_step_time=1.0)
+    )
+    assert (job.state.steps, job.state.versions.trained) == before
+    job.state.versions = replace(job.state.versions, trained=0)
+    messages.process_report(
+        job.state, ProcessReport(node=evaluator, version=version, state=ProcessState.TRAINING)
+    )
+    assert job.state.versions.trained == 0
+
+
+def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
+    """It has done nothing yet, and the others would wait for it: its node is replaced, and the world made of those who come."""
+    job = _job(2, rounds=0)
+    for _ in range(8):
+        for _ in job.everything():
+            change = job.state.versions.change
+            if change is not None and change.number:
+                break
+    report = ExitReport(node=_worker(1), incarnation="worker1", version=1, code=0)
+    assert job.state.versions.active is None
+    messages.exit_report(job.state, report, job.now)
+    job.settle()
+    left = job.state.nodes.find("worker", 1)
+    assert left is not None
+    assert (left.exit_reason, left.replaced_by) == (ExitReason.UNKNOWN, 2)
+
+
 def test_exit_reasons_of_members() -> None:
     """A member that is taken away is replaced without budget, as any other node."""
     job = _job(2)
@@ -566,3 +601,28 @@ def test_exit_reasons_of_members() -> None:
     assert lost is not None
     assert lost.exit_reason is ExitReason.KILLED
     assert job.state.nodes.live("worker")[-1].relaunches == 0
+
+
+@pytest.mark.parametrize("late", [0, 1], ids=["rank 0", "another"])
+def test_success_that_is_told_after_a_loss_does_not_hang_the_job(late: int) -> None:
+    """Training is over, one member dies while it ends, and another says that it has ended well when the world is given up
+    already: fewer than minNodes are left to wait for, and yet the job ends."""
+    job = _job(3, min_nodes=3)
+    job.save_periodically()
+    job.kill(("worker", 2))
+    job.observe()
+    job.commit()
+    assert job.published.directive.lost
+    report = ExitReport(node=_worker(late), incarnation=f"worker{late}", version=1, code=0)
+    verdict = messages.exit_report(job.state, report, job.now)
+    assert verdict is not None
+    pod = job.pods["worker", late]
+    pod.phase, pod.exit_code = PodPhase.SUCCEEDED, 0
+    job.settle()
+    if late == 0:
+        assert job.state.outcome is not None, "the model is complete"
+        assert job.state.outcome.succeeded
+    else:
+        job.calm(10)
+        assert _world(job) == (0, 3, 4)
+        assert job.state.versions.settled
