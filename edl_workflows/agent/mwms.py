@@ -21,11 +21,14 @@ What TensorFlow 2.21 does, as measured on one machine with processes on loopback
   machine vanishes without a word is noticed by nobody for long: then the master's word counts, and the agent ends the
   processes.
 * Members that end one after the other, rank 0 first, leave the others unharmed as long as these call no collective operation.
+* A thread of the group takes SIGTERM for itself, some time after the constructor: the process would not hear that it is told to
+  end. So `connect`'s handler is put back once the group has worked.
 * The constructor must come before any other operation of the process, and a program has only one chance: who lost its
   group ends, and the agent starts a new process.
 """
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -37,6 +40,7 @@ from edl_workflows.agent import world
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.sampler import Dataset
+from edl_workflows.agent.signals import put_handler_back
 from edl_workflows.agent.tensorflow import TrainingOptions
 from edl_workflows.agent.tensors import Array, State
 from edl_workflows.agent.world import Place, Reduced, Wishes
@@ -156,6 +160,7 @@ class MirroredTraining:
         self._broadcast = tf.function(self._broadcast_, input_signature=[numbers], autograph=False)
         self._meet = tf.function(lambda: self._group.all_reduce([tf.zeros([1])])[0], autograph=False)
         self._rehearse()
+        put_handler_back(signal.SIGTERM)
 
     def state(self, step: int, metadata: Mapping[str, str]) -> State:
         """All variables."""

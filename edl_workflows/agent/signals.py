@@ -29,6 +29,15 @@ def call_on_signals(numbers: Iterable[signal.Signals], callback: Callable[[], No
         signal.signal(number, lambda *_: came.put(None))
 
 
+def put_handler_back(number: signal.Signals) -> None:
+    """Install Python's handler of a signal anew: a library may have put its own over it, which Python does not notice.
+
+    In another thread than the main one, where handlers can't be installed, nothing is done.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(number, signal.getsignal(number))
+
+
 def die_with_parent() -> None:
     """Have the kernel end this process (SIGKILL) when the one that started it ends. Linux only; elsewhere nothing."""
     if sys.platform == "linux":

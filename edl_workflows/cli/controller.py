@@ -1,11 +1,11 @@
 """``edl controller``: the manager as a process."""
 
-from pathlib import Path
-from typing import Annotated, Any
-
 import typer
 
 from edl_workflows.cli.controller_options import (
+    AllNamespaces,
+    AllocatorPeriod,
+    AllocatorPolicy,
     Autoscaler,
     AutoscalerCoolDown,
     AutoscalerDryRun,
@@ -14,11 +14,12 @@ from edl_workflows.cli.controller_options import (
     DiPriorityClasses,
     DiServerUrl,
     DiServiceDomain,
+    MasterImage,
+    MasterTemplate,
     MaxLoad,
+    Workers,
     autoscaler,
-    pairs,
-    quantities,
-    template,
+    settings_of,
 )
 from edl_workflows.cli.options import (
     Context,
@@ -51,40 +52,21 @@ def run(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = None,
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
-    ] = False,
+    all_namespaces: AllNamespaces = False,
     kinds: Kinds = "",
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")] = 16,
+    workers: Workers = 16,
     leader_elect: LeaderElect = True,
     leader_elect_namespace: LeaderElectNamespace = None,
     metrics_host: MetricsHost = "127.0.0.1",
     metrics_port: MetricsPort = names.CONTROLLER_PORT,
-    master_image: Annotated[
-        str | None,
-        typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
-    ] = None,
-    master_template: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with a pod template (YAML) that each job's own dlrover-master template is put over: pull secrets, "
-            "a security context, placement.",
-            show_default=False,
-        ),
-    ] = None,
+    master_image: MasterImage = None,
+    master_template: MasterTemplate = None,
     di_server_url: DiServerUrl = None,
     di_service_domain: DiServiceDomain = None,
     di_job_resources: DiJobResources = "",
     di_priority_classes: DiPriorityClasses = "",
-    allocator_policy: Annotated[
-        str,
-        typer.Option(
-            help="How preemptible DIJobs are sized and placed: fit (first-fit) or pollux (by the goodput that jobs report)."
-        ),
-    ] = "fit",
-    allocator_period: Annotated[
-        float, typer.Option(min=1, help="Seconds of the cycle in which that is looked at again.")
-    ] = 60.0,
+    allocator_policy: AllocatorPolicy = "fit",
+    allocator_period: AllocatorPeriod = 60.0,
     autoscale: Autoscaler = False,
     autoscaler_dry_run: AutoscalerDryRun = False,
     autoscaler_period: AutoscalerPeriod = 30.0,
@@ -100,7 +82,6 @@ def run(
     from edl_workflows.controller.allocator import AllocatorOptions
     from edl_workflows.controller.manager import ManagerOptions
     from edl_workflows.controller.run import Controller, RunOptions
-    from edl_workflows.jobs.actions import Settings
     from edl_workflows.jobs.kinds import chosen
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.leader import Election
@@ -109,15 +90,14 @@ def run(
     rows = chosen(kinds_of(kinds))
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
-    given: dict[str, Any] = {
-        "master_template": template(master_template) if master_template else None,
-        "master_image": master_image,
-        "di_server_url": di_server_url,
-        "di_service_domain": di_service_domain,
-        "di_job_resources": quantities(pairs("--di-job-resources", di_job_resources)),
-        "di_priority_classes": pairs("--di-priority-classes", di_priority_classes),
-    }
-    settings = Settings(**{name: value for name, value in given.items() if value})
+    settings = settings_of(
+        master_image=master_image,
+        master_template=master_template,
+        di_server_url=di_server_url,
+        di_service_domain=di_service_domain,
+        di_job_resources=di_job_resources,
+        di_priority_classes=di_priority_classes,
+    )
     allocator = AllocatorOptions(allocator_policy, allocator_period)
     scaler = None
     if autoscale or autoscaler_dry_run:

@@ -8,7 +8,24 @@ import typer
 
 if TYPE_CHECKING:
     from edl_workflows.controller.autoscaler import AutoscalerOptions
+    from edl_workflows.jobs.actions import Settings
 
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
+]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")]
+MasterImage = Annotated[
+    str | None,
+    typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
+]
+MasterTemplate = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with a pod template (YAML) that each job's own dlrover-master template is put over: pull secrets, "
+        "a security context, placement.",
+        show_default=False,
+    ),
+]
 DiServerUrl = Annotated[
     str | None,
     typer.Option(
@@ -39,13 +56,18 @@ DiPriorityClasses = Annotated[
         show_default=False,
     ),
 ]
-
-
+AllocatorPolicy = Annotated[
+    str,
+    typer.Option(
+        help="How preemptible DIJobs are sized and placed: fit (first-fit) or pollux (by the goodput that jobs report)."
+    ),
+]
+AllocatorPeriod = Annotated[
+    float, typer.Option(min=1, help="Seconds of the cycle in which that is looked at again.")
+]
 Autoscaler = Annotated[
     bool,
-    typer.Option(
-        "--autoscaler", help="Give elastic TrainingJobs and DIJobs other replicas as the cluster has room."
-    ),
+    typer.Option("--autoscaler", help="Give elastic jobs other replicas as the cluster has room."),
 ]
 AutoscalerDryRun = Annotated[
     bool,
@@ -63,6 +85,29 @@ MaxLoad = Annotated[
         show_default=False,
     ),
 ]
+
+
+def settings_of(
+    *,
+    master_image: str | None,
+    master_template: Path | None,
+    di_server_url: str | None,
+    di_service_domain: str | None,
+    di_job_resources: str,
+    di_priority_classes: str,
+) -> "Settings":
+    """What the options say that all jobs have in common; what is not given keeps its default."""
+    from edl_workflows.jobs.actions import Settings
+
+    given: dict[str, Any] = {
+        "master_template": template(master_template) if master_template else None,
+        "master_image": master_image,
+        "di_server_url": di_server_url,
+        "di_service_domain": di_service_domain,
+        "di_job_resources": quantities(pairs("--di-job-resources", di_job_resources)),
+        "di_priority_classes": pairs("--di-priority-classes", di_priority_classes),
+    }
+    return Settings(**{name: value for name, value in given.items() if value})
 
 
 def pairs(option: str, text: str) -> dict[str, str]:

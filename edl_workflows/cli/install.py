@@ -10,52 +10,55 @@ from edl_workflows.install.options import NAMESPACE, InstallOptions, Part, PullP
 
 app = typer.Typer()
 
+Image = Annotated[
+    str, typer.Option(help="Image of the controller and of the masters, as Containerfile makes it.")
+]
+Print = Annotated[bool, typer.Option("--print", help="Print the manifests as YAML; nothing else is done.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the controller lives.")]
+JobsNamespace = Annotated[
+    str,
+    typer.Option(
+        help="Reconcile the jobs of this namespace only, with rights there only.", show_default="all"
+    ),
+]
+Replicas = Annotated[int, typer.Option(min=1, max=9, help="Controllers; one works, the others take over.")]
+ImagePullPolicy = Annotated[PullPolicy | None, typer.Option(help="Of the image.", show_default=False)]
+ImagePullSecrets = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Secret with the registry's credentials, in the controller's namespace and in those with jobs. Repeatable.",
+        show_default=False,
+    ),
+]
+With = Annotated[
+    list[Part] | None,
+    typer.Option("--with", help="What to install besides. Repeatable.", show_default=False),
+]
+Autoscaler = Annotated[
+    bool, typer.Option("--autoscaler", help="Let the controller change the replicas of elastic jobs.")
+]
+BrainDatabaseSecret = Annotated[
+    str,
+    typer.Option(
+        help="Secret whose key `url` has the URL of Brain's PostgreSQL database. Without it, SQLite on a volume.",
+        show_default=False,
+    ),
+]
+
 
 @app.command()
 def install(
-    image: Annotated[
-        str, typer.Option(help="Image of the controller and of the masters, as Containerfile makes it.")
-    ],
-    print_: Annotated[
-        bool, typer.Option("--print", help="Print the manifests as YAML; nothing else is done.")
-    ] = False,
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Where the controller lives.")
-    ] = NAMESPACE,
-    jobs_namespace: Annotated[
-        str,
-        typer.Option(
-            help="Reconcile the jobs of this namespace only, with rights there only.", show_default="all"
-        ),
-    ] = "",
+    image: Image,
+    print_: Print = False,
+    namespace: Namespace = NAMESPACE,
+    jobs_namespace: JobsNamespace = "",
     kinds: Kinds = "",
-    replicas: Annotated[
-        int, typer.Option(min=1, max=9, help="Controllers; one works, the others take over.")
-    ] = 2,
-    image_pull_policy: Annotated[
-        PullPolicy | None, typer.Option(help="Of the image.", show_default=False)
-    ] = None,
-    image_pull_secret: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Secret with the registry's credentials, in the controller's namespace and in those with jobs. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    with_: Annotated[
-        list[Part] | None,
-        typer.Option("--with", help="What to install besides. Repeatable.", show_default=False),
-    ] = None,
-    autoscaler: Annotated[
-        bool, typer.Option("--autoscaler", help="Let the controller change the replicas of elastic jobs.")
-    ] = False,
-    brain_database_secret: Annotated[
-        str,
-        typer.Option(
-            help="Secret whose key `url` has the URL of Brain's PostgreSQL database. Without it, SQLite on a volume.",
-            show_default=False,
-        ),
-    ] = "",
+    replicas: Replicas = 2,
+    image_pull_policy: ImagePullPolicy = None,
+    image_pull_secret: ImagePullSecrets = None,
+    with_: With = None,
+    autoscaler: Autoscaler = False,
+    brain_database_secret: BrainDatabaseSecret = "",
 ) -> None:
     """Print what a cluster needs to run jobs: `edl install --image … --print | kubectl apply -f -`.
 

@@ -30,6 +30,39 @@ from edl_workflows.protocol.addresses import listen
 
 app = typer.Typer(help="The master of one job.", no_args_is_help=True)
 
+JobName = Annotated[
+    str | None, typer.Option(envvar=names.ENV_JOB_NAME, help="The ElasticJob.", show_default=False)
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the API.")]
+Standalone = Annotated[
+    bool, typer.Option("--standalone", help="Without a Kubernetes API: agents come by themselves.")
+]
+Nodes = Annotated[
+    str, typer.Option(help="Standalone: the nodes to wait for, as ps=2,worker=1.", show_default=False)
+]
+StateDir = Annotated[Path, typer.Option(help="Standalone: where the state is kept.", show_default=False)]
+HeartbeatTimeout = Annotated[
+    float, typer.Option(min=1, help="Seconds of silence after which a node has failed.")
+]
+PendingTimeout = Annotated[
+    float, typer.Option(min=0, help="Seconds that a critical node may be pending; 0 for ever.")
+]
+PrepareTimeout = Annotated[
+    float, typer.Option(min=0, help="Seconds after which a server that does not get ready has failed.")
+]
+VerdictWait = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds for which a worker's failure may turn out to be a lost server's."),
+]
+AutoscalePeriod = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        envvar=names.ENV_AUTOSCALE_PERIOD,
+        help="Seconds between two of the job's own plans; its other intervals keep their proportion to it.",
+    ),
+]
+
 
 @app.callback()
 def _group() -> None:
@@ -38,43 +71,19 @@ def _group() -> None:
 
 @app.command()
 def run(
-    job: Annotated[
-        str | None, typer.Option(envvar=names.ENV_JOB_NAME, help="The ElasticJob.", show_default=False)
-    ] = None,
+    job: JobName = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API.")] = names.MASTER_PORT,
-    standalone: Annotated[
-        bool, typer.Option("--standalone", help="Without a Kubernetes API: agents come by themselves.")
-    ] = False,
-    nodes: Annotated[
-        str, typer.Option(help="Standalone: the nodes to wait for, as ps=2,worker=1.", show_default=False)
-    ] = "worker=1",
-    state_dir: Annotated[
-        Path, typer.Option(help="Standalone: where the state is kept.", show_default=False)
-    ] = Path("edl-master"),
-    heartbeat_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds of silence after which a node has failed.")
-    ] = 600.0,
-    pending_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds that a critical node may be pending; 0 for ever.")
-    ] = 900.0,
-    prepare_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds after which a server that does not get ready has failed.")
-    ] = 900.0,
-    verdict_wait: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds for which a worker's failure may turn out to be a lost server's."),
-    ] = 10.0,
-    autoscale_period: Annotated[
-        float,
-        typer.Option(
-            min=1,
-            envvar=names.ENV_AUTOSCALE_PERIOD,
-            help="Seconds between two of the job's own plans; its other intervals keep their proportion to it.",
-        ),
-    ] = 300.0,
+    port: Port = names.MASTER_PORT,
+    standalone: Standalone = False,
+    nodes: Nodes = "worker=1",
+    state_dir: StateDir = Path("edl-master"),
+    heartbeat_timeout: HeartbeatTimeout = 600.0,
+    pending_timeout: PendingTimeout = 900.0,
+    prepare_timeout: PrepareTimeout = 900.0,
+    verdict_wait: VerdictWait = 10.0,
+    autoscale_period: AutoscalePeriod = 300.0,
     log_format: Logs = LogFormat.AUTO,
     verbose: Verbose = False,
 ) -> None:

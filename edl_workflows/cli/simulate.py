@@ -39,6 +39,7 @@ class Policy(StrEnum):
     """Those of `edl_workflows.simulator.policies`, which is imported only when one is run."""
 
     POLLUX = "pollux"
+    SHORTEST = "shortest"
     TIRESIAS = "tiresias"
     OPTIMUS = "optimus"
     FULFILMENT = "fulfilment"

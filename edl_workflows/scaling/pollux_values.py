@@ -8,6 +8,12 @@ Pollux maximizes the power mean of the jobs' speed-ups (OSDI'21, §4.2)::
 
 The mean is a sum over jobs, so that each allocation has a *worth* of its own, `w_j · φ(u_j)`, with φ(u) = u^p / p, or log u
 for p = 0. A job that starts pays no REALLOC: it interrupts nothing, and has to start once anyway.
+
+Speed-ups weigh all jobs alike, however long they are. With `PolluxOptions.shortest_first` the weight is the rank by what is left,
+the longest first: about as many jobs wait for the end of this one, and a second sooner is a second for each of them (for jobs
+that gain from replicas by a power law this is near the optimum, heSRPT: Berg, Vesilo and Harchol-Balter, 2020). How much is left is what
+the job declares; of one that doesn't, as much as it has had, which is a good guess where few jobs are very long. Nobody starves:
+the longer a job has been there, the more it counts that it waits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +34,10 @@ PRIORITY_FACTOR = 10.0
 """How many times more it counts that a job waits, by each step of its priority."""
 MOST_PRIORITY = 5
 """Steps above it make no difference, so that sums keep their digits."""
+PATIENCE = 24 * 3600.0
+"""With the shortest first, a job that is older comes before all younger ones that wait, however long it is."""
+MOST_PATIENCE = 30.0
+"""Beyond so many times that it makes no difference, for the same reason."""
 _SLACK = 1e-6
 """Sums of floats such as 0.1 are off by less than this part of them."""
 _LEAST_SPEED = 1e-200
@@ -229,8 +239,9 @@ def values_of(
         share=np.zeros((count, width)),
         kept_share=np.zeros(count),
     )
-    for row, shape in enumerate(shapes):
-        _fill(found, row, shape, held[row], fair[row], options)
+    weights = _weights([shape.job for shape in shapes], fair, options)
+    for row, (shape, weight) in enumerate(zip(shapes, weights, strict=True)):
+        _fill(found, row, shape, held[row], _fair_speed(shape.job, *fair[row]), weight, options)
     return found
 
 
@@ -239,28 +250,45 @@ def _fill(
     row: int,
     shape: Shape,
     held: Mapping[int, int],
-    fair: tuple[int, bool],
+    base: float,
+    weight: float,
     options: PolluxOptions,
 ) -> None:
-    """One job's row."""
+    """One job's row; `base` is its speed with a fair share."""
     job = shape.job
     fixed = len(shape.fixed)
     tables = [_speeds(table, fixed, shape.most) for table in (job.speedup.local, job.speedup.spread)]
-    base = _fair_speed(job, *fair)
     factor = _restart_factor(job, options.restart_seconds) if held else 1.0
     allowed = slice(shape.least, shape.most + 1)
     for rows, speeds in zip((values.local, values.spread), tables, strict=True):
-        rows[row, allowed] = _worth(speeds[allowed] / base * factor, job.weight, options.fairness)
-    waiting = _worth(np.array([0.0, 1.0]), job.weight, options.fairness)
+        rows[row, allowed] = _worth(speeds[allowed] / base * factor, weight, options.fairness)
+    slow = float(_worth(np.array([1.0]), weight, options.fairness)[0])
     # A placed job is worth more than a waiting one, whatever its table says: its speed counts from LEAST_SPEEDUP up.
     urgency = PRIORITY_FACTOR ** max(min(job.info.priority, MOST_PRIORITY), 0)
-    values.nothing[row] = waiting[1] - (waiting[1] - _lowest(job.weight, options.fairness)) * urgency
+    if options.shortest_first:
+        urgency *= max(1.0, min(_age(job) / PATIENCE, MOST_PATIENCE) * job.weight / weight)
+    values.nothing[row] = slow - (slow - _lowest(weight, options.fairness)) * urgency
     values.share[row] = (np.arange(values.share.shape[1]) + fixed) * shape.share
     total = sum(held.values())
     if held and shape.least <= total <= shape.most:
         speed = tables[len(held) > 1][total] / base
-        values.kept[row] = float(_worth(np.array([speed]), job.weight, options.fairness)[0])
+        values.kept[row] = float(_worth(np.array([speed]), weight, options.fairness)[0])
         values.kept_share[row] = values.share[row, total]
+
+
+def _weights(
+    jobs: Sequence[PolluxJob], fair: Sequence[tuple[int, bool]], options: PolluxOptions
+) -> list[float]:
+    """How much each job's speed counts; see the module."""
+    if not options.shortest_first:
+        return [job.weight for job in jobs]
+    left = [
+        _age(job) if job.remaining is None else job.remaining / _fair_speed(job, *share)
+        for job, share in zip(jobs, fair, strict=True)
+    ]
+    longest_first = sorted(range(len(jobs)), key=lambda row: (-left[row], jobs[row].info.key))
+    ranks = {row: rank for rank, row in enumerate(longest_first, 1)}
+    return [job.weight * ranks[row] / len(jobs) for row, job in enumerate(jobs)]
 
 
 def _speeds(table: Sequence[float], fixed: int, most: int) -> Floats:
@@ -280,10 +308,14 @@ def _fair_speed(job: PolluxJob, replicas: int, spread: bool) -> float:
 
 
 def _restart_factor(job: PolluxJob, seconds: float) -> float:
-    age = job.info.age if isfinite(job.info.age) and job.info.age > 0 else 0.0
+    age = _age(job)
     if seconds == 0:
         return 1.0
     return max(age - job.restarts * seconds, 0.0) / (age + seconds)
+
+
+def _age(job: PolluxJob) -> float:
+    return job.info.age if isfinite(job.info.age) and job.info.age > 0 else 0.0
 
 
 def _worth(speedup: Floats, weight: float, fairness: float) -> Floats:
@@ -292,8 +324,8 @@ def _worth(speedup: Floats, weight: float, fairness: float) -> Floats:
 
 
 def _lowest(weight: float, fairness: float) -> float:
-    """φ of a job that waits."""
-    return weight * float(_phi(np.array([LEAST_SPEEDUP]), fairness)[0])
+    """φ of a job that waits: at most that of the paper's fairness, so that nobody waits while another has more than it needs."""
+    return weight * min(float(_phi(np.array([LEAST_SPEEDUP]), fairness)[0]), -1 / LEAST_SPEEDUP)
 
 
 def _phi(speedup: Floats, fairness: float) -> Floats:

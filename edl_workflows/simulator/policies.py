@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.scaling.pollux_model import SHORTEST_FIRST
 from edl_workflows.simulator.fulfilment import FulfilmentScheduler
 from edl_workflows.simulator.optimus import OptimusScheduler
 from edl_workflows.simulator.pollux import Fits, PolluxScheduler
@@ -16,6 +17,7 @@ _Make = Callable[[Mapping[str, int], Fits], Scheduler]
 POLICIES: Mapping[str, _Make] = MappingProxyType(
     {
         "pollux": lambda most_replicas, fits: PolluxScheduler(most_replicas=most_replicas, fits=fits),
+        "shortest": lambda most_replicas, fits: PolluxScheduler(SHORTEST_FIRST, most_replicas, fits),
         "tiresias": lambda _most, _fits: TiresiasScheduler(),
         "optimus": lambda most_replicas, _fits: OptimusScheduler(most_replicas),
         "fulfilment": lambda _most, _fits: FulfilmentScheduler(),

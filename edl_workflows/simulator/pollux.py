@@ -164,4 +164,21 @@ class PolluxScheduler:
             most = max(1, 2 * self._agents[name].profiled)
             most = min(most, MOST_REPLICAS, application.max_batch_size // application.min_local_bsz)
         info = JobInfo(name, {GPU: 1.0}, min_replicas=1, max_replicas=most, age=job.age)
-        return PolluxJob(info, table or SpeedupTable.linear(most), restarts=job.restarts)
+        return PolluxJob(
+            info,
+            table or SpeedupTable.linear(most),
+            restarts=job.restarts,
+            remaining=self._remaining(job) if self._options.shortest_first else None,
+        )
+
+    def _remaining(self, job: ActiveJob) -> float | None:
+        """Seconds with one replica for the epochs that are left.
+
+        It looks at nothing to come: a job declares its epochs and its records, and progress is counted in batches of them.
+        """
+        agent = self._agents.get(job.spec.name)
+        if agent is None or agent.model is None:
+            return None
+        application = job.application
+        left = application.progress_after(application.epochs) - application.progress_after(job.epoch)
+        return left * application.init_batch_size / (float(agent.model.best(1, 1).goodput) or 1.0)

@@ -47,9 +47,17 @@ def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    "dag_id", ["example_elastic_training", "example_retrain_on_data", "example_planned_scaling"]
+    ("dag_id", "file", "mode"),
+    [
+        ("example_elastic_training", "digits", "manual"),
+        ("example_retrain_on_data", "digits", "manual"),
+        ("example_planned_scaling", "digits", "single-job"),
+        ("example_collective_training", "digits-allreduce", "manual"),
+    ],
 )
-def test_the_manifest_renders_to_a_valid_job(loaded: dict[str, Any], dag_id: str, tmp_path: Path) -> None:
+def test_the_manifest_renders_to_a_valid_job(
+    loaded: dict[str, Any], dag_id: str, file: str, mode: str, tmp_path: Path
+) -> None:
     """Paths come from Airflow variables; checkpoints lie where all pods see them, a folder a run."""
     dag = loaded[dag_id]
     variables = {"edl_work_dir": str(tmp_path), "edl_python": "/usr/bin/python3"}
@@ -60,7 +68,7 @@ def test_the_manifest_renders_to_a_valid_job(loaded: dict[str, Any], dag_id: str
         "params": {name: param.value for name, param in dag.params.items() if hasattr(param, "value")}
         or dag.params.dump(),
     }
-    text = (FOLDER / "manifests" / "digits.yaml").read_text()
+    text = (FOLDER / "manifests" / f"{file}.yaml").read_text()
 
     manifest = yaml.safe_load(
         jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text).render(context)
@@ -68,12 +76,21 @@ def test_the_manifest_renders_to_a_valid_job(loaded: dict[str, Any], dag_id: str
     manifest["metadata"]["name"] = "digits"
     job = ElasticJob.parse(manifest)
 
-    assert job.spec.optimize_mode == ("single-job" if dag_id == "example_planned_scaling" else "manual")
+    assert job.spec.optimize_mode == mode
     pod = job.spec.replica_specs["worker"].template["spec"]
     folder = pod["volumes"][0]["hostPath"]["path"]
     assert folder == f"{tmp_path}/{dag_id}/asset_triggered__2026-11-20T10-56-55-00-00-lrvW"
     assert f"--checkpoint-dir={folder}" in pod["containers"][0]["command"]
     assert pod["containers"][0]["volumeMounts"][0]["mountPath"] == folder
+
+
+def test_workers_join_a_collective_job_while_it_trains(loaded: dict[str, Any]) -> None:
+    """Submit, wait, scale, wait, evaluate; there are never more workers than a step has mini-batches."""
+    dag = loaded["example_collective_training"]
+    tasks = {task.task_id: task for task in dag.topological_sort()}
+
+    assert list(tasks) == ["submit", "running", "more_workers", "trained", "evaluate"]
+    assert tasks["more_workers"].replicas["worker"] <= dag.params["max_workers"]
 
 
 def test_nothing_is_changed_without_an_approval(loaded: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ from edl_workflows.argo.step import Waiting
 from edl_workflows.argo.workflows import Options
 
 WAYS: tuple[Waiting, ...] = ("resource", "plugin")
-EXAMPLE = Path(__file__).parents[2] / "dags" / "argo" / "example_elastic_training.py"
+EXAMPLES = ("example-elastic-training", "example-collective-training")
+"""Pipelines in ``dags/argo``; the file of each is named as it is."""
 VALUES = {
     "spec": "replicaSpecs: {worker: {replicas: 1}}\n",
     "image": "train:1",
@@ -37,9 +38,10 @@ def products() -> list[Any]:
     ]
 
 
-def example(way: Waiting) -> dict[str, Any]:
-    """The example pipeline as an Argo workflow."""
-    found = importlib.util.spec_from_file_location("argo_example", EXAMPLE)
+def example(way: Waiting, name: str = EXAMPLES[0]) -> dict[str, Any]:
+    """An example pipeline as an Argo workflow."""
+    file = Path(__file__).parents[2] / "dags" / "argo" / f"{name.replace('-', '_')}.py"
+    found = importlib.util.spec_from_file_location("argo_example", file)
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)

@@ -11,7 +11,7 @@ from edl_workflows.argo.lint import check
 from edl_workflows.argo.serializer import to_yaml
 from edl_workflows.argo.step import Waiting
 from edl_workflows.argo.workflows import Options
-from tests.argo.templates import WAYS, example, products
+from tests.argo.templates import EXAMPLES, WAYS, example, products
 
 FILES = Path(__file__).parent / "golden"
 
@@ -35,9 +35,10 @@ def test_products_are_as_recorded(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_example_is_as_recorded(way: Waiting, update_golden: bool) -> None:
-    """The example pipeline too."""
-    _compare(f"example-elastic-training-{way}", [example(way)], update_golden)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_are_as_recorded(name: str, way: Waiting, update_golden: bool) -> None:
+    """The example pipelines too."""
+    _compare(f"{name}-{way}", [example(way, name)], update_golden)
 
 
 @pytest.mark.parametrize("file", sorted(FILES.glob("*.yaml")), ids=lambda file: file.stem)
@@ -50,6 +51,6 @@ def test_manifests_pass_our_own_linter(file: Path) -> None:
 
 def test_every_file_has_its_test() -> None:
     """No file is left over from a product that is no more."""
-    cases = {str(case.id) for case in products()} | {f"example-elastic-training-{way}" for way in WAYS}
+    cases = {str(case.id) for case in products()} | {f"{name}-{way}" for name in EXAMPLES for way in WAYS}
 
     assert {file.stem for file in FILES.glob("*.yaml")} == cases

@@ -18,7 +18,7 @@ from edl_workflows.install.manifests import installation, render
 from edl_workflows.install.options import InstallOptions, Part, PullPolicy
 from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
 from edl_workflows.jobs import names
-from edl_workflows.kube import client, logs, resources
+from edl_workflows.kube import client, logs, resources, transport
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages import driver
@@ -250,6 +250,25 @@ def _connect(bed: Bed, namespace: str, name: str, folder: Path) -> Cluster:
     return Cluster.from_kubeconfig(path)
 
 
+def allowed(cluster: Cluster, user: str, right: dict[str, str]) -> bool:
+    """What the API server's authorizers say.
+
+    Args:
+        cluster: the administrator.
+        user: whose right it is.
+        right: group, resource, verb, and the namespace if it is of one.
+    """
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": right},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    request = transport.Request("create", "subjectaccessreviews", path, "review access", body=review)
+    answer = transport.send(cluster, request)
+    return bool(answer["status"]["allowed"])
+
+
 @contextlib.contextmanager
 def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change) -> Iterator[Installed]:
     """Install for a namespace of its own, and uninstall.
@@ -263,7 +282,7 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
         image: of everything.
         change: of each pod's spec.
     """
-    # Not Brain, which needs a volume: nothing makes any on the bed.
+    # Not Brain, whose monitor is for all namespaces, and which needs a volume: see test_install_brain.py.
     parts = frozenset(Part) - {Part.BRAIN}
     options = InstallOptions(
         image, f"{name}-system", f"{name}-jobs", pull_policy=PullPolicy.NEVER, parts=parts

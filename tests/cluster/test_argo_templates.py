@@ -43,6 +43,7 @@ PRODUCTS = (
     "edl-clean-up",
     "elastic-train",
     "elastic-scale",
+    "elastic-planned-scale",
     "ps-checkpoint-migrate-restart",
     "elastic-retrain",
 )
@@ -277,6 +278,66 @@ def test_scale(way: Waiting, here: Argo) -> None:
     refused = here.start("elastic-scale", way, job=job.name)
     job.say_of_plan(job.await_plan(1), "Failed", reason="InvalidPlan")
     refused.wait("Failed")
+
+
+PLANNED = {
+    "stage": "job_stage_running",
+    "replicaResourceSpecs": {"worker": {"replicas": 3}},
+    "reasons": {"worker": "each worker added one step a second"},
+}
+"""What an optimizer says in ``status.autoscaling``."""
+
+
+@pytest.mark.parametrize(
+    ("way", "answer", "applied"),
+    [
+        ("resource", {"approve": "yes"}, "Succeeded"),
+        ("plugin", {"approve": "yes"}, "Succeeded"),
+        ("plugin", {"approve": "no"}, "Skipped"),
+        ("resource", {}, "Skipped"),
+    ],
+    ids=["resource-yes", "plugin-yes", "plugin-no", "resource-no-answer"],
+)
+def test_a_planned_change_waits_for_a_person(
+    way: Waiting, answer: dict[str, str], applied: str, here: Argo
+) -> None:
+    """What the job's optimizer would change stands at a node that waits. With a yes one ScalePlan carries it out, with the
+    reasons; with a no, or resumed without an answer, nothing is changed and the workflow succeeds."""
+    job = _made(here, f"planned-{way}-{applied.lower()}")
+    job.say("Running", autoscaling=PLANNED)
+    run = here.start("elastic-planned-scale", way, job=job.name)
+    asked = run.await_node("approve", "Running")
+    (told,) = (one["value"] for one in asked["inputs"]["parameters"] if one["name"] == "plan")
+    assert json.loads(told)["replicas"] == PLANNED["replicaResourceSpecs"]
+    assert job.plans() == []
+
+    run.resume("approve", **answer)
+    if applied == "Succeeded":
+        job.say_of_plan(job.await_plan(), "Succeeded")
+    run.wait()
+
+    node = run.node("apply")
+    assert node is not None
+    assert node["phase"] == applied
+    specs = [plan["spec"] for plan in job.plans()]
+    assert [one["replicaResourceSpecs"]["worker"]["replicas"] for one in specs] == [3] * len(specs)
+    assert len(specs) == (applied == "Succeeded")
+    assert all("each worker added one step a second" in one["reason"] for one in specs)
+    assert run.outputs(run.name)["plan"] == told
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plan_that_changes_nothing_is_put_to_nobody(way: Waiting, here: Argo) -> None:
+    """The workflow ends by itself."""
+    job = _made(here, f"unplanned-{way}")
+    job.say("Running", autoscaling={"stage": "job_stage_running", "notes": ["nothing to gain"]})
+    run = here.start("elastic-planned-scale", way, job=job.name)
+    run.wait()
+
+    node = run.node("approve")
+    assert node is not None
+    assert node["phase"] == "Skipped"
+    assert job.plans() == []
 
 
 def _made(here: Argo, name: str) -> Any:

@@ -15,7 +15,7 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, events, resources, transport
+from edl_workflows.kube import client, events, resources
 from edl_workflows.kube.client import DeleteOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
@@ -28,7 +28,16 @@ from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
-from tests.cluster.installed import Installed, apply, from_host, installed, job, make_namespace, wait_in_vain
+from tests.cluster.installed import (
+    Installed,
+    allowed,
+    apply,
+    from_host,
+    installed,
+    job,
+    make_namespace,
+    wait_in_vain,
+)
 from tests.e2e.submitted import SubmittedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -303,20 +312,7 @@ def test_people_with_edit_and_view_have_the_rights_too(
     user = f"system:serviceaccount:{here.jobs}:person-{role}"
     right = {"namespace": here.jobs, "group": names.GROUP, "resource": "scaleplans", "verb": verb}
 
-    until(lambda: _allowed(here.cluster, user, right) is expected, f"{verb} with {role}: {expected}")
-
-
-def _allowed(cluster: Cluster, user: str, right: dict[str, str]) -> bool:
-    """What the API server's authorizers say."""
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": user, "resourceAttributes": right},
-    }
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    request = transport.Request("create", "subjectaccessreviews", path, "review access", body=review)
-    answer = transport.send(cluster, request)
-    return bool(answer["status"]["allowed"])
+    until(lambda: allowed(here.cluster, user, right) is expected, f"{verb} with {role}: {expected}")
 
 
 def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> None:
@@ -332,11 +328,9 @@ def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> No
         apply(bed, objects)
         user = f"system:serviceaccount:{own}:{names.CONTROLLER}"
         jobs = {"group": names.GROUP, "resource": "elasticjobs", "verb": "list"}
-        until(lambda: _allowed(cluster, user, jobs), "the controller may list the jobs of all namespaces")
-        assert _allowed(cluster, user, {"resource": "nodes", "verb": "watch"}), (
-            "preemptible DIJobs are placed"
-        )
-        assert not _allowed(cluster, user, {"resource": "secrets", "verb": "patch"})
+        until(lambda: allowed(cluster, user, jobs), "the controller may list the jobs of all namespaces")
+        assert allowed(cluster, user, {"resource": "nodes", "verb": "watch"}), "preemptible DIJobs are placed"
+        assert not allowed(cluster, user, {"resource": "secrets", "verb": "patch"})
     finally:
         bed.kubectl("delete", "--ignore-not-found", "clusterrolebinding", binding)
         bed.kubectl("delete", "--ignore-not-found", "--wait=false", "namespace", own)

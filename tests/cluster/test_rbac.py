@@ -1,6 +1,7 @@
 """The roles are minimal: each right was used in this run, as the API server's audit log says. Runs last of the lane.
 
-What uses them are the other tests, those of `test_install.py` and `test_install_kinds.py` above all: run the three together.
+What uses them are the other tests, those of `test_install.py`, `test_install_kinds.py` and `test_install_brain.py` above all:
+run the four together.
 """
 
 import datetime as dt
@@ -49,7 +50,7 @@ def used(bed: Bed) -> dict[str, set[Right]]:
     for role, right in _allowed(bed.audit_log):
         found.setdefault(MASTER if role.endswith(_MASTER_ROLE) else role, set()).add(right)
     assert names.CONTROLLER in found, (
-        "no installation ran: run this together with test_install.py and test_install_kinds.py"
+        "no installation ran: run this together with test_install.py, test_install_kinds.py and test_install_brain.py"
     )
     return found
 
@@ -90,6 +91,7 @@ ROLES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     rbac.ARGO_AGENT: rbac.argo_agent_rules,
     f"{rbac.ARGO_AGENT}-leader-election": lambda: rbac.lease_rules(rbac.ARGO_AGENT),
     names.DI_SERVER: rbac.di_server_rules,
+    names.BRAIN: rbac.brain_rules,
 }
 
 LENT = {
@@ -112,9 +114,8 @@ def test_every_right_was_used(used: dict[str, set[Right]], role: str) -> None:
 
 
 def test_every_role_is_looked_at() -> None:
-    """A role of the installation that is not in the table above would go unchecked. Brain's holds what its monitor lists and
-    watches, which is compared without a cluster (`tests/unit/install`)."""
-    options = InstallOptions("registry.example/edl:1", parts=frozenset(Part) - {Part.BRAIN})
+    """A role of the installation that is not in the table above would go unchecked."""
+    options = InstallOptions("registry.example/edl:1", parts=frozenset(Part))
     roles = {
         one["metadata"]["name"] for one in installation(options) if one["kind"] in ("Role", "ClusterRole")
     }

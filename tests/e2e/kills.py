@@ -1,7 +1,6 @@
 """Jobs whose processes are killed: what is submitted, who is killed, and what must hold in the end."""
 
-import os
-import signal
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -171,8 +170,8 @@ class CountingJob(SubmittedJob):
             trains = {p: int(v) for p in found if (v := p.info["environ"].get(names.ENV_CLUSTER_VERSION))}
             found = [process for process, version in trains.items() if version == min(trains.values())]
         for process in found:
-            if process.is_running():
-                os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # a pod's first process takes the others with it
+                process.kill()
         return pod if found else None
 
     def judge(self, victims: Sequence[Victim]) -> "Verdict":

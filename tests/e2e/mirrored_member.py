@@ -1,10 +1,11 @@
 """One member of a group of TensorFlow processes without any job: prints, as JSON, the loss of each step that it made.
 
 ``mirrored_member.py RANK STEPS FOLDER ADDRESS…``: the group goes on from the state that the group before saved in
-the folder, if there is one, and rank 0 saves its own there at the end.
+the folder, if there is one, and rank 0 saves its own there at the end. SIGTERM must reach the program's own handler.
 """
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -29,7 +30,11 @@ def main() -> None:
     data, _ = digits.load()
     sampler = ElasticSampler(Dataset(len(data), 16, num_epochs=0), MOST)
     member = MirroredTraining(train_digits_allreduce.build, threads=1)
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     member.join(place)
+    signal.raise_signal(signal.SIGTERM)
+    assert told == [signal.SIGTERM]
     state = Path(folder) / STATE_FILE
     if place.rank == 0 and state.exists():
         saved = tensors.load(state)

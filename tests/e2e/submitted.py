@@ -1,7 +1,6 @@
 """A submitted ElasticJob that trains and records its data, and what tests of any cluster do to it."""
 
-import os
-import signal
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -168,8 +167,8 @@ class SubmittedJob:
         found = [process for process in psutil.process_iter(["environ"]) if _pod_of(process) == mine]
         assert found, f"no process of {pod}"
         for process in found:
-            if process.is_running():
-                os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # a pod's first process takes the others with it
+                process.kill()
 
     def log(self, pod: str) -> str:
         """What a pod printed."""

@@ -163,13 +163,16 @@ def clusters(
             draw(tables()),
             restarts=draw(st.integers(0, 9)),
             weight=draw(st.floats(0.1, 10)),
+            remaining=draw(st.none() | st.floats(0, 1e6)),
         )
         for number in range(draw(st.integers(1, 5)))
     ]
     there = [NodeInfo(name, {"gpu": float(draw(st.integers(0, 4)))}) for name in ("a", "b", "c")]
     held = {job.info.key: draw(st.lists(st.sampled_from(["a", "b", "c"]), max_size=4)) for job in found}
     options = PolluxOptions(
-        draw(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0])), draw(st.sampled_from([0.0, 30.0]))
+        draw(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0])),
+        draw(st.sampled_from([0.0, 30.0])),
+        shortest_first=draw(st.booleans()),
     )
     return found, there, held, options
 

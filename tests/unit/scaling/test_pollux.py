@@ -10,7 +10,7 @@ import pytest
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
 from edl_workflows.scaling.pollux import optimize, worth
-from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux_model import SHORTEST_FIRST, PolluxJob, PolluxOptions
 from edl_workflows.scaling.pollux_policy import PolluxPolicy, hints_of
 from edl_workflows.scaling.speedup import SpeedupTable
 
@@ -133,6 +133,37 @@ def test_many_restarts_bind() -> None:
     restless = replace(job("a", age=300), restarts=10)
     assert optimize([restless], nodes(4), held) == held
     assert counts(optimize([replace(restless, restarts=1)], nodes(4), held)) == {"a": 4}
+
+
+def left(key: str, hours: float, *, age: float = 3600) -> PolluxJob:
+    """A job with so many hours of work for one replica, which gains from each."""
+    return replace(job(key, age=age), remaining=3600 * hours)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        pytest.param(
+            [left("a", 9), left("b", 1)], {"a": 1, "b": 7}, id="the-shorter-has-more-and-nobody-waits"
+        ),
+        pytest.param(
+            [left("a", 9), left("b", 9)], {"a": 1, "b": 7}, id="of-equals-one-so-that-it-ends-sooner"
+        ),
+        pytest.param([job("a", age=9), left("b", 1)], {"a": 7, "b": 1}, id="unknown-is-as-much-as-was"),
+    ],
+)
+def test_the_shortest_first(jobs: list[PolluxJob], expected: dict[str, int]) -> None:
+    """By what is left, not by what each gains; all have one replica at least, and asked again nothing changes."""
+    answer = optimize(jobs, nodes(4, 4), {}, SHORTEST_FIRST)
+    assert counts(answer) == expected
+    assert optimize(jobs, nodes(4, 4), answer, SHORTEST_FIRST) == answer
+
+
+def test_the_longest_does_not_starve() -> None:
+    """It waits for shorter ones at first; after a day it comes before those that are younger."""
+    for age, expected in ((3600.0, "b"), (100 * 3600.0, "a")):
+        found = counts(optimize([left("a", 999, age=age), left("b", 1)], nodes(1), {}, SHORTEST_FIRST))
+        assert [key for key, count in found.items() if count] == [expected]
 
 
 def test_what_stays_is_as_it_was() -> None:

@@ -1,0 +1,25 @@
+"""Signals in training processes."""
+
+import ctypes
+import signal
+
+from edl_workflows.agent.signals import put_handler_back
+
+IGNORE = 1
+"""SIG_IGN."""
+
+
+def test_a_handler_that_a_library_has_covered_is_put_back() -> None:
+    """What native code installs over Python's handler, as TensorFlow's groups do with SIGTERM, is undone."""
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    try:
+        ctypes.CDLL(None).signal(int(signal.SIGTERM), ctypes.c_void_p(IGNORE))
+        signal.raise_signal(signal.SIGTERM)
+        assert told == []
+        put_handler_back(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert told == [signal.SIGTERM]
