@@ -133,8 +133,10 @@ class Persister:
         if fresh:
             with contextlib.suppress(EdlError):
                 store = open_store(snapshot.place, snapshot.keep)
-                # The older ones go only now: one that the master does not want takes no other's place.
-                store.retire() if wanted else store.discard(snapshot.ref)
+                if wanted:
+                    store.retire()  # only now: one that the master does not want takes no other's place
+                else:
+                    store.discard(snapshot.ref)
 
     def _report(self, snapshot: Snapshot, error: str) -> bool:
         """Tell the master; False if it does not want the checkpoint."""
