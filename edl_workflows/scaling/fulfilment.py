@@ -19,7 +19,15 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edl_workflows.scaling.fulfilment_jobs import Job, Share, left_alone, reason_of, shortage, tie_breakers
+from edl_workflows.scaling.fulfilment_jobs import (
+    Job,
+    Share,
+    left_alone,
+    reason_of,
+    shortage,
+    tie_breakers,
+    turns,
+)
 from edl_workflows.scaling.fulfilment_nodes import NOWHERE, PODS, Node, Room, Shape, unusable
 
 __all__ = ["DEFAULT_MAX_LOAD", "Change", "Job", "Plan", "plan"]
@@ -166,21 +174,15 @@ class _Planner:
             group = [
                 share for share in growing if share.cpu_only is cpu_only and share.instances < share.most
             ]
-            heap = [share.first for share in group]
-            heapq.heapify(heap)
-            while heap:
-                share = self._shares[heap[0][1]]
-                node = self._room.add(share.shape)
-                if node == NOWHERE:  # Room only shrinks here: a job that gets no more now never will.
-                    share.short = self._obstacle(share.shape)
-                    heapq.heappop(heap)
+            for share in turns(group):
+                if share.short:  # Room only shrinks here: a job that gets no more now never will.
                     continue
-                share.beyond.append(node)
-                share.instances += 1
-                if share.instances < share.most:
-                    heapq.heapreplace(heap, share.first)
+                node = self._room.add(share.shape)
+                if node == NOWHERE:
+                    share.short = self._obstacle(share.shape)
                 else:
-                    heapq.heappop(heap)
+                    share.beyond.append(node)
+                    share.instances += 1
 
     def result(self, ignored: Mapping[str, str]) -> Plan:
         """The plan as it stands."""

@@ -1,9 +1,17 @@
 """The jobs as the fulfilment planner sees them, what each has in a plan, and the reasons in words."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from edl_workflows.scaling.fulfilment_nodes import Shape, unusable
 from edl_workflows.scaling.policy import Resources
+
+_TURNS = 100_000
+"""About so many are put in order at once: jobs may have far more to come than there is room for."""
+_MOST = 10**15
+"""Maxima above count as this."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +90,6 @@ class Share:
     short: str = ""
 
     @property
-    def first(self) -> tuple[float, int]:
-        """Sorts the least fulfilled before the others."""
-        return self.job.fulfilment(self.instances), self.rank
-
-    @property
     def last(self) -> tuple[float, int]:
         """Sorts the most fulfilled before the others."""
         return -self.job.fulfilment(self.instances), -self.rank
@@ -126,3 +129,28 @@ def reason_of(share: Share) -> str:
     if before > job.max_instances:
         return f"it had more than its maximum of {job.max_instances}"
     return share.why or f"{before - after} of it wait for a node, and there is no room"
+
+
+def turns(shares: Sequence[Share]) -> Iterator[Share]:
+    """Jobs in the order in which they get one more: always the least fulfilled, by its number then, until all are full.
+
+    Whose turn it is depends on the numbers alone, so that many turns are put in order at once. It relies on each turn's
+    being used, or on `Share.short`: a job that gets no more.
+
+    Args:
+        shares: of elastic jobs that have at least their minimum and less than their maximum, by rank.
+    """
+    while shares := [share for share in shares if not share.short and share.instances < share.most]:
+        least = np.array([share.job.min_instances for share in shares], np.float64)
+        span = np.array([min(share.most, _MOST) for share in shares], np.float64) - least
+        extra = np.array([share.instances for share in shares], np.float64) - least
+        lowest = (extra / span).min()
+        level = max(lowest + _TURNS / span.sum(), np.nextafter(lowest, np.inf))
+        upto = np.minimum(np.ceil(level * span) + 1, span)
+        counts = np.maximum(upto - extra, 0).astype(np.intp)
+        whose = np.repeat(np.arange(len(shares)), counts)
+        numbers = np.arange(len(whose)) - np.repeat(counts.cumsum() - counts, counts) + extra[whose]
+        scores = numbers / span[whose]
+        order = np.flatnonzero(scores < level)
+        order = order[np.argsort(scores[order], kind="stable")]
+        yield from (shares[one] for one in whose[order].tolist())

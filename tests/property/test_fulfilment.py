@@ -4,10 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
+from edl_workflows.scaling import fulfilment_jobs
 from edl_workflows.scaling.fulfilment import DEFAULT_MAX_LOAD, Job, Plan, plan
 from edl_workflows.scaling.fulfilment_nodes import Node
 
@@ -281,6 +283,28 @@ def test_more_room_takes_from_nobody(sizes: list[tuple[int, int]], count: int, d
         plan(jobs, nodes | {"node-x": Node({"cpu": 4.0})}, {"cpu": less}).changes,
     ):
         assert all(many[key].after >= change.after for key, change in few.items())
+
+
+@given(
+    bounds=st.lists(st.tuples(st.integers(0, 9), st.sampled_from((1, 2, 3, 7, 10**9, 10**14)))),
+    room=st.integers(0, 60),
+    at_once=st.integers(1, 20),
+)
+def test_always_the_least_fulfilled_gets_the_next(
+    bounds: list[tuple[int, int]], room: int, at_once: int
+) -> None:
+    """One by one, as the document has it; however many turns are put in order at once."""
+    jobs = {f"job-{n:03}": Job({"cpu": 1.0}, low, low + span, low) for n, (low, span) in enumerate(bounds)}
+    minima = sum(low for low, _ in bounds)
+    with patch.object(fulfilment_jobs, "_TURNS", at_once):
+        planned = plan(jobs, {"a": Node({"cpu": 1000.0, "pods": float(minima + room)})}, {"cpu": 1.0})
+    number = {key: job.min_instances for key, job in jobs.items()}
+    for _ in range(room):
+        if able := [key for key in sorted(jobs) if number[key] < jobs[key].max_instances]:
+            number[min(able, key=lambda key: jobs[key].fulfilment(number[key]))] += 1
+    assert {key: change.after for key, change in planned.changes.items()} == {
+        key: after for key, after in number.items() if after != jobs[key].min_instances
+    }
 
 
 @st.composite
