@@ -8,19 +8,14 @@ import pytest
 
 from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs.scale_plan.model import (
-    NodeResource,
     Phase,
-    PodMeta,
     ReplicaResourceSpec,
     ScalePlanSpec,
 )
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.cluster_versions import Cause, Versions
-from edl_workflows.master.state.nodes import ExitReason
-from edl_workflows.master.state.observations import PodPhase
-from edl_workflows.master.state.rendezvous import Parameters
-from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
+from edl_workflows.master.state.settings import Timeouts
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
@@ -32,64 +27,20 @@ from edl_workflows.protocol.nodes import (
     Registration,
 )
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
-
-
-def _job(
-    workers: int = 2,
-    steps: int = 10_000,
-    rounds: int = 6,
-    roles: dict[str, Role] | None = None,
-    **allowed: Any,
-) -> SimulatedCollectiveJob:
-    settings = JobSettings(
-        "job",
-        "default",
-        roles or parse_nodes(f"worker={workers}"),
-        timeouts=Timeouts(verdict=0.0),
-        collective=True,
-        rendezvous=Parameters(**{"max_nodes": 4, "waiting_timeout": 5.0, **allowed}),
-    )
-    job = SimulatedCollectiveJob(settings, steps)
-    job.calm(rounds)
-    return job
-
-
-def _world(job: SimulatedCollectiveJob) -> tuple[int, ...]:
-    assert job.state.versions.active is not None
-    return job.state.versions.active.members
-
-
-def _number(job: SimulatedCollectiveJob) -> int:
-    assert job.state.versions.active is not None
-    return job.state.versions.active.number
-
-
-def _plan(workers: int | None = None, migrate: tuple[int, ...] = (), **more: Any) -> ScalePlanSpec:
-    counts: dict[Any, ReplicaResourceSpec] = (
-        {} if workers is None else {"worker": ReplicaResourceSpec(replicas=workers)}
-    )
-    pods = [PodMeta(name=f"job-edljob-worker-{node}", resource=NodeResource(cpu="2")) for node in migrate]
-    return ScalePlanSpec(replica_resource_specs=counts, migrate_pods=pods, **more)
-
-
-def _run(job: SimulatedCollectiveJob, spec: ScalePlanSpec, rounds: int = 15) -> Phase | None:
-    job.submit("plan", spec)
-    job.calm(rounds)
-    return job.plans["plan"].phase
-
-
-def _message(job: SimulatedCollectiveJob) -> str:
-    run = job.state.plan
-    return run.message if run is not None else ""
-
-
-def _worker(node_id: int) -> NodeRef:
-    return NodeRef(type="worker", id=node_id)
+from tests.unit.master.state.worlds import (
+    carried_out,
+    collective_job,
+    message_of,
+    plan_of,
+    version_of,
+    worker,
+    world_of,
+)
 
 
 def test_the_first_world_waits_for_all_that_are_wanted() -> None:
     """While one is missing nobody trains, until nobody has joined for the waiting time; then those who are there do."""
-    job = _job(3, rounds=0)
+    job = collective_job(3, rounds=0)
     job.observe()
     job.commit()
     job.control()
@@ -108,15 +59,15 @@ def test_the_first_world_waits_for_all_that_are_wanted() -> None:
 
 def test_a_lost_member_and_the_way_back() -> None:
     """Survivors go on at once, the oldest as rank 0; the replacement is let in between two steps, without a lost one."""
-    job = _job(3)
-    assert (_world(job), _number(job)) == ((0, 1, 2), 1)
+    job = collective_job(3)
+    assert (world_of(job), version_of(job)) == ((0, 1, 2), 1)
     job.save_periodically()
     job.kill(("worker", 0))
     job.calm(20)
     assert job.versions_seen == {1: (0, 1, 2), 2: (1, 2), 3: (1, 2, 3)}
     assert job.state.chief == job.state.nodes.find("worker", 1)
     trained = job.steps[2]
-    assert (_world(job), _number(job)) == ((1, 2, 3), 3)
+    assert (world_of(job), version_of(job)) == ((1, 2, 3), 3)
     assert job.state.versions.settled
     assert job.models[3] == set(range(job.steps[3]))
     active = job.published.directive.active
@@ -127,13 +78,13 @@ def test_a_lost_member_and_the_way_back() -> None:
 
 def test_processes_of_a_broken_world_are_told_so_and_may_wait() -> None:
     """The directive says that the world is lost; what fails in its wake is nobody's fault and costs no budget."""
-    job = _job(3)
+    job = collective_job(3)
     job.hangs = True
     job.kill(("worker", 2))
     job.observe()
     job.commit()
     assert job.published.directive.lost
-    report = ExitReport(node=_worker(0), incarnation="worker0", version=1, code=1)
+    report = ExitReport(node=worker(0), incarnation="worker0", version=1, code=1)
     verdict = messages.exit_report(job.state, report, job.now)
     assert verdict is not None
     assert verdict.wait
@@ -141,38 +92,12 @@ def test_processes_of_a_broken_world_are_told_so_and_may_wait() -> None:
     assert [node.relaunches for node in job.state.nodes.live("worker")] == [0, 0, 0]
 
 
-def test_fewer_than_the_fewest_wait_and_then_fail_the_job() -> None:
-    """Nobody trains below minNodes; after joinTimeout the job ends and says why."""
-    job = _job(2, min_nodes=2, join_timeout=50.0)
-    job.kill(("worker", 1))
-    job.observe()
-    job.commit()
-    assert job.state.versions.change is not None
-    assert job.state.versions.change.number == 0
-    for _ in range(60):
-        job.now += 1.0
-        job.settle()
-    assert job.state.outcome is not None
-    assert (job.state.outcome.succeeded, job.state.outcome.reason) == (False, "JoinTimeout")
-    assert "1 of at least 2 workers" in job.state.outcome.message
-
-
-def test_too_few_workers_that_can_be_replaced_end_the_job_at_once() -> None:
-    """When those that are left can't make a world any more, there is nothing to wait for."""
-    job = _job(roles={"worker": Role(replicas=2, restart_count=0)}, min_nodes=2)
-    job.kill(("worker", 1), code=3)
-    job.calm(2)
-    assert job.state.outcome is not None
-    assert job.state.outcome.reason == "TooFewWorkers"
-    assert "worker-1 ended with UnknownError" in job.state.outcome.message
-
-
 def test_a_given_up_worker_is_done_without() -> None:
     """A fatal error of one worker, above the minimum, leaves a smaller world that trains to the end; none is critical."""
-    job = _job(3, steps=40)
+    job = collective_job(3, steps=40)
     job.kill(("worker", 0), code=1)
     job.calm(8)
-    assert _world(job) == (1, 2)
+    assert world_of(job) == (1, 2)
     job.calm(60)
     assert job.state.outcome is not None
     assert job.state.outcome.succeeded
@@ -181,29 +106,31 @@ def test_a_given_up_worker_is_done_without() -> None:
 @pytest.mark.parametrize(
     ("spec", "world"),
     [
-        pytest.param(_plan(3), (0, 1, 2), id="one more, behind the others"),
-        pytest.param(_plan(1), (0,), id="the newest goes"),
-        pytest.param(_plan(migrate=(0,)), (1, 2), id="who is migrated joins anew, the oldest left is rank 0"),
-        pytest.param(_plan(3, migrate=(1,)), (0, 2, 3), id="both"),
-        pytest.param(_plan(2, checkpoint=True), (0, 1), id="nothing but a checkpoint"),
+        pytest.param(plan_of(3), (0, 1, 2), id="one more, behind the others"),
+        pytest.param(plan_of(1), (0,), id="the newest goes"),
+        pytest.param(
+            plan_of(migrate=(0,)), (1, 2), id="who is migrated joins anew, the oldest left is rank 0"
+        ),
+        pytest.param(plan_of(3, migrate=(1,)), (0, 2, 3), id="both"),
+        pytest.param(plan_of(2, checkpoint=True), (0, 1), id="nothing but a checkpoint"),
     ],
 )
 def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, world: tuple[int, ...]) -> None:
     """A plan succeeds when exactly the wanted workers train; those that left are gone, and no step is lost or doubled."""
-    job = _job(2)
-    assert _run(job, spec) is Phase.SUCCEEDED, _message(job)
-    assert _world(job) == world
+    job = collective_job(2)
+    assert carried_out(job, spec) is Phase.SUCCEEDED, message_of(job)
+    assert world_of(job) == world
     assert {ref[1] for ref, pod in job.pods.items() if pod.runs} == set(world)
-    assert job.models[_number(job)] == set(range(job.steps[_number(job)]))
+    assert job.models[version_of(job)] == set(range(job.steps[version_of(job)]))
 
 
 def test_a_change_of_the_world_goes_through_all_steps() -> None:
     """As a migration of parameter servers: each step stands in the status, the stall is measured, and who leaves lives until
     the next world has made a step."""
-    job = _job(3)
+    job = collective_job(3)
     seen: list[Phase] = []
     status: dict[str, Any] = {}
-    job.submit("plan", _plan(2))
+    job.submit("plan", plan_of(2))
     for _ in range(20):
         for _ in job.everything():
             run = job.state.plan
@@ -231,20 +158,20 @@ def test_a_change_of_the_world_goes_through_all_steps() -> None:
     ("spec", "message"),
     [
         pytest.param(
-            _plan(6),
+            plan_of(6),
             "the global batch has 4 mini-batches \\(spec.rendezvous.maxNodes\\)",
             id="more than the batch",
         ),
         pytest.param(
-            _plan(1), "at least 2 workers train together \\(spec.rendezvous.minNodes\\)", id="too few"
+            plan_of(1), "at least 2 workers train together \\(spec.rendezvous.minNodes\\)", id="too few"
         ),
-        pytest.param(_plan(3), "3 is no multiple of 2 \\(spec.rendezvous.nodeUnit\\)", id="no multiple"),
-        pytest.param(_plan(migrate=(7,)), "no running pod 'job-edljob-worker-7'", id="unknown pod"),
+        pytest.param(plan_of(3), "3 is no multiple of 2 \\(spec.rendezvous.nodeUnit\\)", id="no multiple"),
+        pytest.param(plan_of(migrate=(7,)), "no running pod 'job-edljob-worker-7'", id="unknown pod"),
     ],
 )
 def test_plans_that_no_world_can_have_are_refused(spec: ScalePlanSpec, message: str) -> None:
     """The reason names the field of plan and job; training goes on."""
-    job = _job(2, min_nodes=2, node_unit=2)
+    job = collective_job(2, min_nodes=2, node_unit=2)
     job.submit("plan", spec)
     said = set()
     for _ in range(4):
@@ -254,13 +181,13 @@ def test_plans_that_no_world_can_have_are_refused(spec: ScalePlanSpec, message: 
     ((reason, why),) = said
     assert reason == "InvalidPlan"
     assert re.search(message, why), why
-    assert (_world(job), _number(job)) == ((0, 1), 1)
+    assert (world_of(job), version_of(job)) == ((0, 1), 1)
 
 
 def test_a_world_that_does_not_train_is_rolled_back() -> None:
     """A plan's world whose processes die before the first step: the members before go on from the switch checkpoint."""
-    job = _job(2)
-    job.submit("plan", _plan(3, step_timeout_seconds=30))
+    job = collective_job(2)
+    job.submit("plan", plan_of(3, step_timeout_seconds=30))
     for _ in range(30):
         if job.state.plan is not None and job.state.plan.phase is Phase.VERIFYING:
             break
@@ -269,7 +196,7 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
                 break
     job.commit()
     report = ExitReport(
-        node=_worker(2), incarnation="worker2", version=2, code=1, last_lines="ValueError: shapes"
+        node=worker(2), incarnation="worker2", version=2, code=1, last_lines="ValueError: shapes"
     )
     verdict = messages.exit_report(job.state, report, job.now)
     assert verdict is not None
@@ -279,15 +206,15 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
     assert (job.state.plan.reason, job.state.plan.phase) == ("SwitchFailed", Phase.FAILED)
     assert "ValueError: shapes" in job.state.plan.message
     job.calm(20)
-    assert _world(job) == (0, 1)
+    assert world_of(job) == (0, 1)
     assert job.state.counts == {"worker": 2}
     assert [node.id for node in job.state.nodes.live("worker")] == [0, 1]
 
 
 def test_rank_0_saves_for_a_switch_when_it_has_stopped() -> None:
     """A world of one drains nobody else; still it is not asked to save before it has stopped, and no step is made twice."""
-    job = _job(1)
-    job.submit("plan", _plan(2))
+    job = collective_job(1)
+    job.submit("plan", plan_of(2))
     asked = False
     for _ in range(12):
         for _ in job.everything():
@@ -297,12 +224,12 @@ def test_rank_0_saves_for_a_switch_when_it_has_stopped() -> None:
             asked = asked or job.state.checkpoints.request == run.request
             assert not job.state.checkpoints.request or change.drained == ("worker-0",)
     assert asked
-    assert _world(job) == (0, 1)
+    assert world_of(job) == (0, 1)
 
 
 def test_newcomers_that_are_lost_are_waited_for_no_longer() -> None:
     """A worker that dies while it is let in: the others train on, and its replacement is let in instead."""
-    job = _job(2)
+    job = collective_job(2)
     job.kill(("worker", 1))
     for _ in range(12):
         job.calm(1)
@@ -311,24 +238,24 @@ def test_newcomers_that_are_lost_are_waited_for_no_longer() -> None:
             job.kill(("worker", change.target[-1]))
             break
     job.calm(20)
-    assert _world(job) == (0, 3)
+    assert world_of(job) == (0, 3)
     assert job.state.versions.settled
 
 
 def test_newcomers_wait_when_the_checkpoint_fails() -> None:
     """No checkpoint, no switch: the members train on as they are, and it is tried again a while later."""
-    job = _job(2)
-    before = _number(job)
+    job = collective_job(2)
+    before = version_of(job)
     job._save = lambda pod, active, request="": _fail_to_save(job, pod.ref, active.version, request)  # type: ignore[method-assign]
     job.kill(("worker", 1))
     job.calm(20)
-    assert _world(job) == (0,)
+    assert world_of(job) == (0,)
     assert job.state.versions.settled
     assert job.state.newcomers_wait_until > job.now
     del job._save
     job.calm(80)
-    assert _world(job) == (0, 2)
-    assert _number(job) > before
+    assert world_of(job) == (0, 2)
+    assert version_of(job) > before
 
 
 def _fail_to_save(job: SimulatedCollectiveJob, node: NodeRef, version: int, request: str) -> None:
@@ -340,7 +267,7 @@ def _fail_to_save(job: SimulatedCollectiveJob, node: NodeRef, version: int, requ
 
 def test_newcomers_that_never_get_ready_are_replaced() -> None:
     """A newcomer that hangs while it prepares has failed after a while; the members train on all the time."""
-    job = _job(2)
+    job = collective_job(2)
     timeouts = Timeouts(verdict=0.0, prepare=30.0)
     job.settings = job.state.settings = replace(job.settings, timeouts=timeouts)
     report = job._report
@@ -357,24 +284,24 @@ def test_newcomers_that_never_get_ready_are_replaced() -> None:
     job.calm(20)
     assert job.steps[2] > trained
     job.calm(30)
-    assert _world(job) == (0, 3)
+    assert world_of(job) == (0, 3)
 
 
 def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
     """Where a node has no room for a successor, newcomers are not let in; nobody is ended for it."""
-    job = _job(2)
+    job = collective_job(2)
     job.kill(("worker", 1))
     for _ in range(12):
         job.calm(1)
         change = job.state.versions.change
         if change is not None and change.cause is Cause.MEMBERSHIP:
             crash = CrashReport(
-                node=_worker(0), incarnation="worker0", version=change.number, crashes=9, code=137
+                node=worker(0), incarnation="worker0", version=change.number, crashes=9, code=137
             )
             messages.crash_report(job.state, crash)
             break
     job.calm(20)
-    assert _world(job) == (0,)
+    assert world_of(job) == (0,)
     assert job.state.versions.settled
     assert {str(node) for node in job.state.nodes.live("worker")} == {"worker-0", "worker-2"}
 
@@ -382,7 +309,7 @@ def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
 def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
     """Members wait for one that does not come, and end again and again: none of them is ended for it, and the version is not
     activated without the processes that ended."""
-    job = _job(2)
+    job = collective_job(2)
     job.kill(("worker", 1))
     for _ in range(12):
         job.calm(1)
@@ -390,10 +317,10 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
         if change is not None and change.cause is Cause.MEMBERSHIP:
             break
     assert change is not None
-    ready = ProcessReport(node=_worker(0), version=change.number, state=ProcessState.READY)
+    ready = ProcessReport(node=worker(0), version=change.number, state=ProcessState.READY)
     messages.process_report(job.state, ready)
     crash = CrashReport(
-        node=_worker(0),
+        node=worker(0),
         incarnation="worker0",
         version=change.number,
         crashes=9,
@@ -404,30 +331,7 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
     assert change is not None
     assert "worker-0" not in change.ready
     job.calm(10)
-    assert _world(job) == (0, 2)
-
-
-def test_the_end_of_rank_0_is_the_end_of_the_job() -> None:
-    """The world trained to the end; a worker that waits in vain for a place does not hold the job up."""
-    job = _job(3, steps=30, node_unit=2)
-    assert _world(job) == (0, 1)
-    job.calm(60)
-    assert job.state.outcome is not None
-    assert job.state.outcome.succeeded
-    assert job.models[_number(job)] == set(range(30))
-
-
-def test_a_member_that_is_lost_after_its_chief_ended_is_not_missed() -> None:
-    """Rank 0 has saved the model: nobody trains again for the sake of another that died while it ended."""
-    job = _job(2, steps=30)
-    while job.steps[1] < 30:
-        job.calm(1)
-    job.act(("worker", 0))
-    job.kill(("worker", 1))
-    job.calm(5)
-    assert job.state.outcome is not None
-    assert job.state.outcome.succeeded
-    assert _number(job) == 1
+    assert world_of(job) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -435,33 +339,33 @@ def test_a_member_that_is_lost_after_its_chief_ended_is_not_missed() -> None:
     [
         pytest.param(
             lambda state: messages.process_report(
-                state, ProcessReport(node=_worker(3), version=2, state=ProcessState.TRAINING)
+                state, ProcessReport(node=worker(3), version=2, state=ProcessState.TRAINING)
             ),
             "worker-3 is no member of version 2 .version 2: workers .0, 2..",
             id="a node that the version does not name",
         ),
         pytest.param(
             lambda state: messages.process_report(
-                state, ProcessReport(node=_worker(0), version=1, state=ProcessState.READY)
+                state, ProcessReport(node=worker(0), version=1, state=ProcessState.READY)
             ),
             "no member of version 1",
             id="a version that is over",
         ),
         pytest.param(
             lambda state: messages.step_report(
-                state, StepReport(node=_worker(0), version=1, step=999, time=1.0, first_step_time=1.0)
+                state, StepReport(node=worker(0), version=1, step=999, time=1.0, first_step_time=1.0)
             ),
             "no member of version 1",
             id="a step of a version that is over",
         ),
         pytest.param(
-            lambda state: messages.checkpoint_begin(state, CheckpointBegin(node=_worker(2), version=2), 0.0),
+            lambda state: messages.checkpoint_begin(state, CheckpointBegin(node=worker(2), version=2), 0.0),
             "only rank 0 saves",
             id="a checkpoint of another than rank 0",
         ),
         pytest.param(
             lambda state: messages.register(
-                state, Registration(node=_worker(2), rank=0, incarnation="worker2"), 1.0
+                state, Registration(node=worker(2), rank=0, incarnation="worker2"), 1.0
             ),
             "worker-2 has rank 2, it says 0",
             id="a rank that is another's",
@@ -470,10 +374,10 @@ def test_a_member_that_is_lost_after_its_chief_ended_is_not_missed() -> None:
 )
 def test_who_is_no_member_is_refused(say: Any, message: str) -> None:
     """Processes of an older world, or of none, change nothing, and hear why."""
-    job = _job(3, node_unit=2)  # one of the three waits
+    job = collective_job(3, node_unit=2)  # one of the three waits
     job.kill(("worker", 1))
     job.calm(10)
-    assert (_world(job), _number(job)) == ((0, 2), 2)
+    assert (world_of(job), version_of(job)) == ((0, 2), 2)
     before = job.state.document().to_json()
     with pytest.raises(ConflictError, match=message):
         say(job.state)
@@ -482,7 +386,7 @@ def test_who_is_no_member_is_refused(say: Any, message: str) -> None:
 
 def test_why_nobody_trains_is_told() -> None:
     """The status says what the next world waits for, and until when."""
-    job = _job(2, min_nodes=2, join_timeout=500.0)
+    job = collective_job(2, min_nodes=2, join_timeout=500.0)
     assert (
         views.status(job.state, job.now)["rendezvous"]["why"]
         == "the members of the present world are the right ones"
@@ -497,7 +401,7 @@ def test_why_nobody_trains_is_told() -> None:
 
 def test_a_clock_that_is_set_does_not_lengthen_the_waiting() -> None:
     """Joins move with the clock, so that the waiting time after the last one stays what it was."""
-    job = _job(3, rounds=0)
+    job = collective_job(3, rounds=0)
     job.observe()
     job.commit()
     job.control()
@@ -516,31 +420,12 @@ def test_a_clock_that_is_set_does_not_lengthen_the_waiting() -> None:
     assert change.target == (0, 1)
 
 
-def test_a_suspended_job_begins_again_where_it_saved() -> None:
-    """All workers go and others come: they make a world that starts from the newest checkpoint."""
-    job = _job(2)
-    job.save_periodically()
-    saved = job.steps[1]
-    settings = job.settings
-    job.settings = job.state.settings = replace(settings, suspend=True)
-    job.pods.clear()
-    job.now += 60.0
-    job.observe()
-    job.settings = job.state.settings = settings
-    job.calm(10)
-    assert _world(job) == (2, 3)
-    active = job.published.directive.active
-    assert active is not None
-    assert active.restore is not None
-    assert active.restore.step == saved
-
-
 def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
     """It is no member: a plan about it scales, and the world trains on."""
-    job = _job(roles=parse_nodes("worker=2,evaluator=1"))
+    job = collective_job(roles=parse_nodes("worker=2,evaluator=1"))
     spec = ScalePlanSpec(replica_resource_specs={"evaluator": ReplicaResourceSpec(replicas=2)})
-    assert _run(job, spec) is Phase.SUCCEEDED, _message(job)
-    assert (_world(job), _number(job)) == ((0, 1), 1)
+    assert carried_out(job, spec) is Phase.SUCCEEDED, message_of(job)
+    assert (world_of(job), version_of(job)) == ((0, 1), 1)
     assert len(job.state.nodes.live("evaluator")) == 2
     job.delete_plan("plan")
     job.submit(
@@ -554,16 +439,16 @@ def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
     )
     job.calm(15)
     assert job.plans["both"].phase is Phase.SUCCEEDED
-    assert _world(job) == (0, 1, 2)
+    assert world_of(job) == (0, 1, 2)
     assert len(job.state.nodes.live("evaluator")) == 1
 
 
 def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
     """It has a process of each version, too. If its word counted, a plan would be through before the world has trained."""
-    job = _job(roles=parse_nodes("worker=2,evaluator=1"))
+    job = collective_job(roles=parse_nodes("worker=2,evaluator=1"))
     before = job.state.steps, job.state.versions.trained
     evaluator = NodeRef(type="evaluator", id=0)
-    version = _number(job)
+    version = version_of(job)
     messages.step_report(
         job.state, StepReport(node=evaluator, version=version, step=10**9, time=9e9, first_step_time=1.0)
     )
@@ -573,56 +458,3 @@ def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
         job.state, ProcessReport(node=evaluator, version=version, state=ProcessState.TRAINING)
     )
     assert job.state.versions.trained == 0
-
-
-def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
-    """It has done nothing yet, and the others would wait for it: its node is replaced, and the world made of those who come."""
-    job = _job(2, rounds=0)
-    for _ in range(8):
-        for _ in job.everything():
-            change = job.state.versions.change
-            if change is not None and change.number:
-                break
-    report = ExitReport(node=_worker(1), incarnation="worker1", version=1, code=0)
-    assert job.state.versions.active is None
-    messages.exit_report(job.state, report, job.now)
-    job.settle()
-    left = job.state.nodes.find("worker", 1)
-    assert left is not None
-    assert (left.exit_reason, left.replaced_by) == (ExitReason.UNKNOWN, 2)
-
-
-def test_exit_reasons_of_members() -> None:
-    """A member that is taken away is replaced without budget, as any other node."""
-    job = _job(2)
-    job.kill(("worker", 1), code=143)
-    job.observe()
-    lost = job.state.nodes.find("worker", 1)
-    assert lost is not None
-    assert lost.exit_reason is ExitReason.KILLED
-    assert job.state.nodes.live("worker")[-1].relaunches == 0
-
-
-@pytest.mark.parametrize("late", [0, 1], ids=["rank 0", "another"])
-def test_success_that_is_told_after_a_loss_does_not_hang_the_job(late: int) -> None:
-    """Training is over, one member dies while it ends, and another says that it has ended well when the world is given up
-    already: fewer than minNodes are left to wait for, and yet the job ends."""
-    job = _job(3, min_nodes=3)
-    job.save_periodically()
-    job.kill(("worker", 2))
-    job.observe()
-    job.commit()
-    assert job.published.directive.lost
-    report = ExitReport(node=_worker(late), incarnation=f"worker{late}", version=1, code=0)
-    verdict = messages.exit_report(job.state, report, job.now)
-    assert verdict is not None
-    pod = job.pods["worker", late]
-    pod.phase, pod.exit_code = PodPhase.SUCCEEDED, 0
-    job.settle()
-    if late == 0:
-        assert job.state.outcome is not None, "the model is complete"
-        assert job.state.outcome.succeeded
-    else:
-        job.calm(10)
-        assert _world(job) == (0, 3, 4)
-        assert job.state.versions.settled

@@ -1,0 +1,76 @@
+"""Collective jobs in memory, and what the tests ask of them."""
+
+from typing import Any
+
+from edl_workflows.jobs.scale_plan.model import (
+    NodeResource,
+    Phase,
+    PodMeta,
+    ReplicaResourceSpec,
+    ScalePlanSpec,
+)
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
+from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.protocol.nodes import NodeRef
+
+
+def collective_job(
+    workers: int = 2,
+    steps: int = 10_000,
+    rounds: int = 6,
+    roles: dict[str, Role] | None = None,
+    **allowed: Any,
+) -> SimulatedCollectiveJob:
+    """A job after so many rounds in which nothing happens to it; `allowed` are parameters of its rendezvous."""
+    settings = JobSettings(
+        "job",
+        "default",
+        roles or parse_nodes(f"worker={workers}"),
+        timeouts=Timeouts(verdict=0.0),
+        collective=True,
+        rendezvous=Parameters(**{"max_nodes": 4, "waiting_timeout": 5.0, **allowed}),
+    )
+    job = SimulatedCollectiveJob(settings, steps)
+    job.calm(rounds)
+    return job
+
+
+def world_of(job: SimulatedCollectiveJob) -> tuple[int, ...]:
+    """The members that train now, rank 0 first."""
+    assert job.state.versions.active is not None
+    return job.state.versions.active.members
+
+
+def version_of(job: SimulatedCollectiveJob) -> int:
+    """The number of the version that trains now."""
+    assert job.state.versions.active is not None
+    return job.state.versions.active.number
+
+
+def plan_of(workers: int | None = None, migrate: tuple[int, ...] = (), **more: Any) -> ScalePlanSpec:
+    """A plan for so many workers, and for these to be replaced."""
+    counts: dict[Any, ReplicaResourceSpec] = (
+        {} if workers is None else {"worker": ReplicaResourceSpec(replicas=workers)}
+    )
+    pods = [PodMeta(name=f"job-edljob-worker-{node}", resource=NodeResource(cpu="2")) for node in migrate]
+    return ScalePlanSpec(replica_resource_specs=counts, migrate_pods=pods, **more)
+
+
+def carried_out(job: SimulatedCollectiveJob, spec: ScalePlanSpec, rounds: int = 15) -> Phase | None:
+    """What becomes of a plan within so many rounds."""
+    job.submit("plan", spec)
+    job.calm(rounds)
+    return job.plans["plan"].phase
+
+
+def message_of(job: SimulatedCollectiveJob) -> str:
+    """What the plan that is carried out says."""
+    run = job.state.plan
+    return run.message if run is not None else ""
+
+
+def worker(node_id: int) -> NodeRef:
+    """The worker of this id."""
+    return NodeRef(type="worker", id=node_id)
