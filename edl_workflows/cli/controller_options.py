@@ -59,7 +59,8 @@ DiPriorityClasses = Annotated[
 AllocatorPolicy = Annotated[
     str,
     typer.Option(
-        help="How preemptible DIJobs are sized and placed: fit (first-fit) or pollux (by the goodput that jobs report)."
+        help="How preemptible DIJobs are sized and placed: fit (first-fit), pollux (by the goodput that jobs "
+        "report) or shortest (as pollux, those with least left first)."
     ),
 ]
 AllocatorPeriod = Annotated[

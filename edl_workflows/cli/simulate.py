@@ -40,6 +40,8 @@ class Policy(StrEnum):
 
     POLLUX = "pollux"
     SHORTEST = "shortest"
+    POLLUX_HISTORY = "pollux-history"
+    SHORTEST_HISTORY = "shortest-history"
     TIRESIAS = "tiresias"
     OPTIMUS = "optimus"
     FULFILMENT = "fulfilment"

@@ -19,7 +19,7 @@ import structlog
 
 from edl_workflows.controller.cycle import RETRY_SECONDS, Cycle
 from edl_workflows.controller.metrics import Metrics
-from edl_workflows.controller.snapshot import Snapshot, snapshot
+from edl_workflows.controller.snapshot import Snapshot, by_scenario, snapshot
 from edl_workflows.controller.watches import OnDemand
 from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import ConflictError, ManifestError, NotFoundError
@@ -135,7 +135,14 @@ class Allocator:
             return RETRY_SECONDS
         defaults, now = self._around.settings.di_job_resources, dt.datetime.now(dt.UTC)
         waiting = [job for job in jobs.values() if not job.spec.suspend]
-        found = snapshot(waiting, watches.nodes.cache.items(), watches.pods.cache.items(), defaults, now)
+        found = snapshot(
+            waiting,
+            watches.nodes.cache.items(),
+            watches.pods.cache.items(),
+            defaults,
+            now,
+            by_scenario(self._around.world.items(DI_JOB.source)),
+        )
         wanted = self._decided(found, everything=everything)
         suspended: dict[str, list[str]] = {job.key: [] for job in jobs.values() if job.spec.suspend}
         late = False

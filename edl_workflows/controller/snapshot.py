@@ -8,12 +8,12 @@ end, knows all of them.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from edl_workflows.jobs import demand, manifests
+from edl_workflows.jobs import demand, manifests, names
 from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.model import DIJob, Task
 from edl_workflows.jobs.node_selector import holds
@@ -98,6 +98,7 @@ def snapshot(
     placed: Iterable[Object],
     defaults: Mapping[str, str],
     now: datetime,
+    reported: Mapping[str, Sequence[Object]],
 ) -> Snapshot:
     """Put the question together.
 
@@ -107,10 +108,11 @@ def snapshot(
         placed: all pods, as `kept_pod` leaves them.
         defaults: what a replica asks for where its template does not say (`Settings.di_job_resources`).
         now: the time.
+        reported: what the jobs of each scenario reported, see `by_scenario`.
     """
     there = {node["metadata"]["name"]: node for node in nodes if not gone(node, now)}
     ours = {job.key: job for job in jobs}
-    infos = {key: _info(job, there, defaults, now) for key, job in ours.items()}
+    infos = {key: _info(job, there, defaults, now, reported) for key, job in ours.items()}
     free = {key: dict(node["allocatable"]) for key, node in there.items()}
     running: dict[str, ByNode] = {key: {} for key in ours}
     staying: dict[str, set[tuple[str, str]]] = {key: set() for key in ours}
@@ -179,11 +181,18 @@ def is_open(node: Object) -> bool:
     return not node["unschedulable"] and node["notReadySince"] is None
 
 
-def _info(job: DIJob, nodes: Mapping[str, Object], defaults: Mapping[str, str], now: datetime) -> JobInfo:
+def _info(
+    job: DIJob,
+    nodes: Mapping[str, Object],
+    defaults: Mapping[str, str],
+    now: datetime,
+    reported: Mapping[str, Sequence[Object]],
+) -> JobInfo:
     *fixed, last = elastic.ranked(job.spec)
     low, high = elastic.bounds(job)
     total = sum(task.replicas for task in job.spec.tasks)
     created = job.metadata.creation_timestamp or now
+    scenario = _scenario(job.metadata.namespace or "", job.metadata.annotations)
     return JobInfo(
         key=job.key,
         resources=_demand(last, defaults),
@@ -199,7 +208,29 @@ def _info(job: DIJob, nodes: Mapping[str, Object], defaults: Mapping[str, str], 
             if not all(admits(node, task.template["spec"]) for task in job.spec.tasks)
         ),
         profilings=job.status.profilings,
+        scenario=scenario,
+        reported=reported.get(scenario, ()),
     )
+
+
+def by_scenario(jobs: Iterable[Object]) -> dict[str, list[Object]]:
+    """Scenario → what its jobs reported, the newest first.
+
+    Args:
+        jobs: all DIJobs that there are, also those that are over, as manifests.
+    """
+    found: dict[str, list[Object]] = {}
+    for job in sorted(jobs, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True):
+        metadata, profilings = job["metadata"], (job.get("status") or {}).get("profilings")
+        scenario = _scenario(metadata.get("namespace", ""), metadata.get("annotations") or {})
+        if scenario and profilings:
+            found.setdefault(scenario, []).append(profilings)
+    return found
+
+
+def _scenario(namespace: str, annotations: Mapping[str, str]) -> str:
+    name = annotations.get(names.SCENARIO_ANNOTATION)
+    return f"{namespace}/{name}" if name else ""
 
 
 def _demand(task: Task, defaults: Mapping[str, str]) -> Resources:

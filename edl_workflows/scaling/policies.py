@@ -15,7 +15,16 @@ def _pollux() -> Policy:
     return PolluxPolicy()
 
 
-POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType({"fit": FitPolicy, "pollux": _pollux})
+def _shortest() -> Policy:
+    from edl_workflows.scaling.pollux_model import SHORTEST_FIRST
+    from edl_workflows.scaling.pollux_policy import PolluxPolicy
+
+    return PolluxPolicy(SHORTEST_FIRST)
+
+
+POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
+    {"fit": FitPolicy, "pollux": _pollux, "shortest": _shortest}
+)
 
 
 def policy_of(name: str) -> Policy:

@@ -28,6 +28,8 @@ class JobInfo:
         age: seconds since it was created; of the same priority the older is served first.
         excluded: nodes that its pods can't run on.
         profilings: what the job reported of its training, as it came.
+        scenario: jobs of one scenario train the same program; empty for a job that does not say.
+        reported: the profilings of all jobs of its scenario, also of those that are over, the newest first.
     """
 
     key: str
@@ -40,6 +42,8 @@ class JobInfo:
     age: float = 0.0
     excluded: frozenset[str] = frozenset()
     profilings: Mapping[str, Any] = field(default_factory=dict)
+    scenario: str = ""
+    reported: Sequence[Mapping[str, Any]] = ()
 
     def demand(self, rank: int) -> Resources:
         """What the replica of this global rank asks for."""

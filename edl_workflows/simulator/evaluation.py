@@ -24,7 +24,7 @@ LOAD_FOLDERS: Mapping[float, str] = {
 }
 """Relative load → the folder of its workloads, each ``workload-<number>.csv``."""
 
-PUBLISHED: Mapping[str, Mapping[float, float]] = {
+PUBLISHED: dict[str, Mapping[float, float]] = {
     "pollux": {0.5: 1534.0, 1.0: 2751.0, 1.5: 3685.0, 2.0: 5289.0},
     "tiresias": {0.5: 2091.0, 1.0: 4038.0, 1.5: 6182.0, 2.0: 10040.0},
     "optimus": {0.5: 2395.0, 1.0: 5682.0, 1.5: 7235.0, 2.0: 9721.0},
@@ -55,15 +55,22 @@ _MAX_LOCAL_BSZ = {"yolov3": 8}
 """Mini-batches above this were measured on a few GPUs only."""
 
 
+KIN = ("pollux-history", "shortest", "shortest-history")
+"""Policies that are compared with the published figures of Pollux, on which they build."""
+
+COMPARED = PUBLISHED | dict.fromkeys(KIN, PUBLISHED["pollux"])
+"""Policy → relative load → the published mean that it is compared with."""
+
 PUBLISHED_MEANS = {
     (f"load {load:g}", policy): (len(WORKLOADS), mean)
-    for policy, means in PUBLISHED.items()
+    for policy, means in COMPARED.items()
     for load, mean in means.items()
 }
 """Means as `edl_workflows.simulator.study.summaries` takes them."""
 
 PUBLISHED_RUNS = {
-    (f"{LOAD_FOLDERS[load]}/workload-{number}", "pollux"): mean
+    (f"{LOAD_FOLDERS[load]}/workload-{number}", policy): mean
+    for policy in ("pollux", *KIN)
     for load, means in PUBLISHED_EACH.items()
     for number, mean in enumerate(means, 1)
 }

@@ -18,6 +18,12 @@ POLICIES: Mapping[str, _Make] = MappingProxyType(
     {
         "pollux": lambda most_replicas, fits: PolluxScheduler(most_replicas=most_replicas, fits=fits),
         "shortest": lambda most_replicas, fits: PolluxScheduler(SHORTEST_FIRST, most_replicas, fits),
+        "pollux-history": lambda most_replicas, fits: PolluxScheduler(
+            None, most_replicas, fits, history=True
+        ),
+        "shortest-history": lambda most_replicas, fits: PolluxScheduler(
+            SHORTEST_FIRST, most_replicas, fits, history=True
+        ),
         "tiresias": lambda _most, _fits: TiresiasScheduler(),
         "optimus": lambda most_replicas, _fits: OptimusScheduler(most_replicas),
         "fulfilment": lambda _most, _fits: FulfilmentScheduler(),

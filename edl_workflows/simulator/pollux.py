@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from edl_workflows.scaling import goodput_fit, pollux
 from edl_workflows.scaling.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
+from edl_workflows.scaling.pollux_hints import Hints
 from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
 from edl_workflows.scaling.speedup import Speedups, SpeedupTable
 from edl_workflows.simulator.application import Application, Gradient, Split
@@ -123,6 +124,7 @@ class PolluxScheduler:
         options: how jobs and restarts are weighed; the paper's if left out.
         most_replicas: application → the most replicas that its jobs get, with the batch that their users chose.
         fits: to share with other runs, so that none fits what another has; of this run alone if left out.
+        history: whether a job knows what earlier ones of its application have measured.
     """
 
     def __init__(
@@ -130,12 +132,17 @@ class PolluxScheduler:
         options: PolluxOptions | None = None,
         most_replicas: Mapping[str, int] | None = None,
         fits: Fits | None = None,
+        *,
+        history: bool = False,
     ) -> None:
         self._options = options or PolluxOptions()
         self._most_replicas = most_replicas or {}
         self._agents: dict[str, AdaptiveBatch] = {}
         self._fits = fits or Fits()
         self._speedups = Speedups()
+        self._history = history
+        self._best: dict[str, Hints] = {}
+        """Application → what the job knew that was measured with the most replicas."""
 
     def agent(self, job: WorkloadJob, application: Application) -> Agent:
         """One that adapts the batch, but where replicas are limited."""
@@ -145,40 +152,39 @@ class PolluxScheduler:
         return self._agents[job.name]
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """The optimizer's answer, for what the jobs know of themselves."""
-        models = {
-            job.spec.name: (model, MOST_REPLICAS)
-            for job in jobs
-            if (agent := self._agents.get(job.spec.name)) is not None
-            and (model := agent.refreshed()) is not None
-        }
-        tables = self._speedups.tables(models)
-        asked = [self._asked(job, tables.get(job.spec.name)) for job in jobs]
+        """The optimizer's answer, for what the jobs know of themselves, and of earlier ones."""
+        hints = {job.spec.name: self._hints(job) for job in jobs}
+        tables = self._speedups.tables(
+            {name: (one.model, MOST_REPLICAS) for name, one in hints.items() if one.model is not None}
+        )
+        asked = [self._asked(job, hints[job.spec.name], tables.get(job.spec.name)) for job in jobs]
         free = [NodeInfo(node, {GPU: float(gpus)}) for node, gpus in nodes.items()]
         return pollux.optimize(asked, free, {job.spec.name: job.held for job in jobs}, self._options)
 
-    def _asked(self, job: ActiveJob, table: SpeedupTable | None) -> PolluxJob:
+    def _hints(self, job: ActiveJob) -> Hints:
+        """What a job would report. What is left looks at nothing to come: a job declares its epochs and its records."""
+        name, application = job.spec.name, job.application
+        if (agent := self._agents.get(name)) is None:
+            return Hints()
+        left = application.progress_after(application.epochs) - application.progress_after(job.epoch)
+        own = Hints(agent.refreshed(), agent.profiled, left * application.init_batch_size)
+        if not self._history:
+            return own
+        best = self._best.get(application.name, Hints())
+        if own.model is not None and own.profiled >= best.profiled:
+            self._best[application.name] = own
+        return own.after(best)
+
+    def _asked(self, job: ActiveJob, hints: Hints, table: SpeedupTable | None) -> PolluxJob:
         name, application = job.spec.name, job.application
         most = self._most_replicas.get(application.name, 1)
         if name in self._agents:
-            most = max(1, 2 * self._agents[name].profiled)
+            most = max(1, 2 * hints.profiled)
             most = min(most, MOST_REPLICAS, application.max_batch_size // application.min_local_bsz)
         info = JobInfo(name, {GPU: 1.0}, min_replicas=1, max_replicas=most, age=job.age)
         return PolluxJob(
             info,
             table or SpeedupTable.linear(most),
             restarts=job.restarts,
-            remaining=self._remaining(job) if self._options.shortest_first else None,
+            remaining=hints.remaining_seconds if self._options.shortest_first else None,
         )
-
-    def _remaining(self, job: ActiveJob) -> float | None:
-        """Seconds with one replica for the epochs that are left.
-
-        It looks at nothing to come: a job declares its epochs and its records, and progress is counted in batches of them.
-        """
-        agent = self._agents.get(job.spec.name)
-        if agent is None or agent.model is None:
-            return None
-        application = job.application
-        left = application.progress_after(application.epochs) - application.progress_after(job.epoch)
-        return left * application.init_batch_size / (float(agent.model.best(1, 1).goodput) or 1.0)

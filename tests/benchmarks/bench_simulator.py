@@ -2,8 +2,9 @@
 
 FOLDER is ``simulator/`` of petuum/adaptdl's branch osdi21-artifact, or a copy of its ``traces`` and ``workloads*``. For each
 policy and relative load it prints the mean job completion time over the eight workloads beside the published one. The limits:
-Tiresias and Optimus within 2 % of it, which shows that the simulator is faithful; Pollux never above it. With ``--results`` each run's result is written down when
-it has ended, and not made again: the evaluation takes an hour or more. `edl simulate pollux` does the same for any policy.
+Tiresias and Optimus within 2 % of it, which shows that the simulator is faithful; `pollux` never above it, and `shortest-history`,
+which Pollux's figures are compared with, 10 % below. With ``--results`` each run's result is written down when it has ended, and
+not made again: the evaluation takes two hours. `edl simulate pollux` does the same for any policy.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from edl_workflows.simulator.cluster import Settings
-from edl_workflows.simulator.evaluation import LOAD_FOLDERS, PUBLISHED, WORKLOADS, read_evaluation
+from edl_workflows.simulator.evaluation import COMPARED, LOAD_FOLDERS, WORKLOADS, read_evaluation
 from edl_workflows.simulator.metrics import Metrics
 from edl_workflows.simulator.pollux import Fits
 from edl_workflows.simulator.store import ResultFile
@@ -23,6 +24,9 @@ from edl_workflows.simulator.study import Result, Study, Workload
 
 FAITHFUL = 0.02
 """How far a baseline may be from its published figure."""
+AT_MOST = {"pollux": 1.0, "shortest-history": 0.9}
+"""Policy → the most that its mean may be of Pollux's published one."""
+POLICIES = ["shortest-history", "pollux", "tiresias", "optimus"]
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,9 @@ def evaluate(
 ) -> Row:
     """Run one policy on some workloads of a load."""
     runs = [run(Study(workload, policy, 0, Settings()), fits, file) for workload in workloads]
-    jct, published = fmean(one.jct_mean for one in runs), PUBLISHED[policy][load]
-    met = jct <= published if policy == "pollux" else abs(jct / published - 1) <= FAITHFUL
+    jct, published = fmean(one.jct_mean for one in runs), COMPARED[policy][load]
+    ratio = jct / published
+    met = ratio <= AT_MOST[policy] if policy in AT_MOST else abs(ratio - 1) <= FAITHFUL
     return Row(
         policy=policy,
         load=load,
@@ -84,7 +89,7 @@ def show(row: Row) -> None:
     verdict = {True: "met", False: "NOT met", None: "-"}[row.met]
     ratio = "-" if row.met is None else f"{row.jct_mean / row.published - 1:+.1%}"
     print(
-        f"{row.policy:9} {row.load:4} {row.published:9.0f} {row.jct_mean:7.0f} {ratio:>7} "
+        f"{row.policy:16} {row.load:4} {row.published:9.0f} {row.jct_mean:7.0f} {ratio:>7} "
         f"{row.jct_p99:7.0f} {row.makespan:8.0f} {row.utilisation:6.1%} {row.pending:7.0f} {row.restarts:8.1f}  "
         f"{verdict}",
         flush=True,
@@ -95,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print; 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with traces/ and workloads*/")
-    parser.add_argument("--policies", nargs="+", choices=list(PUBLISHED), default=list(PUBLISHED))
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
     parser.add_argument(
         "--loads", nargs="+", type=float, choices=list(LOAD_FOLDERS), default=list(LOAD_FOLDERS)
     )
@@ -105,7 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     fits, file = Fits(), None if chosen.results is None else ResultFile(chosen.results)
     if not chosen.json:
-        print("policy    load published    ours   ratio     p99 makespan    use pending restarts  limit")
+        print(
+            "policy           load published    ours   ratio     p99 makespan    use pending restarts  limit"
+        )
     met = True
     for policy in chosen.policies:
         for load in chosen.loads:

@@ -1,7 +1,7 @@
 """Laws of Pollux's policy, for any jobs on any nodes, whatever they hold and report."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -10,35 +10,24 @@ from hypothesis import given, settings
 
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
 from edl_workflows.scaling.pollux import optimize, worth
-from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux_model import SHORTEST_FIRST, PolluxJob, PolluxOptions
 from edl_workflows.scaling.pollux_policy import PolluxPolicy
 from edl_workflows.scaling.speedup import SpeedupTable
 from tests.property.test_fit_policy import Question, jobs, nodes, pinned, questions, used
+from tests.unit.scaling.hints import HINTS
 
-POLICY = PolluxPolicy()
+POLICIES = (PolluxPolicy(), PolluxPolicy(SHORTEST_FIRST))
 few = settings(max_examples=50)
 """As many examples as keep the whole file within some seconds."""
-HINTS = {
-    "initBatchSize": 128,
-    "maxBatchSize": 1280,
-    "localBszBounds": [64, 256],
-    "gradientAccumulation": True,
-    "gradParams": {"norm": 0.00136, "var": 0.000502},
-    "perfParams": {
-        "alpha_c": 0.121,
-        "beta_c": 0.00568,
-        "alpha_n": 0.0236,
-        "beta_n": 0.00634,
-        "alpha_r": 0.0118,
-        "beta_r": 0.00317,
-        "gamma": 1.14,
-    },
-}
 REPORTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
-    st.builds(lambda count: HINTS | {"maxProfiledReplicas": count}, st.integers(0, 5)),
+    st.builds(
+        lambda count, left: HINTS | {"maxProfiledReplicas": count, "remainingSamples": left},
+        st.integers(0, 5),
+        st.none() | st.integers(0, 10**9),
+    ),
     st.dictionaries(
-        st.sampled_from([*HINTS, "maxProfiledReplicas"]),
+        st.sampled_from([*HINTS, "remainingSamples"]),
         st.one_of(
             st.none(), st.floats(), st.text(max_size=3), st.lists(st.integers()), st.just({"gamma": -1})
         ),
@@ -46,21 +35,33 @@ REPORTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
 )
 
 
+@dataclass(frozen=True)
+class Asked(Question):
+    """A question, and the policy that is asked."""
+
+    policy: PolluxPolicy
+
+
 @st.composite
-def reported(draw: st.DrawFn) -> Question:
-    """A question whose jobs have reported something."""
+def reported(draw: st.DrawFn) -> Asked:
+    """A question whose jobs, or others of their scenario, have reported something."""
     question = draw(questions())
-    found = {key: replace(job, profilings=draw(REPORTS)) for key, job in question.jobs.items()}
-    return replace(question, jobs=found)
+    former = draw(st.lists(REPORTS, max_size=3))
+    known: dict[str, Any] = {"scenario": "walk", "reported": former}
+    found = {
+        key: replace(job, profilings=draw(REPORTS), **(known if draw(st.booleans()) else {}))
+        for key, job in question.jobs.items()
+    }
+    return Asked(found, question.nodes, question.previous, draw(st.sampled_from(POLICIES)))
 
 
-def answered(question: Question) -> dict[str, list[str]]:
-    return POLICY.optimize(question.jobs, question.nodes, question.previous)
+def answered(question: Asked) -> dict[str, list[str]]:
+    return question.policy.optimize(question.jobs, question.nodes, question.previous)
 
 
 @given(reported())
 @few
-def test_nothing_is_given_twice(question: Question) -> None:
+def test_nothing_is_given_twice(question: Asked) -> None:
     """No node has more replicas than its room, but for what jobs hold that may not be touched."""
     answer = answered(question)
     untouchable = {key: places for key, places in answer.items() if pinned(question, key)}
@@ -72,7 +73,7 @@ def test_nothing_is_given_twice(question: Question) -> None:
 
 @given(reported())
 @few
-def test_bounds_are_kept(question: Question) -> None:
+def test_bounds_are_kept(question: Asked) -> None:
     """A job has nothing, or between its minimum and its maximum, on nodes that are there; or what it may keep."""
     for key, places in answered(question).items():
         job = question.jobs[key]
@@ -84,7 +85,7 @@ def test_bounds_are_kept(question: Question) -> None:
 
 
 @given(reported())
-def test_its_answer_is_a_fixed_point(question: Question) -> None:
+def test_its_answer_is_a_fixed_point(question: Asked) -> None:
     """Asked again with its own answer as what is held, it changes nothing."""
     answer = answered(question)
     assert answered(replace(question, previous=answer)) == answer
@@ -92,22 +93,23 @@ def test_its_answer_is_a_fixed_point(question: Question) -> None:
 
 @given(reported(), st.randoms(use_true_random=False))
 @few
-def test_order_does_not_matter(question: Question, random: Random) -> None:
+def test_order_does_not_matter(question: Asked, random: Random) -> None:
     """Jobs and nodes in any order of the maps have the same answer."""
     keys, names = list(question.jobs), list(question.nodes)
     random.shuffle(keys)
     random.shuffle(names)
-    shuffled = Question(
+    shuffled = Asked(
         {key: question.jobs[key] for key in keys},
         {name: question.nodes[name] for name in names},
         {key: question.previous[key] for key in keys},
+        question.policy,
     )
     assert answered(shuffled) == answered(question)
 
 
 @given(reported())
 @few
-def test_no_new_replica_on_a_closed_node(question: Question) -> None:
+def test_no_new_replica_on_a_closed_node(question: Asked) -> None:
     """A node that takes no new replicas, or is excluded, keeps at most what the job had there."""
     for key, places in answered(question).items():
         for node in question.nodes.values():
@@ -117,7 +119,7 @@ def test_no_new_replica_on_a_closed_node(question: Question) -> None:
 
 @given(reported())
 @few
-def test_spanning_jobs_share_no_node(question: Question) -> None:
+def test_spanning_jobs_share_no_node(question: Asked) -> None:
     """At most one job with replicas of its elastic role on several nodes is on a node, beside those left alone."""
     spanning: dict[str, list[str]] = {}
     for key, places in answered(question).items():
@@ -129,15 +131,19 @@ def test_spanning_jobs_share_no_node(question: Question) -> None:
     assert all(len(keys) == 1 for keys in spanning.values())
 
 
-@given(jobs("new"), nodes(), REPORTS)
+@given(jobs("new"), nodes(), REPORTS, st.lists(REPORTS, max_size=2), st.sampled_from(POLICIES))
 @few
 def test_a_first_allocation_is_kept(
-    job: JobInfo, free: dict[str, NodeInfo], report: dict[str, object]
+    job: JobInfo,
+    free: dict[str, NodeInfo],
+    report: dict[str, object],
+    former: list[dict[str, object]],
+    policy: PolluxPolicy,
 ) -> None:
     """What a new job gets is what it has after the next look at all jobs."""
-    job = replace(job, profilings=report)
-    first = POLICY.allocate(job, free)
-    assert not first or POLICY.optimize({"new": job}, free, {"new": first}) == {"new": first}
+    job = replace(job, profilings=report, scenario="walk", reported=former)
+    first = policy.allocate(job, free)
+    assert not first or policy.optimize({"new": job}, free, {"new": first}) == {"new": first}
 
 
 @st.composite

@@ -52,7 +52,7 @@ def taken(
     jobs: list[DIJob], nodes: list[dict[str, Any]], placed: list[dict[str, Any]] | None = None
 ) -> Snapshot:
     """The snapshot of these."""
-    return snapshot(jobs, map(kept_node, nodes), map(kept_pod, placed or []), DEFAULTS, NOW)
+    return snapshot(jobs, map(kept_node, nodes), map(kept_pod, placed or []), DEFAULTS, NOW, {})
 
 
 def cpu(nodes: Mapping[str, Any]) -> dict[str, float]:

@@ -11,31 +11,15 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
 from edl_workflows.scaling.pollux import optimize, worth
 from edl_workflows.scaling.pollux_model import SHORTEST_FIRST, PolluxJob, PolluxOptions
-from edl_workflows.scaling.pollux_policy import PolluxPolicy, hints_of
+from edl_workflows.scaling.pollux_policy import PolluxPolicy
 from edl_workflows.scaling.speedup import SpeedupTable
+from tests.unit.scaling.hints import HINTS
 
 SCALING = SpeedupTable.linear(16)
 SOME = SpeedupTable((0, 1, 1.8, 2.5, 3.1, *[3.1] * 12), (0, 1, 1.4, 1.7, 1.9, *[2.0] * 12))
 """Slower on several nodes."""
 NONE = SpeedupTable((0, *[1] * 16), (0, *[1] * 16))
 """Gains nothing from a second replica."""
-HINTS: dict[str, Any] = {
-    "initBatchSize": 128,
-    "maxBatchSize": 1280,
-    "localBszBounds": [64, 256],
-    "gradientAccumulation": True,
-    "maxProfiledReplicas": 2,
-    "gradParams": {"norm": 0.00136, "var": 0.00502},
-    "perfParams": {
-        "alpha_c": 0.121,
-        "beta_c": 0.00568,
-        "alpha_n": 0.0236,
-        "beta_n": 0.00634,
-        "alpha_r": 0.0118,
-        "beta_r": 0.00317,
-        "gamma": 1.14,
-    },
-}
 
 
 def job(
@@ -297,37 +281,3 @@ def test_allocate_is_optimize_for_one() -> None:
     """A new job gets its minimum on one node, if one has room."""
     there = {node.key: node for node in nodes(1, 3)}
     assert PolluxPolicy().allocate(reporting("a", {}, low=2), there) == ["n1", "n1"]
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"perfParams": [1]}, "perfParams"),
-        ({"perfParams": {"alpha_c": 1}}, "perfParams.beta_c"),
-        ({"gradParams": {"norm": nan, "var": 1}}, "gradParams.norm"),
-        ({"gradParams": {"norm": -1, "var": 1}}, "sqr"),
-        ({"initBatchSize": None}, "initBatchSize"),
-        ({"initBatchSize": True}, "initBatchSize"),
-        ({"maxBatchSize": 1.5}, "maxBatchSize"),
-        ({"maxBatchSize": 100}, "largest"),
-        ({"localBszBounds": [1]}, "localBszBounds"),
-        ({"localBszBounds": [9, 2]}, "atomic"),
-        ({"maxProfiledReplicas": "2"}, "maxProfiledReplicas"),
-    ],
-)
-def test_nonsense_is_named(change: dict[str, Any], field: str) -> None:
-    """The error tells which field, so that it can be shown."""
-    with pytest.raises(InvalidError, match=field):
-        hints_of(HINTS | change)
-
-
-def test_what_is_not_reported_is_as_upstream_has_it() -> None:
-    """Without a largest batch the batch is fixed; without bounds a pass may be of any size."""
-    hints = hints_of({name: HINTS[name] for name in ("initBatchSize", "gradParams", "perfParams")})
-    assert hints.model is not None
-    assert (hints.model.limits.initial, hints.model.limits.largest, hints.model.limits.atomic) == (
-        128,
-        128,
-        (1, 128),
-    )
-    assert hints_of({}).model is None
