@@ -16,6 +16,7 @@ from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
 from edl_workflows.jobs.api import DI_JOBS, PODS
 from edl_workflows.jobs.di_job.kind import DI_JOB
+from edl_workflows.jobs.names import SCENARIO_ANNOTATION
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Scope
@@ -25,9 +26,10 @@ from edl_workflows.testing import ApiServerProcess
 from tests.unit.controller.farm import Farm
 from tests.unit.controller.killed_allocator import POINTS
 from tests.unit.controller.support import names_of
-from tests.unit.di_server.support import create, job
+from tests.unit.di_server.support import create, di_job, job
 from tests.unit.jobs.di_jobs import node_asked_for
 from tests.unit.kube.support import eventually
+from tests.unit.scaling.hints import HINTS
 
 _ROOT = Path(__file__).parents[3]
 
@@ -161,6 +163,32 @@ def test_profilings_reach_the_policy(
     running = run_in_thread(cluster, replace(options, manager=manager))
     try:
         eventually(lambda: {"speed": 3.5} in told)
+    finally:
+        running.stop()
+
+
+def test_a_job_starts_with_what_former_ones_of_its_scenario_have_learned(
+    cluster: Cluster, farm: Farm, options: RunOptions
+) -> None:
+    """At once with more than one replica, also when the former one is over; a job of no scenario starts with one."""
+    one = farm.add("a", 9)
+
+    def submit(name: str, scenario: str) -> None:
+        manifest = di_job(farm.task(minReplicas=1, maxReplicas=8), name=name, preemptible=True)
+        manifest["metadata"]["annotations"] = {SCENARIO_ANNOTATION: scenario} if scenario else {}
+        client.create(cluster, manifest, resource=DI_JOBS)
+
+    submit("monday", "nightly")
+    learned = {"phase": "Succeeded", "profilings": HINTS | {"maxProfiledReplicas": 2}}
+    client.patch_status(cluster, DI_JOBS, "monday", learned)
+    manager = replace(options.manager, allocator=AllocatorOptions(policy="pollux", period=3600))
+    running = run_in_thread(cluster, replace(options, manager=manager))
+    try:
+        assert running.wait_ready(10)
+        submit("other", "")
+        becomes(cluster, [one], "other")
+        submit("tuesday", "nightly")
+        becomes(cluster, [one] * 2, "tuesday")
     finally:
         running.stop()
 
