@@ -44,7 +44,7 @@ BRAIN_PORT = 8082
 GPU_TYPE_LABEL = "nvidia.com/gpu.product"
 """On a node: what kind of GPU it has, as NVIDIA's GPU feature discovery writes it."""
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
-"""On a job: which former jobs of its namespace tell the Brain about it; without it those of its name."""
+"""On a job: which former jobs of its namespace tell about it: the Brain, where without it those of its name do, and the allocator."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),

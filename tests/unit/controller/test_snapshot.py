@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.controller.snapshot import Snapshot, kept_node, kept_pod, requests, snapshot
+from edl_workflows.controller.snapshot import Snapshot, by_scenario, kept_node, kept_pod, requests, snapshot
+from edl_workflows.jobs import names
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob, TaskCounts
 from edl_workflows.scaling.fit import FitPolicy
@@ -276,3 +277,28 @@ def test_requests_of_a_pod() -> None:
         "overhead": {"cpu": "100m"},
     }
     assert requests(spec) == {"cpu": pytest.approx(3.1), "pods": 1.0}
+
+
+def reporting(created: str, annotations: dict[str, str] | None, speed: int) -> dict[str, Any]:
+    """A job's manifest as it is cached."""
+    metadata = {
+        "name": created,
+        "namespace": "default",
+        "creationTimestamp": created,
+        "annotations": annotations,
+    }
+    return {"metadata": metadata, "status": {"profilings": {"speed": speed}} if speed else {}}
+
+
+def test_what_the_jobs_of_a_scenario_reported() -> None:
+    """The newest first; of jobs that have reported nothing, or are of no scenario, nothing."""
+    nightly = {names.SCENARIO_ANNOTATION: "nightly"}
+    found = by_scenario(
+        [
+            reporting("2026-01-01T00:00:00Z", nightly, 1),
+            reporting("2026-01-02T00:00:00Z", nightly, 2),
+            reporting("2026-01-03T00:00:00Z", nightly, 0),
+            reporting("2026-01-04T00:00:00Z", None, 4),
+        ]
+    )
+    assert found == {"default/nightly": [{"speed": 2}, {"speed": 1}]}
