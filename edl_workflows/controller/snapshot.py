@@ -220,12 +220,17 @@ def by_scenario(jobs: Iterable[Object]) -> dict[str, list[Object]]:
         jobs: all DIJobs that there are, also those that are over, as manifests.
     """
     found: dict[str, list[Object]] = {}
-    for job in sorted(jobs, key=lambda job: str(job["metadata"].get("creationTimestamp")), reverse=True):
+    for job in sorted(jobs, key=_created, reverse=True):
         metadata, profilings = job["metadata"], (job.get("status") or {}).get("profilings")
         scenario = _scenario(metadata.get("namespace", ""), metadata.get("annotations") or {})
         if scenario and profilings:
             found.setdefault(scenario, []).append(profilings)
     return found
+
+
+def _created(job: Object) -> tuple[str, str]:
+    """Several jobs are created within a second; by their names their order is always the same."""
+    return job["metadata"].get("creationTimestamp") or "", job["metadata"]["name"]
 
 
 def _scenario(namespace: str, annotations: Mapping[str, str]) -> str:

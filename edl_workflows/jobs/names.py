@@ -44,7 +44,8 @@ BRAIN_PORT = 8082
 GPU_TYPE_LABEL = "nvidia.com/gpu.product"
 """On a node: what kind of GPU it has, as NVIDIA's GPU feature discovery writes it."""
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
-"""On a job: which former jobs of its namespace tell about it: the Brain, where without it those of its name do, and the allocator."""
+"""On a job: its scenario. Jobs of one scenario and namespace tell about each other: to the Brain, which takes a job's name where
+there is none, and to the allocator."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),

@@ -29,7 +29,8 @@ class JobInfo:
         excluded: nodes that its pods can't run on.
         profilings: what the job reported of its training, as it came.
         scenario: jobs of one scenario train the same program; empty for a job that does not say.
-        reported: the profilings of all jobs of its scenario, also of those that are over, the newest first.
+        reported: the profilings of all jobs of its scenario, also of those that are over, the newest first; none without
+            a scenario.
     """
 
     key: str

@@ -12,19 +12,28 @@ The last is no hint of AdaptDL: what is left to train, in samples of batches of 
 
 A job that is trained again, as pipelines do each night, need not find out once more how its steps scale. How long they take
 depends on the program, so that it is known from a former job; how noisy its gradients are depends on how far the training is.
-So a job has the step times of the one of its scenario that was measured with the most replicas, and gradients of its own.
-Until it has measured these, a larger batch counts as worth nothing: it may start too small, but not too large.
+So a job has the step times of the one of its scenario that was measured with the most replicas, while it was not measured with as
+many itself, and gradients of its own. Until it has measured these, a larger batch counts as worth nothing: it may start too
+small, but not too large. A former job with other limits of the batch trained something else.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
 
 _PERF = ("alpha_c", "beta_c", "alpha_n", "beta_n", "alpha_r", "beta_r", "gamma")
+MOST_SECONDS = 1e12
+"""What would take longer counts as this."""
+_MOST_WHOLE = 2**31 - 1
+_MOST_TIME = 1e9
+"""Seconds of a part of a step."""
+_LEAST_PASS = 1e-9
+"""Seconds of a pass. Within these limits no sum and no quotient overflows."""
+_MOST_AMOUNT = 1e100
+"""Of the squares of gradients, and of samples."""
 _NO_NOISE = GradParams(1.0, 0.0)
 """Of gradients that are exact, so that nothing is gained by a larger batch."""
 
@@ -37,36 +46,48 @@ class Hints:
         model: its goodput; None before there is one.
         profiled: the most replicas with which it was measured; 0 for none.
         remaining: samples that are left to train, in batches of the initial size; None where it does not say.
+        limits: of its batch; None where it does not say.
     """
 
     model: GoodputModel | None = None
     profiled: int = 0
     remaining: float | None = None
+    limits: BatchLimits | None = None
 
     @property
     def remaining_seconds(self) -> float | None:
         """What is left, in seconds with one replica; None where that is not known."""
         if self.model is None or self.remaining is None:
             return None
-        return self.remaining / (float(self.model.best(1, 1).goodput) or 1.0)
+        return min(self.remaining / (float(self.model.best(1, 1).goodput) or 1.0), MOST_SECONDS)
 
-    def after(self, former: "Hints") -> "Hints":
-        """The same with what a former job of the scenario knows better: how long steps take with more replicas.
+    def after(self, former: Mapping[BatchLimits, "Hints"], most: int) -> "Hints":
+        """The same with what former jobs of the scenario know better: how long steps take with more replicas.
 
-        One with other limits of its batch is not the same training, and adds nothing.
+        Args:
+            former: see `best_measured`.
+            most: replicas that the job may have; what is known of more is of no use to it.
         """
-        if former.model is None or former.profiled <= self.profiled:
+        limits = self.limits or next(iter(former), None)
+        best = former.get(limits) if limits is not None else None
+        if best is None or best.model is None or min(best.profiled, most) <= self.profiled:
             return self
-        if self.model is None:
-            return Hints(replace(former.model, grad=_NO_NOISE), former.profiled, self.remaining)
-        if self.model.limits != former.model.limits:
-            return self
-        return Hints(replace(self.model, perf=former.model.perf), former.profiled, self.remaining)
+        grad = _NO_NOISE if self.model is None else self.model.grad
+        return replace(self, model=replace(best.model, grad=grad), profiled=best.profiled)
 
 
-def best_measured(hints: Iterable[Hints]) -> Hints:
-    """The one with a model that was measured with the most replicas, of equals the first; empty hints if there is none."""
-    return max((one for one in hints if one.model is not None), key=lambda one: one.profiled, default=Hints())
+def best_measured(hints: Iterable[Hints]) -> dict[BatchLimits, Hints]:
+    """Limits of the batch → of the jobs that have them and a model the one measured with the most replicas, of equals the first.
+
+    Args:
+        hints: the newest job's first; so are the limits then.
+    """
+    found: dict[BatchLimits, Hints] = {}
+    for one in hints:
+        if one.model is not None:
+            known = found.setdefault(one.model.limits, one)
+            found[one.model.limits] = max(known, one, key=lambda each: each.profiled)
+    return found
 
 
 def hints_of(profilings: Mapping[str, Any]) -> Hints:
@@ -78,18 +99,30 @@ def hints_of(profilings: Mapping[str, Any]) -> Hints:
     Raises:
         InvalidError: a field is missing or makes no sense, by its name.
     """
-    profiled = _whole(profilings, "maxProfiledReplicas", 0)
-    remaining = None
-    if profilings.get("remainingSamples") is not None:
-        remaining = _number(profilings, "remainingSamples", "remainingSamples")
-        if remaining < 0:
-            raise InvalidError(f"profilings.remainingSamples: {remaining} is below 0")
+    known = Hints(
+        None,
+        _whole(profilings, "maxProfiledReplicas", 0),
+        _remaining(profilings.get("remainingSamples")),
+        _limits(profilings) if profilings.get("initBatchSize") is not None else None,
+    )
     if profilings.get("perfParams") is None or profilings.get("gradParams") is None:
-        return Hints(None, profiled, remaining)
+        return known
     perf, grad = _object(profilings, "perfParams"), _object(profilings, "gradParams")
-    perf_params = PerfParams(*(_number(perf, f"perfParams.{name}", name) for name in _PERF))
-    grad_params = GradParams(*(_number(grad, f"gradParams.{name}", name) for name in ("norm", "var")))
-    return Hints(GoodputModel(perf_params, grad_params, _limits(profilings)), profiled, remaining)
+    times = PerfParams(*(_number(perf, f"perfParams.{name}", name, _MOST_TIME) for name in _PERF))
+    noise = GradParams(*(_number(grad, f"gradParams.{name}", name, _MOST_AMOUNT) for name in ("norm", "var")))
+    limits = _limits(profilings)
+    if times.alpha_c + times.beta_c * limits.atomic[0] < _LEAST_PASS:
+        raise InvalidError(
+            "profilings.perfParams: a pass of less than a nanosecond: alpha_c or beta_c is wrong"
+        )
+    return replace(known, model=GoodputModel(times, noise, limits))
+
+
+def _remaining(said: Any) -> float | None:
+    """It only ranks jobs: what is no number is not said, and a job that trains more than it declared has nothing left."""
+    if isinstance(said, bool) or not isinstance(said, int | float) or not abs(said) <= _MOST_AMOUNT:
+        return None
+    return max(0.0, float(said))
 
 
 def _limits(profilings: Mapping[str, Any]) -> BatchLimits:
@@ -114,10 +147,10 @@ def _object(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _number(fields: Mapping[str, Any], path: str, name: str) -> float:
+def _number(fields: Mapping[str, Any], path: str, name: str, most: float) -> float:
     value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise InvalidError(f"profilings.{path}: {value!r} is not a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
+        raise InvalidError(f"profilings.{path}: {value!r} is not a number of at most {most:g}")
     return float(value)
 
 
@@ -127,8 +160,8 @@ def _whole(fields: Mapping[str, Any], name: str, default: int | None) -> int:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not isfinite(value)
+        or not abs(value) <= _MOST_WHOLE
         or value != int(value)
     ):
-        raise InvalidError(f"profilings.{name}: {value!r} is not a whole number")
+        raise InvalidError(f"profilings.{name}: {value!r} is not a whole number of at most {_MOST_WHOLE}")
     return int(value)

@@ -32,10 +32,8 @@ class PolluxPolicy:
         self._speedups = Speedups()
 
     def allocate(self, job: JobInfo, nodes: Mapping[str, NodeInfo]) -> list[str]:
-        """What the job would get of these nodes by itself."""
-        hints = _hints({job.key: job})[job.key]
-        tables = {} if hints.model is None else {job.key: SpeedupTable.of(hints.model, _most(job))}
-        return self._optimized({job.key: (job, hints)}, tables, nodes, {})[job.key]
+        """What it needs at least, or may have by its own reports: what others have is looked at in the next cycle."""
+        return self._optimized({job.key: (job, _read(job.profilings))}, {}, nodes, {})[job.key]
 
     def optimize(
         self,
@@ -44,10 +42,11 @@ class PolluxPolicy:
         previous: Mapping[str, Allocation],
     ) -> dict[str, list[str]]:
         """The best answer, found by `edl_workflows.scaling.pollux.optimize`."""
-        hints = _hints(jobs)
-        hinted = {key: (job, hints[key]) for key, job in jobs.items()}
-        models = {key: (one.model, _most(job)) for key, (job, one) in hinted.items() if one.model is not None}
-        return self._optimized(hinted, self._speedups.tables(models), nodes, previous)
+        known = _known(jobs)
+        models = {
+            key: (hints.model, _most(job)) for key, (job, hints) in known.items() if hints.model is not None
+        }
+        return self._optimized(known, self._speedups.tables(models), nodes, previous)
 
     def _optimized(
         self,
@@ -57,12 +56,16 @@ class PolluxPolicy:
         previous: Mapping[str, Allocation],
     ) -> dict[str, list[str]]:
         held = {key: list(previous.get(key, ())) for key in jobs}
+        left = {
+            key: hints.remaining_seconds if self._options.shortest_first else None
+            for key, (_, hints) in jobs.items()
+        }
         while True:
             asked = [
                 PolluxJob(
                     replace(job, max_replicas=min(job.max_replicas, _allowed(job, hints, held[key]))),
                     tables.get(key) or SpeedupTable.linear(_most(job)),
-                    remaining=hints.remaining_seconds,
+                    remaining=left[key],
                 )
                 for key, (job, hints) in jobs.items()
             ]
@@ -72,11 +75,13 @@ class PolluxPolicy:
             held = found  # who has less now may have less again: what is held is one of the bounds
 
 
-def _hints(jobs: Mapping[str, JobInfo]) -> dict[str, Hints]:
+def _known(jobs: Mapping[str, JobInfo]) -> dict[str, tuple[JobInfo, Hints]]:
     """What is known of each job, by its own reports and those of its scenario."""
-    reported = {job.scenario: job.reported for job in jobs.values() if job.scenario}
-    best = {scenario: best_measured(map(_read, reports)) for scenario, reports in reported.items()}
-    return {key: _read(job.profilings).after(best.get(job.scenario, Hints())) for key, job in jobs.items()}
+    reported = {job.scenario: job.reported for job in jobs.values()}
+    former = {scenario: best_measured(map(_read, reports)) for scenario, reports in reported.items()}
+    return {
+        key: (job, _read(job.profilings).after(former[job.scenario], _most(job))) for key, job in jobs.items()
+    }
 
 
 def _read(profilings: Mapping[str, Any]) -> Hints:

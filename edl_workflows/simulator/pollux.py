@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from edl_workflows.scaling import goodput_fit, pollux
 from edl_workflows.scaling.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
-from edl_workflows.scaling.pollux_hints import Hints
+from edl_workflows.scaling.pollux_hints import Hints, best_measured
 from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
 from edl_workflows.scaling.speedup import Speedups, SpeedupTable
 from edl_workflows.simulator.application import Application, Gradient, Split
@@ -46,7 +46,7 @@ class AdaptiveBatch:
     def __init__(self, application: Application, fits: Fits) -> None:
         self._application = application
         self._fits = fits
-        self._limits = BatchLimits(
+        self.limits = BatchLimits(
             application.init_batch_size,
             application.max_batch_size,
             (application.min_local_bsz, application.max_local_bsz),
@@ -70,7 +70,7 @@ class AdaptiveBatch:
             return None
         if self._model is None:
             grad = GradParams(self._gradient.sqr, self._gradient.var)
-            self._model = GoodputModel(self._perf or self._learned(), grad, self._limits)
+            self._model = GoodputModel(self._perf or self._learned(), grad, self.limits)
         return self._model
 
     def refreshed(self) -> GoodputModel | None:
@@ -85,7 +85,7 @@ class AdaptiveBatch:
         nodes, replicas = min(len(placement), 2), sum(placement)
         model = self.model
         if model is None:
-            batch_size = max(self._limits.initial, self._limits.atomic[0] * replicas)
+            batch_size = max(self.limits.initial, self.limits.atomic[0] * replicas)
             return self._application.split(batch_size, replicas)
         if (nodes, replicas) not in self._splits:
             best = model.best(nodes, replicas)
@@ -141,8 +141,8 @@ class PolluxScheduler:
         self._fits = fits or Fits()
         self._speedups = Speedups()
         self._history = history
-        self._best: dict[str, Hints] = {}
-        """Application → what the job knew that was measured with the most replicas."""
+        self._reported: dict[str, dict[str, Hints]] = {}
+        """Application → job → what it last reported; in the order in which they came."""
 
     def agent(self, job: WorkloadJob, application: Application) -> Agent:
         """One that adapts the batch, but where replicas are limited."""
@@ -154,6 +154,8 @@ class PolluxScheduler:
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
         """The optimizer's answer, for what the jobs know of themselves, and of earlier ones."""
         hints = {job.spec.name: self._hints(job) for job in jobs}
+        if self._history:
+            hints = self._with_former(jobs, hints)
         tables = self._speedups.tables(
             {name: (one.model, MOST_REPLICAS) for name, one in hints.items() if one.model is not None}
         )
@@ -167,13 +169,19 @@ class PolluxScheduler:
         if (agent := self._agents.get(name)) is None:
             return Hints()
         left = application.progress_after(application.epochs) - application.progress_after(job.epoch)
-        own = Hints(agent.refreshed(), agent.profiled, left * application.init_batch_size)
-        if not self._history:
-            return own
-        best = self._best.get(application.name, Hints())
-        if own.model is not None and own.profiled >= best.profiled:
-            self._best[application.name] = own
-        return own.after(best)
+        return Hints(agent.refreshed(), agent.profiled, left * application.init_batch_size, agent.limits)
+
+    def _with_former(self, jobs: Sequence[ActiveJob], hints: Mapping[str, Hints]) -> dict[str, Hints]:
+        """What jobs know with what others of their application reported by now, also those that are complete."""
+        for job in jobs:
+            self._reported.setdefault(job.application.name, {})[job.spec.name] = hints[job.spec.name]
+        former = {
+            name: best_measured(reversed(list(reports.values()))) for name, reports in self._reported.items()
+        }
+        return {
+            job.spec.name: hints[job.spec.name].after(former[job.application.name], MOST_REPLICAS)
+            for job in jobs
+        }
 
     def _asked(self, job: ActiveJob, hints: Hints, table: SpeedupTable | None) -> PolluxJob:
         name, application = job.spec.name, job.application

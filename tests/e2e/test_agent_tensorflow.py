@@ -91,6 +91,7 @@ def test_master_killed_while_servers_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("more", [[], ["--async-save"]], ids=["directly", "in two stages"])
 def test_terminated_chief_saves_and_is_replaced(tmp_path: Path, more: list[str]) -> None:
     """A chief whose pod is deleted saves first, or copies its state and its agent brings that to storage, and ends with

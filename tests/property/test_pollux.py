@@ -19,12 +19,19 @@ from tests.unit.scaling.hints import HINTS
 POLICIES = (PolluxPolicy(), PolluxPolicy(SHORTEST_FIRST))
 few = settings(max_examples=50)
 """As many examples as keep the whole file within some seconds."""
+AMOUNTS = st.floats(0) | st.sampled_from([0.0, 5e-324, 1e-9, 1e9, 1e100, 1.7e308])
 REPORTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
     st.builds(
         lambda count, left: HINTS | {"maxProfiledReplicas": count, "remainingSamples": left},
         st.integers(0, 5),
         st.none() | st.integers(0, 10**9),
+    ),
+    st.builds(
+        lambda times, noise, batch: HINTS | {"perfParams": times, "gradParams": noise, "maxBatchSize": batch},
+        st.fixed_dictionaries(dict.fromkeys(HINTS["perfParams"], AMOUNTS) | {"gamma": st.floats(1, 10)}),
+        st.fixed_dictionaries({"norm": AMOUNTS, "var": AMOUNTS}),
+        st.integers(1, 10**400),
     ),
     st.dictionaries(
         st.sampled_from([*HINTS, "remainingSamples"]),

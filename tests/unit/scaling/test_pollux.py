@@ -18,6 +18,8 @@ from tests.unit.scaling.hints import HINTS
 SCALING = SpeedupTable.linear(16)
 SOME = SpeedupTable((0, 1, 1.8, 2.5, 3.1, *[3.1] * 12), (0, 1, 1.4, 1.7, 1.9, *[2.0] * 12))
 """Slower on several nodes."""
+LESS = SpeedupTable(*[tuple(count**0.7 for count in range(17))] * 2)
+"""Gains from each replica, but less than from the one before."""
 NONE = SpeedupTable((0, *[1] * 16), (0, *[1] * 16))
 """Gains nothing from a second replica."""
 
@@ -120,8 +122,8 @@ def test_many_restarts_bind() -> None:
 
 
 def left(key: str, hours: float, *, age: float = 3600) -> PolluxJob:
-    """A job with so many hours of work for one replica, which gains from each."""
-    return replace(job(key, age=age), remaining=3600 * hours)
+    """A job with so many hours of work for one replica, which gains from each, but from each less."""
+    return replace(job(key, LESS, age=age), remaining=3600 * hours)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +132,8 @@ def left(key: str, hours: float, *, age: float = 3600) -> PolluxJob:
         pytest.param(
             [left("a", 9), left("b", 1)], {"a": 1, "b": 7}, id="the-shorter-has-more-and-nobody-waits"
         ),
-        pytest.param(
-            [left("a", 9), left("b", 9)], {"a": 1, "b": 7}, id="of-equals-one-so-that-it-ends-sooner"
-        ),
-        pytest.param([job("a", age=9), left("b", 1)], {"a": 7, "b": 1}, id="unknown-is-as-much-as-was"),
+        pytest.param([left("a", 9), left("b", 9.1)], {"a": 4, "b": 4}, id="about-as-much-left"),
+        pytest.param([job("a", LESS, age=9), left("b", 1)], {"a": 7, "b": 1}, id="unknown-is-as-much-as-was"),
     ],
 )
 def test_the_shortest_first(jobs: list[PolluxJob], expected: dict[str, int]) -> None:

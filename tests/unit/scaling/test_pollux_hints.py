@@ -1,7 +1,9 @@
 """What jobs report to Pollux, and what former jobs of a scenario add to it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, nan
+from random import Random
 from typing import Any
 
 import pytest
@@ -28,8 +30,6 @@ from tests.unit.scaling.hints import HINTS
         ({"localBszBounds": [1]}, "localBszBounds"),
         ({"localBszBounds": [9, 2]}, "atomic"),
         ({"maxProfiledReplicas": "2"}, "maxProfiledReplicas"),
-        ({"remainingSamples": inf}, "remainingSamples"),
-        ({"remainingSamples": -1}, "remainingSamples"),
     ],
 )
 def test_nonsense_is_named(change: dict[str, Any], field: str) -> None:
@@ -54,25 +54,28 @@ FORMER = HINTS | {"maxProfiledReplicas": 6, "perfParams": HINTS["perfParams"] | 
 """Of a job that was measured with more replicas."""
 
 
+def after(own: Hints, *former: dict[str, Any], most: int = 99) -> Hints:
+    """What is known with what others reported, the newest first."""
+    return own.after(best_measured(map(hints_of, former)), most)
+
+
 def test_step_times_come_from_who_was_measured_with_more() -> None:
-    """The gradients, which depend on how far the training is, stay the job's own."""
-    own, former = hints_of(HINTS | {"gradParams": {"norm": 1.0, "var": 2.0}}), hints_of(FORMER)
-    found = own.after(former)
+    """The gradients, which depend on how far the training is, and what is left stay the job's own."""
+    own = hints_of(HINTS | {"gradParams": {"norm": 1.0, "var": 2.0}, "remainingSamples": 9})
+    former = hints_of(FORMER).model
     assert own.model is not None
-    assert found.model is not None
-    assert former.model is not None
-    assert (found.model.perf, found.model.grad, found.profiled) == (former.model.perf, own.model.grad, 6)
-    assert former.after(own) == former
+    assert former is not None
+    expected = replace(own, model=replace(former, grad=own.model.grad), profiled=6)
+    assert after(own, FORMER) == expected
+    assert after(own, HINTS, FORMER, HINTS | {"maxProfiledReplicas": 5}) == expected, "in any order"
 
 
 def test_a_new_job_counts_on_no_larger_batch() -> None:
     """Nothing is known of its gradients yet, so that a larger batch is worth nothing."""
-    former = hints_of(FORMER)
-    found = Hints(remaining=9.0).after(former)
-    assert found.model is not None
-    assert former.model is not None
-    assert found.model == replace(former.model, grad=GradParams(1.0, 0.0))
-    assert (found.profiled, found.remaining) == (6, 9.0)
+    former = hints_of(FORMER).model
+    assert former is not None
+    found = after(Hints(remaining=9.0), FORMER)
+    assert found == Hints(replace(former, grad=GradParams(1.0, 0.0)), 6, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +90,25 @@ def test_a_new_job_counts_on_no_larger_batch() -> None:
 def test_what_a_former_job_cannot_tell(former: dict[str, Any]) -> None:
     """The job's own hints stay as they are."""
     own = hints_of(HINTS)
-    assert own.after(hints_of(former)) == own
+    assert after(own, former) == own
 
 
-def test_the_best_measured_has_a_model() -> None:
-    """Of equals the first, which is the newest; none is no hint."""
-    few, many = hints_of(HINTS), hints_of(FORMER)
-    assert best_measured([few, many, replace(many, remaining=1.0), Hints(profiled=99)]) is many
-    assert best_measured([Hints(profiled=99)]) == Hints()
+def test_a_job_that_knows_all_of_its_own_replicas_asks_nobody() -> None:
+    """What others know of more than it may have is of no use to it, and may be wrong."""
+    own = hints_of(HINTS)
+    assert after(own, FORMER, most=2) == own
+    assert after(own, FORMER, most=3) != own
+
+
+def test_a_larger_run_with_another_batch_hides_nothing() -> None:
+    """By the limits that the job reports; a job that reports none is taken to have those of the newest."""
+    other = FORMER | {"maxProfiledReplicas": 9, "maxBatchSize": 9999}
+    assert after(hints_of(HINTS), other, FORMER).profiled == 6
+    silent = hints_of({"initBatchSize": 128, "maxBatchSize": 1280, "localBszBounds": [64, 256]})
+    assert after(silent, other, FORMER).profiled == 0, "its batch is not accumulated"
+    assert after(replace(silent, limits=hints_of(HINTS).limits), other, FORMER).profiled == 6
+    assert after(Hints(), other, FORMER).profiled == 9
+    assert after(Hints(), FORMER, other).profiled == 6
 
 
 def test_what_is_left_in_seconds() -> None:
@@ -104,6 +118,17 @@ def test_what_is_left_in_seconds() -> None:
     assert hints.remaining_seconds == pytest.approx(1000 / float(hints.model.best(1, 1).goodput))
     assert hints_of(HINTS).remaining_seconds is None
     assert hints_of({"remainingSamples": 1000}).remaining_seconds is None
+
+
+@pytest.mark.parametrize("said", [nan, inf, "9", True, [1], 10**400])
+def test_a_rest_that_is_no_number_is_not_said(said: Any) -> None:
+    """The rest of the report counts."""
+    assert hints_of(HINTS | {"remainingSamples": said}) == hints_of(HINTS)
+
+
+def test_who_trains_more_than_declared_has_nothing_left() -> None:
+    """It may end at any time."""
+    assert hints_of(HINTS | {"remainingSamples": -1}).remaining == 0.0
 
 
 def job(key: str, *former: dict[str, Any], scenario: str = "nightly", **reported: Any) -> JobInfo:
@@ -119,28 +144,67 @@ def job(key: str, *former: dict[str, Any], scenario: str = "nightly", **reported
     )
 
 
-def asked(policy: str, *jobs: JobInfo) -> dict[str, int]:
-    """How many replicas they get on two nodes with four GPUs."""
-    there = {name: NodeInfo(name, {"gpu": 4.0}) for name in ("a", "b")}
-    answer = policy_of(policy).optimize({one.key: one for one in jobs}, there, {})
-    return {key: len(places) for key, places in answer.items()}
+def asked(policy: str, *jobs: JobInfo, held: Mapping[str, list[str]] | None = None) -> dict[str, list[str]]:
+    """What they get of four nodes with four GPUs."""
+    there = {name: NodeInfo(name, {"gpu": 4.0}) for name in "abcd"}
+    return policy_of(policy).optimize({one.key: one for one in jobs}, there, held or {})
+
+
+def counts(policy: str, *jobs: JobInfo) -> dict[str, int]:
+    """How many replicas that is."""
+    return {key: len(places) for key, places in asked(policy, *jobs).items()}
 
 
 def test_a_job_that_is_trained_again_starts_with_more_than_one() -> None:
     """It need not find out once more how its steps scale; nonsense that another reported changes nothing."""
     nonsense = {"maxProfiledReplicas": 10**9, "perfParams": 1, "gradParams": 2}
-    assert asked("pollux", job("new")) == {"new": 1}
-    assert asked("pollux", job("new", nonsense)) == {"new": 1}
-    alone = asked("pollux", job("new", nonsense, FORMER))["new"]
-    assert alone > 1
-    there = {name: NodeInfo(name, {"gpu": 4.0}) for name in ("a", "b")}
-    assert len(policy_of("pollux").allocate(job("new", FORMER), there)) == alone, "and at once"
+    assert counts("pollux", job("new")) == {"new": 1}
+    assert counts("pollux", job("new", nonsense)) == {"new": 1}
+    assert counts("pollux", job("new", nonsense, FORMER))["new"] > 1
+
+
+@pytest.mark.parametrize(
+    "wild",
+    [
+        {"maxBatchSize": 1e30},
+        {"initBatchSize": 1e30, "maxBatchSize": 1e30},
+        {"perfParams": HINTS["perfParams"] | {"alpha_c": 1e308, "beta_c": 1e308}},
+        {"perfParams": dict.fromkeys(HINTS["perfParams"], 0.0) | {"alpha_c": 1e-320, "gamma": 1.0}},
+        {"gradParams": {"norm": 1e308, "var": 1e308}},
+        {"perfParams": HINTS["perfParams"] | {"alpha_c": 1e3}, "remainingSamples": 1e308},
+        {"maxProfiledReplicas": 10**400},
+    ],
+)
+@pytest.mark.parametrize("policy", ["pollux", "shortest"])
+def test_a_wild_report_disturbs_nobody_else(policy: str, wild: dict[str, Any]) -> None:
+    """Numbers beyond all sense, of a job or of one of its scenario, change nothing for the others."""
+    report = FORMER | wild
+    good = job("good", scenario="", **FORMER)
+    alone = asked(policy, good)["good"]
+    assert alone
+    found = asked(policy, good, job("bad", report, **report), held={"good": alone})
+    assert found["good"] == alone
+    assert found["bad"]
 
 
 def test_the_one_with_least_left_is_the_fastest() -> None:
     """With the policy `shortest`, by what the jobs say is left of them; `pollux` doesn't ask."""
-    known = FORMER | {"maxProfiledReplicas": 8}
-    jobs = job("short", **known, remainingSamples=10**3), job("long", **known, remainingSamples=10**9)
-    fair, shortest = asked("pollux", *jobs), asked("shortest", *jobs)
-    assert fair["short"] == fair["long"]
-    assert shortest["short"] > shortest["long"]
+    known = FORMER | {"maxProfiledReplicas": 8, "gradParams": {"norm": 0.001, "var": 1.0}}
+    jobs = [job(f"job-{left}", **known, remainingSamples=10**left) for left in range(2, 8)]
+    fair, shortest = counts("pollux", *jobs), counts("shortest", *jobs)
+    assert max(fair.values()) - min(fair.values()) <= 1
+    assert shortest["job-2"] > shortest["job-7"] > 0
+
+
+def test_jobs_that_have_about_as_much_left_stay_where_they_are() -> None:
+    """Reports are never exact: a few per cent more or less move nobody, look by look."""
+    random, held = Random(1), dict[str, list[str]]()
+    moved = 0
+    for _ in range(10):
+        jobs = [
+            job(f"job-{n}", **FORMER, remainingSamples=1e6 * random.uniform(0.95, 1.05)) for n in range(8)
+        ]
+        answer = asked("shortest", *jobs, held=held)
+        moved += sum(answer[key] != held[key] for key in held)
+        held = answer
+    assert moved == 0
