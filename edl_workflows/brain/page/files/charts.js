@@ -15,7 +15,8 @@ const STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86
 export function chart(options) {
   const figure = el("figure");
   const caption = el("figcaption");
-  const picture = svg("svg", { class: "chart", height: options.height, tabindex: 0, role: "slider" });
+  const label = `${options.title} over time`; // from the first moment; the rest comes with the size
+  const picture = svg("svg", { class: "chart", height: options.height, tabindex: 0, role: "slider", "aria-label": label });
   figure.append(caption, picture);
   let at = null; // index of the time under the cursor
 
@@ -151,7 +152,7 @@ function tell({ title, unit, series, times, from, to, marks: lines = [] }, capti
     el("span", { class: "time" }, when),
   );
   const text = said.map((one) => `${one.name} ${one.text}`).join(", ");
-  const facts = { label: `${title} over time`, valuemin: 0, valuemax: Math.max(0, times.length - 1), valuenow: Math.max(0, index) };
+  const facts = { valuemin: 0, valuemax: Math.max(0, times.length - 1), valuenow: Math.max(0, index) };
   for (const [name, value] of Object.entries(facts)) picture.setAttribute(`aria-${name}`, value);
   picture.setAttribute("aria-valuetext", `${when}: ${text}`);
 }
