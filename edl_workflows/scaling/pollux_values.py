@@ -17,7 +17,7 @@ that has l_j seconds left weighs::
 That is its rank by what is left, the longest first, but continuous: jobs with nearly as much left weigh nearly the same, and none
 moves for a second more or less. About as many jobs as that wait for the end of this one, and a second sooner is a second for
 each of them (heSRPT, the optimum for jobs that are all there and whose speed grows as k^p, gives more by the rank, too: Berg,
-Vesilo and Harchol-Balter, 2020). Powers of 0.3 to 1.5 of the rank were no better in simulations.
+Vesilo and Harchol-Balter, 2020). Powers of 0.5 and 1.5 of it are better at one load and worse at another in simulations.
 
 How much is left is what the job declares; of one that doesn't, as much as it has had, which is a good guess where few jobs are very
 long. Nobody starves: the longer a job has been there, the more it counts that it waits.
