@@ -2,8 +2,8 @@
 
 FOLDER is ``simulator/`` of petuum/adaptdl's branch osdi21-artifact, or a copy of its ``traces`` and ``workloads*``. For each
 policy and relative load it prints the mean job completion time over the eight workloads beside the published one. The limits:
-Tiresias and Optimus within 2 % of it, which shows that the simulator is faithful; `pollux` never above it, and `shortest-history`,
-which Pollux's figures are compared with, 10 % below. With ``--results`` each run's result is written down when it has ended, and
+Tiresias and Optimus within 2 % of it, which shows that the simulator is faithful; `pollux` never above it, and `shortest-history`
+10 % below Pollux's. With ``--results`` each run's result is written down when it has ended, and
 not made again: the evaluation takes two hours. `edl simulate pollux` does the same for any policy.
 """
 
