@@ -3,8 +3,9 @@
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from tests.e2e.counting import EPOCHS, RECORDS, Holds, final, read_counts
-from tests.e2e.counting_servers import SHARD
-from tests.e2e.records import HELD
+from tests.e2e.counting_servers import BATCH, SHARD
 from tests.e2e.submitted import Container, SubmittedJob
 
 FOLDER = Path(__file__).parent
+LAG_SECONDS = 2.4
+"""The longest that a worker's step is not yet in a checkpoint's data position. Acknowledgements go in groups, a group when the
+one before it is stored, and a checkpoint begins when that is stored."""
 
 
 class Kind(StrEnum):
@@ -72,7 +75,7 @@ class Counting:
     Attributes:
         kind: with servers, or collective.
         folder: for checkpoints and holds, at the same path in all pods.
-        delay: seconds of rest after each step, until `hurry`.
+        delay: seconds of rest after each step, until `hurry`; how much is trained in `LAG_SECONDS` follows from it.
         container: what its pods run.
     """
 
@@ -190,14 +193,15 @@ class CountingJob(SubmittedJob):
         return Verdict(lost, twice, (*problems, *self._ends()))
 
     def most_twice(self, victims: Sequence[Victim]) -> int:
-        """How many records may be in the model twice: what a lost worker held; with a master's leases that were not stored, what
-        all did; with a server, what all but the chief held, and trained while a checkpoint began: the chief's own part is in
-        its position. In a collective job model and data position are of the same step."""
+        """How many records may be in the model twice: what a lost worker had trained and not acknowledged; with a master's
+        leases that were not stored, what all had; with a server, what all but the chief had, or trained while a checkpoint
+        began: the chief's own part is in its position. In a collective job model and data position are of the same step."""
         if self.counting.kind is Kind.RING:
             return 0
         workers = self.counting.replicas["worker"]
         holders = {Victim.MASTER: workers, Victim.SERVER: workers - 1, Victim.SERVER_PROCESS: workers - 1}
-        return sum(holders.get(victim, 1) for victim in victims) * (HELD + 2) * SHARD
+        trained = ceil(LAG_SECONDS / self.counting.delay) * BATCH
+        return sum(holders.get(victim, 1) for victim in victims) * (SHARD + trained)
 
     def _ends(self) -> list[str]:
         """What is wrong about its end: a job ends once."""
@@ -292,13 +296,13 @@ class Situation:
         hold: where processes stop from the beginning on; "" for nowhere.
         reach: waits for the moment.
         release: where they go on after the kill.
-        hurry: whether there is no rest from the beginning on.
+        delay: of a step until then. Without any, a fast machine would train half of the data in `LAG_SECONDS`.
     """
 
     hold: str
     reach: Callable[[CountingJob], None]
     release: str
-    hurry: bool = False
+    delay: float = 0.1
 
 
 SITUATIONS = {
@@ -306,7 +310,7 @@ SITUATIONS = {
     Moment.EPOCH: Situation("", _in_epoch, ""),
     Moment.CHECKPOINT: Situation("", _in_checkpoint, "save"),
     Moment.MIGRATION: Situation("", _in_migration, "prepare"),
-    Moment.LAST_STEP: Situation("end", _after_all_steps, "end", hurry=True),
+    Moment.LAST_STEP: Situation("end", _after_all_steps, "end", delay=0.02),
 }
 
 
@@ -323,14 +327,13 @@ def kill_at(job: CountingJob, victim: Victim, moment: Moment) -> str:
     return pod
 
 
-def prepare(counting: Counting, moment: Moment) -> None:
-    """What stands before the job is submitted."""
+def prepare(counting: Counting, moment: Moment) -> Counting:
+    """The job with the pace that the moment needs; what stands before it is submitted."""
     counting.folder.mkdir(parents=True, exist_ok=True)
     situation = SITUATIONS[moment]
     if situation.hold:
         counting.holds.set(situation.hold)
-    if situation.hurry:
-        counting.hurry()
+    return replace(counting, delay=situation.delay)
 
 
 def _pod_of(process: psutil.Process) -> tuple[str, str]:

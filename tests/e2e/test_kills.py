@@ -63,9 +63,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.mark.parametrize(("kind", "victim", "moment"), ROWS)
 def test_kill(kind: Kind, victim: Victim, moment: Moment, cluster: Cluster, tmp_path: Path) -> None:
     """The job succeeds, once; each record of each epoch is in its model: exactly once if it is collective, else at most as
-    many twice as workers held."""
-    counting = Counting(kind, tmp_path)
-    prepare(counting, moment)
+    many twice as workers train in a moment."""
+    counting = prepare(Counting(kind, tmp_path), moment)
     job = CountingJob.start(cluster, f"{kind}-{victim}-{moment}", counting)
     kill_at(job, victim, moment)
 
