@@ -29,7 +29,6 @@ from edl_workflows.local import testing
 from edl_workflows.stages.delete import DELETE, DeleteRequest
 from tests.e2e.kills import VICTIMS, Counting, CountingJob, Kind, Victim
 
-DELAY = 0.1
 MOST_KILLS = 4
 MOST_MASTERS = 2
 """A master's budget of replacements is 3."""
@@ -130,7 +129,7 @@ def draw(seed: int, number: int) -> Schedule:
 def play(cluster: Cluster, schedule: Schedule, folder: Path) -> Report:
     """Submit a job, kill as the schedule says, wait for its end and judge it."""
     begun = time.monotonic()
-    counting = Counting(schedule.kind, folder, DELAY)
+    counting = Counting(schedule.kind, folder)
     job = CountingJob.start(cluster, f"kills-{schedule.number}", counting)
     struck: list[Struck] = []
     lost = twice = -1

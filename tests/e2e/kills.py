@@ -27,6 +27,8 @@ FOLDER = Path(__file__).parent
 LAG_SECONDS = 2.4
 """The longest that a worker's step is not yet in a checkpoint's data position. Acknowledgements go in groups, a group when the
 one before it is stored, and a checkpoint begins when that is stored."""
+STEP_DELAY = 0.1
+"""Seconds of rest after each step, as a rule."""
 
 
 class Kind(StrEnum):
@@ -81,7 +83,7 @@ class Counting:
 
     kind: Kind
     folder: Path
-    delay: float = 0.1
+    delay: float = STEP_DELAY
     container: Container = field(default_factory=lambda: Container("local", sys.executable))
 
     @property
@@ -302,7 +304,7 @@ class Situation:
     hold: str
     reach: Callable[[CountingJob], None]
     release: str
-    delay: float = 0.1
+    delay: float = STEP_DELAY
 
 
 SITUATIONS = {

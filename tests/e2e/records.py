@@ -14,7 +14,8 @@ RECORDS = 1437
 SHARD = 64
 """Records of a shard."""
 HELD = 5
-"""Shards that a worker holds at most and has not acknowledged as done: four ahead and the one being processed."""
+"""Shards that are leased to a worker at most: four ahead and the one being processed. What it has trained and not yet told
+is another matter."""
 
 _VERSION = re.compile(r"-v(\d+)-")
 

@@ -241,12 +241,12 @@ def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> views.JobRow:
     return views.JobRow.model_validate(made)
 
 
-def _replicas(job: StoredJob) -> dict[str, dict[str, int]]:
-    """As the monitor saw them; else what the master wants, of which it is not said what runs."""
+def _replicas(job: StoredJob) -> dict[str, dict[str, int | None]]:
+    """As the monitor saw them; else what the master wants, of which it is not said what is ready."""
     if job.seen is not None:
         return {role: asdict(counts) for role, counts in job.seen.replicas.items()}
     roles = job.facts.roles if job.facts else {}
-    return {name: {"desired": role.count, "ready": 0} for name, role in roles.items()}
+    return {name: {"desired": role.count, "ready": None} for name, role in roles.items()}
 
 
 def _point(row: Row[Any]) -> views.JobPoint:

@@ -42,10 +42,14 @@ class ClusterAnswer(Message):
 
 
 class RoleCounts(Message):
-    """Replicas of one role."""
+    """Replicas of one role.
+
+    Attributes:
+        ready: None where the cluster has not been looked at: only the job's master tells of it.
+    """
 
     desired: int
-    ready: int
+    ready: int | None = None
 
 
 class JobRow(Message):

@@ -21,7 +21,7 @@ ALL = None
 
 
 def test_a_job_of_which_only_its_master_tells(store: Store) -> None:
-    """Its phase follows from what was reported; roles are those that it wants."""
+    """Its phase follows from what was reported; roles are those that it wants, and nobody says how many are ready."""
     ends = {
         "running": None,
         "done": JobEnd(time=NOW, completed=True),
@@ -36,7 +36,8 @@ def test_a_job_of_which_only_its_master_tells(store: Store) -> None:
         "lost": "Failed",
     }
     assert (told["done"].step, told["done"].speed, told["done"].finished) == (7, 10.0, NOW)
-    assert told["running"].replicas["worker"].desired == 2
+    worker = told["running"].replicas["worker"]
+    assert (worker.desired, worker.ready) == (2, None)
 
 
 def test_a_job_that_the_monitor_sees(store: Store) -> None:
