@@ -50,7 +50,6 @@ class Persister:
         self._changed = threading.Condition()
         self._asked = 0
         self._done = 0
-        self._newest_too = False
         self._bell = folder.listen()
         self._thread = threading.Thread(target=self._work, name="persist", daemon=True)
 
@@ -82,7 +81,6 @@ class Persister:
     def save_newest(self) -> None:
         """Persist the newest whole copy, also one that was made for the case that its process dies: it has died."""
         with self._changed:
-            self._newest_too = True
             self._asked += 1
         self.folder.ring()
 
@@ -97,8 +95,7 @@ class Persister:
             with self._changed:
                 asked = self._asked
             try:
-                while not self._stop.is_set() and (snapshot := self._next()) is not None:
-                    self._persist(snapshot)
+                self._persist_all(newest=asked > self._done)
             except Exception:  # without this thread nothing would be persisted any more
                 log.exception("a copy of the model can't be persisted")
             with self._changed:
@@ -106,15 +103,22 @@ class Persister:
                 self._changed.notify_all()
             self._on_idle()
 
-    def _next(self) -> Snapshot | None:
-        waiting = [snapshot for snapshot in self.folder.whole() if snapshot.stage is Stage.MEMORY]
-        due = next((snapshot for snapshot in waiting if snapshot.due), None)
-        if due is None and self._newest_too:
-            self._newest_too = False
-            # Not one that was made before what stands on storage.
-            saved = [copy.number for copy in self.folder.whole() if copy.stage is Stage.SAVED]
-            return next((copy for copy in reversed(waiting) if copy.number > max(saved, default=0)), None)
-        return due
+    def _persist_all(self, *, newest: bool) -> None:
+        """What is due; then the newest, if that was asked for before this began to look."""
+        while not self._stop.is_set() and (due := self._due()) is not None:
+            self._persist(due)
+        if newest and not self._stop.is_set() and (last := self._newest()) is not None:
+            self._persist(last)
+
+    def _due(self) -> Snapshot | None:
+        return next((copy for copy in self.folder.whole() if copy.stage is Stage.MEMORY and copy.due), None)
+
+    def _newest(self) -> Snapshot | None:
+        """The newest copy in memory, but not one that was made before what stands on storage."""
+        copies = self.folder.whole()
+        saved = max((copy.number for copy in copies if copy.stage is Stage.SAVED), default=0)
+        later = (copy for copy in reversed(copies) if copy.stage is Stage.MEMORY and copy.number > saved)
+        return next(later, None)
 
     def _persist(self, snapshot: Snapshot) -> None:
         error, fresh = "", False

@@ -97,6 +97,34 @@ def test_copy_for_memory_is_persisted_only_after_a_loss(
     assert newest.step == 12
 
 
+def test_newest_is_looked_for_after_it_was_asked_for(
+    master: FakeMaster,
+    folder: SnapshotFolder,
+    store: CheckpointStore,
+    persister: Persister,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loss while the agent looks at its copies: the one that was made since is persisted, none that it had seen before."""
+    copy(folder, store, 11, persist=False)
+    look, looks = folder.whole, 0
+
+    def whole() -> list[Snapshot]:
+        nonlocal looks
+        looks, seen = looks + 1, list(look())
+        if looks == 1:
+            copy(folder, store, 12, persist=False)
+            persister.save_newest()
+        return seen
+
+    monkeypatch.setattr(folder, "whole", whole)
+    persister.start()
+    folder.ring()
+
+    eventually(lambda: master.got(CheckpointEnd))
+    assert persister.wait(10)
+    assert [end.step for end in master.got(CheckpointEnd)] == [12]
+
+
 def test_what_an_agent_before_left_is_persisted(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
