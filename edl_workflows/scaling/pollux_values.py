@@ -12,12 +12,13 @@ for p = 0. A job that starts pays no REALLOC: it interrupts nothing, and has to 
 Speed-ups weigh all jobs alike, however long they are. With `PolluxOptions.shortest_first` the shorter ones weigh more. The job of J
 that has l_j seconds left weighs::
 
-    w_j = 1/J · Σ_i min(1, l_i / l_j)
+    w_j = (1/J · Σ_i min(1, l_i / l_j)^4)^1.25
 
-That is its rank by what is left, the longest first, but continuous: jobs with nearly as much left weigh nearly the same, and none
-moves for a second more or less. About as many jobs as that wait for the end of this one, and a second sooner is a second for
-each of them (heSRPT, the optimum for jobs that are all there and whose speed grows as k^p, gives more by the rank, too: Berg,
-Vesilo and Harchol-Balter, 2020). Powers of 0.5 and 1.5 of it are better at one load and worse at another in simulations.
+The sum is about its rank by what is left, the longest first: of a job with half as much left a sixteenth is counted. But it is
+continuous: jobs with nearly as much left weigh nearly the same, and none moves for a second more or less. About as many jobs as that
+wait for the end of this one, and a second sooner is a second for each of them (heSRPT, the optimum for jobs that are all there and
+whose speed grows as k^p, gives more by the rank, too: Berg, Vesilo and Harchol-Balter, 2020). Both exponents were found by simulation,
+see docs/explanation/performance.md; those around them do nearly as well.
 
 How much is left is what the job declares; of one that doesn't, as much as it has had, which is a good guess where few jobs are very
 long. Nobody starves: the longer a job has been there, the more it counts that it waits.
@@ -48,6 +49,9 @@ MOST_PATIENCE = 30.0
 LEAST_LEFT = 1.0
 MOST_LEFT = 1e12
 """Seconds; of jobs that have less or more left none is shorter or longer."""
+_STEEPNESS = 4
+_RANK_POWER = 1.25
+"""The exponents of a job's weight with the shortest first."""
 _SLACK = 1e-6
 """Sums of floats such as 0.1 are off by less than this part of them."""
 _LEAST_SPEED = 1e-200
@@ -297,7 +301,8 @@ def _weights(
         for job, share in zip(jobs, fair, strict=True)
     ]
     seconds = np.array(left, dtype=float).clip(LEAST_LEFT, MOST_LEFT)
-    ranks = np.minimum(seconds / seconds[:, None], 1.0).sum(axis=1) / max(len(jobs), 1)
+    longer = np.minimum(seconds / seconds[:, None], 1.0) ** _STEEPNESS
+    ranks = (longer.sum(axis=1) / max(len(jobs), 1)) ** _RANK_POWER
     return [job.weight * rank for job, rank in zip(jobs, ranks.tolist(), strict=True)]
 
 
