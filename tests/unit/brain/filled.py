@@ -28,7 +28,8 @@ def fill(store: Store, now: float, jobs: int = 12) -> None:
     """Six hours of a cluster with these jobs."""
     chance = random.Random(7)
     for index in range(360):
-        store.record_cluster(_cluster(now - 6 * HOUR + index * 60, chance))
+        hours = index / 60
+        store.record_cluster(_cluster(now - (6 - hours) * HOUR, hours, chance))
     seen = [_job(index, now, chance) for index in range(jobs)]
     store.record_jobs(seen, [], now)
     for job in seen[:12]:
@@ -70,9 +71,9 @@ def _plan(job: JobSeen, name: str, created: float, change: str, reason: str, pha
     )
 
 
-def _cluster(time: float, chance: random.Random) -> ClusterSample:
-    hours = time / HOUR
-    nodes = 16 if hours % 24 > 5 else 12
+def _cluster(time: float, hours: float, chance: random.Random) -> ClusterSample:
+    """After so many hours; in the first of them four nodes are away."""
+    nodes = 16 if hours > 1.5 else 12
     cores = nodes * 16.0
     load = 0.62 + 0.2 * math.sin(hours) + 0.05 * math.sin(hours * 7)
     requested = round(cores * min(0.96, max(0.2, load))) * 1.0
