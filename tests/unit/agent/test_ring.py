@@ -1,7 +1,9 @@
 """The ring of the tests' collective programs forms, whoever is started again meanwhile."""
 
+import random
 import socket
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.testing import free_port
-from tests.e2e.ring import Ring
+from tests.e2e.ring import LOOK_SECONDS, Ring
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -19,6 +21,7 @@ def _joined(places: Sequence[Place]) -> list[float]:
     """What the members agree on when all are there; 0.0 of one whose ring was broken, which tries again."""
     sums = [0.0] * len(places)
     formed: list[Ring] = []
+    chance = random.Random(1)
 
     def join(rank: int) -> None:
         while not sums[rank]:
@@ -28,6 +31,8 @@ def _joined(places: Sequence[Place]) -> list[float]:
                 sums[rank] = float(ring.all_reduce(np.array([float(rank + 1)]))[0])
             except UnavailableError:
                 ring.close()  # so that its neighbours hear of it
+                # In step they would break each other's rings for ever.
+                time.sleep(chance.uniform(0, 2 * LOOK_SECONDS))
 
     threads = [threading.Thread(target=join, args=(rank,), daemon=True) for rank in range(1, len(places))]
     for thread in threads:
