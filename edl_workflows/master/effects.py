@@ -1,12 +1,15 @@
 """What the master does outside of itself: asks for pods, reports on plans and on the job. Always from the stored state.
 
 So whatever is seen outside survives a crash, and whatever a crash interrupts is done again: each effect can be repeated.
+Effects are independent: one that is refused is tried again by itself, later and later, and keeps no other one waiting.
 The two adapters of `Outside` are `edl_workflows.master.kubernetes` and `edl_workflows.master.standalone`.
 """
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, Self
 
 import structlog
@@ -25,8 +28,14 @@ REPORT_SECONDS = 2.0
 LAST_REPORT = 5.0
 """Seconds for the last one of a master that is told to end."""
 MAX_BACK_OFF = 15.0
+MAX_WARNING = 1_000
+"""Characters of a refusal that stand in the job's warnings."""
+UNREPORTED_SECONDS = 60.0
+"""After which a job whose end the API server refuses to show is over by the master's exit code alone."""
 UNSEEN_SECONDS = 60.0
 """After which a plan that was made and is not seen is made again."""
+_POD_PLAN = "ask for pods by ScalePlan "
+_REPORT = "report on the job"
 
 log = structlog.get_logger(__name__)
 
@@ -75,44 +84,86 @@ class _Told:
         return cls(sum(stored.restarts.counts.values()), stored.hangs.dump, active.number if active else 0)
 
 
+@dataclass(frozen=True)
+class _Refusal:
+    """An effect that failed.
+
+    Attributes:
+        since: when it failed first.
+        until: not to be tried again before.
+        back_off: seconds between the last two attempts.
+        for_good: whether the API server refused it; otherwise nobody answered.
+    """
+
+    since: float
+    until: float
+    back_off: float
+    for_good: bool
+
+    @classmethod
+    def after(cls, before: "_Refusal | None", error: EdlError, now: float) -> Self:
+        """That of an effect that fails now, and may have failed before."""
+        for_good = not isinstance(error, UnavailableError)
+        back_off = 1.0 if before is None else min(MAX_BACK_OFF, 2 * before.back_off)
+        since = before.since if before is not None and before.for_good is for_good else now
+        return cls(since, now + back_off, back_off, for_good)
+
+
 class Effects:
-    """Carries the effects out, one after another.
+    """Carries the effects out, each by itself.
 
     Args:
         master: whose.
         outside: where.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, master: Master, outside: Outside) -> None:
+    def __init__(self, master: Master, outside: Outside, clock: Callable[[], float] = time.monotonic) -> None:
         self._master = master
         self._outside = outside
+        self._clock = clock
         self._asked: set[int] = set()
         self._told = _Told.of(master.stored)
         self._made: tuple[int, float] = (0, 0.0)
         self._reported: dict[str, Any] = {}
         self._reported_at = float("-inf")
+        self._refused: dict[str, _Refusal] = {}
 
     async def run(self) -> None:
         """Follows the commits until cancelled."""
-        back_off = 0.0
         while True:
-            try:
-                await self.once()
-                back_off = 0.0
-            except EdlError as error:
-                back_off = min(MAX_BACK_OFF, max(1.0, 2 * back_off))
-                log.warning("not done, trying again", error=str(error), seconds=back_off)
-                await asyncio.sleep(back_off)
+            await self.once()
             await self._master.committed(REPORT_SECONDS)
 
     async def once(self) -> None:
-        """All that is to be done for the state as it is stored now."""
+        """All that is to be done for the state as it is stored now, but for what failed a moment ago."""
         stored = self._master.stored
         await self._pods(stored)
-        await self._plan(stored)
-        await self._job(stored)
-        await self._own_plan(stored)
+        await self._attempt("report on a ScalePlan", self._plan, stored)
+        await self._attempt("make the job's own ScalePlan", self._own_plan, stored)
+        await self._attempt(_REPORT, self._job, stored)
         self._tell(stored)
+
+    async def _attempt(
+        self, what: str, effect: Callable[[JobDocument], Awaitable[None]], stored: JobDocument
+    ) -> None:
+        before = self._refused.get(what)
+        if before is not None and self._clock() < before.until:
+            return
+        try:
+            await effect(stored)
+        except EdlError as error:
+            refusal = _Refusal.after(before, error, self._clock())
+            self._refused[what] = refusal
+            log.warning("not done, trying again", what=what, error=str(error), seconds=refusal.back_off)
+            if refusal.for_good:
+                self._master.state.refused[what] = str(error)[:MAX_WARNING]
+        else:
+            self._forget(what)
+
+    def _forget(self, what: str) -> None:
+        self._refused.pop(what, None)
+        self._master.state.refused.pop(what, None)
 
     def _tell(self, stored: JobDocument) -> None:
         told, self._told = self._told, _Told.of(stored)
@@ -131,7 +182,7 @@ class Effects:
         if plan is None or plan.seen or stored.outcome is not None:
             return
         number, made_at = self._made
-        if number == plan.number and time.monotonic() - made_at < UNSEEN_SECONDS:
+        if number == plan.number and self._clock() - made_at < UNSEEN_SECONDS:
             return
         state = self._master.state
         name = plan.name(state.settings.name)
@@ -145,16 +196,28 @@ class Effects:
             self._master.changed(Hurry.NOW)
         else:
             log.info("made a plan", plan=name, reason=plan.spec.reason)
-            self._made = (plan.number, time.monotonic())
+            self._made = (plan.number, self._clock())
 
     async def _pods(self, stored: JobDocument) -> None:
-        nodes = {(node.type, node.id): node for node in stored.nodes}
-        for plan in stored.pod_plans.open:
+        wanted = (
+            stored.pod_plans.open if stored.outcome is None else ()
+        )  # the controller removes what is left
+        for plan in wanted:
             if plan.number not in self._asked:
-                await asyncio.to_thread(self._outside.ask_for_pods, plan, nodes)
-                log.info("asked for pods", plan=plan.number, create=plan.create, remove=plan.remove)
-                self._asked.add(plan.number)
-        self._asked &= {plan.number for plan in stored.pod_plans.open}
+                await self._attempt(self._pod_plan(plan), partial(self._ask, plan), stored)
+        self._asked &= {plan.number for plan in wanted}
+        for what in self._refused.keys() - {self._pod_plan(plan) for plan in wanted}:
+            if what.startswith(_POD_PLAN):
+                self._forget(what)
+
+    def _pod_plan(self, plan: PodPlan) -> str:
+        return _POD_PLAN + plan.name(self._master.state.settings.name)
+
+    async def _ask(self, plan: PodPlan, stored: JobDocument) -> None:
+        nodes = {(node.type, node.id): node for node in stored.nodes}
+        await asyncio.to_thread(self._outside.ask_for_pods, plan, nodes)
+        log.info("asked for pods", plan=plan.number, create=plan.create, remove=plan.remove)
+        self._asked.add(plan.number)
 
     async def _plan(self, stored: JobDocument) -> None:
         run = stored.plan
@@ -171,7 +234,7 @@ class Effects:
 
     async def _job(self, stored: JobDocument) -> None:
         ended = stored.outcome is not None and not self._reported.get("ended")
-        if not ended and time.monotonic() - self._reported_at < REPORT_SECONDS:
+        if not ended and self._clock() - self._reported_at < REPORT_SECONDS:
             return
         status = views.job_status(self._master.state, self._master.now())
         if not ended and _without_time(status) == _without_time(self._reported):
@@ -180,7 +243,7 @@ class Effects:
         news = {key: value for key, value in status.items() if self._reported.get(key) != value}
         await asyncio.to_thread(self._outside.report_job, news)
         self._reported = {**status, "ended": stored.outcome is not None}
-        self._reported_at = time.monotonic()
+        self._reported_at = self._clock()
 
     async def last_report(self) -> None:
         """The status once more, when the master is told to end: a suspended job shows the checkpoint that it goes on from."""
@@ -193,8 +256,11 @@ class Effects:
 
     @property
     def reported_end(self) -> bool:
-        """Whether the job's status shows how it ended."""
-        return bool(self._reported.get("ended"))
+        """Whether the job's status shows how it ended, or is refused for so long that the exit code alone has to say it."""
+        refusal = self._refused.get(_REPORT)
+        if self._reported.get("ended") or refusal is None:
+            return bool(self._reported.get("ended"))
+        return refusal.for_good and self._clock() - refusal.since >= UNREPORTED_SECONDS
 
 
 def _without_time(status: dict[str, Any]) -> dict[str, Any]:

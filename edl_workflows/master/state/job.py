@@ -182,6 +182,7 @@ class JobState:
         self.moved: Moved | None = None
         self.plans_seen: tuple[PlanSeen, ...] | None = None
         self.recorded_serial = 0
+        self.refused: dict[str, str] = {}  # what the API server refuses to do for the master, and its reason
 
     def document(self) -> JobDocument:
         """All there is to store."""

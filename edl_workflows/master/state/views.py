@@ -196,6 +196,7 @@ def _warnings(state: JobState, now: float) -> list[str]:
         *_too_few(state, now),
         *_standing_still(state),
         *_slow(state),
+        *(f"the master can't {what}, and tries again: {why}" for what, why in state.refused.items()),
     ]
 
 

@@ -1,26 +1,27 @@
 """What is done outside for the master's own plans: from the stored state only, again after a failure, never in a hot loop."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import structlog
 
 from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
-from edl_workflows.master.effects import Effects
+from edl_workflows.master.effects import REPORT_SECONDS, UNREPORTED_SECONDS, Effects
 from edl_workflows.master.master import Master
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import autoscaling
+from edl_workflows.master.state import autoscaling, plans
 from edl_workflows.master.state.checkpoints import Checkpoints, Saved
 from edl_workflows.master.state.hang import Hangs
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.outcome import Outcome
 from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.pod_plans import PodPlan
+from edl_workflows.master.state.pod_plans import PodPlan, PodPlans
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.store import FileStore
 from edl_workflows.scaling.ps_stages import Progress
@@ -29,16 +30,23 @@ SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaR
 
 
 class FakeOutside:
-    """Remembers what it was asked for; plans are refused with `errors`, in their order."""
+    """Remembers what it was asked for; plans are refused with `errors`, in their order, and whatever is in `refusing` always."""
 
     def __init__(self, *errors: EdlError) -> None:
         self.errors = list(errors)
+        self.asked: list[int] = []
         self.made: list[str] = []
         self.reported: list[dict[str, Any]] = []
         self.away = False
+        self.refusing: dict[object, EdlError] = {}
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
-        raise AssertionError("no pods are watched")
+        self.asked.append(plan.number)
+        self._refuse(plan.number)
+
+    def _refuse(self, what: object) -> None:
+        if what in self.refusing:
+            raise self.refusing[what]
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
         assert spec == SPEC
@@ -47,9 +55,10 @@ class FakeOutside:
         self.made.append(name)
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        raise AssertionError("no plan runs")
+        self._refuse(run.name)
 
     def report_job(self, status: dict[str, Any]) -> None:
+        self._refuse("the job")
         if self.away:
             raise UnavailableError("the API server is away")
         self.reported.append(status)
@@ -61,6 +70,108 @@ def _decided(folder: Path) -> Master:
     )
     master.state.autoscaling = autoscaling.decide(master.state.autoscaling, SPEC, Progress(), master.clock())
     return master
+
+
+@dataclass
+class Clock:
+    """Monotonic seconds that a test sets."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _asking(folder: Path) -> Master:
+    """A master in a cluster that asks for pods by two plans, and whose own plan is decided on."""
+    master = _decided(folder)
+    plans = tuple(PodPlan(number, create=(), remove=()) for number in (1, 2))
+    master.state.pod_plans = PodPlans(last_number=2, open=plans)
+    return master
+
+
+def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -> None:
+    """A quota that refuses pods delays neither other plans, nor what the job reports, nor its end; the job's status says why."""
+
+    async def main() -> None:
+        master, outside = _asking(tmp_path), FakeOutside()
+        outside.refusing[1] = ForbiddenError("exceeded quota: scaleplans")
+        effects = Effects(master, outside)
+        master.stored = master.state.document()
+        await effects.once()
+        assert outside.asked == [1, 2]
+        assert outside.made == ["job-optimize-1"]
+        (warning,) = outside.reported[0]["warnings"]
+        assert "job-scaleplan-1" in warning
+        assert "exceeded quota: scaleplans" in warning
+        master.state.outcome = Outcome(False, "AllWorkersFailed", "no worker is left to go on")
+        master.stored = master.state.document()
+        await effects.once()
+        assert outside.reported[-1]["failure"]["reason"] == "AllWorkersFailed"
+        assert effects.reported_end
+
+    asyncio.run(main())
+
+
+def test_each_effect_is_tried_again_by_itself(tmp_path: Path) -> None:
+    """Later and later, whatever else happens meanwhile; once it is done, the job's status warns of it no more."""
+
+    async def main() -> None:
+        master, outside, clock = _asking(tmp_path), FakeOutside(), Clock()
+        outside.refusing[2] = ForbiddenError("exceeded quota: scaleplans")
+        effects = Effects(master, outside, clock)
+        master.stored = master.state.document()
+        tries = []
+        for second in range(60):
+            before = len(outside.asked)
+            await effects.once()
+            tries += [second for number in outside.asked[before:] if number == 2]
+            clock.now += 1
+        assert tries == [0, 1, 3, 7, 15, 30, 45]
+        assert outside.asked.count(1) == 1
+        del outside.refusing[2]
+        await effects.once()
+        clock.now += REPORT_SECONDS
+        await effects.once()
+        assert outside.reported[-1]["warnings"] == []
+
+    asyncio.run(main())
+
+
+def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) -> None:
+    """The job's outcome is reported all the same."""
+
+    async def main() -> None:
+        master, outside = _decided(tmp_path), FakeOutside()
+        master.state.autoscaling = autoscaling.Autoscaling()
+        master.state.plan = plans.start("uid", "bigger", SPEC, 1.0)
+        master.state.outcome = Outcome(True, "Completed")
+        master.stored = master.state.document()
+        outside.refusing["bigger"] = ForbiddenError("no right to patch scaleplans/status")
+        effects = Effects(master, outside)
+        await effects.once()
+        assert effects.reported_end
+
+    asyncio.run(main())
+
+
+def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> None:
+    """Where the API server refuses the job's status for a minute, the master ends; where it is away, the master waits for it."""
+
+    async def main() -> None:
+        for error, ends in ((ForbiddenError("no right"), True), (UnavailableError("away"), False)):
+            master, outside, clock = _decided(tmp_path), FakeOutside(), Clock()
+            master.state.outcome = Outcome(True, "Completed")
+            master.stored = master.state.document()
+            outside.refusing["the job"] = error
+            effects = Effects(master, outside, clock)
+            await effects.once()
+            assert not effects.reported_end
+            clock.now += UNREPORTED_SECONDS
+            await effects.once()
+            assert effects.reported_end is ends
+
+    asyncio.run(main())
 
 
 def test_a_decision_is_carried_out_once_it_is_stored(tmp_path: Path) -> None:
@@ -83,13 +194,13 @@ def test_a_plan_that_can_not_be_made_now_is_made_later(tmp_path: Path) -> None:
     """While the API server is away nothing is given up."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeOutside(UnavailableError("away"))
+        master, outside, clock = _decided(tmp_path), FakeOutside(UnavailableError("away")), Clock()
         master.stored = master.state.document()
-        effects = Effects(master, outside)
-        with pytest.raises(UnavailableError):
+        effects = Effects(master, outside, clock)
+        for made in ([], [], ["job-optimize-1"]):
             await effects.once()
-        await effects.once()
-        assert outside.made == ["job-optimize-1"]
+            assert outside.made == made
+            clock.now += 0.6
 
     asyncio.run(main())
 
