@@ -1,10 +1,17 @@
-"""Whether a task instance was really killed: what `on_kill` asks before it cancels anything, in workers and triggerers."""
+"""Which states Airflow has of task instances now: what `on_kill` asks, in workers and triggerers, before it cancels anything."""
 
+from collections.abc import Iterable
 from typing import Any
 
-ENDED_STATES = frozenset({"failed", "success", "skipped", "upstream_failed", "removed"})
+DELETED = "deleted"
+"""Not a state of Airflow's: it has no such task instance any more, because the run or the DAG was deleted."""
+ENDED_STATES = frozenset({"failed", "success", "skipped", "upstream_failed", "removed", DELETED})
 """Of a task instance that nobody goes on with. Any other means that it was moved, cleared or lost its worker: its next
 attempt goes on with the same object."""
+
+TaskStates = dict[str, dict[int, str | None]]
+"""Run id → map index → state; None is the state of an instance that was cleared and that nobody took up yet. A run that has
+no such task instances, or that is not there, is absent."""
 
 
 def task_state(ti: Any) -> str | None:
@@ -15,10 +22,26 @@ def task_state(ti: Any) -> str | None:
     Args:
         ti: a worker's or a triggerer's task instance.
     """
+    index = -1 if ti.map_index is None else ti.map_index
+    return task_states(ti.dag_id, ti.task_id, [ti.run_id]).get(ti.run_id, {}).get(index, DELETED)
+
+
+def task_states(dag_id: str, task_id: str, run_ids: Iterable[str]) -> TaskStates:
+    """The states of one task in some runs, by one request to Airflow's API server; blocks.
+
+    A task reaches it through its supervisor, with the rights that every task has.
+    """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    states = RuntimeTaskInstance.get_task_states(
-        dag_id=ti.dag_id, map_index=ti.map_index, task_ids=[ti.task_id], run_ids=[ti.run_id]
-    )
-    state = next(iter(states.get(ti.run_id, {}).values()), None)
-    return None if state is None else str(state)
+    answer = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=list(run_ids))
+    return {run_id: _by_index(task_id, states) for run_id, states in answer.items()}
+
+
+def _by_index(task_id: str, states: dict[str, Any]) -> dict[int, str | None]:
+    """Airflow names an instance by its task's id, and one of a mapped task by ``<task id>_<map index>``."""
+    return {
+        -1 if name == task_id else int(name.removeprefix(f"{task_id}_")): None
+        if state is None
+        else str(state)
+        for name, state in states.items()
+    }

@@ -152,28 +152,29 @@ async def kill(made: ElasticJobTrigger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "lives"),
+    ("answer", "lives"),
     [
-        ("failed", False),
-        ("success", False),
-        ("skipped", False),  # the run's time was up
-        ("deferred", True),  # another triggerer has it, or the next attempt
-        ("running", True),  # cleared: the next attempt goes on with the job
-        (None, True),  # cleared, and not yet scheduled
+        pytest.param({"run": {"task": "failed"}}, False, id="marked failed"),
+        pytest.param({"run": {"task": "success"}}, False, id="marked success"),
+        pytest.param({"run": {"task": "skipped"}}, False, id="the run's time is up"),
+        pytest.param({}, False, id="the run was deleted"),
+        pytest.param({"run": {"task": "deferred"}}, True, id="another triggerer has it, or the next attempt"),
+        pytest.param({"run": {"task": "running"}}, True, id="cleared, and taken up"),
+        pytest.param({"run": {"task": None}}, True, id="cleared, and not yet scheduled"),
     ],
 )
 def test_on_kill_deletes_only_for_a_task_that_was_killed(
     server: ApiServerProcess,
     cluster: Cluster,
     monkeypatch: pytest.MonkeyPatch,
-    state: str | None,
+    answer: dict[str, dict[str, str | None]],
     lives: bool,
 ) -> None:
     """Airflow 3.3 calls it also on failover and while a cleared task's next attempt begins."""
 
     def states(**_query: Any) -> dict[str, dict[str, str | None]]:
         time.sleep(0.2)  # longer than Airflow waits
-        return {"run": {"task": state}}
+        return answer
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
 
