@@ -3,14 +3,15 @@
 A request to the API needs a token and has a small body. Everything else that is served is the same for everybody.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edl_workflows.brain import answers
 from edl_workflows.brain.auth import ANYBODY, Tenant, Tokens
+from edl_workflows.process.http import read_body, replay_body
 
 API = "/v1/"
 TENANT = "edl.tenant"
@@ -61,12 +62,14 @@ class Guard:
             return
         scope[TENANT] = tenant
         try:
-            body = await _body(scope, receive)
+            body = await read_body(scope, receive, MAX_BODY, BODY_SECONDS)
+        except ClientDisconnect:
+            return
         except (OverflowError, TimeoutError) as error:
             status = 413 if isinstance(error, OverflowError) else 408
             await answers.refusal(status, str(error))(scope, receive, counted)
             return
-        await self._app(scope, _replayed(body, receive), counted)
+        await self._app(scope, replay_body(body, receive), counted)
 
     def _tenant(self, scope: Scope) -> Tenant | None:
         if self._tokens is None:
@@ -75,40 +78,3 @@ class Guard:
         if scheme.lower() != b"bearer" or not credentials.strip():
             return None
         return self._tokens.tenant_of(credentials.strip().decode("latin-1"))
-
-
-async def _body(scope: Scope, receive: Receive) -> bytes:
-    """The whole body.
-
-    Raises:
-        OverflowError: it is too large.
-        TimeoutError: it did not arrive in time.
-    """
-    length = dict(scope["headers"]).get(b"content-length", b"0")
-    body = bytearray()
-    more = True
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while more and len(body) <= MAX_BODY and length.isdigit() and int(length[:20]) <= MAX_BODY:
-                message = await receive()
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-    except TimeoutError as error:
-        raise TimeoutError(f"the body did not arrive within {BODY_SECONDS:g} s") from error
-    if more or len(body) > MAX_BODY:
-        raise OverflowError(f"the body has more than {MAX_BODY} bytes")
-    return bytes(body)
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body once more, and then what comes after it."""
-    told = False
-
-    async def replayed() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed

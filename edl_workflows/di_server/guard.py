@@ -4,19 +4,20 @@ In this order: the client's rate, the path, the body's size, the token, the job'
 looks into it; it is small.
 """
 
-import asyncio
 import hmac
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edl_workflows.di_server import answers
 from edl_workflows.di_server.ids import JobId, JobIdError
 from edl_workflows.di_server.limits import Buckets, Rate
+from edl_workflows.process.http import read_body, replay_body
 
 OPEN_PATH = "/openapi.json"
 CALLER = "edl.di_job"
@@ -99,15 +100,19 @@ class Guard:
             refusal = answers.failure(
                 404, f"no such path; known are those of {OPEN_PATH}, as /v2alpha1/{{id}}/replicas"
             )
-        body = b""
-        if refusal is None:
-            body, refusal = await self._body(scope, receive)
+        try:
+            body = b"" if refusal else await read_body(scope, receive, self._admission.max_body, BODY_SECONDS)
+        except ClientDisconnect:
+            return
+        except (OverflowError, TimeoutError) as error:
+            body = b""
+            refusal = answers.failure(413 if isinstance(error, OverflowError) else 408, str(error))
         if refusal is None and path is not None:
             refusal = self._admit(scope, path["id"])
         if refusal is not None:
             await refusal(scope, receive, counted)
             return
-        await self._app(scope, _replayed(body, receive), counted)
+        await self._app(scope, replay_body(body, receive), counted)
 
     def _admit(self, scope: Scope, text: str) -> Response | None:
         """Let the caller in for its job, or say why not."""
@@ -131,25 +136,6 @@ class Guard:
             return True
         return self._has_token(job_id, token.decode("latin-1"))
 
-    async def _body(self, scope: Scope, receive: Receive) -> tuple[bytes, Response | None]:
-        limit = self._admission.max_body
-        too_large = answers.failure(413, f"the body has more than {limit} bytes")
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if not length.isdigit() or int(length[:20]) > limit:
-            return b"", too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while True:
-                    message = await receive()
-                    body += message.get("body", b"")
-                    if len(body) > limit:
-                        return b"", too_large
-                    if not message.get("more_body"):
-                        return bytes(body), None
-        except TimeoutError:
-            return b"", answers.failure(408, f"the body did not arrive within {BODY_SECONDS:g} s")
-
     @staticmethod
     def _too_often(buckets: Buckets, key: str, who: str) -> Response | None:
         wait = buckets.take(key)
@@ -158,17 +144,3 @@ class Guard:
 
 def _unknown(message: str) -> Response:
     return answers.failure(401, message, {"WWW-Authenticate": "Bearer"})
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body once more, and then what comes after it."""
-    told = False
-
-    async def replayed() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed

@@ -12,7 +12,8 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edl_workflows.exceptions import (
     ConflictError,
@@ -26,6 +27,7 @@ from edl_workflows.jobs import names
 from edl_workflows.master.master import Hurry, Master
 from edl_workflows.master.metrics import exposition
 from edl_workflows.master.state import messages, sync, views
+from edl_workflows.process.http import read_body, replay_body
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import (
     AckReply,
@@ -63,6 +65,8 @@ from edl_workflows.protocol.training import (
 
 MAX_BODY = 16 * 2**20
 """Bytes. The largest sensible message, 10,000 failed shards with a reason each, has some 12 MB."""
+BODY_SECONDS = 30.0
+"""For a body to arrive."""
 MAX_WAIT = 30.0
 """Seconds of a long poll."""
 NOTHING_NEW = Directive(revision=0)
@@ -324,24 +328,14 @@ class Guard:
                 scope, receive, send
             )
             return
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > MAX_BODY:
-            await _error(413, f"the body has more than {MAX_BODY} bytes")(scope, receive, send)
+        try:
+            body = await read_body(scope, receive, MAX_BODY, BODY_SECONDS)
+        except ClientDisconnect:
             return
-        await self._app(scope, _bounded(receive), send)
-
-
-def _bounded(receive: Receive) -> Receive:
-    """Ends a body that turns out longer than allowed as if the client had gone."""
-    seen = 0
-
-    async def bounded() -> Message:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if seen > MAX_BODY else message
-
-    return bounded
+        except (OverflowError, TimeoutError) as error:
+            await _error(413 if isinstance(error, OverflowError) else 408, str(error))(scope, receive, send)
+            return
+        await self._app(scope, replay_body(body, receive), send)
 
 
 def _parse(model: type[M], body: bytes) -> M:

@@ -1,5 +1,6 @@
-"""An HTTP API beside the process's other work: uvicorn in a thread of its own."""
+"""An HTTP API beside the process's other work: uvicorn in a thread of its own, and bodies of requests read whole."""
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -7,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope
 
 from edl_workflows.exceptions import UnavailableError
 
@@ -84,3 +86,52 @@ class _Http(uvicorn.Server):
         """Where it listens."""
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return f"{'https' if self.config.is_ssl else 'http'}://{host}:{port}"
+
+
+async def read_body(scope: Scope, receive: Receive, size: int, seconds: float) -> bytes:
+    """The whole body of a request.
+
+    Args:
+        scope: the request's.
+        receive: the request's.
+        size: bytes that it may have.
+        seconds: for it to arrive.
+
+    Raises:
+        ClientDisconnect: the client went away before the body's end. What had arrived may be valid by itself, and is not to
+            be acted on. Nobody is left to be answered.
+        OverflowError: it is larger.
+        TimeoutError: it did not arrive in time.
+    """
+    length = dict(scope["headers"]).get(b"content-length", b"0")
+    body = bytearray()
+    more = length.isdigit() and int(length[:20]) <= size
+    too_large = not more
+    try:
+        async with asyncio.timeout(seconds):
+            while more and not too_large:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+                too_large = len(body) > size
+    except TimeoutError as error:
+        raise TimeoutError(f"the body did not arrive within {seconds:g} s") from error
+    if too_large:
+        raise OverflowError(f"the body has more than {size} bytes")
+    return bytes(body)
+
+
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read, and then what comes after it."""
+    told = False
+
+    async def replayed() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

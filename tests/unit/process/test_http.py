@@ -1,0 +1,76 @@
+"""Bodies of requests: each of our servers reads one whole before it acts on it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edl_workflows.brain.guard import Guard as BrainGuard
+from edl_workflows.di_server.guard import Admission
+from edl_workflows.di_server.guard import Guard as DiServerGuard
+from edl_workflows.master.app import Guard as MasterGuard
+
+GUARDED: dict[str, tuple[Callable[[ASGIApp], ASGIApp], str]] = {
+    "brain": (lambda app: BrainGuard(app, None, lambda *_: None), "/v1/metrics"),
+    "di-server": (
+        lambda app: DiServerGuard(app, Admission(require_token=False), lambda *_: True, lambda *_: None),
+        "/v2alpha1/default.walk/replicas",
+    ),
+    "master": (lambda app: MasterGuard(app, "secret"), "/v1/steps"),
+}
+"""Server → what guards its routes, and a path that acts on a body."""
+
+
+class Recorder:
+    """An application that acts on what it read."""
+
+    def __init__(self) -> None:
+        self.acted_on: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body whole, then act."""
+        self.acted_on.append(await Request(scope, receive).body())
+        await Response("done")(scope, receive, send)
+
+
+def call(server: str, *messages: Message) -> tuple[list[bytes], list[int]]:
+    """Send a request to a guarded application; what it acted on, and the statuses that were answered."""
+    recorder, statuses = Recorder(), list[int]()
+    make, path = GUARDED[server]
+    waiting = list(messages)
+
+    async def receive() -> Message:
+        return waiting.pop(0)
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    headers = [(b"authorization", b"Bearer secret"), (b"transfer-encoding", b"chunked")]
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    asyncio.run(make(recorder)(scope, receive, send))
+    return recorder.acted_on, statuses
+
+
+def part(body: bytes, *, more: bool) -> Message:
+    """A piece of a body as an ASGI server hands it on."""
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+@pytest.mark.parametrize("server", GUARDED)
+def test_a_whole_body_is_acted_on(server: str) -> None:
+    """It may come in pieces."""
+    assert call(server, part(b'{"replicas"', more=True), part(b": 1}", more=False)) == (
+        [b'{"replicas": 1}'],
+        [200],
+    )
+
+
+@pytest.mark.parametrize("server", GUARDED)
+def test_a_body_that_was_cut_off_is_not_acted_on(server: str) -> None:
+    """Nor if what has arrived is valid JSON: a client that went away may have had more to say. Nobody is answered."""
+    assert call(server, part(b'{"replicas": 1}', more=True), {"type": "http.disconnect"}) == ([], [])
