@@ -30,7 +30,8 @@ class FaultTolerance(Model):
         pending_timeout_seconds: the job fails when nodes are pending for so long; 0: never. Left out: as the master was
             started (``edl master run --pending-timeout``, 900).
         pending_fail_strategy: which nodes: none (``skip``), those that the job can't train without (``necessary``), or any
-            (``all``).
+            (``all``). A worker of a collective job counts only while fewer than ``minNodes`` workers have joined, unless
+            it is critical.
         hang_timeout_seconds: training hangs when nothing moves for so long although its processes live: no step, no record,
             no checkpoint. 0: nobody looks.
         hang_action: what follows. In each case every training process first writes the stack of all its threads to its

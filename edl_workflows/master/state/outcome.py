@@ -104,7 +104,7 @@ def outcome(
     for node in registry:
         if node.given_up and not node.released and settings.critical(node.type, node.rank):
             return _failed("CriticalNodeFailed", node.given_up, node, settings)
-    if late := _pending_too_long(registry, settings, pending):
+    if late := _pending_too_long(registry, settings, pending, world):
         return late
     if world is not None and (ended := _world_ended(registry, settings, world)) is not None:
         return ended
@@ -117,14 +117,16 @@ def _failed(reason: str, message: str, node: Node, settings: JobSettings) -> Out
 
 
 def _pending_too_long(
-    registry: NodeRegistry, settings: JobSettings, pending: Mapping[str, float]
+    registry: NodeRegistry, settings: JobSettings, pending: Mapping[str, float], world: World | None
 ) -> Outcome | None:
     limit, strategy = settings.timeouts.pending, settings.fault_tolerance.pending_fail_strategy
     if not limit or strategy is PendingFailStrategy.SKIP:
         return None
     for node in registry:
-        counts = strategy is PendingFailStrategy.ALL or settings.critical(node.type, node.rank)
-        if counts and not node.released and pending.get(str(node), 0.0) > limit:
+        critical, waited = settings.critical(node.type, node.rank), pending.get(str(node), 0.0)
+        if world is not None and node.type == names.WORKER_TYPE and not critical:
+            waited = min(waited, world.missing)  # nobody waits for a worker beyond those that a world needs
+        if (critical or strategy is PendingFailStrategy.ALL) and not node.released and waited > limit:
             else_ = "and the job can't go on without it"
             why = else_ if strategy is PendingFailStrategy.NECESSARY else "and pendingFailStrategy is all"
             return Outcome(False, "PendingTimeout", f"{node} was pending for {limit:g} s, {why}")

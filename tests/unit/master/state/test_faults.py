@@ -180,6 +180,28 @@ def test_pending_strategies(strategy: PendingFailStrategy, pending: Ref, fails: 
     assert (job.state.outcome is not None) is fails
 
 
+@pytest.mark.parametrize(
+    ("least", "reason"), [(2, None), (3, "PendingTimeout")], ids=["enough train", "too few train"]
+)
+def test_a_surplus_worker_may_be_pending_for_ever(least: int, reason: str | None) -> None:
+    """A collective job that trains with `minNodes` members or more goes on, whichever nodes `pendingFailStrategy` names; also
+    when a member is lost later and the world is too small for a moment."""
+    settings = replace(
+        _settings("worker=3", pending_fail_strategy=PendingFailStrategy.ALL),
+        collective=True,
+        rendezvous=Parameters(min_nodes=least, max_nodes=3, waiting_timeout=5.0),
+    )
+    job = HangingWorld(settings, 100_000)
+    for second in range(100):
+        for _ in job.everything():
+            for pod in job.pods.values():
+                if pod.id == 2:
+                    pod.phase = PodPhase.PENDING
+        if second == 80 and reason is None:
+            job.kill(("worker", 1))
+    assert (job.state.outcome.reason if job.state.outcome else None) == reason
+
+
 def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
     """What the chief printed last stands in the job's failure, with its pod."""
     job = _job()
