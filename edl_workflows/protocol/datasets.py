@@ -45,7 +45,8 @@ class Splitter(StrEnum):
 
 
 class TaskType(StrEnum):
-    """What the records are for. Informational: the rules are the same for each."""
+    """What the records are for. Training data goes back with the model; a node that lets a shard for evaluation time out is
+    replaced."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"

@@ -157,11 +157,22 @@ class Dataset:
         """The node died or restarted: what it held returns to the queue. How many shards."""
         return sum(len(ordinals) for _, ordinals in self._give_back(self._leases.of(node)))
 
-    def expire(self, now: float) -> list[ExpiredLease]:
-        """Returns the shards of leases whose deadline has passed; each has then one retry less."""
-        leases = self._leases.expired(now)
-        expired = [ExpiredLease(self._params.name, lease.node, lease.number, lease.open) for lease in leases]
-        why = f"no answer came in {self._params.timeout_s:g} s"
+    def expire(self, now: float, listening_since: float = 0.0) -> list[ExpiredLease]:
+        """Returns the shards of leases whose deadline has passed; each has then one retry less.
+
+        Args:
+            now: Unix seconds.
+            listening_since: before that nobody could have heard an answer.
+        """
+        params = self._params
+        leases = self._leases.expired(now) if now >= listening_since + params.timeout_s else []
+        expired = [
+            ExpiredLease(
+                params.name, lease.node, lease.number, lease.open, params.task_type, params.timeout_s
+            )
+            for lease in leases
+        ]
+        why = f"no answer came in {params.timeout_s:g} s"
         for sequence, ordinals in self._give_back(leases):
             self._timeouts += len(ordinals)
             for ordinal in ordinals:

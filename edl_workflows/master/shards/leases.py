@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from edl_workflows.protocol.datasets import TaskType
+
 
 class Outcome(Enum):
     """What an answer to a lease came to; see `AckReply`."""
@@ -47,12 +49,14 @@ class ShardName(Protocol):
 
 @dataclass(frozen=True)
 class ExpiredLease:
-    """A lease that timed out; its shards are in the queue again."""
+    """A lease that timed out; its shards are in the queue again. The last two fields are the data set's."""
 
     dataset: str
     node: str
     lease: int
     shards: int
+    task_type: TaskType = TaskType.TRAINING
+    timeout: float = 0.0
 
 
 @dataclass(eq=False, slots=True)

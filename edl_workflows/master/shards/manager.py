@@ -109,9 +109,16 @@ class ShardManager:
         """The node died, was released, or restarted: what it held goes back. Returns how many shards."""
         return sum(dataset.release_node(str(node)) for dataset in self._datasets.values())
 
-    def expire(self, now: float) -> list[ExpiredLease]:
-        """Takes back what timed out; call it every few seconds. Nothing else looks at deadlines."""
-        return [lease for dataset in self._datasets.values() for lease in dataset.expire(now)]
+    def expire(self, now: float, listening_since: float = 0.0) -> list[ExpiredLease]:
+        """Takes back what timed out; call it every few seconds. Nothing else looks at deadlines.
+
+        Args:
+            now: Unix seconds.
+            listening_since: before that nobody could have heard an answer.
+        """
+        return [
+            lease for dataset in self._datasets.values() for lease in dataset.expire(now, listening_since)
+        ]
 
     def progress(self, name: str) -> DatasetProgress:
         """How far a data set is.

@@ -178,6 +178,8 @@ class JobState:
         self.prepared_since: tuple[int, float] = (0, 0.0)  # number of the next version, since when it has it
         self.exits_since: dict[str, float] = {}
         self.missing_since: float | None = None  # too few have joined for a world
+        self.listening_since: float | None = None  # answers to leases are heard
+        self.done_since: float | None = None  # the data and all critical nodes are done
         self.newcomers_wait_until = 0.0  # the last try to let newcomers in failed
         self.moved: Moved | None = None
         self.plans_seen: tuple[PlanSeen, ...] | None = None
@@ -229,6 +231,9 @@ class JobState:
         self.exits_since = {node: since + seconds for node, since in self.exits_since.items()}
         if self.missing_since is not None:
             self.missing_since += seconds
+        if self.done_since is not None:
+            self.done_since += seconds
+        self.listening_since = None
         if self.newcomers_wait_until:
             self.newcomers_wait_until += seconds
         self.node_check = self.node_check.excuse(seconds)

@@ -59,6 +59,8 @@ class ExitReason(StrEnum):
     PENDING_TIMEOUT = "PendingTimeout"
     PREPARE_TIMEOUT = "PrepareTimeout"
     """Ours: its agent lives, but its process does not get ready."""
+    EVALUATION_TIMEOUT = "EvaluationTimeout"
+    """Ours: it held a shard for evaluation for longer than the data set allows (upstream removes such a worker)."""
     CHECK_FAILED = "CheckFailed"
     """It failed the check before training (upstream's CheckFailure)."""
 

@@ -1,6 +1,6 @@
 """When a job is over. Pure: from nodes and data to a verdict, or none yet."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edl_workflows.jobs import names
@@ -48,12 +48,15 @@ class Data:
         failure: why a data set failed.
         lost_checkpoint: why neither model nor data position can be had back.
         hang: why training that stands still is given up.
+        over: the data and all critical nodes, or the model of a world, have been done for so long that nobody else is waited
+            for (`Timeouts.finish`).
     """
 
     unfinished: tuple[str, ...] = ()
     failure: str = ""
     lost_checkpoint: str = ""
     hang: str = ""
+    over: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ def outcome(
     """The job's end, or None while it can go on.
 
     It fails for one of `REASONS`. It succeeds when all workers have ended, those that were not given up with success, and all
-    finite data sets are consumed. An endless data set ends with its workers. A collective job succeeds when its world has
+    finite data sets are consumed. An endless data set ends with its workers. Once all data is consumed and all critical nodes
+    have ended, the others are not waited for longer than `Timeouts.finish`. A collective job succeeds when its world has
     ended, or was broken, and rank 0 of it has ended with success: the model is complete.
 
     Args:
@@ -106,7 +110,7 @@ def outcome(
             return _failed("CriticalNodeFailed", node.given_up, node, settings)
     if late := _pending_too_long(registry, settings, pending, world):
         return late
-    if world is not None and (ended := _world_ended(registry, settings, world)) is not None:
+    if world is not None and (ended := _world_ended(registry, settings, data, world)) is not None:
         return ended
     return _ended(registry, settings, data)
 
@@ -133,12 +137,15 @@ def _pending_too_long(
     return None
 
 
-def _world_ended(registry: NodeRegistry, settings: JobSettings, world: World) -> Outcome | None:
+def _world_ended(registry: NodeRegistry, settings: JobSettings, data: Data, world: World) -> Outcome | None:
     members = [registry.find(names.WORKER_TYPE, node_id) for node_id in world.members]
     if members and members[0] is not None and _succeeded(members[0]):
         # Of a broken world, those that have not ended are kept from it by the loss, not by their work.
-        over = world.broken or all(node is None or node.status.final for node in members)
-        return Outcome(True, "Completed", "the world trained to the end") if over else None
+        late = [node for node in members if node is not None and not node.status.final]
+        over = world.broken or data.over or not late
+        stopped = "" if world.broken else _not_waited_for(late, settings)
+        message = f"the world trained to the end{stopped}"
+        return Outcome(True, "Completed", message) if over else None
     least = world.allowed.min_nodes
     workers = [node for node in registry.of(names.WORKER_TYPE) if node.replaced_by < 0 and not node.released]
     left = [node for node in workers if _succeeded(node) or not (node.lost and node.given_up)]
@@ -168,7 +175,8 @@ def _ended(registry: NodeRegistry, settings: JobSettings, data: Data) -> Outcome
         for node in (*registry.of(names.CHIEF_TYPE), *registry.of(names.WORKER_TYPE))
         if not node.released and node.replaced_by < 0
     ]
-    if not workers or any(not node.status.final or (node.lost and not node.given_up) for node in workers):
+    late = [node for node in workers if not node.status.final or (node.lost and not node.given_up)]
+    if not workers or (late and not data.over):
         return None
     if not any(node.status is NodeStatus.SUCCEEDED for node in workers):
         message = "; ".join(node.given_up for node in workers)[:2048]
@@ -176,4 +184,14 @@ def _ended(registry: NodeRegistry, settings: JobSettings, data: Data) -> Outcome
     if data.unfinished:
         message = f"all workers ended with success, but these data sets are not consumed: {', '.join(data.unfinished)}"
         return Outcome(False, "DataNotConsumed", message)
+    if late:
+        message = f"all data is consumed and all critical nodes ended{_not_waited_for(late, settings)}"
+        return Outcome(True, "Completed", message)
     return Outcome(True, "Completed", "all data is consumed and all workers ended")
+
+
+def _not_waited_for(late: Sequence[Node], settings: JobSettings) -> str:
+    if not late:
+        return ""
+    listed = ", ".join(str(node) for node in late[:10])
+    return f"; stopped, since they had not ended {settings.timeouts.finish:g} s later: {listed}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeRegistry, NodeStatus, PodState
 
+_GIVEN_UP = (ExitReason.NO_HEARTBEAT, ExitReason.PENDING_TIMEOUT, ExitReason.EVALUATION_TIMEOUT)
 RETRY_SECONDS = 10.0
 """After a plan that could not be carried out, before the next one asks for the same pods."""
 
@@ -84,7 +85,7 @@ def _to_remove(node: Node, release_grace: float, now: float) -> bool:
         ended = node.pod is PodState.ENDED or node.status.final or not node.registered
         return ended or now - node.released_at > release_grace
     # Given up by us while its pod may still run. One that reported its own end is about to go, and keeps its log.
-    given_up = node.lost and node.exit_reason in (ExitReason.NO_HEARTBEAT, ExitReason.PENDING_TIMEOUT)
+    given_up = node.lost and node.exit_reason in _GIVEN_UP
     return given_up and node.pod is PodState.THERE and now - node.since > release_grace
 
 

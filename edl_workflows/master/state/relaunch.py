@@ -61,6 +61,9 @@ RULES: dict[ExitReason, Rule] = {
     ExitReason.PENDING_TIMEOUT: Rule(
         "it replaces another node, and was pending for longer than restartTimeout"
     ),
+    ExitReason.EVALUATION_TIMEOUT: Rule(
+        "it held shards for evaluation and acknowledged none for `timeout_s`; critical nodes are left alone"
+    ),
     ExitReason.CHECK_FAILED: Rule("it failed both rounds of the check before training (nodeCheck)"),
     ExitReason.PREPARE_TIMEOUT: Rule(
         "its agent lives, but its process does not get ready for the next version"

@@ -63,6 +63,7 @@ class Timeouts:
         verdict: for so long, the failure of a worker may turn out to be the shadow of a lost member of its version.
         prepare: a member of the next version whose process is not ready for so long has failed; 0: never.
         release: a released node has so long to end by itself before its pod is removed.
+        finish: so long the job waits for its other nodes once the data and all critical nodes are done.
         autoscale: the master carries a plan of its own out at most once in so long; the other intervals of its autoscaling
             keep their proportion to it (`edl_workflows.master.state.autoscaling.Cadence`).
     """
@@ -73,6 +74,7 @@ class Timeouts:
     prepare: float = 900.0
     release: float = 30.0
     autoscale: float = 300.0
+    finish: float = 300.0
 
 
 @dataclass(frozen=True)

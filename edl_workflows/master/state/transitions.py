@@ -4,6 +4,7 @@ The order matters: first who is there, then the plan (which may have to be taken
 whether the job is over, and only if it is not what to ask of the cluster.
 """
 
+from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state import (
     autoscale_steps,
@@ -25,7 +26,7 @@ from edl_workflows.protocol.datasets import LeaseState
 
 def settle(state: JobState, now: float) -> None:
     """Brings the job as far as it can go now."""
-    state.shards.expire(now)
+    fault_steps.expire_leases(state, now)
     fault_steps.count_time(state, now)
     if state.outcome is not None:
         return
@@ -40,8 +41,9 @@ def settle(state: JobState, now: float) -> None:
         _settle_elastic(state, now)
         fault_steps.find_hang(state, now)
         (world_steps if state.settings.collective else version_steps).step(state, now)
+        _note_done(state, now)
         state.outcome = outcome.outcome(
-            state.nodes, state.settings, _data(state), _longest_pending(state, now), _world(state, now)
+            state.nodes, state.settings, _data(state, now), _longest_pending(state, now), _world(state, now)
         )
         if state.outcome is None and state.watches_pods:
             grace = state.settings.timeouts.release
@@ -50,6 +52,7 @@ def settle(state: JobState, now: float) -> None:
         state.pending_since = {}
         state.prepared_since = (0, 0.0)
         state.missing_since = None
+        state.done_since = None
         state.moved = None
     _forget_ended(state)
     if state.outcome is not None:
@@ -140,13 +143,35 @@ def _longest_pending(state: JobState, now: float) -> dict[str, float]:
     return {node: now - since for node, since in state.pending_since.items()}
 
 
-def _data(state: JobState) -> outcome.Data:
+def _note_done(state: JobState, now: float) -> None:
+    """Whether what matters is done: the model of a world with its rank 0; else the data, with all critical nodes that train."""
+    if state.settings.collective:
+        done = world_steps.chief_succeeded(state)
+    else:
+        workers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]
+        critical = [n for n in workers if n.replaced_by < 0 and state.settings.critical(n.type, n.rank)]
+        ended = bool(critical) and all(node.status is NodeStatus.SUCCEEDED for node in critical)
+        done = state.shards.finished and ended
+    if not done:
+        state.done_since = None
+    elif state.done_since is None:
+        state.done_since = now
+
+
+def _data(state: JobState, now: float) -> outcome.Data:
     unfinished = [
         progress.name
         for progress in state.shards.all_progress()
         if progress.state is LeaseState.OK and (progress.num_epochs > 0)
     ]
-    return outcome.Data(tuple(unfinished), state.shards.failure, state.checkpoints.lost, state.hangs.failure)
+    waited = 0.0 if state.done_since is None else now - state.done_since
+    return outcome.Data(
+        tuple(unfinished),
+        state.shards.failure,
+        state.checkpoints.lost,
+        state.hangs.failure,
+        over=state.done_since is not None and waited > state.settings.timeouts.finish,
+    )
 
 
 def _world(state: JobState, now: float) -> outcome.World | None:

@@ -29,7 +29,7 @@ def step(state: JobState, now: float) -> None:
     3. The next world is made of those who have joined.  4. Who is prepared takes over.  5. Too few are noted.
     """
     _recover(state, now)
-    if not _ends(state):
+    if not chief_succeeded(state):
         version_steps.call_back(state, now)
     _keep_out(state)
     _gather(state, now)
@@ -88,7 +88,7 @@ def _recover(state: JobState, now: float) -> None:
     active, change = state.versions.active, state.versions.change
     if active is None or (change is not None and change.cause is not Cause.MEMBERSHIP):
         return
-    if not (state.lost_members(active.members) or state.starts_from_damaged) or _ends(state):
+    if not (state.lost_members(active.members) or state.starts_from_damaged) or chief_succeeded(state):
         return
     state.checkpoints = checkpoints.withdraw(state.checkpoints)
     state.versions = cluster_versions.begin(state.versions, Cause.RECOVERY, active.members)
@@ -169,7 +169,7 @@ def _some_ended(state: JobState) -> bool:
     return any(node is not None and _succeeded(node) for node in found)
 
 
-def _ends(state: JobState) -> bool:
+def chief_succeeded(state: JobState) -> bool:
     """Whether the chief has ended with success: the model is complete, whatever becomes of the others."""
     return state.chief is not None and _succeeded(state.chief)
 

@@ -1,0 +1,172 @@
+"""Whole jobs in memory: workers that hang over shards for evaluation, or when everything is done, are stopped, not waited for."""
+
+from dataclasses import replace
+
+import pytest
+
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state.nodes import ExitReason
+from edl_workflows.master.state.observations import PodPhase
+from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.master.testing import Ref, SimulatedJob, SimulatedPod
+from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState, TaskType
+
+EVALUATION = "evaluate"
+TIMEOUT = 20.0
+HANGING: Ref = ("worker", 1)
+
+
+class EvaluatingJob(SimulatedJob):
+    """Workers train, then evaluate one shard after the other; those in `hung` hold a shard and never answer, though their agents
+    live."""
+
+    hung: frozenset[Ref] = frozenset()
+
+    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+        shards, request = self.state.shards, LeaseRequest(node=pod.ref, version=active.version, max_shards=1)
+        reply = shards.lease(EVALUATION, request, self.now)
+        if (pod.type, pod.id) in self.hung:
+            return
+        if reply.state is LeaseState.OK and reply.shards:
+            shards.acknowledge(EVALUATION, AckRequest(node=pod.ref, done=reply.shards), self.now)
+        elif reply.state is LeaseState.END:
+            super()._train(pod, active)
+
+
+def _settings(nodes: str = "ps=1,worker=2", critical: str = "") -> JobSettings:
+    roles = parse_nodes(nodes)
+    roles["worker"] = replace(roles["worker"], critical_nodes=critical)
+    return JobSettings("job", "default", roles, timeouts=Timeouts(verdict=0.0, release=5.0))
+
+
+def _job(hung: Ref, critical: str = "") -> EvaluatingJob:
+    job = EvaluatingJob(_settings(critical=critical), shards=4)
+    job.hung = frozenset({hung})
+    job.state.shards.register(
+        DatasetParams(name=EVALUATION, size=6, shard_size=1, task_type=TaskType.EVALUATION, timeout_s=TIMEOUT)
+    )
+    return job
+
+
+def test_who_hangs_over_an_evaluation_is_replaced() -> None:
+    """Its shard times out and goes to another worker; it is told to stop, its pod goes, and the job ends with all data done."""
+    job = _job(HANGING)
+    job.calm(12)
+    assert HANGING in job.pods
+    job.calm(30)
+    assert job.state.restarts.counts == {ExitReason.EVALUATION_TIMEOUT: 1}
+    assert HANGING not in job.pods or not job.pods[HANGING].runs
+    assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+    assert job.state.shards.finished
+
+
+@pytest.mark.parametrize(
+    ("hung", "critical"), [(("worker", 0), ""), (HANGING, "all")], ids=["the chief", "a critical worker"]
+)
+def test_whom_the_job_can_not_do_without_is_not_stopped(hung: Ref, critical: str) -> None:
+    """Its shards go to others all the same."""
+    job = _job(hung, critical)
+    job.calm(60)
+    assert job.state.restarts.counts == {}
+    assert job.pods[hung].runs
+    assert job.state.shards.progress(EVALUATION).state is not LeaseState.FAILED
+
+
+def test_nobody_is_stopped_for_the_time_in_which_the_master_was_away() -> None:
+    """A worker can't answer a master that is not there, or whose machine sleeps: its time counts anew."""
+    job = _job(HANGING)
+    job.calm(10)
+    job.now += 10 * TIMEOUT
+    job.crash()
+    job.calm(int(TIMEOUT) - 2)
+    job.state.excuse(10 * TIMEOUT)
+    job.now += 10 * TIMEOUT
+    job.calm(int(TIMEOUT) - 2)
+    assert job.state.restarts.counts == {}
+    job.calm(5)
+    assert job.state.restarts.counts == {ExitReason.EVALUATION_TIMEOUT: 1}
+
+
+class EndlessWorker(SimulatedJob):
+    """A worker that hangs when all data is consumed, instead of ending."""
+
+    def _exit(self, pod: SimulatedPod, version: int, code: int) -> None:
+        if (pod.type, pod.id) != HANGING or self.state.outcome is not None:
+            super()._exit(pod, version, code)
+
+
+class EndlessMember(SimulatedCollectiveJob):
+    """A member of a world that hangs after its last step, instead of ending."""
+
+    def _exit(self, pod: SimulatedPod, version: int, code: int) -> None:
+        if (pod.type, pod.id) != HANGING:
+            super()._exit(pod, version, code)
+
+    def act(self, ref: Ref) -> None:
+        """It lives, whatever its process does."""
+        super().act(ref)
+        if ref == HANGING and ref in self.pods:
+            self.state.last_seen["worker-1"] = self.now
+
+
+@pytest.mark.parametrize("collective", [False, True], ids=["servers", "a world"])
+def test_who_hangs_at_the_end_is_not_waited_for(collective: bool) -> None:
+    """Once the data and all critical nodes are done, the others have `Timeouts.finish` seconds; then the job has succeeded, and its
+    end names who was not waited for."""
+    settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=100.0))
+    job: SimulatedJob = EndlessWorker(settings, shards=10)
+    if collective:
+        settings = replace(
+            settings, roles=parse_nodes("worker=2"), collective=True, rendezvous=Parameters(max_nodes=2)
+        )
+        job = EndlessMember(settings, 10)
+    job.calm(90)
+    assert job.state.outcome is None
+    job.calm(60)
+    assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+    assert "worker-1" in job.state.outcome.message
+
+
+def test_a_master_that_was_away_waits_for_them_anew() -> None:
+    """The seconds that a worker has to end are those in which a master listens."""
+    settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=100.0))
+    job = EndlessWorker(settings, shards=10)
+    job.calm(50)
+    job.now += 1000.0
+    job.crash()
+    job.calm(90)
+    assert job.state.outcome is None
+
+
+def test_who_is_lost_at_the_end_is_not_waited_for_either() -> None:
+    """The replacement of a worker that was lost after the data was done may find no place: there is nothing left for it to do."""
+    settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=30.0))
+    job = EndlessWorker(settings, shards=10)
+    job.calm(20)
+    job.kill(HANGING)
+    job.start_pods = lambda: None  # type: ignore[method-assign]
+    job.calm(40)
+    assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+
+
+class ShardlessJob(SimulatedJob):
+    """A job whose program has data of its own; the chief has nothing to do."""
+
+    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+        if pod.id == active.chief_id:
+            self._exit(pod, active.version, 0)
+
+
+def test_a_job_without_data_sets_waits_for_all_its_workers() -> None:
+    """Where nobody asks the master for data, only the workers know when they are done."""
+    settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=30.0))
+    job = ShardlessJob(settings, shards=0)
+    job.calm(100)
+    assert job.pods["worker", 0].phase is PodPhase.SUCCEEDED
+    assert job.state.outcome is None
