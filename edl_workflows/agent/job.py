@@ -82,6 +82,7 @@ class Job:
         self._closed = False
         self._watch.start()
         self._reporter.start()
+        self._reporter.state(ProcessState.CONNECTED)
 
     def __enter__(self) -> Self:
         return self

@@ -292,9 +292,10 @@ class Supervisor:
         """End all processes as on SIGTERM; the active one gets time for a checkpoint."""
         ended = {version: process for version, process in self._processes.items() if process.code is not None}
         active = self._watch.latest.active
+        # The programs of a job in which no version is active may form their group by themselves, and train already.
         grace = {
             version: self._settings.checkpoint_grace
-            if active is not None and version == active.version
+            if active is None or version == active.version
             else self._settings.retire_grace
             for version in self._processes
         }

@@ -61,6 +61,8 @@ class Heartbeat(Message):
 class ProcessState(StrEnum):
     """Where a training process of a cluster version stands."""
 
+    CONNECTED = "connected"
+    """It uses the library and has found its master. A program that never says so forms its group from the environment."""
     READY = "ready"
     """Prepared: imports done, graph built; a parameter server listens. It waits until its version is active."""
     DRAINED = "drained"

@@ -18,7 +18,7 @@ from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
 from edl_workflows.master.state.autoscaling import Autoscaling
 from edl_workflows.master.state.checkpoints import Checkpoints
-from edl_workflows.master.state.cluster_versions import Versions
+from edl_workflows.master.state.cluster_versions import Version, Versions
 from edl_workflows.master.state.goodput import Goodput, GoodputMeter
 from edl_workflows.master.state.hang import Hangs, Moved
 from edl_workflows.master.state.history import History
@@ -91,6 +91,7 @@ class JobDocument:
         sizes: size of new nodes by role, where it is not the template's.
         finished_plans: uids of the newest plans that are through.
         max_workers: of a collective job: the most workers of a world, as of the beginning; else 0.
+        connected: a training process of the job has spoken to its master: the program uses the library.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -116,6 +117,7 @@ class JobDocument:
     restarts: Restarts = field(default_factory=Restarts)
     hangs: Hangs = field(default_factory=Hangs)
     node_check: NodeCheck = field(default_factory=NodeCheck)
+    connected: bool = False
     format: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -170,6 +172,7 @@ class JobState:
         self.restarts = stored.restarts
         self.hangs = stored.hangs
         self.node_check = stored.node_check
+        self.connected = stored.connected
         # Not stored: told or measured anew.
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
@@ -210,6 +213,7 @@ class JobState:
             restarts=self.restarts,
             hangs=self.hangs,
             node_check=self.node_check,
+            connected=self.connected,
         )
 
     @property
@@ -257,11 +261,26 @@ class JobState:
         return not wanted or self.node_check.done
 
     @property
+    def self_formed(self) -> Version | None:
+        """The world of a program that does not use the library: its processes form their group from the environment when they
+        start, and say nothing, so that the version that they were started for never becomes active. Its number is 0 while
+        too few workers are left for the next one."""
+        change = self.versions.change
+        if not self.settings.collective or self.connected or self.versions.active or change is None:
+            return None
+        return Version(change.number, change.target)
+
+    @property
+    def world(self) -> Version | None:
+        """The world of a collective job that trains, or trained last."""
+        return self.versions.active or self.self_formed
+
+    @property
     def chief(self) -> Node | None:
         """The node that has the chief's rank now; in a collective job rank 0 of the world, which is there once one trains."""
         if self.settings.collective:
-            active = self.versions.active
-            return self.nodes.find(names.WORKER_TYPE, active.members[0]) if active else None
+            world = self.world
+            return self.nodes.find(names.WORKER_TYPE, world.members[0]) if world else None
         return self.nodes.at_rank(self.settings.chief_type, 0)
 
     @property
@@ -297,6 +316,14 @@ class JobState:
         if active is None or self.versions.trained >= active.number:
             return False
         return self.checkpoints.is_damaged(active.restore)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether what trained last can't go on: it has lost a member, or the model."""
+        active, change, formed = self.versions.active, self.versions.change, self.self_formed
+        if formed is not None:
+            return not formed.number or bool(self.lost_members(formed.members))
+        return active is not None and change is not None and not change.cause.orderly
 
     def lost_members(self, members: tuple[int, ...]) -> list[int]:
         """Those of `members` that do not take part any more. A worker that has trained to the end is not lost."""

@@ -126,6 +126,7 @@ def process_report(state: JobState, message: ProcessReport) -> None:
     node = find(state, message.node)
     if node is None or not node.live:
         return
+    state.connected = True
     _require_member(state, node, message.version)
     if message.state is ProcessState.READY:
         state.versions = cluster_versions.report_ready(state.versions, str(node), message.version)
@@ -175,13 +176,15 @@ def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict
         if node is not None and node.released:
             end(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, message.code)
         return ExitVerdict(wait=False)
+    if _is_of_former_group(state, message.version):
+        return ExitVerdict(wait=True)
     reason = relaunch.exit_reason(message.code)
     if reason is ExitReason.SUCCEEDED and _only_prepares(state, message.version):
         reason = ExitReason.UNKNOWN
     own = reason in (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.OOM) or node.type == names.PS_TYPE
     if not own and (_is_shadow(state, message.version) or _spoils_switch(state, node, message)):
         state.exits_since.pop(str(node), None)
-        if not _is_left_behind(state, message.version):
+        if state.self_formed is None and not _is_left_behind(state, message.version):
             _forget_processes(state, node)
             state.nodes.change(node, waiting=True)
         return ExitVerdict(wait=True)
@@ -369,8 +372,15 @@ def _holds_model(state: JobState, node: Node) -> bool:
 
 def _may_be_shadow(state: JobState, version: int) -> bool:
     """Whether the news of a lost member may still be on its way. Only where a version has members."""
-    active = state.versions.active
-    return active is not None and bool(active.members) and version == active.number
+    trains = state.versions.active or state.self_formed
+    return trains is not None and bool(trains.members) and version == trains.number
+
+
+def _is_of_former_group(state: JobState, version: int) -> bool:
+    """Whether it is a process of a program that does not use the library, and a member of its group was lost: all members begin
+    again, whatever became of the process meanwhile."""
+    formed = state.self_formed
+    return formed is not None and 0 < version != formed.number
 
 
 def _is_left_behind(state: JobState, version: int) -> bool:
@@ -382,12 +392,16 @@ def _is_left_behind(state: JobState, version: int) -> bool:
 def _only_prepares(state: JobState, version: int) -> bool:
     """Whether it is the process of a world to come, which can't have done its work. The others would wait for it in vain."""
     active = state.versions.active
-    return state.settings.collective and version > (active.number if active is not None else 0)
+    if not state.settings.collective or state.self_formed is not None:
+        return False
+    return version > (active.number if active is not None else 0)
 
 
 def _is_shadow(state: JobState, version: int) -> bool:
     """Whether the version that the process belonged to has lost a member, or was left behind."""
-    active, change = state.versions.active, state.versions.change
+    active, change, formed = state.versions.active, state.versions.change, state.self_formed
+    if formed is not None:
+        return bool(state.lost_members(formed.members))
     if active is None or version > active.number:
         return False
     recovering = change is not None and not change.cause.orderly

@@ -146,6 +146,8 @@ def _world_ended(registry: NodeRegistry, settings: JobSettings, data: Data, worl
         stopped = "" if world.broken else _not_waited_for(late, settings)
         message = f"the world trained to the end{stopped}"
         return Outcome(True, "Completed", message) if over else None
+    if members and members[0] is not None and members[0].given_up and not registry.live(names.WORKER_TYPE):
+        return _failed("CriticalNodeFailed", members[0].given_up, members[0], settings)
     least = world.allowed.min_nodes
     workers = [node for node in registry.of(names.WORKER_TYPE) if node.replaced_by < 0 and not node.released]
     left = [node for node in workers if _succeeded(node) or not (node.lost and node.given_up)]

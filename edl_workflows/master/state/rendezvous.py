@@ -39,12 +39,14 @@ class Waiting:
         intact: it still trains.
         joined: when each node joined that can be a member (Unix seconds), by id; also those of `present` that live.
         wanted: how many members the job asks for.
+        expected: Unix seconds at which the newest worker was made that has not joined yet, where it is waited for; else 0.
     """
 
     present: tuple[int, ...]
     intact: bool
     joined: Mapping[int, float]
     wanted: int
+    expected: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def next_world(waiting: Waiting, parameters: Parameters, now: float) -> Verdict:
     go_on = not waiting.intact and len(survivors) >= parameters.min_nodes
     if size >= in_units(wanted, parameters) or go_on:
         return Verdict(members, f"{size} of {wanted} wanted workers")
-    until = max(waiting.joined[node] for node in line) + parameters.waiting_timeout
+    newest = max(waiting.expected, *(waiting.joined[node] for node in line))
+    until = newest + parameters.waiting_timeout
     if now >= until:
         why = f"nobody joined {size} workers for {parameters.waiting_timeout:g} s; {wanted} are wanted"
         return Verdict(members, why)

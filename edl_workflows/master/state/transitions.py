@@ -91,6 +91,8 @@ def _find_unprepared(state: JobState, now: float) -> None:
     without one nothing else would end the wait."""
     change = state.versions.change
     number = change.number if change is not None and change.cause is not Cause.PLAN else 0
+    if state.self_formed is not None:
+        number = 0  # its processes never say that they are ready
     if number != state.prepared_since[0]:
         state.prepared_since = (number, now)
     waited, limit = now - state.prepared_since[1], state.settings.timeouts.prepare
@@ -146,7 +148,8 @@ def _longest_pending(state: JobState, now: float) -> dict[str, float]:
 def _note_done(state: JobState, now: float) -> None:
     """Whether what matters is done: the model of a world with its rank 0; else the data, with all critical nodes that train."""
     if state.settings.collective:
-        done = world_steps.chief_succeeded(state)
+        # Programs that say nothing are not known to hang: each is done when it says so by its exit.
+        done = world_steps.chief_succeeded(state) and state.self_formed is None
     else:
         workers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]
         critical = [n for n in workers if n.replaced_by < 0 and state.settings.critical(n.type, n.rank)]
@@ -177,8 +180,7 @@ def _data(state: JobState, now: float) -> outcome.Data:
 def _world(state: JobState, now: float) -> outcome.World | None:
     if not state.settings.collective:
         return None
-    active, change, since = state.versions.active, state.versions.change, state.missing_since
+    world, since = state.world, state.missing_since
     missing = 0.0 if since is None else now - since
-    broken = active is not None and change is not None and not change.cause.orderly
-    members = active.members if active else ()
-    return outcome.World(members, len(state.joined), missing, state.rendezvous, broken)
+    members = world.members if world else ()
+    return outcome.World(members, len(state.joined), missing, state.rendezvous, state.goes_back)

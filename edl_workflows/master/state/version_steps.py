@@ -104,8 +104,7 @@ def drained(state: JobState) -> bool:
 def call_back(state: JobState, now: float) -> None:
     """While model and data go back and somebody still works, who has ended well, above all the chief, is needed again; also
     who ended before it heard of the loss, and says so now."""
-    active, change = state.versions.active, state.versions.change
-    if active is None or change is None or change.cause.orderly:
+    if not state.goes_back:
         return
     trainers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]
     if not any(node.live for node in trainers):

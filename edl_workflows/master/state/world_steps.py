@@ -46,7 +46,15 @@ def verdict(state: JobState, now: float) -> Verdict:
     present = active.members if active is not None else ()
     if change is not None and not change.cause.orderly:
         present = change.target
-    waiting = Waiting(present, intact, state.joined, state.counts.get(names.WORKER_TYPE, 0))
+    expected = 0.0
+    if state.self_formed is not None:
+        # Whoever begins again begins at the beginning: better with the replacement than with survivors alone.
+        present = ()
+        expected = max(
+            (n.since for n in state.nodes.live(names.WORKER_TYPE) if not n.registered), default=0.0
+        )
+    wanted = state.counts.get(names.WORKER_TYPE, 0)
+    waiting = Waiting(present, intact, state.joined, wanted, expected)
     return rendezvous.next_world(waiting, state.rendezvous, now)
 
 
@@ -124,7 +132,7 @@ def _cause(state: JobState, now: float) -> Cause | None:
     """Why there may be a next world now; None while there is no reason, or a plan's or the newcomers' is under way."""
     versions = state.versions
     if versions.change is not None:
-        return None if versions.change.cause.orderly else versions.change.cause
+        return None if versions.change.cause.orderly or chief_succeeded(state) else versions.change.cause
     if versions.active is None:
         return Cause.INITIAL
     planned = state.plan is not None and not state.plan.phase.final
@@ -164,8 +172,8 @@ def _count_missing(state: JobState, now: float) -> None:
 
 def _some_ended(state: JobState) -> bool:
     """Whether a member has ended with success: the others are about to."""
-    active = state.versions.active
-    found = [state.nodes.find(names.WORKER_TYPE, node_id) for node_id in (active.members if active else ())]
+    world = state.world
+    found = [state.nodes.find(names.WORKER_TYPE, node_id) for node_id in (world.members if world else ())]
     return any(node is not None and _succeeded(node) for node in found)
 
 

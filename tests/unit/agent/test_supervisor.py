@@ -324,6 +324,27 @@ signal.signal(signal.SIGTERM, save)
     assert master.got(ExitReport, code=143)
 
 
+def test_sigterm_gives_a_program_that_never_connected_time_to_save(
+    master: FakeMaster, start: Start, tmp_path: Path
+) -> None:
+    """A program that forms its group by itself trains in a version that never becomes active; it has as much time."""
+    master.say(next=world(1, (0,)))
+    saving = """
+import pathlib, signal, sys, time
+def save(*_):
+    time.sleep(3)
+    pathlib.Path(sys.argv[1], "saved").write_text("yes")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+"""
+    agent = start(saving + NOTE)
+    pid_of(tmp_path, 1)
+    agent.terminate()
+    agent.wait(20)
+    assert agent.returncode == 143
+    assert (tmp_path / "saved").exists()
+
+
 def test_sigterm_ends_a_deaf_process_after_the_grace(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:

@@ -8,9 +8,7 @@ from edl_workflows.master.state import messages
 from edl_workflows.master.state.nodes import ExitReason
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import Role
-from edl_workflows.protocol.nodes import (
-    ExitReport,
-)
+from edl_workflows.protocol.nodes import ExitReport, ProcessReport, ProcessState
 from tests.unit.master.state.worlds import collective_job, version_of, worker, world_of
 
 
@@ -83,13 +81,16 @@ def test_a_suspended_job_begins_again_where_it_saved() -> None:
 
 
 def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
-    """It has done nothing yet, and the others would wait for it: its node is replaced, and the world made of those who come."""
+    """It uses the library and has done nothing yet, and the others would wait for it: its node is replaced, and the world made
+    of those who come."""
     job = collective_job(2, rounds=0)
     for _ in range(8):
         for _ in job.everything():
             change = job.state.versions.change
             if change is not None and change.number:
                 break
+    connected = ProcessReport(node=worker(1), version=1, state=ProcessState.CONNECTED)
+    messages.process_report(job.state, connected)
     report = ExitReport(node=worker(1), incarnation="worker1", version=1, code=0)
     assert job.state.versions.active is None
     messages.exit_report(job.state, report, job.now)
