@@ -52,7 +52,11 @@ def call(server: str, *messages: Message) -> tuple[list[bytes], list[int]]:
 
     headers = [(b"authorization", b"Bearer secret"), (b"transfer-encoding", b"chunked")]
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "headers": headers}
-    asyncio.run(make(recorder)(scope, receive, send))
+
+    async def served() -> None:
+        await make(recorder)(scope, receive, send)
+
+    asyncio.run(served())
     return recorder.acted_on, statuses
 
 
