@@ -14,8 +14,8 @@ def checkpoint_migrate_restart(
     *,
     job: str,
     replicas: int | str | None = None,
-    migrate: Mapping[int | str, Mapping[str, Any]] | None = None,
-    resource: Mapping[str, Any] | None = None,
+    migrate: Mapping[int | str, Mapping[str, Any]] | str | None = None,
+    resource: Mapping[str, Any] | str | None = None,
     **common: Any,
 ) -> TaskGroup:
     """A migration of parameter servers whose three steps show as tasks.

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.operators.base import StageOperator
+from edl_workflows.operators.rendered import rendered_map
 
 
 class SubmitJobOperator(StageOperator):
@@ -18,7 +19,7 @@ class SubmitJobOperator(StageOperator):
     (``uri``, ``step``) and ``replicas``.
 
     Args:
-        manifest: the custom resource: a dict, YAML text, or the path of a ``.yaml``, ``.yml`` or ``.json`` file relative to the DAG
+        manifest: the custom resource: a dict, its text (YAML, JSON or Python), or the path of a ``.yaml``, ``.yml`` or ``.json`` file relative to the DAG
             file. All of it is templated.
         on_kill_action: "delete" the job (default), "suspend" it (data position and checkpoints stay) or "keep" it.
         kwargs: as `StageOperator`.
@@ -66,13 +67,9 @@ def read_manifest(manifest: Mapping[str, Any] | str) -> dict[str, Any]:
     Raises:
         InvalidError: it is no YAML, or not one map.
     """
-    if isinstance(manifest, Mapping):
-        return dict(manifest)
-    from edl_workflows.stages.manifest import parse
-
     try:
-        return parse(manifest, "manifest")
+        return rendered_map(manifest, "manifest")
     except InvalidError as error:
-        if "\n" in manifest:
+        if not isinstance(manifest, str) or "\n" in manifest:
             raise
         raise InvalidError(f"{error}; is it a path? It must end in .yaml, .yml or .json") from error

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from edl_workflows.operators.base import StageOperator
+from edl_workflows.operators.rendered import given_or_none, rendered_map
 
 
 class _PlanOperator(StageOperator):
@@ -42,7 +43,8 @@ class ScaleElasticJobOperator(_PlanOperator):
 
     Args:
         kind: of the job; one of another kind is scaled by its spec, and takes counts only.
-        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …, "gpuType": …}}``; or its YAML or JSON text.
+        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …, "gpuType": …}}``; or
+            the map's text, as a template renders it: JSON, Python or YAML.
         kwargs: as every operator that changes a running job.
     """
 
@@ -61,7 +63,7 @@ class ScaleElasticJobOperator(_PlanOperator):
         """With the wanted state; a bare count is short for one without a size."""
         replicas = {
             role: wanted if isinstance(wanted, Mapping) else {"replicas": wanted}
-            for role, wanted in _map(self.replicas, "replicas").items()
+            for role, wanted in rendered_map(self.replicas, "replicas").items()
         }
         return {**super().request_values(), "kind": self.kind, "replicas": replicas}
 
@@ -73,7 +75,7 @@ class ApplyPlanOperator(_PlanOperator):
     once.
 
     Args:
-        plan: as ``plan.output["plan"]``, or its JSON or YAML text, which a person may have edited.
+        plan: as ``plan.output["plan"]``, or its text (JSON, Python or YAML), which a person may have edited.
         kwargs: as every operator that changes a running job.
     """
 
@@ -89,7 +91,7 @@ class ApplyPlanOperator(_PlanOperator):
 
     def request_values(self) -> dict[str, Any]:
         """With the plan."""
-        return {**super().request_values(), "plan": _map(self.plan, "plan")}
+        return {**super().request_values(), "plan": rendered_map(self.plan, "plan")}
 
 
 class PlanScaleOperator(StageOperator):
@@ -123,19 +125,6 @@ class PlanScaleOperator(StageOperator):
         return {"name": self.job, "kind": self.kind, "wait_for_change": self.wait_for_change}
 
 
-def _map(given: Mapping[str, Any] | str, name: str) -> Mapping[str, Any]:
-    """A map, or what a template made a text of.
-
-    Raises:
-        InvalidError: the text is no map.
-    """
-    if isinstance(given, Mapping):
-        return given
-    from edl_workflows.stages.manifest import parse
-
-    return parse(given, name)
-
-
 class CheckpointElasticJobOperator(_PlanOperator):
     """Have a running job save a checkpoint now, and wait until it is complete."""
 
@@ -150,8 +139,9 @@ class MigrateParameterServersOperator(_PlanOperator):
 
     Args:
         replicas: how many servers there shall be; default: as many as now.
-        migrate: rank → ``{"cpu": …, "memory": …, "gpu": …, "gpuType": …}``: servers to replace by ones of this size.
-        resource: size of servers that are added.
+        migrate: rank → ``{"cpu": …, "memory": …, "gpu": …, "gpuType": …}``: servers to replace by ones of this size;
+            or the map's text, as a template renders it: JSON, Python or YAML.
+        resource: size of servers that are added; likewise a map or its text.
         until: the phase of the plan to wait for: "Succeeded", or "Restarting", when the new servers are ready.
         kind: of the job. One of another kind has no plan: its controller ends all pods, which save what they can, and begins
             anew with the new servers.
@@ -168,8 +158,8 @@ class MigrateParameterServersOperator(_PlanOperator):
         self,
         *,
         replicas: int | str | None = None,
-        migrate: Mapping[int | str, Mapping[str, Any]] | None = None,
-        resource: Mapping[str, Any] | None = None,
+        migrate: Mapping[int | str, Mapping[str, Any]] | str | None = None,
+        resource: Mapping[str, Any] | str | None = None,
         until: str = "Succeeded",
         kind: str = "ElasticJob",
         **kwargs: Any,
@@ -183,11 +173,11 @@ class MigrateParameterServersOperator(_PlanOperator):
 
     def request_values(self) -> dict[str, Any]:
         """With the wanted servers."""
+        maps = {name: given_or_none(getattr(self, name)) for name in ("migrate", "resource")}
         wanted = {
             "kind": self.kind,
-            "replicas": self.replicas,
-            "migrate": self.migrate,
-            "resource": self.resource,
+            "replicas": given_or_none(self.replicas),
+            **{name: value and rendered_map(value, name) for name, value in maps.items()},
             "until": self.until,
         }
         return {**super().request_values(), **wanted}

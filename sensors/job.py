@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout
 from edl_workflows.exceptions import EdlError, StageTimeoutError
 from edl_workflows.hooks.errors import raised_for_airflow
 from edl_workflows.operators.base import StageTask
+from edl_workflows.operators.rendered import given_or_none, rendered_list
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,6 +55,7 @@ class JobSensor(StageSensor):
     Args:
         name: the job's.
         phases: any of these: Pending, Running, Scaling, Restarting, Suspended, Succeeded, Failed; Succeeded if nothing is given.
+            Also as text, a list's or with commas between.
         step: the global step to have reached.
         condition: a condition's type, or with a status other than True: ``Running=False``.
         kind: of the job.
@@ -69,7 +71,7 @@ class JobSensor(StageSensor):
         self,
         *,
         name: str,
-        phases: Iterable[str] | None = None,
+        phases: Iterable[str] | str | None = None,
         step: int | str | None = None,
         condition: str | None = None,
         kind: str,
@@ -84,10 +86,11 @@ class JobSensor(StageSensor):
 
     def request_values(self) -> dict[str, Any]:
         """Which job, and what of it."""
+        phases = given_or_none(self.phases)
         return {
             "name": self.name,
             "kind": self.kind,
-            "phases": self.phases,
-            "step": self.step,
+            "phases": phases and rendered_list(phases, "phases"),
+            "step": given_or_none(self.step),
             "condition": self.condition,
         }

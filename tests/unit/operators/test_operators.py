@@ -2,8 +2,10 @@
 
 import inspect
 import json
+import pkgutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -14,26 +16,36 @@ from airflow.providers_manager import ProvidersManager
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from edl_workflows import exceptions
+from edl_workflows import exceptions, operators, sensors
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.hooks.errors import branch_name, raised_for_airflow, to_airflow
-from edl_workflows.operators import elastic_job, scale_plan
+from edl_workflows.operators import scale_plan
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.job import read_manifest
-from edl_workflows.sensors import elastic_job as sensors
+from edl_workflows.sensors.elastic_job import ElasticJobSensor
 from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.migrate_ps import MigratePsRequest
+from edl_workflows.stages.wait import WaitRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
 
+MODULES = tuple(
+    import_module(f"{package.__name__}.{module.name}")
+    for package in (operators, sensors)
+    for module in pkgutil.iter_modules(package.__path__)
+)
+"""Each module of the two folders."""
 CLASSES: list[type[BaseOperator]] = [
     found
-    for module in (elastic_job, scale_plan, sensors)
+    for module in MODULES
     for name, found in vars(module).items()
     if inspect.isclass(found)
     and issubclass(found, BaseOperator)
     and found.__module__ == module.__name__
     and not name.startswith("_")
+    and not inspect.isabstract(found)
 ]
+"""What a DAG may use."""
 HEAVY = (
     "kubernetes",
     "kubernetes_asyncio",
@@ -45,12 +57,8 @@ HEAVY = (
 
 def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
     """Airflow parses each DAG file again and again; the client alone takes more than a second."""
-    code = (
-        "import sys\n"
-        "import edl_workflows.operators.elastic_job, edl_workflows.operators.scale_plan\n"
-        "import edl_workflows.sensors.elastic_job, edl_workflows.task_groups\n"
-        f"print([name for name in {HEAVY} if name in sys.modules])"
-    )
+    ours = ", ".join(["edl_workflows.task_groups", *(module.__name__ for module in MODULES)])
+    code = f"import sys, {ours}\nprint([name for name in {HEAVY} if name in sys.modules])"
 
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
@@ -62,7 +70,8 @@ def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
 def test_there_are_the_operators_that_we_promise() -> None:
     """Under these names."""
     assert {found.__name__ for found in CLASSES} == {
-        "SubmitElasticJobOperator", "SuspendElasticJobOperator", "ResumeElasticJobOperator", "DeleteElasticJobOperator",
+        "SubmitJobOperator", "SubmitElasticJobOperator", "SubmitTFJobOperator", "SubmitTrainingJobOperator",
+        "SubmitDIJobOperator", "JobSensor", "SuspendElasticJobOperator", "ResumeElasticJobOperator", "DeleteElasticJobOperator",
         "ScaleElasticJobOperator", "CheckpointElasticJobOperator", "MigrateParameterServersOperator",
         "ElasticJobSensor", "ScalePlanSensor", "AutoscaleJobOperator", "PlanScaleOperator", "ApplyPlanOperator",
     }  # fmt: skip
@@ -73,8 +82,9 @@ def test_constructors_take_keywords_only_and_only_assign(found: type[BaseOperato
     """Airflow templates attributes after the constructor: each field must hold what was given."""
     parameters = inspect.signature(found.__init__).parameters
     own: dict[str, Any] = {name: f"{{{{ {name} }}}}" for name in found.template_fields}
+    needed = {n: "x" for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
     with DAG("parse", schedule=None):
-        made: Any = found(task_id="task", **own)
+        made: Any = found(task_id="task", **(needed | own))
 
     assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for n, p in parameters.items() if n != "self")
     assert isinstance(found.template_fields, tuple)
@@ -96,6 +106,7 @@ def test_the_provider_is_known_to_airflow_and_what_it_names_exists() -> None:
 
     for module in named:
         import_module(module)
+    assert {found.__module__ for found in CLASSES} <= set(named)
     link = info["extra-links"][0].rpartition(".")
     assert hasattr(import_module(link[0]), link[2])
     assert info["package-name"] in ProvidersManager().providers  # type: ignore[no-untyped-call]
@@ -140,6 +151,77 @@ def test_replicas_are_a_map_or_its_text(given: Any) -> None:
         operator = scale_plan.ScaleElasticJobOperator(task_id="task", job="j", replicas=given)
 
     assert operator.request_values()["replicas"] == {"worker": {"replicas": 3}}
+
+
+MIGRATION = {0: {"cpu": 2, "memory": "4Gi", "gpu": None}}
+TEXTS: dict[str, Callable[[Any], Any]] = {
+    "a map": lambda value: value,
+    "JSON": json.dumps,
+    "a template's text of Python": str,
+    "YAML": yaml.safe_dump,
+}
+"""How a value that a template made may come."""
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_a_migration_is_a_map_or_its_text(form: str) -> None:
+    """Both maps of a migration may come from a template, with whatever that makes of None."""
+    with DAG("parse", schedule=None):
+        operator = scale_plan.MigrateParameterServersOperator(
+            task_id="task",
+            job="j",
+            replicas="3",
+            migrate=TEXTS[form](MIGRATION),
+            resource=TEXTS[form](MIGRATION[0]),
+        )
+
+    request = MigratePsRequest.of(operator.request_values() | {"step_timeout_seconds": 600})
+
+    assert request == MigratePsRequest.of(
+        {"job": "j", "replicas": 3, "migrate": MIGRATION, "resource": MIGRATION[0]}
+    )
+
+
+@pytest.mark.parametrize("text", ["", "None", " null\n"])
+def test_a_template_that_yields_nothing_leaves_the_default(text: str) -> None:
+    """As an argument that was not given."""
+    with DAG("parse", schedule=None):
+        migrate = scale_plan.MigrateParameterServersOperator(
+            task_id="migrate", job="j", replicas=text, migrate=text, resource=text
+        )
+        sensor = ElasticJobSensor(task_id="wait", name="j", phases=text, step=text)
+
+    assert {migrate.request_values()[name] for name in ("replicas", "migrate", "resource")} == {None}
+    assert {sensor.request_values()[name] for name in ("phases", "step")} == {None}
+
+
+@pytest.mark.parametrize("given", ["{0: {'cpu': 2}", "0", "[1, 2]", "[" * 5000])
+def test_a_migration_that_is_no_map(given: str) -> None:
+    """It says which argument is meant."""
+    with DAG("parse", schedule=None):
+        operator = scale_plan.MigrateParameterServersOperator(task_id="task", job="j", migrate=given)
+
+    with pytest.raises(exceptions.InvalidError, match="migrate"):
+        operator.request_values()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("Running", "Succeeded"), "['Running', 'Succeeded']", '["Running", "Succeeded"]', "Running, Succeeded"],
+    ids=["tuple", "a template's text", "JSON", "words"],
+)
+def test_phases_are_a_list_or_its_text(given: Any) -> None:
+    """Also one that a template made."""
+    with DAG("parse", schedule=None):
+        sensor = ElasticJobSensor(task_id="task", name="j", phases=given)
+
+    request = WaitRequest.of({key: value for key, value in sensor.request_values().items() if value})
+    assert request.phases == ("Running", "Succeeded")
+
+
+def test_a_manifest_may_be_the_text_of_a_map_with_none() -> None:
+    """As a template makes it of another task's result: None is null, and no text."""
+    assert read_manifest("{'kind': 'TFJob', 'spec': {'suspend': None}}")["spec"] == {"suspend": None}
 
 
 @pytest.mark.parametrize("given", ["", "3", "worker"])
