@@ -242,7 +242,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _of_size(size: NodeResource) -> str:
-    named = (("CPU", size.cpu), ("memory", size.memory), ("GPU", size.gpu))
+    named = (("CPU", size.cpu), ("memory", size.memory), ("GPU", size.gpu), *size.others.items())
     said = [f"{amount} {name}" for name, amount in named if amount is not None]
     said += [f"GPUs of type {size.gpu_type}"] if size.gpu_type is not None else []
     return f"with {', '.join(said)}" if said else ""

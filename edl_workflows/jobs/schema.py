@@ -172,11 +172,14 @@ def _quantity(node: Mapping[str, Any]) -> Schema:
 
 
 def _members(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
-    """Maps: those with fixed keys become properties (CEL and the scale subresource need paths), the others stay maps."""
+    """Maps: those with fixed keys become properties (CEL and the scale subresource need paths), the others stay maps. A structural
+    schema has either properties or additional ones: beside the former the latter are kept as they are, for the readers to check."""
     members = node.get("additionalProperties")
     if not isinstance(members, Mapping):
         open_map = members is True and "x-kubernetes-preserve-unknown-fields" not in node
         return {"x-kubernetes-preserve-unknown-fields": True} if open_map else {}
+    if "properties" in node:
+        return {"x-kubernetes-preserve-unknown-fields": True}
     keys = node.get("propertyNames", {}).get("enum")
     if keys:
         return {"properties": {key: _node(members, defs) for key in keys}}

@@ -127,7 +127,7 @@ def _wanted(change: ReplicaResourceSpec) -> Wanted:
         raise InvalidError(
             "gpuType: only the GPUs of an ElasticJob have one; other kinds say it in their template"
         )
-    named = {"cpu": size.cpu, "memory": size.memory, "nvidia.com/gpu": size.gpu}
+    named = {"cpu": size.cpu, "memory": size.memory, "nvidia.com/gpu": size.gpu, **size.others}
     return Wanted(
         change.replicas, {name: str(amount) for name, amount in named.items() if amount is not None}
     )

@@ -209,7 +209,7 @@ def _master_container(settings: Settings) -> Container:
 
 
 def _set_resources(container: Container, resource: NodeResource) -> None:
-    wanted = {"cpu": resource.cpu, "memory": resource.memory, _GPU: resource.gpu}
+    wanted = {"cpu": resource.cpu, "memory": resource.memory, _GPU: resource.gpu, **resource.others}
     amounts = {name: amount for name, amount in wanted.items() if amount is not None}
     if amounts:
         resources = container.get("resources") or {}

@@ -1,10 +1,13 @@
 """ScalePlan's spec and status (DLRover's "Scale CRD", ``elastic.iml.github.io/v1alpha1``)."""
 
+import difflib
+import re
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from edl_workflows.exceptions import Problem
 from edl_workflows.jobs import names
@@ -17,6 +20,7 @@ from edl_workflows.jobs.objects import (
     Quantity,
     Resource,
     Status,
+    parse_quantity,
     reject,
     rules,
 )
@@ -58,17 +62,71 @@ LABEL_VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 """What Kubernetes takes as a label's value, but for the empty one."""
 
 
+_GPU = "nvidia.com/gpu"
+_OTHER_RESOURCE = re.compile(
+    r"^(ephemeral-storage|hugepages-\w+|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[\w.-]{1,63})\Z"
+)
+"""What the pods of a cluster can ask for beside CPU and memory."""
+
+
+def _nothing_if_zero(amount: str | None) -> str | None:
+    return None if amount is not None and parse_quantity(amount) == 0 else amount
+
+
+_KeptIfZero = Annotated[Quantity | None, AfterValidator(_nothing_if_zero)]
+
+
 class NodeResource(Model):
-    """Requests and limits of one node's main container; a resource left out keeps what the node has.
+    """Requests and limits of one node's main container. A resource that is left out keeps what the node has. Besides these, any
+    resource of the cluster by its name, as ``example.com/fpga`` or ``ephemeral-storage``.
 
     Attributes:
+        cpu: cores; 0 is the same as left out.
+        memory: bytes; 0 is the same as left out.
+        gpu: pieces; also called ``nvidia.com/gpu``.
         gpu_type: which GPUs, as the label ``nvidia.com/gpu.product`` of the cluster's nodes says it: ``Tesla-V100-SXM2-16GB``.
     """
 
-    cpu: Quantity | None = None
-    memory: Quantity | None = None
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Quantity]
+    cpu: _KeptIfZero = None
+    memory: _KeptIfZero = None
     gpu: Quantity | None = None
     gpu_type: Annotated[str, Field(pattern=LABEL_VALUE)] | None = None
+
+    @property
+    def others(self) -> dict[str, str]:
+        """The further resources by name."""
+        return dict(self.__pydantic_extra__ or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name_for_gpus(cls, said: object) -> object:
+        if not isinstance(said, Mapping) or _GPU not in said:
+            return said
+        if said.get("gpu") is not None:
+            reject([Problem(_GPU, "gpu says it already; leave one of them out")])
+        return {("gpu" if name == _GPU else name): amount for name, amount in said.items() if name != "gpu"}
+
+    @model_validator(mode="after")
+    def _known_to_clusters(self) -> Self:
+        reject([_unknown(name) for name in self.others if not _OTHER_RESOURCE.match(name)])
+        return self
+
+
+def _unknown(name: str) -> Problem:
+    near = difflib.get_close_matches(
+        name, ["cpu", "memory", "gpu", "gpuType", "ephemeral-storage"], n=1, cutoff=0.5
+    )
+    return Problem(
+        name,
+        "no resource of a container is called so; "
+        + (
+            f"did you mean {near[0]!r}?"
+            if near
+            else "an extended resource has a domain, as in example.com/fpga"
+        ),
+    )
 
 
 class ReplicaResourceSpec(Model):

@@ -7,7 +7,7 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanSpec
 from edl_workflows.master.state.nodes import Node
-from edl_workflows.master.state.plans import changes_members, wanted
+from edl_workflows.master.state.plans import wanted
 from edl_workflows.master.state.rendezvous import in_units
 from edl_workflows.master.state.settings import JobSettings, merged
 
@@ -44,7 +44,7 @@ def _problems(spec: ScalePlanSpec, present: Present) -> Iterator[str]:
     for rank in spec.migrate_ranks:  # those that no pod was found for
         yield f"spec.migrateRanks.{rank}: no parameter server of this rank runs; ranks are {_ranks(present)}"
     for index, pod in enumerate(spec.migrate_pods):
-        yield _migration_problem(spec, index, pod.name, present)
+        yield _migration_problem(index, pod.name, present)
     for resource in ("cpu", "memory", "gpu"):
         yield _limit_problem(spec, resource, present)
 
@@ -82,7 +82,7 @@ def _world_problem(path: str, workers: int, present: Present) -> str:
     return ""
 
 
-def _migration_problem(spec: ScalePlanSpec, index: int, pod: str, present: Present) -> str:
+def _migration_problem(index: int, pod: str, present: Present) -> str:
     path = f"spec.migratePods.{index}.name"
     node = present.nodes.get(pod)
     if node is None:
@@ -91,19 +91,12 @@ def _migration_problem(spec: ScalePlanSpec, index: int, pod: str, present: Prese
         return ""
     if (node.type, node.rank) == (present.settings.chief_type, 0):
         return f"{path}: {pod!r} is the chief, which can't be migrated"
-    if node.type != names.PS_TYPE and _changes_ps(spec, present):
-        return f"{path}: {pod!r} is no parameter server; a plan that changes parameter servers migrates only those"
     return ""
 
 
 def _ranks(present: Present) -> str:
     ranks = sorted(node.rank for node in present.nodes.values() if node.type == names.PS_TYPE)
     return ", ".join(map(str, ranks)) or "none"
-
-
-def _changes_ps(spec: ScalePlanSpec, present: Present) -> bool:
-    ps = frozenset(pod for pod, node in present.nodes.items() if node.type == names.PS_TYPE)
-    return changes_members(spec, names.PS_TYPE, present.counts.get(names.PS_TYPE, 0), ps)
 
 
 def _limit_problem(spec: ScalePlanSpec, resource: str, present: Present) -> str:

@@ -1,6 +1,6 @@
 """Between the plan machine (`plans`) and the rest of the state: what a plan sees, and what its effects do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from edl_workflows.jobs import names
@@ -201,7 +201,7 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
 
 
 def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
-    state.plan = replace(run, old_counts=dict(state.counts), old_sizes=dict(state.sizes))
+    old_counts, old_sizes = dict(state.counts), dict(state.sizes)
     # The members' count follows the switch; a plan that only scales may name it all the same.
     later = state.settings.member_type if run.phase is Phase.MIGRATING else names.PS_TYPE
     for role, wanted in run.spec.replica_resource_specs.items():
@@ -213,9 +213,15 @@ def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
         for node, to in _migrations(state, run)
         if not _is_member(state, node)
     ]
-    for node, _ in workers:
+    old_nodes = {f"{node.type}:{node.rank}": node.resource for node, _ in workers}
+    state.plan = replace(run, old_counts=old_counts, old_sizes=old_sizes, old_nodes=old_nodes)
+    _replace_workers(state, workers, now)
+
+
+def _replace_workers(state: JobState, sizes: Sequence[tuple[Node, NodeResource]], now: float) -> None:
+    for node, _ in sizes:
         state.shards.release_node(node.ref)
-    worker_manager.migrate(state.nodes, workers, now)
+    worker_manager.migrate(state.nodes, sizes, now)
 
 
 def _is_member(state: JobState, node: Node) -> bool:
@@ -266,6 +272,11 @@ def _undo(state: JobState, run: PlanRun, now: float) -> None:
     state.checkpoints = checkpoints.withdraw(state.checkpoints)
     if run.old_counts:
         state.counts, state.sizes = dict(run.old_counts), dict(run.old_sizes)
+    places = ((place.partition(":"), size) for place, size in run.old_nodes.items())
+    now_there = [(state.nodes.at_rank(role, int(rank)), size) for (role, _, rank), size in places]
+    _replace_workers(
+        state, [(node, size) for node, size in now_there if node and node.live and node.resource != size], now
+    )
     active = versions.active
     if run.number and active is not None and active.number == run.number:
         target = versions.previous

@@ -57,6 +57,7 @@ class PlanRun:
         serial: counts what there is to record in the plan's status.
         begun: the effects of the present phase were given.
         old_counts, old_sizes: desired counts and sizes before the plan.
+        old_nodes: sizes of the nodes that the plan replaces beside the members, by "<role>:<rank>".
         number: the version that the plan activated.
         broken: why the version that the plan is to activate, or did, can't train.
         old_step_time: Unix seconds of the old version's last step.
@@ -75,6 +76,7 @@ class PlanRun:
     checkpoint: CheckpointRef | None = None
     old_counts: dict[str, Count] = field(default_factory=dict)
     old_sizes: dict[str, NodeResource] = field(default_factory=dict)
+    old_nodes: dict[str, NodeResource] = field(default_factory=dict)
     number: int = 0
     broken: str = ""
     old_step_time: float = 0.0

@@ -39,6 +39,17 @@ def test_auto_plan_makes_a_pod_a_node(running: World, plan: Make) -> None:
     assert status(running, "p")["steps"][0]["finishTime"]
 
 
+def test_a_size_with_any_resource_reaches_the_pod(running: World, plan: Make) -> None:
+    """Extended resources are requests and limits by the name that the cluster knows; memory of zero keeps the template's."""
+    size = {"memory": "0", "nvidia.com/gpu": "1", "example.com/fpga": "2"}
+    running.add(plan("p", auto=True, createPods=[meta("worker-0", resource=size)]))
+    running.settle()
+
+    resources = running.objects["Pod", "digits-edljob-worker-0"]["spec"]["containers"][0]["resources"]
+    wanted = {"nvidia.com/gpu": "1", "example.com/fpga": "2"}
+    assert resources == {"requests": wanted, "limits": wanted}
+
+
 def test_auto_plan_removes_pods(running: World, plan: Make) -> None:
     """What removePods lists is gone; a name that is gone already is no failure."""
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))

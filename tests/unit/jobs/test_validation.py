@@ -9,7 +9,8 @@ import yaml
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.elastic_job.model import ElasticJob, OptimizeMode
-from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan
+from edl_workflows.master.state.settings import merged
 
 Make = Callable[..., dict[str, Any]]
 
@@ -252,9 +253,42 @@ def test_mistake_in_a_job_is_named(job: Make, path: str, value: Any, answer: str
     assert problems(ElasticJob, edited(job(), path, value)) == [answer]
 
 
+def test_a_size_names_resources_as_pods_do() -> None:
+    """Any resource that a container can ask for; `nvidia.com/gpu` is `gpu`. CPU or memory of zero says nothing, as upstream."""
+    said = {
+        "cpu": 0,
+        "memory": "0",
+        "nvidia.com/gpu": 2,
+        "amd.com/gpu": "1",
+        "ephemeral-storage": "8Gi",
+        "hugepages-2Mi": "4Mi",
+    }
+    size = NodeResource.model_validate(said)
+
+    assert (size.cpu, size.memory, size.gpu) == (None, None, "2")
+    kept = {"gpu": "2", "amd.com/gpu": "1", "ephemeral-storage": "8Gi", "hugepages-2Mi": "4Mi"}
+    assert size.to_dict() == kept
+    assert NodeResource.model_validate_json(size.model_dump_json()) == size
+    assert merged(NodeResource.model_validate({"amd.com/gpu": 4}), size).to_dict() == kept | {
+        "amd.com/gpu": "4"
+    }
+
+
 @pytest.mark.parametrize(
     ("path", "value", "answer"),
     [
+        pytest.param(
+            "spec.migratePods", [{"name": "p", "resource": {"memmory": "1Gi"}}],
+            "spec.migratePods.0.resource.memmory: no resource of a container is called so; did you mean 'memory'?", id="typo in a size",
+        ),
+        pytest.param(
+            "spec.migratePods", [{"name": "p", "resource": {"gpu": 1, "nvidia.com/gpu": 1}}],
+            "spec.migratePods.0.resource.nvidia.com/gpu: gpu says it already; leave one of them out", id="GPUs twice",
+        ),
+        pytest.param(
+            "spec.migratePods", [{"name": "p", "resource": {"amd.com/gpu": "-1"}}],
+            "spec.migratePods.0.resource.amd.com/gpu: '-1' is negative (got '-1')", id="fewer than none",
+        ),
         pytest.param(
             "spec.ownerJob", "other", "spec.ownerJob: says 'other', the label 'elasticjob.dlrover/name' 'digits'", id="two jobs"
         ),

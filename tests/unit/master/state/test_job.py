@@ -89,6 +89,44 @@ def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, servers: tuple[int, 
     assert chief.rank == 0
 
 
+def _both() -> ScalePlanSpec:
+    """A plan that makes server 0 and worker 1 anew, each of another size."""
+    pods = [
+        PodMeta(name=f"job-edljob-{node}", resource=NodeResource.model_validate(size))
+        for node, size in (("ps-0", {"cpu": "2"}), ("worker-1", {"memory": "4Gi", "nvidia.com/gpu": 1}))
+    ]
+    return ScalePlanSpec(migrate_pods=pods)
+
+
+def test_servers_and_workers_are_migrated_together() -> None:
+    """One plan does what two would: each node keeps its rank and gets its size; the old ones are gone, and all data is trained."""
+    job = _job(shards=60)
+    job.submit("plan", _both())
+    job.calm(60)
+    assert job.plans["plan"].phase is Phase.SUCCEEDED
+    assert job.versions_seen[2] == (2, 1)
+    assert {("ps", 0), ("worker", 1)} <= set(job.removed)
+    assert ("worker", 2) in job.created
+    assert job.state.outcome is not None
+    assert job.state.outcome.succeeded
+    assert job.models[2] == set(range(60))
+
+
+def test_a_failed_plan_takes_migrated_workers_back() -> None:
+    """Where the new worker finds no place, servers and workers are in the end as they were before the plan."""
+    job = _job()
+    job.submit("plan", _both().model_copy(update={"step_timeout_seconds": 20}))
+    for _ in range(60):
+        for _ in job.everything():
+            if ("worker", 2) in job.pods:
+                job.pods["worker", 2].phase = PodPhase.PENDING
+    assert job.plans["plan"].phase is Phase.FAILED
+    assert _servers(job) == (0, 1)
+    (worker,) = [node for node in job.state.nodes.live("worker") if node.rank == 1]
+    assert worker.registered
+    assert worker.resource == NodeResource()
+
+
 def test_a_chief_that_has_ended_saves_nothing() -> None:
     """The chief found all data consumed just before it was asked to save. The plan ends at once, not after its step's
     time, and the worker that has stopped for the switch is let go: the job ends."""
