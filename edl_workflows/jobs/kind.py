@@ -16,6 +16,7 @@ from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.schema import CrdOptions
+from edl_workflows.jobs.status import JobStatus
 from edl_workflows.jobs.view import JobView
 
 WATCHED = ("list", "watch")
@@ -116,7 +117,8 @@ class Kind:
 
         An object that is being deleted is left to the garbage collector. A manifest that does not validate (the API
         server's schema is older or missing) gets reason InvalidSpec: a new object is Failed, one that already has a phase
-        keeps it until its spec is corrected.
+        keeps it until its spec is corrected, and one that has ended, perhaps under an operator that took the spec, stays
+        as it is.
         """
         if manifest["metadata"].get("deletionTimestamp"):
             return Actions()
@@ -128,6 +130,8 @@ class Kind:
 
     def _rejected(self, manifest: Manifest, error: ManifestError, now: datetime) -> Actions:
         status = manifest.get("status") or {}
+        if ended := self._ended(status):
+            return Actions(status=merge_patch(status, ended))
         message = "; ".join(str(problem) for problem in error.problems)[:4096]
         wanted = {
             "phase": status.get("phase") or self.failed,
@@ -140,6 +144,16 @@ class Kind:
             wanted["conditions"] = [c.to_dict() for c in set_condition((), failed, now)]
         patch = merge_patch(status, wanted)
         return Actions(status=patch, events=(Event("Warning", "InvalidSpec", message),) if patch else ())
+
+    def _ended(self, status: Mapping[str, Any]) -> dict[str, str] | None:
+        """How a job has ended, by its phase or its conditions; None while it has not, and of a kind that is no job."""
+        model = self.model.model_fields["status"].annotation
+        if not (isinstance(model, type) and issubclass(model, JobStatus)):
+            return None
+        found = model.model_validate(status)
+        if found.phase is None or not found.phase.final:
+            return None
+        return {"phase": str(found.phase), "reason": found.reason, "message": found.message}
 
 
 def by_name(manifest: Manifest) -> str:

@@ -4,8 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic.alias_generators import to_snake
 
 from edl_workflows.jobs.actions import Event
 from edl_workflows.jobs.objects import Condition, Resource, Status, set_condition
@@ -28,6 +30,11 @@ class KindPhase(StrEnum):
         return self.capitalize()
 
 
+def _selector_text(value: object) -> object:
+    """training-operator writes a LabelSelector here; nobody reads it, and the next write replaces it."""
+    return "" if isinstance(value, Mapping) else value
+
+
 class ReplicaCounts(Status):
     """Counters of one role.
 
@@ -42,11 +49,15 @@ class ReplicaCounts(Status):
     ready: int = 0
     succeeded: int = 0
     failed: int = 0
-    label_selector: str = ""
+    label_selector: Annotated[str, BeforeValidator(_selector_text)] = ""
 
 
 class JobStatus(Status):
     """What every job says of itself.
+
+    A job may have been run by another operator of its kind before. Fields in a form that only that operator knows are read
+    as absent. A job that it finished is finished, even where only the conditions say so: the newest of the conditions
+    Succeeded and Failed that is True gives the phase.
 
     Attributes:
         reason, message: why the phase is what it is.
@@ -61,6 +72,31 @@ class JobStatus(Status):
     replica_statuses: Mapping[str, ReplicaCounts] = Field(default_factory=dict)
     start_time: datetime | None = None
     completion_time: datetime | None = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _without_unreadable_fields(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            if not isinstance(data, Mapping):
+                raise
+            unreadable = {to_snake(str(problem["loc"][0])) for problem in error.errors()}
+            return handler({key: value for key, value in data.items() if to_snake(key) not in unreadable})
+
+    @model_validator(mode="after")
+    def _finished_by_condition(self) -> Self:
+        if self.phase is not None and self.phase.final:
+            return self
+        phases: Sequence[KindPhase] = [*get_args(type(self).model_fields["phase"].annotation)[0]]
+        ends = {phase.condition: phase for phase in phases if phase.final}
+        newest = next((c for c in reversed(self.conditions) if c.type in ends and c.status == "True"), None)
+        if newest is not None:
+            found = {"phase": ends[newest.type], "reason": newest.reason, "message": newest.message}
+            self.__dict__ |= found
+            # Not in the object yet: `stored` leaves them out, so that the controller writes them.
+            self.__pydantic_fields_set__.difference_update(found)
+        return self
 
 
 class Job(Resource):

@@ -126,19 +126,20 @@ def _seconds_left(facts: Facts) -> float | None:
 
 
 def _finished(facts: Facts, outcome: Outcome) -> Actions:
-    """What runs is stopped by the clean-up policy; services of pods that are gone or ended go; the TTL deletes the job."""
+    """The TTL deletes the job. Before that what runs is stopped by the clean-up policy; services of pods that are gone or
+    ended go."""
+    ttl = facts.job.spec.policies.ttl_seconds_after_finished
+    ended = facts.job.status.completion_time or facts.now
+    left = None if ttl is None else (ended + timedelta(seconds=ttl) - facts.now).total_seconds()
+    if left is not None and left <= 0:
+        metadata = facts.job.metadata
+        return Actions(delete=(Deletion(facts.job.api_version, KIND, metadata.name, metadata.uid),))
     gone = _cleaned(facts, outcome)
     staying = {manifests.name_of(pod) for pod in facts.live if pod not in gone}
     services = [
         s for name, s in facts.services.items() if name not in staying and not manifests.terminating(s)
     ]
     deletions = [manifests.deletion(obj) for obj in (*gone, *services) if not manifests.terminating(obj)]
-    ttl = facts.job.spec.policies.ttl_seconds_after_finished
-    ended = facts.job.status.completion_time or facts.now
-    left = None if ttl is None else (ended + timedelta(seconds=ttl) - facts.now).total_seconds()
-    if left is not None and left <= 0:
-        metadata = facts.job.metadata
-        deletions = [Deletion(facts.job.api_version, KIND, metadata.name, metadata.uid)]
     return replace(_act(facts, outcome, facts.job.status.restarts, delete=deletions), requeue_after=left)
 
 

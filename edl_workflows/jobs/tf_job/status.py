@@ -64,14 +64,17 @@ def _replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus
 def _count(facts: Facts, kind: ReplicaType, places: Sequence[Place], phase: KindPhase) -> ReplicaStatus:
     ready = [p for p in places if p.active and p.pod is not None and manifests.ready(p.pod)]
     completed = [place.index for place in places if place.completed]
-    failed = sum(place.failed for place in places)
-    if phase.final:  # pods that were cleaned up have failed none the less
-        failed = max(failed, facts.job.status.replica_statuses.get(kind, ReplicaStatus()).failed)
+    succeeded, failed = len(completed), sum(place.failed for place in places)
+    if (
+        phase.final
+    ):  # pods that were cleaned up, perhaps by an operator before this one, have ended none the less
+        before = facts.job.status.replica_statuses.get(kind, ReplicaStatus())
+        succeeded, failed = max(succeeded, before.succeeded), max(failed, before.failed)
     return ReplicaStatus(
         desired=len(places),
         active=0 if phase.final else sum(place.active for place in places),
         ready=0 if phase.final else len(ready),
-        succeeded=len(completed),
+        succeeded=succeeded,
         failed=failed,
         completed=completed,
         label_selector=pods.selector(facts.job, kind),
