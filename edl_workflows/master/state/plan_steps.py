@@ -19,6 +19,7 @@ from edl_workflows.master.state import (
 from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import Node, NodeStatus
+from edl_workflows.master.state.plan_waits import waiting_for
 from edl_workflows.master.state.plans import Effect, PlanRun, World
 from edl_workflows.master.state.restarts import ROLLBACK
 from edl_workflows.master.state.settings import ELASTIC_TYPES, merged
@@ -106,6 +107,7 @@ def _world(state: JobState, run: PlanRun) -> World:
             spec, role, len(members), frozenset(_pod(state, role, node) for node in members)
         ),
         settled=versions.settled,
+        waits_for="" if versions.settled else waiting_for(state),
         save=saved.ref if isinstance(saved, checkpoints.Saved) else saved,
         chief_ended=state.chief is not None and state.chief.status is NodeStatus.SUCCEEDED,
         broken=_broken(state, run),

@@ -14,6 +14,8 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ReplicaReso
 from edl_workflows.protocol.cluster import CheckpointRef
 
 MESSAGE_LIMIT = 2048
+WAITING = "Waiting"
+"""The reason of a plan that can't begin yet; its message says why."""
 
 
 class Effect(StrEnum):
@@ -110,6 +112,7 @@ class World:
         invalid: why the plan can't be carried out at all, with the field; "" if it can.
         changes_members: it changes parameter servers, or the world of a collective job.
         settled: a version trains, and nothing else is under way.
+        waits_for: what keeps it from that.
         save: what became of `PlanRun.request`: the checkpoint, why it failed, or None.
         chief_ended: the chief has ended with success: all data is consumed, and nobody is left to save.
         broken: why the change of versions can't go on (a member was lost, a process died); "" if it can.
@@ -126,6 +129,7 @@ class World:
     invalid: str = ""
     changes_members: bool = False
     settled: bool = False
+    waits_for: str = ""
     save: CheckpointRef | str | None = None
     chief_ended: bool = False
     broken: str = ""
@@ -204,10 +208,16 @@ def finish_with_job(run: PlanRun, now: float) -> PlanRun:
 
 def _pending(run: PlanRun, world: World, now: float) -> Advance:
     if not world.settled:
-        return run, ()
+        return _waiting(run, world.waits_for), ()
     if world.changes_members or run.spec.checkpoint:
         return _enter(run, Phase.CHECKPOINTING, now), ()
     return _enter(run, Phase.SCALING, now), ()
+
+
+def _waiting(run: PlanRun, message: str) -> PlanRun:
+    if run.message == message:
+        return run
+    return replace(run, reason=WAITING if message else "", message=message, serial=run.serial + 1)
 
 
 def _checkpointing(run: PlanRun, world: World, now: float) -> Advance:
@@ -281,7 +291,7 @@ _HANDLERS: dict[Phase, Callable[[PlanRun, World, float], Advance]] = {
 def _enter(run: PlanRun, phase: Phase, now: float, message: str = "") -> PlanRun:
     last = replace(run.steps[-1], finish=now, message=message)
     steps = (*run.steps[:-1], last) if phase.final else (*run.steps[:-1], last, StepRecord(phase, now))
-    return replace(run, phase=phase, steps=steps, begun=False, serial=run.serial + 1)
+    return replace(run, phase=phase, steps=steps, begun=False, serial=run.serial + 1, reason="", message="")
 
 
 def _fail(run: PlanRun, now: float, reason: str, message: str) -> Advance:

@@ -1,5 +1,6 @@
 """Whole jobs in memory: what happens to nodes, versions, data and plans in named situations."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes import ExitReason
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
-from edl_workflows.master.testing import DATA, SimulatedJob
+from edl_workflows.master.testing import DATA, SimulatedJob, SimulatedPod
+from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
 
 
@@ -87,6 +89,69 @@ def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, servers: tuple[int, 
     chief = job.state.chief
     assert chief is not None
     assert chief.rank == 0
+
+
+class SilentJob(SimulatedJob):
+    """A job of which some pods run programs that know nothing of a master, and some that never train."""
+
+    silent: frozenset[tuple[str, int]] = frozenset()
+    idle = False
+
+    def act(self, ref: tuple[str, int]) -> None:
+        """Nothing of a silent pod is heard."""
+        if ref not in self.silent:
+            super().act(ref)
+
+    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+        if not self.idle:
+            super()._train(pod, active)
+
+
+@pytest.mark.parametrize(
+    ("silent", "idle", "says"),
+    [
+        ({("ps", 0), ("worker", 1)}, False, "ps-0, worker-1 did not register"),
+        ((), True, "no step of cluster version 1 was reported"),
+    ],
+    ids=["programs without an agent", "programs that never train"],
+)
+def test_a_plan_that_can_not_begin_says_what_it_waits_for(
+    silent: Iterable[tuple[str, int]], idle: bool, says: str
+) -> None:
+    """Its status has a reason and a message while it waits, written once; it begins when that has come, and then says so no more."""
+    settings = JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=Timeouts(verdict=0.0))
+    job = SilentJob(settings, 10_000)
+    job.silent, job.idle = frozenset(silent), idle
+    job.submit("plan", _spec(worker=3))
+    job.calm(10)
+    assert job.state.plan is not None
+    status, serial = views.plan_status(job.state.plan), job.state.plan.serial
+    assert status["phase"] == "Pending"
+    assert status["reason"] == "Waiting"
+    assert says in status["message"]
+    job.calm(10)
+    assert job.state.plan.serial == serial
+    job.silent, job.idle = frozenset(), False
+    _until(job, Phase.SCALING)
+    assert job.state.plan is not None
+    assert views.plan_status(job.state.plan)["message"] == ""
+    job.calm(15)
+    assert job.plans["plan"].phase is Phase.SUCCEEDED
+
+
+def test_a_plan_during_a_recovery_says_so() -> None:
+    """Who is being waited for is named."""
+    job = SilentJob(
+        JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=Timeouts(verdict=0.0))
+    )
+    job.calm(5)
+    job.silent = frozenset({("ps", 2)})
+    job.kill(("ps", 0))
+    job.calm(3)
+    job.submit("plan", _spec(worker=3))
+    job.calm(5)
+    assert job.state.plan is not None
+    assert job.state.plan.message.startswith("a lost node is being replaced: ps-2 did not register")
 
 
 def _both() -> ScalePlanSpec:
