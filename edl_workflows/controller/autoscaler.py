@@ -33,7 +33,7 @@ from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.events import EventNote, Recorder
-from edl_workflows.kube.resources import Object
+from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.kube.watch import EventType
 from edl_workflows.scaling import fulfilment
 
@@ -237,9 +237,12 @@ class Autoscaler:
         name, namespace = metadata["name"], metadata["namespace"]
         if one.row.scale is not None:
             return client.patch(cluster, api, name, body, namespace)
-        # A plan carries no version of its job: a stage that asks for a number says so on the job before it makes a plan.
+        # A plan carries no version of its job, and the cache may lag behind a plan that a stage has just made.
         if _relevant(client.get(cluster, api, name, namespace)) != _relevant(one.manifest):
             raise ConflictError(f"{one.key} has changed since it was planned")
+        mine = Scope(SCALE_PLAN.source.api, namespace, label_selector=f"{names.JOB_LABEL}={name}")
+        if any(_in_progress(plan) for plan in client.list_objects(cluster, mine).items):
+            raise ConflictError(f"a plan of somebody else for {one.key} is under way")
         return client.create(cluster, body, namespace)
 
     def _tell(self, manifest: Mapping[str, Any], note: EventNote) -> None:

@@ -1,13 +1,14 @@
 """What scale, checkpoint, migrate and apply share: each is a manual ScalePlan of an ElasticJob."""
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
-from edl_workflows.exceptions import InvalidError, ManifestError, Problem
-from edl_workflows.jobs import autoscaling
+from edl_workflows.exceptions import EdlError, InvalidError, ManifestError, Problem
+from edl_workflows.jobs import autoscaling, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.scale_plan import made
@@ -15,11 +16,14 @@ from edl_workflows.jobs.scale_plan.model import KIND
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import version_of
+from edl_workflows.kube.resources import Object, version_of
 from edl_workflows.stages import ownership
 from edl_workflows.stages.goals import Handle, PlanGoal
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.requests import Request
+
+PINS_ANNOTATION = f"{names.GROUP}/pins-replicas"
+"""On a plan that asks for numbers of an autoscaled job, until that job's autoscaling is switched off: these numbers stay."""
 
 
 class PlanRequest(Request):
@@ -70,12 +74,12 @@ def begin(cluster: Cluster, request: PlanRequest, draft: Draft, identity: Identi
     def make() -> dict[str, Any]:
         fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(_changeable(job))}
         manifest = made.manual(job, name, fields)
-        if draft.pins:
-            _pin(cluster, job)
+        if draft.pins and _autoscaled(job):
+            manifest["metadata"]["annotations"] = {PINS_ANNOTATION: "true"}
         return manifest
 
     plan = ownership.create_or_adopt(cluster, target, make, identity)
-    return Handle(
+    handle = Handle(
         kind=KIND,
         namespace=namespace,
         name=name,
@@ -85,6 +89,9 @@ def begin(cluster: Cluster, request: PlanRequest, draft: Draft, identity: Identi
         owner=identity.owner,
         attempt=identity.attempt,
     )
+    if PINS_ANNOTATION in plan["metadata"]["annotations"]:
+        _pin(cluster, job, plan, handle)
+    return handle
 
 
 def check_roles(job: ElasticJob, roles: Iterable[str], path: str) -> None:
@@ -111,13 +118,24 @@ def _changeable(job: ElasticJob) -> ElasticJob:
     return job
 
 
-def _pin(cluster: Cluster, job: ElasticJob) -> None:
-    """Whoever asks for a number gets it: autoscalers leave the job as it is until they are let again.
+def _autoscaled(job: ElasticJob) -> bool:
+    return job.metadata.annotations.get(autoscaling.ANNOTATION, autoscaling.OFF) != autoscaling.OFF
 
-    Before the plan is made: one who dies in between has switched off what he was about to overrule.
+
+def _pin(cluster: Cluster, job: ElasticJob, plan: Object, handle: Handle) -> None:
+    """Switch the job's autoscaling off: whoever asks for a number gets it, until somebody switches it on again.
+
+    After the plan is made, so that a plan that is refused changes nothing; autoscalers leave a job with an unfinished plan
+    alone. The plan's annotation says that this is still to be done: an attempt that finds the plan of one that died does it.
     """
-    if job.metadata.annotations.get(autoscaling.ANNOTATION, autoscaling.OFF) == autoscaling.OFF:
-        return
-    metadata = {"uid": job.metadata.uid, "annotations": {autoscaling.ANNOTATION: autoscaling.OFF}}
-    resource, namespace = ownership.resource_of(ELASTIC_JOB), job.metadata.namespace
-    client.patch(cluster, resource, job.metadata.name, {"metadata": metadata}, namespace)
+    try:
+        if _autoscaled(job):
+            metadata = {"uid": job.metadata.uid, "annotations": {autoscaling.ANNOTATION: autoscaling.OFF}}
+            resource = ownership.resource_of(ELASTIC_JOB)
+            client.patch(cluster, resource, job.metadata.name, {"metadata": metadata}, job.metadata.namespace)
+        done = {"uid": plan["metadata"]["uid"], "annotations": {PINS_ANNOTATION: None}}
+        client.patch(cluster, ownership.resource_of(KIND), handle.name, {"metadata": done}, handle.namespace)
+    except EdlError:
+        with contextlib.suppress(EdlError):
+            ownership.cancel(cluster, handle)  # unless it has begun: then its number is all that was reached
+        raise

@@ -15,6 +15,8 @@ from edl_workflows.jobs import autoscaling, names
 from edl_workflows.jobs.api import DI_JOBS, ELASTIC_JOBS, SCALE_PLANS, TRAINING_JOBS, ApiResource
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.scale_plan import made
 from edl_workflows.jobs.scale_plan.kind import SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
@@ -307,27 +309,39 @@ def test_elastic_jobs_that_are_left_alone(
     assert not plans(cluster)
 
 
+@pytest.mark.parametrize("reached", ["plan made", "job pinned"])
 def test_a_stage_that_comes_between_wins(
-    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    farm: Farm,
+    start: Start,
+    options: AutoscalerOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    reached: str,
 ) -> None:
-    """It pins the job before it makes its plan; the autoscaler looks once more before it makes its own."""
-    get = client.get
+    """It makes its plan, then pins the job; the autoscaler looks for both once more before it makes a plan of its own."""
+    get, looked = client.get, threading.Event()
 
-    def pinned_meanwhile(where: Cluster, api: ApiResource, name: str, *arguments: Any) -> Object:
-        if api == ELASTIC_JOBS and threading.current_thread().name == "autoscaler":
+    def changed_meanwhile(where: Cluster, api: ApiResource, name: str, *arguments: Any) -> Object:
+        found = get(where, api, name, *arguments)
+        if api != ELASTIC_JOBS or threading.current_thread().name != "autoscaler" or looked.is_set():
+            return found
+        looked.set()
+        if reached == "job pinned":
             annotations = {autoscaling.ANNOTATION: "false"}
-            client.patch(where, api, name, {"metadata": {"annotations": annotations}}, *arguments)
-        return get(where, api, name, *arguments)
+            return client.patch(where, api, name, {"metadata": {"annotations": annotations}}, *arguments)
+        wanted = {"replicaResourceSpecs": {"worker": {"replicas": 2}}}
+        client.create(where, made.manual(ElasticJob.parse(found), "by-a-stage", wanted))
+        return found
 
-    monkeypatch.setattr(client, "get", pinned_meanwhile)
+    monkeypatch.setattr(client, "get", changed_meanwhile)
     farm.add("a", 6)
     start(options)
     elastic_job(cluster, farm, "1-3")
-    eventually(lambda: get(cluster, ELASTIC_JOBS, "elastic")["metadata"]["annotations"] == {autoscaling.ANNOTATION: "false"})  # fmt: skip
+    eventually(looked.is_set)
     training_job(cluster, farm, "witness", 1, 3)
 
     become(cluster, witness=3)
-    assert not plans(cluster)
+    assert plans(cluster).keys() <= {"by-a-stage"}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.exceptions import InvalidError, ManifestError
+from edl_workflows.exceptions import ForbiddenError, InvalidError, ManifestError
 from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.api import TRAINING_JOBS
 from edl_workflows.kube import client
@@ -171,8 +171,8 @@ def test_an_empty_plan_is_applied_at_once(cluster: Cluster, stand_in: StandIn) -
 def test_who_asks_for_a_number_gets_it(
     cluster: Cluster, stage: str, request_: dict[str, Any], given: str
 ) -> None:
-    """Autoscaling is off before the plan is there, and stays off until somebody switches it on; repeating the stage
-    does not switch it off again."""
+    """Autoscaling is switched off, and stays off until somebody switches it on; repeating the stage does not switch it off
+    again."""
     job(cluster, given)
 
     begin(cluster, stage, job="mnist", **request_)
@@ -183,23 +183,63 @@ def test_who_asks_for_a_number_gets_it(
     assert annotation(cluster) == given
 
 
-def test_a_stage_that_dies_before_its_plan_has_switched_autoscaling_off(
+def test_a_plan_that_is_refused_leaves_autoscaling_as_it_is(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other way round an autoscaler could overrule the plan."""
-    job(cluster, "true")
+    """By a quota, say: nothing was asked for, so nobody's autoscaling is switched off."""
+    job(cluster, "2-8")
 
-    def die(*_: Any) -> Any:
-        raise KeyboardInterrupt
+    def refuse(*_: Any) -> Any:
+        raise ForbiddenError("exceeded quota: plans")
 
     with monkeypatch.context() as patched:
-        patched.setattr(client, "create", die)
+        patched.setattr(client, "create", refuse)
+        with pytest.raises(ForbiddenError):
+            begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    assert annotation(cluster) == "2-8"
+
+
+@pytest.mark.parametrize("dies_at", [1, 2])
+def test_a_stage_that_dies_after_its_plan_is_made_is_gone_on_with(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    """The next attempt finds the plan and switches autoscaling off; a third finds nothing left to do."""
+    job(cluster, "true")
+    patch, calls = client.patch, [0]
+
+    def die(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == dies_at:
+            raise KeyboardInterrupt
+        return patch(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "patch", die)
         with pytest.raises(KeyboardInterrupt):
             begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
-    assert annotation(cluster) == "false"
-    assert not plans(cluster)
     begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
     assert len(plans(cluster)) == 1
+    assert annotation(cluster) == "false"
+    begin(cluster, "autoscale", name="mnist", bounds="true")
+    begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    assert annotation(cluster) == "true"
+
+
+def test_a_stage_that_may_not_switch_autoscaling_off_makes_no_plan(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be overruled: its plan is withdrawn, and the error says why."""
+    job(cluster, "true")
+
+    def refuse(*_: Any) -> Any:
+        raise ForbiddenError("may not patch elasticjobs")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "patch", refuse)
+        with pytest.raises(ForbiddenError):
+            begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    assert not plans(cluster)
+    assert annotation(cluster) == "true"
 
 
 @pytest.mark.parametrize(
