@@ -210,7 +210,7 @@ class _Draft:
         self.groups[role] = NodeGroupResource(fitting if fitting != has.count else None, size)
         counted = f"{has.count} → {fitting} nodes" if fitting != has.count else ""
         what = "; ".join(words for words in (counted, _size_words(has.resource, size)) if words)
-        self._explain(role, what, _limits_words(asked, count, fitting, count_range(self.job, role)))
+        self._explain(role, what, self._limits_words(role, asked, count, fitting))
 
     def _allowed_count(self, role: str) -> int:
         """The proposed count within the bounds; where none is proposed, only the user's bounds count."""
@@ -293,6 +293,17 @@ class _Draft:
         del self.groups[role]
         return min([count, *fitting])
 
+    def _limits_words(self, role: str, asked: int, clamped: int, fitting: int) -> str:
+        """What kept a role from the count that was asked for."""
+        if fitting != clamped:
+            return f" (wanted {asked}; resourceLimits leave room for {fitting})"
+        if clamped == asked:
+            return ""
+        allowed, fewer_because = count_range(self.job, role), self.job.roles[role].bounds.fewer_because
+        if fewer_because and clamped < asked:
+            return f" (wanted {asked}; {fewer_because})"
+        return f" (wanted {asked}; {allowed.low:g} to {allowed.high:g} are allowed)"
+
     def _why(self, key: str) -> str:
         return self.proposal.reasons.get(key, "the user's bounds")
 
@@ -330,11 +341,3 @@ def _size_words(has: NodeResource, size: NodeResource) -> str:
             before = "no size" if present is None else f"{present:g}"
             words.append(f"{amount} {before} → {value:g} {UNITS[amount]}")
     return ", ".join(words)
-
-
-def _limits_words(asked: int, clamped: int, fitting: int, allowed: Range) -> str:
-    if fitting != clamped:
-        return f" (wanted {asked}; resourceLimits leave room for {fitting})"
-    if clamped != asked:
-        return f" (wanted {asked}; {allowed.low:g} to {allowed.high:g} are allowed)"
-    return ""

@@ -86,11 +86,16 @@ class Range:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the user allows for a role: nodes, and cores and MiB of one. None leaves it to `bounds`' defaults."""
+    """What the user allows for a role: nodes, and cores and MiB of one. None leaves it to `bounds`' defaults.
+
+    Attributes:
+        fewer_because: why the most nodes are fewer than the user allows; "" where they are not.
+    """
 
     count: Range | None = None
     cpu: Range | None = None
     memory: Range | None = None
+    fewer_because: str = field(default="", kw_only=True)
 
     def of(self, name: str) -> Range | None:
         """The bounds of ``count`` or of one of `AMOUNTS`."""

@@ -43,7 +43,8 @@ def optimize_job_hot_ps_resource(request: Request) -> ResourcePlan:
     """Hot parameter servers (mean use of cores above 80 %, or memory above 90 % in each of the 3 newest samples) grow.
 
     Cores: where one is hot, all get ⌈mean use · 32 / workers⌉ if that is more than they have; the ratio is the same for all
-    and such that no hot one gets more than it may. Memory: 8 GiB more.
+    and such that no hot one gets more than it may. Memory: 8 GiB more, but at most twice as much (upstream gives 8 GiB more to a
+    server of 512 MiB, too).
     """
     window = window_of(request.job, RECORDS)
     if isinstance(window, ResourcePlan):
@@ -191,7 +192,7 @@ def _hot_memory(window: Window) -> ResourcePlan:
         has = node.resource.memory or 0.0
         used = [one.memory for sample in window.samples for one in sample.nodes if one.name == node.name]
         if has > 0 and min(used) > HOT_MEMORY * has:
-            sizes[node.name] = NodeResource(memory=has + HOT_MEMORY_STEP)
+            sizes[node.name] = NodeResource(memory=has + min(has, HOT_MEMORY_STEP))
     why = f"it used more than {HOT_MEMORY:.0%} of its memory in the {RECORDS} newest samples"
     return ResourcePlan({}, sizes, dict.fromkeys(sizes, why))
 

@@ -121,6 +121,10 @@ def _within_share(request: Request) -> Request:
         return request
     role = job.roles[WORKER]
     allowed = count_range(job, WORKER)
-    most = max(allowed.low, min(allowed.high, share))
-    bounds = replace(role.bounds, count=Range(allowed.low, most))
+    if share >= allowed.high:
+        return request
+    most = max(allowed.low, share)
+    least = f", and at least {most:g} are allowed" if most > share else ""
+    why = f"its fair share of the cluster is {share}{least}"
+    bounds = replace(role.bounds, count=Range(allowed.low, most), fewer_because=why)
     return replace(request, job=replace(job, roles={**job.roles, WORKER: replace(role, bounds=bounds)}))

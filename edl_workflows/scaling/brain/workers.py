@@ -66,7 +66,7 @@ def optimize_job_worker_create_resource(request: Request) -> ResourcePlan:
 
 def optimize_job_worker_create_oom_resource(request: Request) -> ResourcePlan:
     """Workers ran out of memory: they get the most that any worker of former jobs used (1.2 times that for those that ran
-    out of it), or what they have and 4 GB more."""
+    out of it), or what they have and 4 GB more, but at most twice that (upstream always adds 4 GB)."""
     job = request.job
     if wrong := problems(job):
         return nothing(*wrong)
@@ -77,7 +77,7 @@ def optimize_job_worker_create_oom_resource(request: Request) -> ResourcePlan:
     own = max(has, job.roles[WORKER].resource.memory or 0.0)
     if own == 0:
         own = max((node.memory for sample in known.samples[-1:] for node in sample.of(WORKER)), default=0.0)
-    memory = max(own + OOM_STEP if own else 0.0, *_former_memory(request), 0.0)
+    memory = max(own + min(own, OOM_STEP), *_former_memory(request), 0.0)
     if memory == 0:
         return nothing("neither the workers' memory nor that of former jobs is known", *known.problems)
     why = f"a worker ran out of memory with {own:g} MiB"

@@ -90,6 +90,31 @@ def test_full_memory_grows_by_8_gib() -> None:
     assert "more than 90% of its memory" in both.reasons[node(PS)]
 
 
+def test_memory_at_most_doubles_in_one_step() -> None:
+    """8 GiB more are for large servers: one of 512 MiB gets 1 GiB, and so does a worker that ran out of as much."""
+    small = NodeResource(8, 512)
+    full = Training(model=480).measured(job(1, 2, ps_size=small))
+    assert plan("hot_ps_resource", full).node_resources == {node(PS): NodeResource(memory=1024)}
+    short = with_oom(job(1, 2, worker_size=NodeResource(2, 512)), WORKER, 1)
+    grown = plan("worker_create_oom_resource", short).node_group_resources[WORKER]
+    assert grown.node_resource == NodeResource(memory=1024)
+
+
+def test_a_reason_names_what_limits_the_count() -> None:
+    """Where a job's fair share is less than the user allows, the share is named and not other bounds than the user's."""
+    one = job(2, 1, worker_size=SMALL)
+    role = replace(one.roles[WORKER], bounds=Bounds(count=Range(1, 2)))
+    one = TRAINING.measured(replace(one, roles={**one.roles, WORKER: role}))
+    question = Question(Stage.RUNNING, WorkerPhase.STABLE, ps_may_change=False)
+    claim = Claim(one.name, NodeResource(), least=1, wanted=1)
+    found = table.optimize(question, Request(one, claims=(claim,)))
+    said = " ".join((*found.reasons.values(), *found.notes))
+    assert "are allowed" not in said
+    assert "its fair share of the cluster is 1" in said
+    alone = table.optimize(question, Request(one))
+    assert "1 to 2 are allowed" in " ".join((*alone.reasons.values(), *alone.notes))
+
+
 def test_cold_start() -> None:
     """Four parameter servers, and the first worker, where nothing is known."""
     assert plan("ps_cold_create_resource", NEW).node_group_resources == {
