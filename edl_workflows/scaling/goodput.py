@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.portable import Floats, portable_exp, portable_log, portable_power
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_GAMMA = 10.0
@@ -202,7 +202,10 @@ class GoodputModel:
         """Atomic batch sizes and passes before the last; the first axis is the candidates. Some may be out of bounds."""
         limits = self.limits
         least = np.minimum(np.maximum(limits.initial, limits.atomic[0] * replicas), limits.largest)
-        local = np.geomspace(least, np.full_like(least, limits.largest), _CANDIDATES) / replicas
+        steps = np.arange(_CANDIDATES).reshape((-1,) + (1,) * replicas.ndim) / (_CANDIDATES - 1)
+        sizes = least * portable_exp(steps * portable_log(limits.largest / least))
+        sizes[-1] = limits.largest
+        local = sizes / replicas
         passes = np.ones_like(local)
         if limits.accumulation:
             passes = np.maximum(np.ceil(local / limits.atomic[1] - _SLACK), 1.0)
@@ -232,7 +235,8 @@ def step_seconds(perf: PerfParams, nodes: ArrayLike, replicas: ArrayLike, atomic
     grad, sync = np.broadcast_arrays(grad_seconds(perf, atomic), sync_seconds(perf, nodes, replicas))
     longer, shorter = np.maximum(grad, sync), np.minimum(grad, sync)
     # Powers of a ratio up to 1 can't overflow, whatever the unit.
-    seconds: Floats = longer * (1.0 + (shorter / longer) ** perf.gamma) ** (1.0 / perf.gamma)
+    longer_by = portable_power(1.0 + portable_power(shorter / longer, perf.gamma), 1.0 / perf.gamma)
+    seconds: Floats = longer * longer_by
     return seconds
 
 

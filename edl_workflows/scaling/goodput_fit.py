@@ -15,7 +15,7 @@ What the data can't tell is assumed, and optimistically, so that a job is tried 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import fsum, isfinite, sqrt
 from statistics import median
 
 import numpy as np
@@ -23,8 +23,13 @@ from numpy.typing import NDArray
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.goodput import MAX_GAMMA, PerfParams
-
-Floats = NDArray[np.float64]
+from edl_workflows.scaling.portable import (
+    Floats,
+    ordered_sum,
+    portable_exp,
+    portable_log,
+    solve_positive,
+)
 
 _LEAST = 1e-8
 """Seconds; stands for none."""
@@ -32,6 +37,8 @@ _INTER_NODE = 1.1
 _HUBER = 0.1
 _PRIOR = 1e-3
 """Root of what assumptions weigh, against errors of logarithms: what 1 % noise in the data says is stronger."""
+_MOST_GROWTH = 150.0
+"""Of an exchange by replica, in parts of a short one; more is assumed to be as unlikely as this."""
 _GAMMAS = (1.1, 2.0, 5.0)
 """Where the search starts: the overlap is what makes it have several optima."""
 _ITERATIONS = 100
@@ -72,7 +79,7 @@ def fit(measurements: Iterable[Measurement]) -> PerfParams:
             "no measurement of a step can be used: give at least one with 1 <= nodes <= replicas, and seconds above 0"
         )
     data = _Data.of(rows)
-    values = np.exp(_solved(data)).tolist()
+    values = portable_exp(_solved(data)).tolist()
     if not data.several.any():
         values[_A_N], values[_B_N] = _INTER_NODE * values[_A_R], _INTER_NODE * values[_B_R]
     values[_GAMMA] = min(max(values[_GAMMA], 1.0), MAX_GAMMA)  # a rounding error beyond
@@ -135,19 +142,19 @@ class _Data:
         several, multiple = nodes > 1, replicas > 1
         passes = np.where(known, grad, step / 2)  # a guess, where only both together are known
         within = multiple & ~several
-        start, free = np.full(7, np.log(_LEAST)), np.zeros(7, dtype=bool)
-        start[_A_C] = np.log(passes.mean() / 2)
-        start[_B_C] = np.log((passes / atomic).mean() / 2)
+        start, free = np.full(7, portable_log(_LEAST)), np.zeros(7, dtype=bool)
+        start[_A_C] = portable_log(_mean(passes) / 2)
+        start[_B_C] = portable_log(_mean(passes / atomic) / 2)
         free[_A_C], free[_B_C] = len(set(atomic.tolist())) > 1, True
         for rows_of, alpha, beta in ((several, _A_N, _B_N), (within, _A_R, _B_R)):
             if rows_of.any():
-                exchange = np.maximum(step - passes, 0.05 * step)[rows_of].mean()
-                start[alpha], start[beta] = np.log(exchange), np.log(0.1 * exchange)
+                exchange = _mean(np.maximum(step - passes, 0.05 * step)[rows_of])
+                start[alpha], start[beta] = portable_log([exchange, 0.1 * exchange])
                 free[alpha], free[beta] = True, len(set(replicas[rows_of].tolist())) > 1
-                start[beta] = start[beta] if free[beta] else np.log(_LEAST)
+                start[beta] = start[beta] if free[beta] else portable_log(_LEAST)
         free[_GAMMA] = multiple.any()
         beyond = np.maximum(replicas - 2, 0).astype(float)
-        logs = np.log(step), np.log(grad[known])
+        logs = portable_log(step), portable_log(grad[known])
         return cls(several, multiple, beyond, atomic.astype(float), *logs, known, start, free)
 
 
@@ -156,12 +163,12 @@ def _solved(data: _Data) -> Floats:
 
     The arrays' first axis is the starts: they are few and small, so that three at once take little longer than one.
     """
-    low, high = np.full(7, np.log(_LEAST)), np.full(7, np.inf)
-    low[_GAMMA], high[_GAMMA] = 0.0, np.log(MAX_GAMMA)
+    low, high = np.full(7, portable_log(_LEAST)), np.full(7, np.inf)
+    low[_GAMMA], high[_GAMMA] = 0.0, portable_log(MAX_GAMMA)
     now = np.tile(data.start, (len(_GAMMAS), 1))
-    now[:, _GAMMA] = np.log(_GAMMAS) if data.free[_GAMMA] else 0.0
+    now[:, _GAMMA] = portable_log(_GAMMAS) if data.free[_GAMMA] else 0.0
     errors, slopes = _errors(data, now)
-    limit = _HUBER * len(data.log_step) ** -0.5  # errors are divided so, that many rows weigh as much as few
+    limit = _HUBER / sqrt(len(data.log_step))  # errors are divided so, that many rows weigh as much as few
     cost, damping = _cost(errors, limit), np.full(len(now), 1e-3)
     going = np.arange(len(now))
     for _ in range(_ITERATIONS):
@@ -186,12 +193,12 @@ def _solved(data: _Data) -> Floats:
 def _step(errors: Floats, slopes: Floats, damping: Floats, limit: float) -> Floats:
     """Where the errors' linear guess is least, damped, for each start."""
     weights = np.minimum(1.0, limit / np.maximum(np.abs(errors), _LEAST))
-    across = slopes.transpose(0, 2, 1)
-    normal = across @ (weights[:, :, None] * slopes)
+    weighted = weights[:, :, None] * slopes
+    normal = ordered_sum(weighted[:, :, :, None] * slopes[:, :, None, :], 1)
     size = normal.shape[-1]
     diagonal = np.arange(size)
     normal[:, diagonal, diagonal] += damping[:, None] * (normal[:, diagonal, diagonal] + _LEAST) + _ENOUGH
-    step = np.linalg.solve(normal, -across @ (weights * errors)[:, :, None])[:, :, 0]
+    step = solve_positive(normal, -ordered_sum(weighted * errors[:, :, None], 1), _ENOUGH)
     bounded: Floats = np.minimum(
         np.maximum(step, -3.0), 3.0
     )  # a factor of 20 is as far as a linear guess goes
@@ -205,17 +212,19 @@ def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
         data: the rows.
         logs: starts × parameters.
     """
-    a_c, b_c, a_n, b_n, a_r, b_r, gamma = np.exp(logs).T[:, :, None]
+    parameters = portable_exp(logs)
+    a_c, b_c, a_n, b_n, a_r, b_r, gamma = parameters.T[:, :, None]
     grad_alpha, grad_beta = a_c, b_c * data.atomic
     grad = grad_alpha + grad_beta
     sync_alpha = np.where(data.several, a_n, a_r)
     sync_beta = np.where(data.several, b_n, b_r) * data.beyond
     sync = sync_alpha + sync_beta
-    log_grad = np.log(grad)
+    log_grad, log_sync = portable_log([grad, sync])
     # T_opt^γ = T_grad^γ + T_sync^γ; `part` is what the exchange is of it.
-    ratio = np.where(data.multiple, gamma * (np.log(sync) - log_grad), -np.inf)
-    both = np.logaddexp(0.0, ratio)
-    part = np.exp(ratio - both)
+    ratio = np.where(data.multiple, gamma * (log_sync - log_grad), -np.inf)
+    smaller = portable_exp(-np.abs(ratio))
+    both = np.maximum(ratio, 0.0) + portable_log(1.0 + smaller)
+    part = np.where(ratio > 0, 1.0, smaller) / (1.0 + smaller)
     grad_slopes = np.zeros((*grad.shape, 7))
     grad_slopes[:, :, _A_C], grad_slopes[:, :, _B_C] = grad_alpha / grad, grad_beta / grad
     step_slopes = (1 - part)[:, :, None] * grad_slopes
@@ -225,8 +234,8 @@ def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
         step_slopes[:, :, column + 2] = np.where(data.several, 0.0, slope)
     finite = np.where(data.multiple, ratio, 0.0)
     step_slopes[:, :, _GAMMA] = np.where(data.multiple, part * finite - both, 0.0) / gamma
-    prior, prior_slopes = _assumptions(logs)
-    scale = len(data.log_step) ** -0.5
+    prior, prior_slopes = _assumptions(parameters)
+    scale = 1.0 / sqrt(len(data.log_step))
     errors = [
         scale * (log_grad[:, data.known] - data.log_grad),
         scale * (log_grad + both / gamma - data.log_step),
@@ -236,11 +245,11 @@ def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
     return np.concatenate(errors, axis=1), np.concatenate(slopes, axis=1)[:, :, data.free]
 
 
-def _assumptions(logs: Floats) -> tuple[Floats, Floats]:
-    """γ − 1 and β / α of both kinds of exchange are small."""
-    rates = np.minimum(logs[:, [_B_N, _B_R]] - logs[:, [_A_N, _A_R]], 5.0)
-    gamma, between, within = np.exp(np.concatenate([logs[:, [_GAMMA]], rates], axis=1)).T
-    slopes = np.zeros((len(logs), 3, 7))
+def _assumptions(values: Floats) -> tuple[Floats, Floats]:
+    """γ − 1 and β / α of both kinds of exchange are small; their slopes are by the logarithms."""
+    gamma = values[:, _GAMMA]
+    between, within = np.minimum(values[:, [_B_N, _B_R]] / values[:, [_A_N, _A_R]], _MOST_GROWTH).T
+    slopes = np.zeros((len(values), 3, 7))
     slopes[:, 0, _GAMMA] = gamma
     slopes[:, 1, _A_N], slopes[:, 1, _B_N] = -between, between
     slopes[:, 2, _A_R], slopes[:, 2, _B_R] = -within, within
@@ -250,5 +259,8 @@ def _assumptions(logs: Floats) -> tuple[Floats, Floats]:
 def _cost(errors: Floats, limit: float) -> Floats:
     """Huber's, of each start."""
     size = np.abs(errors)
-    costs: Floats = np.where(size <= limit, size**2 / 2, limit * (size - limit / 2)).sum(axis=1)
-    return costs
+    return ordered_sum(np.where(size <= limit, size * size / 2, limit * (size - limit / 2)), 1)
+
+
+def _mean(values: Floats) -> float:
+    return fsum(values.tolist()) / len(values)

@@ -15,14 +15,15 @@ That ends, since each turn's answer is worth more than the one before it, also w
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import ceil, inf, isfinite
+from math import ceil, fsum, inf, isfinite
 
 import numpy as np
 
 from edl_workflows.scaling.policy import Allocation, NodeInfo
 from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
 from edl_workflows.scaling.pollux_search import Cluster, Place, Question, Search
-from edl_workflows.scaling.pollux_values import Floats, Shape, shape_of, values_of, vector
+from edl_workflows.scaling.pollux_values import Shape, shape_of, values_of, vector
+from edl_workflows.scaling.portable import Floats, ordered_sum
 
 LEAST_GAIN = 5e-4
 """What a job's worth has to grow by, on average, for anything to change; a job with its fair share is worth 1."""
@@ -114,14 +115,14 @@ class _Problem:
         self._jobs = sorted(jobs, key=importance)
         self._nodes = sorted(nodes, key=lambda node: node.key)
         self._options = options
-        self._least_gain = LEAST_GAIN * sum(job.weight for job in jobs)
+        self._least_gain = LEAST_GAIN * fsum(job.weight for job in jobs)
         self._numbers = {node.key: number for number, node in enumerate(self._nodes)}
         names = sorted(
             {name for job in jobs for one in (job.info.resources, *job.info.fixed) for name in one}
         )
         free = [vector(node.free, names) for node in self._nodes]
         self._free = np.array(free).reshape(len(nodes), len(names))
-        there = np.maximum(self._free, 0.0).sum(axis=0).tolist()
+        there = ordered_sum(np.maximum(self._free, 0.0), 0).tolist()
         self._total: Mapping[str, float] = dict(zip(names, there, strict=True))
 
     def turn(self, held: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -170,7 +171,7 @@ class _Problem:
 
     def _capacity(self, free: Floats) -> float:
         """The part of the cluster that is left of each resource, of the scarcest."""
-        there, left = (np.maximum(amounts, 0.0).sum(axis=0) for amounts in (self._free, free))
+        there, left = (ordered_sum(np.maximum(amounts, 0.0), 0) for amounts in (self._free, free))
         return float((left[there > 0] / there[there > 0]).min(initial=1.0))
 
     def _pin(self, job: PolluxJob, held: Sequence[str], free: Floats, spanned: list[int]) -> None:

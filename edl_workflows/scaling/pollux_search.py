@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 import numpy as np
 
-from edl_workflows.scaling.pollux_values import Floats, Shape, Values, Wants
+from edl_workflows.scaling.pollux_values import Shape, Values, Wants
+from edl_workflows.scaling.portable import Floats
 
 _SLACK = 1e-9
 """Sums of floats such as 0.1 are off by less than this part of them."""
@@ -77,7 +79,7 @@ class Cluster:
 
     def __init__(self, question: Question) -> None:
         self.places: list[Place | None] = [None] * len(question.shapes)
-        self.worth = float(question.values.nothing.sum())
+        self.worth = fsum(question.values.nothing.tolist())
         self._question = question
         self._free = question.free + _SLACK * np.abs(question.free)
         self._spread = list(question.spanned)

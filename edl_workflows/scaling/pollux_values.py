@@ -26,15 +26,14 @@ long. Nobody starves: the longer a job has been there, the more it counts that i
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import fsum, inf, isfinite, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl_workflows.scaling.policy import NodeInfo, Resources
 from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
-
-Floats = NDArray[np.float64]
+from edl_workflows.scaling.portable import Floats, ordered_sum, portable_log, portable_power
 
 LEAST_SPEEDUP = 1e-3
 """Of a job that waits, so that its worth is finite: as the artifact of the paper."""
@@ -171,20 +170,20 @@ class Values:
         rows = np.arange(len(worth))
 
         def wanted(price: float) -> float:
-            return float(share[rows, np.argmax(worth - price * share, axis=1)].sum())
+            return fsum(share[rows, np.argmax(worth - price * share, axis=1)].tolist())
 
         if not len(worth) or wanted(0.0) <= capacity * (1 + _SLACK):
             return 0.0
         low, high = _PRICES
         for _ in range(_BISECTIONS):
-            middle = (low * high) ** 0.5
+            middle = sqrt(low * high)
             low, high = (middle, high) if wanted(middle) > capacity * (1 + _SLACK) else (low, middle)
         return high
 
     def bound(self, price: float, capacity: float) -> float:
         """What no solution of the relaxed problem is worth more than, by any price (Lagrange)."""
         worth, share = self._options()
-        return float((worth - price * share).max(axis=1).sum() + price * capacity)
+        return fsum((worth - price * share).max(axis=1).tolist()) + price * capacity
 
     def _options(self) -> tuple[Floats, Floats]:
         """Worth and share of all that each job may have: nothing, what it holds, so many replicas."""
@@ -301,8 +300,8 @@ def _weights(
         for job, share in zip(jobs, fair, strict=True)
     ]
     seconds = np.array(left, dtype=float).clip(LEAST_LEFT, MOST_LEFT)
-    longer = np.minimum(seconds / seconds[:, None], 1.0) ** _STEEPNESS
-    ranks = (longer.sum(axis=1) / max(len(jobs), 1)) ** _RANK_POWER
+    longer = portable_power(np.minimum(seconds / seconds[:, None], 1.0), _STEEPNESS)
+    ranks = portable_power(ordered_sum(longer, 1) / max(len(jobs), 1), _RANK_POWER)
     return [job.weight * rank for job, rank in zip(jobs, ranks.tolist(), strict=True)]
 
 
@@ -344,8 +343,7 @@ def _lowest(weight: float, fairness: float) -> float:
 
 
 def _phi(speedup: Floats, fairness: float) -> Floats:
-    found: Floats = np.log(speedup) if fairness == 0 else speedup**fairness / fairness
-    return found
+    return portable_log(speedup) if fairness == 0 else portable_power(speedup, fairness) / fairness
 
 
 def _running_best(scores: Floats) -> tuple[NDArray[np.int64], Floats]:

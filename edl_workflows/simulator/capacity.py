@@ -11,6 +11,7 @@ from math import inf
 import numpy as np
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.portable import portable_log
 
 FAILURE = "failure"
 """What takes all of a node that is down."""
@@ -59,12 +60,17 @@ def failures(
     for number, (node, gpus) in enumerate(sorted(nodes.items())):
         # A generator a node: one node more changes nothing for the others.
         random = np.random.default_rng([seed, number])
-        time = float(random.exponential(mean_time_between))
+        time = _exponential(random, mean_time_between)
         while time < until:
             changes.append(CapacityChange(time, node, FAILURE, gpus))
             changes.append(CapacityChange(time + repair_time, node, FAILURE, 0))
-            time += repair_time + float(random.exponential(mean_time_between))
+            time += repair_time + _exponential(random, mean_time_between)
     return sorted(changes, key=lambda change: (change.time, change.node))
+
+
+def _exponential(random: np.random.Generator, mean: float) -> float:
+    """NumPy's own takes the C library's logarithm, whose last digit depends on the machine."""
+    return -mean * float(portable_log(1.0 - random.random()))
 
 
 def service(name: str, nodes: Mapping[str, int], demand: Sequence[tuple[float, int]]) -> list[CapacityChange]:

@@ -63,7 +63,7 @@ def percentile(ascending: Sequence[float], part: int) -> float:
 
 def mean(values: Sequence[float]) -> float:
     """NaN of none."""
-    return sum(values) / len(values) if values else math.nan
+    return math.fsum(values) / len(values) if values else math.nan
 
 
 def _end(run: Run) -> float:
@@ -81,4 +81,4 @@ def _utilisation(run: Run, first: float, last: float) -> float:
         return math.nan
     # While no job is there no sample is taken; as many GPUs as otherwise on average then stand idle.
     there = sum(sample.gpus for sample in samples) / len(samples) * (last - first)
-    return sum(job.attained_service for job in run.jobs) / there if there else math.nan
+    return math.fsum(job.attained_service for job in run.jobs) / there if there else math.nan

@@ -12,6 +12,7 @@ is deleted goes after 30 s, Kubernetes' default. No job ends within the measured
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from statistics import fmean
 
 from edl_workflows.scaling import fulfilment
@@ -228,8 +229,8 @@ class _Experiment:
     def _measure(self, now: int) -> None:
         # A pod that is going is in phase Running until it is gone, so the report counts it.
         running = [pod for pod in (*self._pods(), *self._stopping) if pod.runs_from <= now]
-        self._cpu.append(sum(pod.cores for pod in running) / CORES)
-        self._service.append(sum(pod.cores for pod in running if pod.owner == "nginx") / CORES)
+        self._cpu.append(fsum(pod.cores for pod in running) / CORES)
+        self._service.append(fsum(pod.cores for pod in running if pod.owner == "nginx") / CORES)
         for job, pods in self._trainers.items():
             if job not in self._first_run and any(pod.runs_from <= now for pod in pods):
                 self._first_run[job] = now

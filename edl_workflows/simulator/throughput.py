@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from edl_workflows.exceptions import InvalidError
 
@@ -154,6 +155,4 @@ def _averaged(
 
 def _mean(steps: Iterable[StepTime]) -> StepTime:
     steps = list(steps)
-    return StepTime(
-        sum(step.total for step in steps) / len(steps), sum(step.sync for step in steps) / len(steps)
-    )
+    return StepTime(fmean(step.total for step in steps), fmean(step.sync for step in steps))
