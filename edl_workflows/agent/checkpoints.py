@@ -23,6 +23,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from edl_workflows.agent.layout import Layout, VariableLayout
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.message import problems
@@ -64,6 +65,7 @@ class Manifest(BaseModel):
             the clock jumps.
         files: by path relative to the checkpoint's folder.
         position: which data was consumed when it was taken, as the job's master said; None where nobody did.
+        variables: the model's, and how they are cut; None where nobody said.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -72,6 +74,7 @@ class Manifest(BaseModel):
     published_ns: int = Field(ge=0, le=MAX_PUBLISHED_NS)
     files: dict[str, FileEntry] = Field(min_length=1)
     position: dict[str, Any] | None = None
+    variables: dict[str, VariableLayout] | None = None
 
 
 OnDamage = Callable[[str, CheckpointError], object]
@@ -108,6 +111,7 @@ class CheckpointStore:
         *,
         name: str = "",
         position: Mapping[str, Any] | None = None,
+        variables: Layout | None = None,
         writer: str = "",
         retire: bool = True,
     ) -> CheckpointRef:
@@ -118,6 +122,7 @@ class CheckpointStore:
             write: writes the checkpoint's files into the folder that it is given.
             name: that was chosen for it by `checkpoint_name`; "": a fresh one.
             position: which data is consumed.
+            variables: the model's, where their cut matters to who goes on from here.
             writer: who saves, where several may save a checkpoint of this name at the same time; each has its own.
             retire: whether older checkpoints go, as `keep` says; else call `retire` when it is sure that this one stays.
 
@@ -131,7 +136,7 @@ class CheckpointStore:
         try:
             unfinished.mkdir(parents=True)
             write(unfinished)
-            seal(unfinished, step, self._after_all(), position)
+            seal(unfinished, step, self._after_all(), position, variables)
             unfinished.rename(final)
             _sync(self.folder)
         except OSError as error:
@@ -180,6 +185,18 @@ class CheckpointStore:
             log.warning("%s; passed over", reason)
             on_damage(uri, reason)
         return found
+
+    def latest(self) -> tuple[Manifest, CheckpointRef] | None:
+        """The newest that is published, by its manifest; whether it is whole is not looked at.
+
+        Raises:
+            CheckpointError: the checkpoints can't be listed.
+        """
+        published = self._published()
+        if not published:
+            return None
+        manifest, uri = published[0]
+        return manifest, CheckpointRef(uri=uri, step=manifest.step)
 
     def follow(self, stopped: Callable[[], bool]) -> Iterator[CheckpointRef]:
         """New checkpoints as they come, for an evaluator. One that comes while another is evaluated may be skipped.
@@ -329,7 +346,13 @@ def checkpoint_name(step: int) -> str:
     return f"{PREFIX}{step:012d}-{secrets.token_hex(4)}"
 
 
-def seal(folder: Path, step: int, published_ns: int, position: Mapping[str, Any] | None) -> None:
+def seal(
+    folder: Path,
+    step: int,
+    published_ns: int,
+    position: Mapping[str, Any] | None,
+    variables: Layout | None = None,
+) -> None:
     """Write a folder's manifest, and see that all of it stands on the disk.
 
     Raises:
@@ -346,6 +369,7 @@ def seal(folder: Path, step: int, published_ns: int, position: Mapping[str, Any]
         published_ns=published_ns,
         files=files,
         position=None if position is None else dict(position),
+        variables=None if variables is None else dict(variables),
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):

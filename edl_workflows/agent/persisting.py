@@ -177,6 +177,7 @@ def _store(snapshot: Snapshot, block: memoryview, writer: str) -> bool:
             lambda folder: _write(folder / STATE_FILE, block),
             name=snapshot.name,
             position=snapshot.position,
+            variables=snapshot.variables,
             writer=writer,
             retire=False,
         )

@@ -32,6 +32,7 @@ from edl_workflows.agent.checkpoints import (
     unwritable,
     verify,
 )
+from edl_workflows.agent.layout import Layout
 from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
 
@@ -93,6 +94,7 @@ class RemoteStore(CheckpointStore):
         *,
         name: str = "",
         position: Mapping[str, Any] | None = None,
+        variables: Layout | None = None,
         writer: str = "",  # noqa: ARG002 - what writers of the same name write is the same
         retire: bool = True,
     ) -> CheckpointRef:
@@ -102,7 +104,7 @@ class RemoteStore(CheckpointStore):
             folder = Path(local)
             try:
                 write(folder)
-                seal(folder, step, self._after_all(), position)
+                seal(folder, step, self._after_all(), position, variables)
             except OSError as error:
                 raise unwritable(folder, step, error) from error
             try:

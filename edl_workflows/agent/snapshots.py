@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from edl_workflows.agent.layout import VariableLayout
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 
@@ -69,6 +70,7 @@ class Snapshot(BaseModel):
         keep: checkpoints that stay there.
         persist: whether it is persisted in any case; else only if the training process is lost.
         position: the data position as the master said it.
+        variables: of the model, for the checkpoint's manifest.
         stage, error: what became of it.
     """
 
@@ -84,6 +86,7 @@ class Snapshot(BaseModel):
     keep: int = Field(ge=1)
     persist: bool = True
     position: Mapping[str, Any] | None = None
+    variables: dict[str, VariableLayout] | None = None
     stage: Stage = Stage.MEMORY
     error: str = Field(default="", max_length=4096)
 

@@ -25,8 +25,17 @@ import tensorflow as tf
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.layout import Layout, difference
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.tensors import State
+from edl_workflows.agent.tf_layout import (
+    PARTS,
+    find_layout,
+    layout_of_checkpoint,
+    layout_of_graph,
+    partition_as,
+    partition_by_size,
+)
 from edl_workflows.agent.tf_state import GraphVariables
 from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import CheckpointError, InvalidError
@@ -84,6 +93,9 @@ class TrainingOptions:
             machines.
         save_seconds: between periodic checkpoints; None: only on the master's request and at the end.
         keep: checkpoints that stay.
+        partitions: into so many parts each variable is cut; 0: by its size, into at most 16, or as many as there are
+            parameter servers if these are more. Only for a training that begins: afterwards the checkpoints tell how each
+            variable is cut, and that stays, however many servers there are.
         threads: of TensorFlow in each process, for operations and within them; 0: as many as there are cores.
         async_save: save in two stages: training waits for a copy in shared memory only, which the agent brings to storage.
             The checkpoints' format is then safetensors (`edl_workflows.agent.tensors.load`), not TensorFlow's.
@@ -99,6 +111,7 @@ class TrainingOptions:
     async_save: bool = False
     memory_seconds: float | None = None
     replicate: bool = False
+    partitions: int = 0
 
 
 class Training:
@@ -140,8 +153,8 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
 
     Args:
         job: from `edl_workflows.agent.connect`.
-        build: makes the model in the default graph with ``tf.compat.v1``; variables are partitioned over the
-            parameter servers and placed there without its help.
+        build: makes the model in the default graph with ``tf.compat.v1``; variables are partitioned and placed on the
+            parameter servers without its help. How they are partitioned does not depend on how many servers there are.
         options: how to train.
 
     Raises:
@@ -160,7 +173,7 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
     if not cluster.ps:
         raise InvalidError(f"job {job.name} has no parameter servers: add replicas of type ps")
     store = open_store(options.checkpoint_dir, options.keep)
-    graph = _Graph(job, cluster, build)
+    graph = _Graph(job, cluster, build, options.partitions, _layout_to_keep(store))
     session = _connect(job, server, cluster, graph, options)
     try:
         _initialise(job, graph, session, store)
@@ -194,13 +207,22 @@ def _set_saving(
 class _Graph:
     """The model's graph with all that saving, restoring and initialising need, built ahead of the session."""
 
-    def __init__(self, job: Job, cluster: Cluster, build: Callable[[], Model]) -> None:
+    def __init__(
+        self, job: Job, cluster: Cluster, build: Callable[[], Model], partitions: int, layout: Layout | None
+    ) -> None:
         self.graph = tf.Graph()
+        self._said_partitions = bool(partitions)
         me = f"/job:{job.node.type}/task:{job.rank}"
         count = len(cluster.ps)
         placement = tf1.train.replica_device_setter(ps_tasks=count, worker_device=me)
         with self.graph.as_default(), tf1.device(placement):
-            with tf1.variable_scope(tf1.get_variable_scope(), partitioner=tf1.fixed_size_partitioner(count)):
+            with tf1.variable_scope(
+                tf1.get_variable_scope(),
+                partitioner=tf1.fixed_size_partitioner(partitions)
+                if partitions
+                else partition_by_size(max(PARTS, count)),
+                custom_getter=partition_as(layout) if layout is not None else None,
+            ):
                 self.step = tf1.train.get_or_create_global_step()
                 self.model = build()
             with tf1.control_dependencies([self.model.train]):
@@ -217,6 +239,7 @@ class _Graph:
             with tf1.device(f"{me}/cpu:0"):
                 self._saver = tf1.train.Saver(max_to_keep=None)
             self._saved = tf1.global_variables()
+            self.layout = layout_of_graph(self.graph)
         self.graph.finalize()
 
     def make_step(self, session: Any, values: Mapping[str, Any]) -> tuple[int, float]:
@@ -228,7 +251,7 @@ class _Graph:
 
     def state(self, session: Any) -> State:
         """All variables as they are."""
-        return GraphVariables(self._saved).state(session, int(session.run(self.step)))
+        return GraphVariables(self._saved).state(session, int(session.run(self.step)), self.layout)
 
     def save(
         self, session: Any, store: CheckpointStore, position: Mapping[str, Any] | None = None
@@ -239,21 +262,40 @@ class _Graph:
         def write(folder: Path) -> None:
             self._saver.save(session, str(folder / MODEL_FILE), write_meta_graph=False, write_state=False)
 
-        return store.publish(step, write, position=position)
+        return store.publish(step, write, position=position, variables=self.layout)
 
     def restore(self, session: Any, checkpoint: CheckpointRef, job: Job, store: CheckpointStore) -> None:
         """Set all variables from a checkpoint, whichever of the two ways it was saved.
 
         Raises:
-            CheckpointError: it is whole, but of another model.
+            CheckpointError: it is whole, but of another model, or its variables are cut in another way.
         """
-        prefix = None if job.holds(checkpoint) else store.local(checkpoint) / MODEL_FILE
+        in_memory = job.holds(checkpoint)
+        self._require_same_layout(checkpoint, store, may_be_gone=in_memory)
+        prefix = None if in_memory else store.local(checkpoint) / MODEL_FILE
         if prefix is not None and prefix.with_suffix(".ckpt.index").exists():
             self._restore_files(session, checkpoint, prefix)
         else:
             with job.state(checkpoint, store) as state:
                 GraphVariables(self._saved).restore(session, state.tensors, checkpoint.uri)
         log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
+
+    def _require_same_layout(
+        self, checkpoint: CheckpointRef, store: CheckpointStore, *, may_be_gone: bool
+    ) -> None:
+        try:
+            saved = layout_of_checkpoint(checkpoint, store)
+        except CheckpointError:
+            if may_be_gone:
+                return
+            raise
+        if saved is None and not self._said_partitions:
+            raise CheckpointError(
+                f"{checkpoint.uri}: does not say how its variables are cut. The version that saved it cut each into as many "
+                "parts as there were parameter servers: say TrainingOptions(partitions=…) with their number"
+            )
+        if saved is not None and (what := difference(saved, self.layout)):
+            raise CheckpointError(f"{checkpoint.uri}: can't be restored into this model: {what}")
 
     def _restore_files(self, session: Any, checkpoint: CheckpointRef, prefix: Path) -> None:
         try:
@@ -262,6 +304,14 @@ class _Graph:
             raise CheckpointError(
                 f"{checkpoint.uri}: can't be restored into this model: {_one_line(error)}"
             ) from error
+
+
+def _layout_to_keep(store: CheckpointStore) -> Layout | None:
+    try:
+        return find_layout(store)
+    except CheckpointError as error:  # of the one to start from the master hears when the chief restores it
+        log.warning("%s", error)
+        return None
 
 
 def _session_config(options: TrainingOptions) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.layout import Layout
 from edl_workflows.exceptions import CheckpointError, InvalidError
 
 Array = npt.NDArray[Any]
@@ -73,12 +74,14 @@ class State:
         specs: of its tensors, by name.
         fill: writes the tensors' values into the arrays that it is given, one for each of ``specs``. Called once.
         metadata: what else a restore needs to know, as text.
+        layout: how the model cuts its variables, for the checkpoint's manifest; None where that does not matter.
     """
 
     step: int
     specs: Mapping[str, TensorSpec]
     fill: Callable[[Mapping[str, Array]], object]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout | None = None
 
     @classmethod
     def of(cls, step: int, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> Self:

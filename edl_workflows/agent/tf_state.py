@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from edl_workflows.agent.layout import Layout
 from edl_workflows.agent.tensors import Array, State, TensorSpec
 from edl_workflows.exceptions import CheckpointError, InvalidError
 
@@ -56,7 +57,7 @@ class GraphVariables:
         self._parts = [_part(variable) for variable in variables]
         self._specs = {part.tensor: part.spec for part in self._parts}
 
-    def state(self, session: Any, step: int) -> State:
+    def state(self, session: Any, step: int, layout: Layout | None = None) -> State:
         """The variables' values of now; they are fetched when the state is copied."""
 
         def fill(tensors: Mapping[str, Array]) -> None:
@@ -64,7 +65,7 @@ class GraphVariables:
                 for part, value in zip(group, session.run([part.variable for part in group]), strict=True):
                     tensors[part.tensor][part.slices] = value
 
-        return State(step, self._specs, fill)
+        return State(step, self._specs, fill, layout=layout)
 
     def restore(self, session: Any, tensors: Mapping[str, Array], where: str) -> None:
         """Set all variables.

@@ -100,7 +100,7 @@ class FirstStage:
         deadline = time.monotonic() + SLOT_SECONDS
         while time.monotonic() < deadline:
             try:
-                snapshot = self._copy(self._folder, block, state.step, ticket, persist=persist)
+                snapshot = self._copy(self._folder, block, state, ticket, persist=persist)
             except NoMemoryError as error:
                 log.warning("%s; saved without it", error)
                 return self._save_directly(state, ticket)
@@ -133,7 +133,7 @@ class FirstStage:
         return None
 
     def _copy(
-        self, folder: SnapshotFolder, block: Block, step: int, ticket: CheckpointTicket, *, persist: bool
+        self, folder: SnapshotFolder, block: Block, state: State, ticket: CheckpointTicket, *, persist: bool
     ) -> Snapshot | None:
         with folder.writing(block.size) as draft:
             if draft is None:
@@ -143,18 +143,19 @@ class FirstStage:
                 number=draft.number,
                 ticket=ticket.id,
                 version=self._version,
-                step=step,
+                step=state.step,
                 size=block.size,
                 place=self._options.store.place,
-                name=checkpoint_name(step),
+                name=checkpoint_name(state.step),
                 keep=self._options.store.keep,
                 persist=persist,
                 position=ticket.position,
+                variables=None if state.layout is None else dict(state.layout),
             )
             draft.commit(snapshot)
         return snapshot
 
     def _save_directly(self, state: State, ticket: CheckpointTicket) -> CheckpointRef:
         return self._options.store.publish(
-            state.step, lambda folder: save(folder, state), position=ticket.position
+            state.step, lambda folder: save(folder, state), position=ticket.position, variables=state.layout
         )

@@ -27,7 +27,7 @@ def adapter() -> Any:
 
 def saved(store: CheckpointStore, step: int) -> CheckpointRef:
     """A complete checkpoint of some files."""
-    return store.publish(step, lambda folder: (folder / "model.ckpt.index").write_text("index"))
+    return store.publish(step, lambda folder: (folder / "model.ckpt.index").write_text("index"), variables={})
 
 
 def job(restore: CheckpointRef | None = None, node: str = "worker") -> Any:
@@ -43,6 +43,7 @@ def restored(adapter: Any, error: Exception) -> Any:
 
     graph = adapter._Graph.__new__(adapter._Graph)
     graph._saver = SimpleNamespace(restore=restore)
+    graph.layout = {}
     return graph
 
 

@@ -1,0 +1,59 @@
+"""The example's recommender, which also notes what it predicts for the same pairs: at its start, and after each step."""
+
+import argparse
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "dags" / "training"))
+
+import train_recommender as recommender  # type: ignore[import-not-found]  # of the example
+
+from edl_workflows.agent import connect
+from edl_workflows.agent.tensorflow import TrainingOptions, training
+
+PAIRS = 512
+
+
+def main() -> None:
+    """Train; one line of JSON for the start and for each step in a file of this process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--async-save", action="store_true")
+    parser.add_argument("--epochs", type=int, default=1000)
+    options = parser.parse_args()
+    logging.basicConfig()
+    logging.getLogger("edl_workflows").setLevel(logging.INFO)
+    job = connect()
+    data, held_out = recommender.load(60_000, PAIRS)
+    settings = TrainingOptions(
+        options.folder / "checkpoints", save_seconds=None, threads=1, async_save=options.async_save
+    )
+    notes = options.folder / f"predictions-v{job.version}-{job.node}"
+    with notes.open("w") as file, training(job, recommender.build, settings) as run:
+        pairs = {run.model.inputs[name]: value for name, value in held_out.at(slice(None)).items()}
+
+        def note(step: int, loss: float | None) -> None:
+            predicted = run.session.run(recommender.PREDICTIONS, pairs).tolist()
+            line = {"step": step, "loss": loss, "servers": len(job.cluster.ps), "predicted": predicted}
+            file.write(f"{json.dumps(line)}\n")
+            file.flush()
+
+        note(int(run.session.run(run.graph.get_collection("global_step")[0])), None)
+        for batch in job.batches(
+            "clicks",
+            size=len(data),
+            shard_size=1024,
+            batch_size=256,
+            num_epochs=options.epochs,
+            splitter="text",
+            shuffle=True,
+        ):
+            note(*run.step(**data.at(batch.indices)))
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()
