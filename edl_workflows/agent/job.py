@@ -15,11 +15,12 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
@@ -34,7 +35,13 @@ from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_s
 from edl_workflows.exceptions import CheckpointError, EdlError
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.datasets import LeaseRequest, Shard
-from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, NodeRef, ProcessState
+from edl_workflows.protocol.nodes import (
+    CHECKPOINT_EXIT_CODE,
+    CLUSTER_LOST_EXIT_CODE,
+    Directive,
+    NodeRef,
+    ProcessState,
+)
 from edl_workflows.protocol.sync import SyncJoin
 
 if TYPE_CHECKING:  # they need numpy, which a program that saves by itself may not have
@@ -50,8 +57,13 @@ learns of a lost parameter server from its pod's end, within seconds."""
 SETTLE_SECONDS = 1.0
 DRAINED_SECONDS = 1.0
 """How often a drained process looks whether it was told to end or to save again."""
+LAST_SAVE_SECONDS = 300.0
+"""How long the last checkpoint of a training is tried: the model is there, and a full disk can be mended."""
+LAST_SAVE_PAUSE = 5.0
 MEETING_SECONDS = 2.0
 """How often a process that waits for the others (`Job.sync`, `Job.barrier`) serves the master's wishes."""
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +102,11 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self.save_last()
+        finally:
+            self.close()
 
     @property
     def name(self) -> str:
@@ -232,11 +248,13 @@ class Job:
             JobFailedError: a shard failed too often.
             SystemExit: told to end; all is given back and, by the chief, saved.
         """
-        return self._reader({"name": name, **params}, ahead).shards()
+        reader = self._reader({"name": name, **params}, ahead)
+        return self._noted(reader.shards(), reader)
 
     def batches(self, name: str, *, ahead: int = 4, **params: Any) -> Iterator[Batch]:
         """As `shards`, cut into batches of ``batch_size`` records: one for each step."""
-        return self._reader({"name": name, **params}, ahead).batches()
+        reader = self._reader({"name": name, **params}, ahead)
+        return self._noted(reader.batches(), reader)
 
     def report_step(self, step: int, loss: float | None = None, records: int = 0) -> None:
         """Say that a step is done. Cheap; the newest is sent twice a second.
@@ -246,6 +264,7 @@ class Job:
             loss: of the step, for the job's statistics.
             records: that are done by now, of all epochs; only where the job is collective.
         """
+        self._saving.trained = True
         self._reporter.step(step, loss, records)
 
     def save_with(self, save: Callable[[], CheckpointRef], every_seconds: float | None = None) -> None:
@@ -315,6 +334,30 @@ class Job:
         """
         return self._saving.save(patience, lambda: self._terminated, stored=stored)
 
+    def save_last(self, *, always: bool = False) -> None:
+        """Save what was trained since the newest checkpoint, if this is the chief and it has said how to save; returns when that
+        stands on storage and the master knows. Called by itself at the end of a data set for training, and of a ``with`` block
+        of the job that ended without an error.
+
+        Args:
+            always: also where nothing was trained, unless this process has saved before.
+
+        Raises:
+            SystemExit: it can't be saved, and was tried for `LAST_SAVE_SECONDS`; or told to end.
+        """
+        needed = self._saving.trained or (always and not self._saving.saved)
+        if not (needed and self._saving.configured and self.is_chief):
+            return
+        deadline = time.monotonic() + LAST_SAVE_SECONDS
+        while self.checkpoint(patience=float("inf"), stored=True) is None:
+            over = self._terminated or self._replaced(self._watch.latest) or time.monotonic() > deadline
+            if over or not self._saving.error:
+                # Most likely a parameter server went a moment too early.
+                why = f"the last checkpoint could not be saved: {self._saving.error or 'its cluster is gone'}"
+                self.cluster_lost(why, CHECKPOINT_EXIT_CODE)
+            log.warning("the last checkpoint could not be saved, trying again: %s", self._saving.error)
+            self._watch.wait_for(lambda d: self._terminated or self._replaced(d), LAST_SAVE_PAUSE)
+
     def between_steps(self) -> None:
         """Do what the master wants done between two steps: save, drain and wait, or end.
 
@@ -366,14 +409,15 @@ class Job:
         """Let all through that wait at a barrier, now and later."""
         patiently(lambda: self._client.open_barrier(name, SyncJoin(node=self.node)), threading.Event())
 
-    def cluster_lost(self, reason: str) -> NoReturn:
+    def cluster_lost(self, reason: str, code: int = CLUSTER_LOST_EXIT_CODE) -> NoReturn:
         """Stop because the cluster does not answer: most likely a parameter server was lost.
 
         Waits for the master to name the next cluster version and then to be ended; if it names none, ends the process
         with a code that tells so.
 
         Args:
-            reason: for the log.
+            reason: for the log; the last words of the process.
+            code: that it ends with.
 
         Raises:
             SystemExit: always.
@@ -383,7 +427,8 @@ class Job:
             self._watch.wait_for(lambda d: self._terminated or self._replaced(d), CLUSTER_LOST_SECONDS)
             if not self._replaced(self._watch.latest):
                 self.close()
-                raise SystemExit(TERMINATED if self._terminated else CLUSTER_LOST_EXIT_CODE)
+                print(reason, file=sys.stderr, flush=True)  # noqa: T201 - what the master takes for the cause, whatever logs
+                raise SystemExit(TERMINATED if self._terminated else code)
             # The next version of a plan may be withdrawn: then nobody would end us.
             self._watch.wait_for(lambda d: self._terminated or not self._replaced(d))
         raise SystemExit(TERMINATED)
@@ -415,6 +460,14 @@ class Job:
         )
         self._readers.append(reader)
         return reader
+
+    def _noted(self, parts: Iterator[T], reader: ShardReader) -> Iterator[T]:
+        """The same parts; notes what is trained, and saves at the end."""
+        for part in parts:
+            self._saving.trained = True
+            yield part
+        if reader.trains:
+            self.save_last()
 
     def _serve_wishes(self) -> None:
         drained: int | None = None

@@ -53,12 +53,14 @@ class JsonFormatter(logging.Formatter):
 def json_lines(
     environment: NodeEnvironment, version: int | Callable[[], int]
 ) -> "logging.StreamHandler[TextIO]":
-    """A handler that writes such lines to stderr.
+    """A handler that writes such lines to stderr. What httpx says of each request to the master is left out.
 
     Args:
         environment: of the pod (`Job.environment`).
         version: the cluster version (`Job.version`), or what tells it.
     """
+    for noisy in ("httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     handler: logging.StreamHandler[TextIO] = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(environment, version if callable(version) else lambda: version))
     return handler

@@ -49,6 +49,12 @@ class Saving:
         self.drained = False
         """Whether the process has stopped for a switch. Before, what is asked for while it drains is not saved: a step made
         after the switch checkpoint would be lost."""
+        self.trained = False
+        """Whether something was trained that no checkpoint of this process has."""
+        self.saved = False
+        """Whether this process has saved a checkpoint."""
+        self.error = ""
+        """Why the newest save failed; "" where it did not."""
         self._next_stored = float("inf")
         self._next_copied = float("inf")
         self._client = client
@@ -125,10 +131,12 @@ class Saving:
         except Exception as error:
             # Whatever went wrong, the master must know, and training can go on without this checkpoint.
             log.exception("saving a checkpoint failed")
-            reason = f"{type(error).__name__}: {error}"[:4096]
+            reason = self.error = _reason(error)
             self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, error=reason))
             return None
         self._plan_next(persist)
+        if saved is not None and (stored or self._first_stage is None):
+            self.trained, self.saved, self.error = False, True, ""
         return saved
 
     def _saved(
@@ -187,3 +195,9 @@ class Saving:
         """The request that has not been served yet; "" if there is none."""
         too_early = directive.drain and not self.drained
         return directive.save if directive.save != self._served and not too_early else ""
+
+
+def _reason(error: Exception) -> str:
+    """For people: an error of ours says what and where by itself."""
+    text = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
+    return text[:4096]

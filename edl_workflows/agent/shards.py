@@ -26,6 +26,7 @@ from edl_workflows.protocol.datasets import (
     ReleasedShard,
     Shard,
     ShardKey,
+    TaskType,
 )
 from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.training import Consumed
@@ -193,6 +194,11 @@ class ShardReader:
     def name(self) -> str:
         """Of the data set."""
         return self._params.name
+
+    @property
+    def trains(self) -> bool:
+        """Whether the data set is one to train on."""
+        return self._params.task_type is TaskType.TRAINING
 
     def consumed(self) -> Consumed:
         """What was trained and is not known to be acknowledged. For the loop's own thread, between two steps."""

@@ -68,6 +68,14 @@ class Outside(Protocol):
     def report_job(self, status: dict[str, Any]) -> None:
         """Merges into the status of the job. What stands under ``autoscaling`` replaces all that stood there."""
 
+    def warn(self, reason: str, message: str) -> None:
+        """Makes an Event of the job.
+
+        Raises:
+            UnavailableError: not now.
+            EdlError: it is refused.
+        """
+
 
 @dataclass(frozen=True)
 class _Told:
@@ -124,6 +132,7 @@ class Effects:
         self._clock = clock
         self._asked: set[int] = set()
         self._told = _Told.of(master.stored)
+        self._warned = master.stored.checkpoints.failing.since
         self._made: tuple[int, float] = (0, 0.0)
         self._reported: dict[str, Any] = {}
         self._reported_at = float("-inf")
@@ -142,6 +151,7 @@ class Effects:
         await self._attempt("report on a ScalePlan", self._plan, stored)
         await self._attempt("make the job's own ScalePlan", self._own_plan, stored)
         await self._attempt(_REPORT, self._job, stored)
+        await self._attempt("tell of a checkpoint that could not be saved", self._warn, stored)
         self._tell(stored)
 
     async def _attempt(
@@ -244,6 +254,24 @@ class Effects:
         await asyncio.to_thread(self._outside.report_job, news)
         self._reported = {**status, "ended": stored.outcome is not None}
         self._reported_at = self._clock()
+
+    async def _warn(self, stored: JobDocument) -> None:
+        failing = stored.checkpoints.failing
+        if failing.since == self._warned:
+            return
+        if failing.row:
+            log.warning("checkpoints can't be saved", error=failing.error)
+            try:
+                await asyncio.to_thread(
+                    self._outside.warn, "CheckpointFailed", views.unsaved_warning(failing)
+                )
+            except UnavailableError:
+                raise
+            except (
+                EdlError
+            ) as error:  # an account of the installation's own may lack the right; the status says it
+                log.warning("no Event was made", error=str(error))
+        self._warned = failing.since
 
     async def last_report(self) -> None:
         """The status once more, when the master is told to end: a suspended job shows the checkpoint that it goes on from."""

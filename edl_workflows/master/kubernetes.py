@@ -7,6 +7,7 @@ ScalePlans (upstream's ElasticJobScaler) and statuses. The rights that it needs 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from edl_workflows.jobs.scale_plan.order import age_key, of_earlier_job
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.events import EventNote, Recorder
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Scope
 from edl_workflows.master.master import Hurry, Master
@@ -52,6 +54,7 @@ class KubernetesOutside:
     def __init__(self, cluster: Cluster, job: ElasticJob) -> None:
         self._cluster = cluster
         self._job = job
+        self._recorder = Recorder(cluster, "edl-master")
         shown = job.status.autoscaling
         self._autoscaling: dict[str, Any] = shown.stored() if shown is not None else {}
         """What may stand there: nobody else writes it."""
@@ -95,6 +98,15 @@ class KubernetesOutside:
         client.patch_status(self._cluster, resources.ELASTIC_JOBS, metadata.name, patch, uid=metadata.uid)
         if "autoscaling" in status:
             self._autoscaling = wanted or {}
+
+    def warn(self, reason: str, message: str) -> None:
+        """See `Outside`."""
+        job = {
+            "apiVersion": names.API_VERSION,
+            "kind": self._job.kind,
+            "metadata": self._job.metadata.to_dict(),
+        }
+        self._recorder.record(job, EventNote(reason, message, "Warning"), datetime.now(UTC))
 
     def _wants(self, manifest: Mapping[str, Any], spec: ScalePlanSpec) -> bool:
         plan = ScalePlan.parse(manifest)

@@ -34,11 +34,20 @@ class _Reader(Collector):
             ("edl_master_redone_seconds", "Training that was lost with its steps", goodput.redone),
             ("edl_master_elapsed_seconds", "Since the job began, unless suspended", goodput.elapsed(now)),
             ("edl_master_hanging", "1 while training stands still", bool(state.hangs.since)),
+            (
+                "edl_master_failed_saves",
+                "Failed since the newest saved checkpoint",
+                state.checkpoints.failing.row,
+            ),
             ("edl_master_records_done", "Acknowledged records", views.records_done(state)),
             ("edl_master_cluster_version", "The version that trains", active.number if active else 0),
             ("edl_master_commits", "Writes of the state since this master started", self._master.commits),
         ):
             yield GaugeMetricFamily(name, text, value=float(value))
+        failed = state.checkpoints.failing.total
+        yield CounterMetricFamily(
+            "edl_master_save_failures", "Checkpoints that could not be saved", value=failed
+        )
         yield self._nodes()
         yield self._restarts()
         yield from self._data()

@@ -91,6 +91,9 @@ class StandaloneOutside:
     def report_job(self, status: dict[str, Any]) -> None:
         """Nobody reads it but ``GET /v1/status``."""
 
+    def warn(self, reason: str, message: str) -> None:
+        """The log says it, and the status."""
+
     def submit(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Takes a plan in.
 

@@ -131,6 +131,10 @@ CLUSTER_LOST_EXIT_CODE = 75
 sysexits' EX_TEMPFAIL): most likely a parameter server was lost, and the process itself is sound."""
 
 
+CHECKPOINT_EXIT_CODE = 74
+"""A training process ends so when its training is through and the last checkpoint can't be saved (sysexits' EX_IOERR)."""
+
+
 class ExitVerdict(Message):
     """What the agent does about the exit.
 

@@ -43,6 +43,7 @@ class Pursuit:
         self._handle = handle
         self._notify = notify
         self._said = ""
+        self._warned: tuple[str, ...] = ()
 
     def must_confirm(self, state: Object | None) -> bool:
         """Whether an absence may be from before the object was made: a watch shared with others can lag behind us."""
@@ -67,6 +68,10 @@ class Pursuit:
         if result.message != self._said:
             self._said = result.message
             self._notify(f"{self._handle} {result.message}")
+        for warning in result.warnings:
+            if warning not in self._warned:
+                self._notify(f"{self._handle} warns: {warning}")
+        self._warned = result.warnings
         return None
 
     def overdue(self, source: ClusterSource, last_error: EdlError | None) -> Done | Failed:

@@ -142,10 +142,12 @@ class Waiting:
     Attributes:
         message: what is, in words that change only when something did.
         outputs: for who does not want to wait.
+        warnings: what people should know although the job goes on.
     """
 
     message: str
     outputs: Outputs
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def _of_job(handle: Handle, goal: JobGoal, job: JobView) -> Outcome:
             )
         )
     why = f": {_why(job.reason, job.message)}" if job.reason else ""
-    return Waiting(f"is {job.phase}{why}", outputs(handle, job))
+    return Waiting(f"is {job.phase}{why}", outputs(handle, job), job.warnings)
 
 
 def _phase_met(goal: JobGoal, job: JobView) -> bool:

@@ -32,7 +32,7 @@ def master_account(job: ElasticJob) -> dict[str, Any]:
 
 
 def master_role(job: ElasticJob) -> dict[str, Any]:
-    """What the master may do: read its job and the pods, report on the job, ask for changes, keep its state."""
+    """What the master may do: read its job and the pods, report on the job, ask for changes, keep its state, make Events."""
     role = child(f"{_RBAC}/v1", "Role", names.master_account_name(job.metadata.name), job, {})
     return role | {"rules": master_rules(job.metadata.name)}
 
@@ -50,6 +50,7 @@ def master_rules(job: str) -> list[dict[str, Any]]:
         _rule(names.GROUP, [f"{PLURAL}/status"], ["patch"], [job]),
         _rule(names.GROUP, [SCALE_PLANS], ["list", "watch", "create"]),
         _rule(names.GROUP, [f"{SCALE_PLANS}/status"], ["patch"]),
+        _rule("", ["events"], ["create"]),
     ]
 
 

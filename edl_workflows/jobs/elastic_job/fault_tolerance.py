@@ -38,6 +38,8 @@ class FaultTolerance(Model):
             log. ``log``: no more than that and a warning. ``restart``: the training processes are restarted together, in
             their pods, from the newest checkpoint. ``fail``: the job fails with reason Hang.
         max_restarts: how often the training processes may be restarted together; the next hang fails the job.
+        max_failed_saves: the job fails with reason CheckpointFailed when so many checkpoints in a row could not be saved.
+            0: training goes on without them, and `status.warnings` says so.
         node_check: whether nodes are checked in pairs before training begins; what fails twice is replaced.
         node_check_timeout_seconds: of one round of that.
         straggler_ratio: a node so many times slower than the median of all is reported as a straggler.
@@ -48,6 +50,7 @@ class FaultTolerance(Model):
     hang_timeout_seconds: int = Field(default=1800, ge=0)
     hang_action: HangAction = HangAction.LOG
     max_restarts: int = Field(default=3, ge=0, le=100)
+    max_failed_saves: int = Field(default=0, ge=0, le=1000)
     node_check: bool = False
     node_check_timeout_seconds: int = Field(default=300, ge=1, le=86_400)
     straggler_ratio: float = Field(default=2.0, ge=1)

@@ -54,6 +54,30 @@ class Damaged:
 
 
 @dataclass(frozen=True)
+class FailedSaves:
+    """Saves that failed.
+
+    Attributes:
+        total: in the life of the job.
+        row: since the newest checkpoint that was saved.
+        since: Unix seconds of the first of that row; 0 while there is none.
+        error: why that first one failed.
+    """
+
+    total: int = 0
+    row: int = 0
+    since: float = 0.0
+    error: str = ""
+
+    def another(self, error: str, now: float) -> "FailedSaves":
+        """One more."""
+        first = not self.row
+        return FailedSaves(
+            self.total + 1, self.row + 1, now if first else self.since, error if first else self.error
+        )
+
+
+@dataclass(frozen=True)
 class Checkpoints:
     """All about checkpoints.
 
@@ -64,6 +88,7 @@ class Checkpoints:
         saved: the newest complete ones, newest last.
         damaged: the newest of those that could not be restored, as they were found.
         lost: why there is nothing left to start from; "" as long as there is.
+        failing: saves that failed, whoever asked for them.
     """
 
     last_number: int = 0
@@ -74,6 +99,7 @@ class Checkpoints:
     failed_tickets: tuple[str, ...] = ()
     damaged: tuple[Damaged, ...] = ()
     lost: str = ""
+    failing: FailedSaves = FailedSaves()
 
     @property
     def newest(self) -> Saved | None:
@@ -138,7 +164,14 @@ def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: f
             {**checkpoints.failed, ticket.request: message.error} if ticket.request else checkpoints.failed
         )
         tickets = (*checkpoints.failed_tickets, ticket_id)[-MAX_PENDING:]
-        return replace(checkpoints, pending=pending, request=request, failed=failed, failed_tickets=tickets)
+        return replace(
+            checkpoints,
+            pending=pending,
+            request=request,
+            failed=failed,
+            failed_tickets=tickets,
+            failing=checkpoints.failing.another(message.error, now),
+        )
     saved = Saved(ticket_id, ticket.request, message.uri, message.step, now, ticket.position)
     return replace(
         checkpoints,
@@ -146,6 +179,7 @@ def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: f
         request=request,
         saved=(*checkpoints.saved, saved)[-KEPT:],
         damaged=_without(checkpoints, message.uri),
+        failing=FailedSaves(total=checkpoints.failing.total),
     )
 
 

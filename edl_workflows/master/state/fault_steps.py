@@ -50,6 +50,14 @@ def find_hang(state: JobState, now: float) -> None:
         version_steps.restart_processes(state, now)
 
 
+def too_many_failed_saves(state: JobState) -> str:
+    """Why the job is given up, since its checkpoints can't be saved; "" while it is not."""
+    failing, most = state.checkpoints.failing, state.settings.fault_tolerance.max_failed_saves
+    if not most or failing.row < most:
+        return ""
+    return f"{failing.row} checkpoints in a row could not be saved (maxFailedSaves): {failing.error}"
+
+
 def check_nodes(state: JobState, now: float) -> None:
     """Has nodes checked that come before training begins; those that fail end, and are replaced."""
     said = state.settings.fault_tolerance

@@ -55,6 +55,8 @@ class ExitReason(StrEnum):
     FATAL = "FatalError"
     HARDWARE = "HardwareError"
     UNKNOWN = "UnknownError"
+    CHECKPOINT = "CheckpointFailed"
+    """Ours: the last checkpoint of its training could not be saved."""
     NO_HEARTBEAT = "NoHeartBeat"
     PENDING_TIMEOUT = "PendingTimeout"
     PREPARE_TIMEOUT = "PrepareTimeout"

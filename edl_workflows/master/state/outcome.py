@@ -13,6 +13,7 @@ REASONS = {
     "DataSetFailed": "a shard failed or timed out more often than `max_retries`",
     "CorruptCheckpoint": "of the checkpoints to start from none is whole, or none fits the model",
     "Hang": "training stood still: `hangAction: fail`, or the restarts of all training processes (`maxRestarts`) are used up",
+    "CheckpointFailed": "as many checkpoints in a row as `maxFailedSaves` allows could not be saved",
     "CriticalNodeFailed": "a parameter server, the chief or a critical worker was not replaced",
     "PendingTimeout": "a node found no place in time (`pendingTimeoutSeconds`, `pendingFailStrategy`)",
     "TooFewWorkers": "of a collective job fewer workers than `minNodes` are left",
@@ -48,6 +49,7 @@ class Data:
         failure: why a data set failed.
         lost_checkpoint: why neither model nor data position can be had back.
         hang: why training that stands still is given up.
+        unsaved: why training whose checkpoints can't be saved is given up.
         over: the data and all critical nodes, or the model of a world, have been done for so long that nobody else is waited
             for (`Timeouts.finish`).
     """
@@ -56,6 +58,7 @@ class Data:
     failure: str = ""
     lost_checkpoint: str = ""
     hang: str = ""
+    unsaved: str = ""
     over: bool = False
 
 
@@ -105,6 +108,8 @@ def outcome(
         return Outcome(False, "CorruptCheckpoint", data.lost_checkpoint)
     if data.hang:
         return Outcome(False, "Hang", data.hang)
+    if data.unsaved:
+        return Outcome(False, "CheckpointFailed", data.unsaved)
     for node in registry:
         if node.given_up and not node.released and settings.critical(node.type, node.rank):
             return _failed("CriticalNodeFailed", node.given_up, node, settings)

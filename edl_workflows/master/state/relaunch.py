@@ -10,6 +10,7 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state.nodes import ExitReason, Node
 from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.protocol.nodes import CHECKPOINT_EXIT_CODE
 from edl_workflows.scaling.bounds import size_range
 from edl_workflows.scaling.recovery import oom_recovery_plan
 from edl_workflows.scaling.resources import Job
@@ -56,6 +57,9 @@ RULES: dict[ExitReason, Rule] = {
         "the program's own fault: an uncaught error, or abort()", (1, 134), always_only=True
     ),
     ExitReason.HARDWARE: Rule("the program or its launcher found broken hardware", (14, 201, 202)),
+    ExitReason.CHECKPOINT: Rule(
+        "its training is through, and the last checkpoint could not be saved", (CHECKPOINT_EXIT_CODE,)
+    ),
     ExitReason.UNKNOWN: Rule("any other exit, and the restart of a container that holds the model"),
     ExitReason.NO_HEARTBEAT: Rule("its agent was silent for too long"),
     ExitReason.PENDING_TIMEOUT: Rule(

@@ -173,6 +173,7 @@ def _data(state: JobState, now: float) -> outcome.Data:
         state.shards.failure,
         state.checkpoints.lost,
         state.hangs.failure,
+        fault_steps.too_many_failed_saves(state),
         over=state.done_since is not None and waited > state.settings.timeouts.finish,
     )
 

@@ -15,6 +15,7 @@ from edl_workflows.jobs.elastic_job.model import (
 )
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, ScalePlanStatus, Step
 from edl_workflows.master.state import fault_steps, world_steps
+from edl_workflows.master.state.checkpoints import FailedSaves
 from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.history import Point
 from edl_workflows.master.state.job import JobState, Said
@@ -192,6 +193,7 @@ def _warnings(state: JobState, now: float) -> list[str]:
     """What people should know although the job goes on."""
     return [
         *_damaged(state),
+        *_unsaved(state),
         *state.shards.notes,
         *_too_few(state, now),
         *_standing_still(state),
@@ -226,6 +228,18 @@ def _damaged(state: JobState) -> list[str]:
         + (f"; {damaged.instead} is taken instead" if damaged.instead else "")
         for damaged in state.checkpoints.damaged
     ]
+
+
+def _unsaved(state: JobState) -> list[str]:
+    """In the same words until a checkpoint is saved again: who follows the job logs each new warning."""
+    failing = state.checkpoints.failing
+    return [unsaved_warning(failing)] if failing.row else []
+
+
+def unsaved_warning(failing: FailedSaves) -> str:
+    """What people are told while checkpoints can't be saved."""
+    since = f"{_time(round(failing.since)):%Y-%m-%d %H:%M:%S} UTC"
+    return f"no checkpoint could be saved since {since}: {failing.error[:1000]}"
 
 
 def _history(state: JobState) -> list[dict[str, Any]]:

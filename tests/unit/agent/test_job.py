@@ -1,5 +1,6 @@
 """The library for training code, against a master that speaks real HTTP."""
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,12 @@ from edl_workflows.agent.job import Job
 from edl_workflows.exceptions import ConflictError, InvalidError, JobFailedError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import AckRequest, FailedShard, LeaseRequest
-from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, ProcessReport, ProcessState
+from edl_workflows.protocol.nodes import (
+    CHECKPOINT_EXIT_CODE,
+    CLUSTER_LOST_EXIT_CODE,
+    ProcessReport,
+    ProcessState,
+)
 from edl_workflows.protocol.sync import SyncJoin
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster, eventually
@@ -414,3 +420,99 @@ def test_sync_and_barrier_wait_for_the_others(master: FakeMaster, connected: Con
     job.open_barrier("saved")
     thread.join(10)
     assert not thread.is_alive()
+
+
+class Saves:
+    """Saves that fail while the disk is full."""
+
+    def __init__(self, job: Job, full: bool = False) -> None:
+        self.steps: list[int] = []
+        self.full = full
+        self.step = 0
+        job.save_with(self)
+
+    def __call__(self) -> CheckpointRef:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.steps.append(self.step)
+        return CheckpointRef(uri=f"/ckpt/{self.step}", step=self.step)
+
+
+def test_the_last_model_is_saved_at_the_end_of_the_data(master: FakeMaster, connected: Connect) -> None:
+    """Who has said how to save need not save at the end, and nothing is saved twice."""
+    master.say(active=cluster(1))
+    with connected() as job:
+        saves = Saves(job)
+        for _ in job.batches("train", size=20, shard_size=5, batch_size=5):
+            saves.step += 1
+        assert saves.steps == [4]
+        (end,) = master.got(CheckpointEnd)
+        assert end.step == 4
+    assert saves.steps == [4]
+
+
+def test_the_last_model_of_a_loop_of_another_shape_is_saved(master: FakeMaster, connected: Connect) -> None:
+    """At the end of the job's block; not after an error, whose state nobody wants, nor where nothing was trained."""
+    master.say(active=cluster(1))
+    with connected() as job:
+        saves = Saves(job)
+        job.report_step(7)
+    assert len(saves.steps) == 1
+    with connected() as job:
+        idle = Saves(job)
+    assert idle.steps == []
+    job = connected()
+    broken = Saves(job)
+    job.report_step(7)
+    job.__exit__(ValueError, ValueError("loss is NaN"), None)
+    assert broken.steps == []
+
+
+def test_only_the_chief_saves_the_last_model(master: FakeMaster, connected: Connect) -> None:
+    """And only what there is to train on ends a training."""
+    master.say(active=cluster(1))
+    job = connected()
+    saves = Saves(job)
+    list(job.batches("held-out", size=5, shard_size=5, batch_size=5, task_type="evaluation"))
+    assert saves.steps == []
+    master.say(active=cluster(1, chief=5))
+    eventually(lambda: not job.is_chief)
+    list(job.batches("train", size=5, shard_size=5, batch_size=5))
+    assert saves.steps == []
+
+
+def test_the_last_model_is_tried_until_the_disk_has_room(
+    master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training is not lost with one failed save: somebody may make room meanwhile. The master hears of each failure."""
+    monkeypatch.setattr("edl_workflows.agent.job.LAST_SAVE_PAUSE", 0.01)
+    master.say(active=cluster(1))
+    job = connected()
+    saves = Saves(job, full=True)
+    job.report_step(1)
+    thread, raised = in_background(job.save_last)
+    eventually(lambda: len(master.got(CheckpointEnd)) >= 2)
+    assert "No space left on device" in master.got(CheckpointEnd)[0].error
+    saves.full = False
+    thread.join(30)
+    assert (raised, len(saves.steps)) == ([], 1)
+
+
+def test_a_last_model_that_can_not_be_saved_is_the_end_s_cause(
+    master: FakeMaster,
+    connected: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The process ends with a code of its own, and its last words are the first cause."""
+    monkeypatch.setattr("edl_workflows.agent.job.LAST_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
+    master.say(active=cluster(1))
+    job = connected()
+    Saves(job, full=True)
+    job.report_step(1)
+    with pytest.raises(SystemExit) as left:
+        job.save_last()
+    assert left.value.code == CHECKPOINT_EXIT_CODE
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last == "the last checkpoint could not be saved: OSError: [Errno 28] No space left on device"

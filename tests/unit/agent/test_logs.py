@@ -5,7 +5,7 @@ import logging
 import sys
 
 from edl_workflows.agent.environment import NodeEnvironment
-from edl_workflows.agent.logs import JsonFormatter
+from edl_workflows.agent.logs import JsonFormatter, json_lines
 
 
 def test_a_record_says_whose_it_is(environment: NodeEnvironment) -> None:
@@ -29,3 +29,12 @@ def test_an_error_keeps_its_trace(environment: NodeEnvironment) -> None:
     text = JsonFormatter(environment, lambda: 1).format(record)
     assert "\n" not in text
     assert "ValueError: invalid literal" in json.loads(text)["exception"]
+
+
+def test_requests_to_the_master_are_no_lines(environment: NodeEnvironment) -> None:
+    """A line of httpx for each request would bury the program's own."""
+    noisy = [logging.getLogger(name) for name in ("httpx", "httpcore")]
+    for logger in noisy:
+        logger.setLevel(logging.NOTSET)
+    json_lines(environment, 1)
+    assert [logger.level for logger in noisy] == [logging.WARNING] * 2

@@ -13,6 +13,7 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.master.app import MAX_BODY, create_app
 from edl_workflows.master.master import Master
 from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.protocol.nodes import Directive, NodeRef
@@ -364,6 +365,13 @@ def test_metrics_are_in_prometheus_format() -> None:
         assert 'edl_master_restarts_total{cause="Killed"} 1.0' in text
         assert "edl_master_goodput_ratio" in text
         assert "edl_master_hanging 0.0" in text
+        assert "edl_master_failed_saves 0.0" in text
+        it.master.state.checkpoints = Checkpoints(
+            failing=FailedSaves(total=3, row=2, since=1.0, error="full")
+        )
+        text = (await it.client.get("/metrics")).text
+        assert "edl_master_failed_saves 2.0" in text
+        assert "edl_master_save_failures_total 3.0" in text
 
     with_master(test)
 

@@ -15,7 +15,7 @@ from edl_workflows.master.master import Master
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import autoscaling, plans
-from edl_workflows.master.state.checkpoints import Checkpoints, Saved
+from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, Saved
 from edl_workflows.master.state.hang import Hangs
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import Node
@@ -39,6 +39,7 @@ class FakeOutside:
         self.reported: list[dict[str, Any]] = []
         self.away = False
         self.refusing: dict[object, EdlError] = {}
+        self.warned: list[tuple[str, str]] = []
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
         self.asked.append(plan.number)
@@ -56,6 +57,10 @@ class FakeOutside:
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
         self._refuse(run.name)
+
+    def warn(self, reason: str, message: str) -> None:
+        self._refuse("events")
+        self.warned.append((reason, message))
 
     def report_job(self, status: dict[str, Any]) -> None:
         self._refuse("the job")
@@ -280,5 +285,43 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
         said = [(line["event"], line.get("cause", line.get("stacks"))) for line in logs]
         assert said.count(("restart", "Killed")) == 1
         assert said.count(("training stands still", "hang-1")) == 1
+
+    asyncio.run(main())
+
+
+def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
+    """As soon as it is stored, and again only after a checkpoint was saved in between; not by a master that follows. Where the
+    account may not make Events, that is left; where the API server is away, it is tried again."""
+
+    async def main() -> None:
+        master, outside, clock = _decided(tmp_path), FakeOutside(), Clock()
+        effects = Effects(master, outside, clock)
+
+        async def look(failing: FailedSaves) -> None:
+            master.state.checkpoints = Checkpoints(failing=failing)
+            master.stored = master.state.document()
+            clock.now += 60.0
+            await effects.once()
+
+        first = FailedSaves(total=1, row=1, since=5.0, error="No space left on device")
+        outside.refusing["events"] = UnavailableError("away")
+        await look(first)
+        assert outside.warned == []
+        del outside.refusing["events"]
+        await look(first)
+        await look(first.another("again", 6.0))
+        ((reason, message),) = outside.warned
+        assert reason == "CheckpointFailed"
+        assert "No space left on device" in message
+        assert master.state.refused == {}
+        await look(FailedSaves(total=2))
+        effects = Effects(master, outside, clock)
+        await look(FailedSaves(total=3, row=1, since=9.0, error="full again"))
+        effects = Effects(master, outside, clock)
+        await look(FailedSaves(total=3, row=1, since=9.0, error="full again"))
+        assert len(outside.warned) == 2
+        outside.refusing["events"] = ForbiddenError("no right")
+        await look(FailedSaves(total=4, row=1, since=12.0, error="full"))
+        assert master.state.refused == {}
 
     asyncio.run(main())

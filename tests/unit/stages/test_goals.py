@@ -8,6 +8,7 @@ import pytest
 from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.view import JobPhase, JobView, Progress, Replicas
+from edl_workflows.stages.driver import Pursuit
 from edl_workflows.stages.goals import (
     Done,
     ExistsGoal,
@@ -137,3 +138,31 @@ def test_a_handle_survives_the_way_through_json() -> None:
     handle = _handle(_job_goal("Running", step=3))
 
     assert Handle.model_validate(handle.model_dump(mode="json")) == handle
+
+
+def test_who_follows_a_job_hears_each_warning_once() -> None:
+    """A pipeline's task log names what goes wrong while the job goes on."""
+    said: list[str] = []
+    follow = Pursuit(_handle(_job_goal("Succeeded")), said.append)
+    status = {"phase": "Running", "observedGeneration": 1}
+    for warnings in (
+        [],
+        ["the disk is full"],
+        ["the disk is full", "ps-0 is slow"],
+        [],
+        ["the disk is full"],
+    ):
+        head = {
+            "name": "mnist",
+            "namespace": "default",
+            "uid": "uid-1",
+            "generation": 1,
+            "resourceVersion": "1",
+        }
+        manifest = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ElasticJob", "metadata": head}
+        worker = {"replicas": 1, "template": {"spec": {"containers": [{"name": "main", "image": "i"}]}}}
+        spec = {"replicaSpecs": {"worker": worker}}
+        follow.take({**manifest, "spec": spec, "status": {**status, "warnings": warnings}})
+    job = "ElasticJob default/mnist"
+    full = f"{job} warns: the disk is full"
+    assert said == [f"{job} is Running", full, f"{job} warns: ps-0 is slow", full]

@@ -1,0 +1,79 @@
+"""Train on the digits with NumPy alone: a whole program of a job that is not collective, in one file.
+
+The model lives in the chief, the job's only worker. Run by the agent in its pod:
+``edl agent run -- python train_digits_numpy.py --checkpoint-dir DIR``.
+"""
+
+import argparse
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from edl_workflows.agent import CheckpointStore, connect
+from edl_workflows.agent.logs import json_lines
+from edl_workflows.protocol.cluster import CheckpointRef
+
+PIXELS, CLASSES, RATE = 64, 10, 0.1
+WEIGHTS = "weights.npy"
+
+
+class Model:
+    """Softmax regression, and how many steps made it."""
+
+    def __init__(self) -> None:
+        self.weights = np.zeros((PIXELS, CLASSES))
+        self.step = 0
+
+    def train(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """One step of gradient descent; its loss."""
+        scores = np.exp(images @ self.weights)
+        likely = scores / scores.sum(axis=1, keepdims=True)
+        rows = np.arange(len(labels))
+        loss = -np.log(likely[rows, labels]).mean()
+        likely[rows, labels] -= 1.0
+        self.weights -= RATE * images.T @ likely / len(labels)
+        self.step += 1
+        return float(loss)
+
+
+def main() -> None:
+    """Train until the data is consumed."""
+    options = _options()
+    with connect() as job:
+        logging.basicConfig(level=logging.INFO, handlers=[json_lines(job.environment, job.version)])
+        data = load_digits()
+        model = Model()
+        store = CheckpointStore(options.checkpoint_dir)
+
+        def save() -> CheckpointRef:
+            return store.publish(
+                model.step,
+                lambda folder: np.save(folder / WEIGHTS, model.weights),
+                position=job.data_position,
+            )
+
+        job.wait_until_active()
+        checkpoint = job.start_from(store)
+        if checkpoint is not None:
+            model.weights = np.load(store.local(checkpoint) / WEIGHTS)
+            model.step = checkpoint.step
+        job.save_with(save, every_seconds=options.save_seconds)
+        for batch in job.batches("train", size=len(data.target), shard_size=128, batch_size=32, num_epochs=3):
+            loss = model.train(data.data[batch.indices] / 16.0, data.target[batch.indices])
+            job.report_step(model.step, loss)
+            time.sleep(options.step_delay)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument("--save-seconds", type=float, default=600.0, metavar="SECONDS")
+    parser.add_argument("--step-delay", type=float, default=0.0, metavar="SECONDS")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Checkpoints that can't be saved while training goes on: who hears of it, and what follows."""
+
+from dataclasses import replace
+
+import pytest
+
+from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state import messages, views
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.testing import SimulatedJob
+from edl_workflows.protocol.nodes import ExitReport, NodeRef
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+
+FULL = "/ckpt: the checkpoint of step 7 can't be written: [Errno 28] No space left on device"
+CHIEF = NodeRef(type="worker", id=0)
+
+
+@pytest.fixture
+def job() -> SimulatedJob:
+    """A job that trains."""
+    made = SimulatedJob(JobSettings("job", "default", parse_nodes("worker=1")), shards=1000)
+    made.calm(8)
+    return made
+
+
+def save(job: SimulatedJob, error: str = "", times: int = 1) -> None:
+    """The chief saves, unasked; each message arrives twice."""
+    active = job.state.versions.active
+    assert active is not None
+    for _ in range(times):
+        begin = CheckpointBegin(node=CHIEF, version=active.number)
+        ticket = messages.checkpoint_begin(job.state, begin, job.now)
+        said = {"error": error} if error else {"uri": f"/ckpt/{ticket.id}", "step": 9}
+        for _ in range(2):
+            end = CheckpointEnd(node=CHIEF, **said)
+            messages.checkpoint_end(job.state, ticket.id, end, job.now)
+        job.settle()
+
+
+def warnings(job: SimulatedJob) -> list[str]:
+    """What the status warns of."""
+    return list(views.job_status(job.state, job.now)["warnings"])
+
+
+def test_a_failed_save_is_a_warning_at_once(job: SimulatedJob) -> None:
+    """Also a periodic one, which nobody waits for. The words stay until a checkpoint is saved again; they survive the master."""
+    assert warnings(job) == []
+    save(job, FULL)
+    said = warnings(job)
+    assert said == [f"no checkpoint could be saved since 1970-01-01 00:16:48 UTC: {FULL}"]
+    job.now += 600.0
+    save(job, "/ckpt: another reason")
+    job.commit()
+    job.crash()
+    assert warnings(job) == said
+    assert job.state.checkpoints.failing.row == 2
+    assert job.state.outcome is None
+    save(job)
+    assert warnings(job) == []
+    assert (job.state.checkpoints.failing.row, job.state.checkpoints.failing.total) == (0, 2)
+
+
+def test_so_many_failed_saves_fail_the_job(job: SimulatedJob) -> None:
+    """Where the job wants that; a checkpoint between them begins the count anew. The end names the first cause."""
+    wanted = FaultTolerance(max_failed_saves=3)
+    job.state.settings = replace(job.state.settings, fault_tolerance=wanted)
+    save(job, FULL, times=2)
+    save(job)
+    save(job, FULL, times=2)
+    assert views.job_status(job.state, job.now).get("failure") is None
+    save(job, "/ckpt: another reason")
+    outcome = job.state.outcome
+    assert outcome is not None
+    assert (outcome.succeeded, outcome.reason) == (False, "CheckpointFailed")
+    assert "No space left on device" in outcome.message
+    assert "maxFailedSaves" in outcome.message
+
+
+def test_the_last_checkpoint_that_fails_is_named(job: SimulatedJob) -> None:
+    """A chief whose last checkpoint can't be saved ends with a code of its own; when its budget is used up, the job's message
+    has the cause."""
+    said = f"step 1564\nthe last checkpoint could not be saved: {FULL}\n"
+    for _ in range(10):
+        chief = job.state.chief
+        assert chief is not None
+        active = job.state.versions.active
+        number = active.number if active is not None else 0
+        report = ExitReport(
+            node=chief.ref, incarnation=chief.incarnation, version=number, code=74, last_lines=said
+        )
+        messages.exit_report(job.state, report, job.now)
+        job.pods.pop((chief.type, chief.id), None)
+        job.calm(5)
+        if job.state.outcome is not None:
+            break
+    assert job.state.outcome is not None
+    assert job.state.outcome.reason == "CriticalNodeFailed"
+    message = job.state.outcome.message
+    assert "ended with CheckpointFailed (74): the last checkpoint could not be saved" in message
+    assert "No space left on device" in message
