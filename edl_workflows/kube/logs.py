@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from edl_workflows.kube import errors, transport
 from edl_workflows.kube.connect import Cluster
@@ -20,6 +21,7 @@ class LogOptions:
         container: needed only where the pod has several.
         tail_lines: the last so many.
         since_seconds: not older than this.
+        since_time: not older than this; at most one of the two.
         previous: of the container's previous run.
         timestamps: put each line's time before it.
     """
@@ -27,6 +29,7 @@ class LogOptions:
     container: str | None = None
     tail_lines: int | None = None
     since_seconds: int | None = None
+    since_time: datetime | None = None
     previous: bool = False
     timestamps: bool = False
 
@@ -36,6 +39,7 @@ class LogOptions:
             ("container", self.container),
             ("tailLines", self.tail_lines),
             ("sinceSeconds", self.since_seconds),
+            ("sinceTime", self.since_time.isoformat() if self.since_time else None),
             ("previous", "true" if self.previous else None),
             ("timestamps", "true" if self.timestamps else None),
         )

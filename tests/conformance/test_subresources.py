@@ -178,6 +178,22 @@ def test_log_of_an_unknown_container(api: Api, core: str) -> None:
     assert api.raw("GET", f"{core}/pods/nobody/log").status_code == 404
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param({"sinceSeconds": "0"}, id="no time"),
+        pytest.param({"sinceSeconds": "5", "sinceTime": "2026-01-01T00:00:00Z"}, id="two times"),
+    ],
+)
+def test_log_since_what(api: Api, core: str, query: dict[str, str]) -> None:
+    """A log begins at one time, which is given as such or as a positive number of seconds."""
+    api.post(f"{core}/pods", pod("p", schedulerName="nobody"))
+    error = refusal(lambda: api.get(f"{core}/pods/p/log", **query))
+
+    assert (error.code, error.reason) == (422, "Invalid")
+    assert "sinceSeconds" in error.causes
+
+
 def test_priority_class(api: Api, core: str, namespace: str) -> None:
     """A pod gets its class's priority; an unknown class is Forbidden."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"

@@ -5,7 +5,7 @@ Logs come from the pod runner, which registers a `LogProvider`.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response, StreamingResponse
 
@@ -27,7 +27,7 @@ class LogRequest:
         follow: go on as it grows, until the container ends.
         previous: the run before the last restart.
         tail_lines: only the last lines; None: all.
-        since_seconds: only what was written in the last seconds; None: all.
+        since: only lines that were written then or later; None: all.
         limit_bytes: at most so many bytes; None: all.
         timestamps: begin each line with its time.
     """
@@ -39,7 +39,7 @@ class LogRequest:
     follow: bool = False
     previous: bool = False
     tail_lines: int | None = None
-    since_seconds: int | None = None
+    since: datetime | None = None
     limit_bytes: int | None = None
     timestamps: bool = False
 
@@ -65,13 +65,35 @@ def _container(pod: Object, wanted: str) -> str:
     return wanted or main[0]
 
 
+def _since(query: Mapping[str, str], pod: str, now: datetime) -> datetime | None:
+    seconds, time = requests.number(query, "sinceSeconds"), query.get("sinceTime")
+    causes = []
+    if seconds == 0:
+        causes.append(
+            errors.Cause("FieldValueInvalid", "Invalid value: 0: must be greater than 0", "sinceSeconds")
+        )
+    if seconds is not None and time:
+        message = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified"
+        causes.append(errors.Cause("FieldValueForbidden", message, "sinceSeconds"))
+    if causes:
+        raise errors.invalid("", "PodLogOptions", pod, causes)
+    try:
+        found = (
+            datetime.fromisoformat(time) if time else now - timedelta(seconds=seconds) if seconds else None
+        )
+        return found.replace(tzinfo=found.tzinfo or UTC) if found else None
+    except (ValueError, OverflowError) as error:
+        raise errors.bad_request(f"sinceTime or sinceSeconds is not a time: {error}") from error
+
+
 async def logs(
     objects: store.Store, provider: LogProvider | None, target: requests.Target, query: Mapping[str, str]
 ) -> Response:
     """Answer ``pods/NAME/log``.
 
     Raises:
-        ApiError: 404, no such pod; 400, no such container or it has not started; 503, no runner serves this cluster.
+        ApiError: 404, no such pod; 400, no such container or it has not started; 422, both or neither of two times to
+            begin at; 503, no runner serves this cluster.
     """
     pod = objects.require(Key("pods", target.namespace, target.name)).decode()
     request = LogRequest(
@@ -82,7 +104,7 @@ async def logs(
         follow=requests.flag(query, "follow"),
         previous=requests.flag(query, "previous"),
         tail_lines=requests.number(query, "tailLines"),
-        since_seconds=requests.number(query, "sinceSeconds"),
+        since=_since(query, target.name, datetime.now(UTC)),
         limit_bytes=requests.number(query, "limitBytes"),
         timestamps=requests.flag(query, "timestamps"),
     )

@@ -71,6 +71,7 @@ class Attempt:
         self.number = number
         self.folder = folder / str(number)
         self.log = self.folder / "log"
+        self.log_times = self.folder / "log.times"
         self.termination_log = self.folder / "termination-log"
         self._mark = f"{mark}/{number}"
         self._child: subprocess.Popen[bytes] | None = None

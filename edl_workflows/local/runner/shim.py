@@ -4,6 +4,7 @@ Run as a file (``python -I -S shim.py FOLDER``), one for each start of a contain
 since it must start fast and stay small. It outlives the cluster process, which finds it again by what it writes:
 
 - ``shim.json``: process ids with start times, once the container runs;
+- ``log`` and ``log.times``: the container's output, and when each piece of it was written (`log_output`);
 - ``exit.json``: how it ended, as the shim's last act.
 
 SIGTERM goes on to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the main process
@@ -22,9 +23,11 @@ import signal
 import stat
 import sys
 import time
+from _thread import allocate_lock, start_new_thread
 
 TYPE_CHECKING = False  # `typing` itself costs as much as the rest
 if TYPE_CHECKING:
+    from _thread import LockType
     from collections.abc import Iterator
     from typing import Any, NoReturn
 
@@ -34,6 +37,9 @@ _SUBREAPER, _DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 36, 1, 38
 _NEW_NAMESPACE, _NEW_USER = 0x00020000, 0x10000000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8}
+_PIECE = 64 * 1024
+_DRAIN_SECONDS = 5.0
+"""How long output is awaited after the container's end: somebody outside may hold its pipe open."""
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -48,7 +54,7 @@ def main(arguments: list[str]) -> None:
     folder = arguments[0]
     spec = _read(os.path.join(folder, "spec.json"))
     if len(arguments) > 1:
-        _become(spec, json.loads(arguments[2]), keep_output=True)
+        _become(spec, json.loads(arguments[2]))
     supervise(folder, spec)
 
 
@@ -57,20 +63,56 @@ def supervise(folder: str, spec: dict[str, Any]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
     read_end, write_end = os.pipe()
+    output, container_output = os.pipe()
     started = time.time()
     main_pid = os.fork()
     if main_pid == 0:
-        os.close(read_end)
-        _child(spec, write_end)
+        _child(spec, write_end, container_output)
     os.close(write_end)
+    os.close(container_output)
+    logged = _start_logging(output, spec["log"])
     identity = {"pid": os.getpid(), "start": start_ticks("self"), "main": main_pid, "startedAt": started}
     _write(os.path.join(folder, "shim.json"), identity)
     with os.fdopen(read_end, "rb") as report:
         failure = json.loads(report.read() or b"{}")
     status = _wait(main_pid)
     _end_all()
+    logged.acquire(timeout=_DRAIN_SECONDS)
     record = {"code": _exit_code(status), "startedAt": started, "finishedAt": time.time(), **failure}
     _write(os.path.join(folder, "exit.json"), record)
+
+
+def _start_logging(output: int, log: str) -> LockType:
+    """Log `output` in a thread; the lock that is returned is free when all of it is logged."""
+    done = allocate_lock()
+    done.acquire()
+
+    def work() -> None:
+        try:
+            log_output(output, log)
+        finally:
+            done.release()
+
+    start_new_thread(work, ())
+    return done
+
+
+def log_output(output: int, log: str) -> None:
+    """Append what comes from a pipe to the file `log`, and to ``<log>.times`` one record a piece.
+
+    A record is 16 bytes: where in the log the piece begins, and when it was read, in nanoseconds since the epoch; both
+    little-endian, neither ever less than in the record before. It is written before its piece.
+    """
+    last = 0
+    with open(log, "ab", 0) as text, open(log + ".times", "ab", 0) as times:
+        at = text.tell()
+        while piece := os.read(output, _PIECE):
+            last = max(last, time.time_ns())
+            with contextlib.suppress(OSError):  # a full disk loses output; the container goes on
+                times.write(at.to_bytes(8, "little") + last.to_bytes(8, "little"))
+                while piece:
+                    written = text.write(piece)
+                    at, piece = at + written, piece[written:]
 
 
 def start_ticks(pid: int | str) -> int:
@@ -138,10 +180,10 @@ def _exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _child(spec: dict[str, Any], report: int) -> NoReturn:
+def _child(spec: dict[str, Any], report: int, output: int) -> NoReturn:
     """In the new process: become the container, or say why not."""
     try:
-        _become(spec, spec["argv"], keep_output=False)
+        _become(spec, spec["argv"], output)
     except SetupError as error:
         failure = {"reason": CONFIG_ERROR, "message": str(error)}
     except OSError as error:
@@ -152,14 +194,19 @@ def _child(spec: dict[str, Any], report: int) -> NoReturn:
     os._exit(START_ERROR_CODE)
 
 
-def _become(spec: dict[str, Any], argv: list[str], *, keep_output: bool) -> NoReturn:
+def _become(spec: dict[str, Any], argv: list[str], output: int | None = None) -> NoReturn:
     """Turn this process into `argv` in the container's surroundings.
+
+    Args:
+        spec: the container's.
+        argv: the command.
+        output: where the container writes; None: this is one more command, which keeps the output it has.
 
     Raises:
         SetupError: the surroundings can't be made.
         OSError: the command can't be executed.
     """
-    if not keep_output:
+    if output is not None:
         os.setsid()
     if spec["mounts"]:
         _enter_mounts(spec["mounts"], spec["scratch"])
@@ -167,8 +214,8 @@ def _become(spec: dict[str, Any], argv: list[str], *, keep_output: bool) -> NoRe
         os.chdir(spec["cwd"])
     except OSError as error:
         raise SetupError(f"workingDir {spec['cwd']!r}: {error.strerror}") from error
-    if not keep_output:
-        _redirect(spec["log"])
+    if output is not None:
+        _redirect(output)
     # The container goes with its shim; what it started is found by its mark.
     _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if spec["noNewPrivileges"]:
@@ -179,12 +226,10 @@ def _become(spec: dict[str, Any], argv: list[str], *, keep_output: bool) -> NoRe
     os.execvpe(argv[0], argv, spec["env"])
 
 
-def _redirect(log: str) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(null, 0)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
+def _redirect(output: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
 
 
 def _enter_mounts(mounts: list[dict[str, Any]], scratch: str) -> None:

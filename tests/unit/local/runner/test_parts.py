@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.pods import LogRequest
 from edl_workflows.local.pods import Probe
-from edl_workflows.local.runner import logs, processes, volumes
+from edl_workflows.local.runner import logs, processes, shim, volumes
+from edl_workflows.local.runner.attempts import Attempt
 from edl_workflows.local.runner.memory import Snapshot
 from edl_workflows.local.runner.probes import Health, Result
 from edl_workflows.local.runner.support import problems
@@ -146,6 +148,49 @@ def test_the_last_lines_of_a_log(tmp_path: Path, content: bytes, lines: int, exp
     log.write_bytes(content)
 
     assert content[logs._start(log, lines) :] == expected
+
+
+def record_output(folder: Path, *pieces: bytes) -> tuple[Attempt, list[datetime]]:
+    """An attempt with an output that came in these pieces, and a time after each of them."""
+    attempt = Attempt(folder, 0, "u/main")
+    attempt.folder.mkdir()
+    after = []
+    for piece in pieces:
+        read_end, write_end = os.pipe()
+        os.write(write_end, piece)
+        os.close(write_end)
+        shim.log_output(read_end, str(attempt.log))
+        os.close(read_end)
+        after.append(datetime.now(UTC))
+    return attempt, after
+
+
+def test_a_line_has_the_time_of_its_first_byte(tmp_path: Path) -> None:
+    """A line that comes in pieces has the time of the first; a time between pieces begins at the next whole line."""
+    attempt, after = record_output(tmp_path, b"a\nbegun", b" ended\r\n", b"z")
+    times = logs.LineTimes(attempt)
+    content = attempt.log.read_bytes()
+    stamps = [line.partition(b" ") for line in times.stamp(content, 0, begins_line=True).splitlines(True)]
+    since = [content[logs._first_since(attempt.log, times, time) :] for time in after]
+
+    assert [rest for _, _, rest in stamps] == [b"a\n", b"begun ended\r\n", b"z"]
+    assert stamps[0][0] == stamps[1][0] < stamps[2][0]
+    assert datetime.fromisoformat(stamps[1][0].decode()) <= after[0]
+    assert since == [b"z", b"z", b""]
+
+
+def test_a_log_without_times_counts_as_written_at_the_start(tmp_path: Path) -> None:
+    """The output of a container that an earlier release started is shown whole."""
+    attempt = Attempt(tmp_path, 0, "u/main")
+    attempt.folder.mkdir()
+    attempt.log.write_bytes(b"a\nb\n")
+    (attempt.folder / "shim.json").write_text('{"pid": 1, "start": 1, "startedAt": 1e9}')
+    times = logs.LineTimes(attempt)
+    start = datetime.fromtimestamp(1e9, UTC)
+
+    assert times.stamp(b"b\n", 2, begins_line=True) == b"2001-09-09T01:46:40.000000000Z b\n"
+    assert logs._first_since(attempt.log, times, start) == 0
+    assert logs._first_since(attempt.log, times, start + timedelta(seconds=1)) == 4
 
 
 def test_a_container_that_never_started_has_no_log() -> None:

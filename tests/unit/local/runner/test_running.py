@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
 
-from edl_workflows.exceptions import InvalidError
 from edl_workflows.kube import client, logs
 from edl_workflows.kube.resources import EVENTS, PODS, Scope
 from tests.unit.local.support import Pods, condition, container, eventually
@@ -236,8 +236,43 @@ def test_logs_tail_previous_and_follow(pods: Pods) -> None:
     assert pods.logs("writer", previous=True) == "1\n2\n3\n4\n5"
     # Its next run may be writing: what is appended after the tail was looked for is read, too, as by the kubelet.
     eventually(lambda: pods.logs("writer", tail_lines=2) == "4\n5")
-    with pytest.raises(InvalidError, match="no time for each line"):
-        pods.logs("writer", timestamps=True)
+
+
+def test_logs_with_times(pods: Pods, tmp_path: Path) -> None:
+    """Each line has the time at which it was written; sinceTime and sinceSeconds leave out older lines."""
+    pods.create("timed", container(f"echo one; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo two"))
+    pods.prints("timed", "one")
+    between = datetime.now(UTC)
+    (tmp_path / "go").touch()
+    pods.end("timed")
+    first, second = pods.logs("timed", timestamps=True).splitlines()
+    terminated = pods.state("timed")["state"]["terminated"]
+    times = [datetime.fromisoformat(line.partition(" ")[0]) for line in (first, second)]
+
+    assert [first.partition(" ")[2], second.partition(" ")[2]] == ["one", "two"]
+    assert datetime.fromisoformat(terminated["startedAt"]) <= times[0] < between < times[1]
+    assert pods.logs("timed", since_time=between) == "two"
+    assert pods.logs("timed", since_seconds=3600, tail_lines=1) == "two"
+    assert pods.logs("timed", since_time=datetime.now(UTC), timestamps=True) == ""
+
+
+def test_a_followed_log_has_times(pods: Pods, tmp_path: Path) -> None:
+    """A followed log has a time before each line and none within a line that was written in pieces."""
+    script = f"printf begun; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo ' ended'; echo next"
+    pods.create("grows", container(script))
+    pods.prints("grows", "begun")
+    lines = logs.follow(pods.cluster, "grows", options=logs.LogOptions(timestamps=True))
+    (tmp_path / "go").touch()
+
+    assert [line.partition(" ")[2] for line in lines] == ["begun ended", "next"]
+
+
+def test_what_was_written_last_is_in_the_log(pods: Pods) -> None:
+    """Output right before the end, and of processes that outlive the main one, is complete."""
+    pods.create("big", container("(seq 1 200000; kill -9 $$$$) & wait"))
+    pods.end("big")
+
+    assert pods.logs("big", tail_lines=1) == "200000"
 
 
 def test_what_can_never_run_is_refused_with_every_reason(pods: Pods) -> None:
