@@ -19,6 +19,7 @@ from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.server import ApiServer, open_server
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.capacity import NODE_NAME, Capacity
+from edl_workflows.local.endpoints import EndpointsWriter
 from edl_workflows.local.locks import LOCK_FILE, hold
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.network.network import Network
@@ -108,6 +109,7 @@ class _Parts:
     network: Network
     runner: Runner
     scheduler: Scheduler
+    endpoints: EndpointsWriter
 
     async def take_over(self) -> None:
         """Read the present state, adopt the pods that run, and let each part hear of changes."""
@@ -130,6 +132,7 @@ class _Parts:
             self.scheduler.run(),
             self.network.run(),
             self.runner.run(),
+            self.endpoints.run(),
         ]
 
 
@@ -151,7 +154,8 @@ def _build(options: Options, access: serving.Access, server: ApiServer) -> _Part
     runner = Runner(NODE_NAME, options.folder / "pods", pods, shared)
     decisions = events.EventRecorder(client, "default-scheduler", "")
     scheduler = Scheduler(client, pods, lambda: node.observe(client), decisions)
-    return _Parts(pods, services, config_maps, secrets, network, runner, scheduler)
+    endpoints = EndpointsWriter(client, services, pods)
+    return _Parts(pods, services, config_maps, secrets, network, runner, scheduler, endpoints)
 
 
 @contextlib.asynccontextmanager

@@ -276,6 +276,12 @@ class Pod(Part):
         """Whether the phase is terminal."""
         return self.phase in ("Succeeded", "Failed")
 
+    @property
+    def ready(self) -> bool:
+        """Whether its condition Ready holds."""
+        conditions = self.status.get("conditions") or ()
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
 
 def references(pod: Pod) -> frozenset[str]:
     """Names of the ConfigMaps and Secrets that a pod uses, in variables and volumes."""
@@ -309,6 +315,7 @@ class ServiceSpec(Part):
     ports: list[ServicePort] = Field(default_factory=list)
     selector: dict[str, str] = Field(default_factory=dict)
     type: str = "ClusterIP"
+    publish_not_ready_addresses: bool = False
 
 
 class Service(Part):

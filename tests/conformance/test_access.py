@@ -8,7 +8,8 @@ import pytest
 from tests.conformance.support import Api, Object, RefusedError, config_map, eventually, refusal
 
 
-def _anonymous(api: Api, **headers: str) -> httpx.Client:
+def anonymous(api: Api, **headers: str) -> httpx.Client:
+    """A client without credentials of its own."""
     client = httpx.Client(base_url=api.http.base_url, verify=False, headers=headers)
     client.cookies.clear()
     return client
@@ -17,7 +18,7 @@ def _anonymous(api: Api, **headers: str) -> httpx.Client:
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/livez"])
 def test_health(api: Api, path: str) -> None:
     """Health needs no token."""
-    with _anonymous(api) as client:
+    with anonymous(api) as client:
         answer = client.get(path)
 
     assert (answer.status_code, answer.text) == (200, "ok")
@@ -54,6 +55,24 @@ def test_discovery(api: Api, widgets: str) -> None:
     assert api.get(f"/apis/{widgets}")["name"] == widgets
 
 
+def test_openapi_v2(api: Api, widgets: str) -> None:
+    """OpenAPI v2, which older clients read, names the built-in and custom kinds with their fields."""
+
+    def described() -> dict[str, Object]:
+        definitions = api.get("/openapi/v2")["definitions"].values()
+        kinds = [
+            (kind, one) for one in definitions for kind in one.get("x-kubernetes-group-version-kind", [])
+        ]
+        return {f"{kind['group']}/{kind['kind']}": one for kind, one in kinds}
+
+    eventually(lambda: f"{widgets}/Widget" in described(), "the custom resource is described")
+    found = described()
+
+    assert api.get("/openapi/v2")["swagger"] == "2.0"
+    assert "spec" in found["/Pod"]["properties"]
+    assert "image" in str(found[f"{widgets}/Widget"]["properties"]["spec"])
+
+
 def test_openapi(api: Api, widgets: str) -> None:
     """OpenAPI v3 describes a custom resource and says that the server validates fields."""
 
@@ -77,7 +96,7 @@ def test_openapi(api: Api, widgets: str) -> None:
 @pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic YTpi", "Bearer edl-sa.e30.x", "Bearer"])
 def test_unauthorized(api: Api, header: str) -> None:
     """Without a valid token everything but health is refused: 401, or 403 where anonymous requests are known."""
-    with _anonymous(api, **({"authorization": header} if header.strip() else {})) as client:
+    with anonymous(api, **({"authorization": header} if header.strip() else {})) as client:
         for answer in (
             client.get("/api/v1/namespaces"),
             client.get("/apis"),
@@ -87,7 +106,8 @@ def test_unauthorized(api: Api, header: str) -> None:
             assert answer.json()["kind"] == "Status"
 
 
-def _token(api: Api, core: str, name: str) -> str:
+def service_account_token(api: Api, core: str, name: str) -> str:
+    """A token of a new service account."""
     api.post(f"{core}/serviceaccounts", {"metadata": {"name": name}})
     body = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -99,7 +119,7 @@ def _token(api: Api, core: str, name: str) -> str:
 
 def test_service_account_token(api: Api, core: str) -> None:
     """A service account's token may not touch other namespaces, and ends with the account."""
-    with _anonymous(api, authorization=f"Bearer {_token(api, core, 'worker')}") as client:
+    with anonymous(api, authorization=f"Bearer {service_account_token(api, core, 'worker')}") as client:
         account = Api(client, api.kubeconfig)
         abroad = refusal(lambda: account.get("/api/v1/namespaces/kube-system/secrets"))
         writing = refusal(lambda: account.post("/api/v1/nodes", {"metadata": {"name": "x"}}))

@@ -15,10 +15,11 @@ KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not on PATH")
 MakeWidget = Callable[..., Object]
 Kubectl = Callable[..., str]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def run(api: Api, namespace: str, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run(api: Api, namespace: str, tmp_path: Path) -> Run:
     """Runs kubectl in the namespace; its discovery cache is the test's own."""
 
     def call(*arguments: str, manifest: Object | None = None) -> subprocess.CompletedProcess[str]:
@@ -39,7 +40,7 @@ def run(api: Api, namespace: str, tmp_path: Path) -> Callable[..., subprocess.Co
 
 
 @pytest.fixture
-def kubectl(run: Callable[..., subprocess.CompletedProcess[str]]) -> Kubectl:
+def kubectl(run: Run) -> Kubectl:
     """Runs kubectl, which must succeed; what it prints."""
 
     def call(*arguments: str, manifest: Object | None = None) -> str:
@@ -94,7 +95,7 @@ def test_custom_resource(kubectl: Kubectl, widgets: str, widget: MakeWidget) -> 
     assert "deleted" in kubectl("delete", f"widgets.{widgets}", "w")
 
 
-def test_unknown_field(run: Callable[..., subprocess.CompletedProcess[str]], widget: MakeWidget) -> None:
+def test_unknown_field(run: Run, widget: MakeWidget) -> None:
     """Kubectl refuses a manifest with a typo, by the server's word."""
     done = run("apply", "-f", "-", manifest=widget(imgae="typo"))
 
@@ -102,7 +103,7 @@ def test_unknown_field(run: Callable[..., subprocess.CompletedProcess[str]], wid
     assert 'unknown field "spec.imgae"' in done.stderr
 
 
-def test_invalid(run: Callable[..., subprocess.CompletedProcess[str]], widget: MakeWidget) -> None:
+def test_invalid(run: Run, widget: MakeWidget) -> None:
     """Kubectl shows the path and the reason of what is invalid."""
     done = run("apply", "-f", "-", manifest=widget(size="XL"))
 
@@ -201,3 +202,51 @@ def test_api_resources(kubectl: Kubectl, widgets: str) -> None:
     names = kubectl("api-resources", "-o", "name").split()
 
     assert {"pods", "leases.coordination.k8s.io", f"widgets.{widgets}"} <= set(names)
+
+
+STREAMED = {
+    "exec": (["exec", "p", "--", "true"], "is a process of this machine"),
+    "attach": (["attach", "p"], "kubectl logs"),
+    "cp": (["cp", "p:/etc/hosts", "hosts"], "is a process of this machine"),
+    "port-forward": (["port-forward", "p", "18080:80"], "ports of this machine"),
+}
+
+
+@pytest.mark.embedded_only("containers are processes without streams")
+@pytest.mark.parametrize("websockets", ["true", "false"], ids=["WebSocket", "SPDY"])
+@pytest.mark.parametrize(("arguments", "advice"), STREAMED.values(), ids=STREAMED)
+def test_streams_are_refused_with_advice(
+    api: Api,
+    core: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    websockets: str,
+    arguments: list[str],
+    advice: str,
+) -> None:
+    """What would need a stream into a container is refused over both transports, and kubectl prints what to do instead."""
+    monkeypatch.setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websockets)
+    monkeypatch.setenv("KUBECTL_PORT_FORWARD_WEBSOCKETS", websockets)
+    made = api.post(f"{core}/pods", pod("p", schedulerName="nobody"))
+    container = {"name": made["spec"]["containers"][0]["name"], "image": "i", "imageID": "", "ready": True}
+    running = {**container, "restartCount": 0, "state": {"running": {"startedAt": None}}}
+    api.merge(f"{core}/pods/p/status", {"status": {"phase": "Running", "containerStatuses": [running]}})
+    done = run(*arguments)
+
+    assert done.returncode != 0
+    assert "not served by the embedded cluster" in done.stderr
+    assert advice in done.stderr
+
+
+@pytest.mark.embedded_only("a real API server has server-side apply")
+@pytest.mark.parametrize("kind", ["built-in", "custom"])
+def test_server_side_apply_is_refused(run: Run, widget: MakeWidget, kind: str) -> None:
+    """Server-side apply is refused with one sentence, whatever the kind and whether the object exists."""
+    manifest = pod("p", schedulerName="nobody") if kind == "built-in" else widget("p")
+    absent = run("apply", "--server-side", "-f", "-", manifest=manifest)
+    assert run("apply", "-f", "-", manifest=manifest).returncode == 0
+    present = run("apply", "--server-side", "-f", "-", manifest=manifest)
+
+    for refused in (absent, present):
+        assert refused.returncode != 0
+        assert "server-side apply is not served by this API server; use client-side apply" in refused.stderr

@@ -41,6 +41,10 @@ def build_app(server: ApiServer) -> Starlette:
 
     async def root(request: Request) -> Response:
         server.authenticator.identify(request.headers.get("authorization", ""))
+        if request.url.path == "/openapi/v2":
+            views.negotiate(
+                request.headers.get("accept", "")
+            )  # many clients ask for protobuf, which can't be had
         return _document(server, request.url.path)
 
     async def resource(request: Request) -> Response:
@@ -86,7 +90,18 @@ def _document(server: ApiServer, path: str) -> Response:
     steps = path.strip("/").split("/")
     found: Object | None = None
     if steps == [""]:
-        found = {"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}
+        found = {
+            "paths": [
+                "/api",
+                "/apis",
+                "/healthz",
+                "/livez",
+                "/openapi/v2",
+                "/openapi/v3",
+                "/readyz",
+                "/version",
+            ]
+        }
     elif steps == ["api"]:
         found = discovery.core_versions()
     elif steps[0] == "api":
@@ -99,6 +114,8 @@ def _document(server: ApiServer, path: str) -> Response:
             if len(steps) == 2
             else discovery.resources(catalog, *steps[1:3])
         )
+    elif steps == ["openapi", "v2"]:
+        found = openapi.swagger(catalog)
     elif steps[:2] == ["openapi", "v3"]:
         found = openapi.document(catalog, "/".join(steps[2:])) if steps[2:] else openapi.index(catalog)
     if found is None:

@@ -22,6 +22,16 @@ SHARED = frozenset(
     {"nodes", "priorityclasses.scheduling.k8s.io", "customresourcedefinitions.apiextensions.k8s.io"}
 )
 """Cluster-scoped resources that every service account may read."""
+SELF_REVIEWS = frozenset(
+    {
+        "selfsubjectreviews.authentication.k8s.io",
+        "selfsubjectaccessreviews.authorization.k8s.io",
+        "selfsubjectrulesreviews.authorization.k8s.io",
+    }
+)
+"""Questions about oneself, which everybody may ask."""
+ADMINISTRATORS = "system:masters"
+"""The group of the administrators."""
 _PREFIX = "edl-sa"
 DEFAULT_TOKEN_SECONDS = 3600
 MIN_TOKEN_SECONDS = 600
@@ -40,6 +50,13 @@ class Identity:
 
     name: str
     namespace: str = ""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Its groups, as Kubernetes names them."""
+        if not self.namespace:
+            return ADMINISTRATORS, "system:authenticated"
+        return "system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"
 
 
 class Authenticator:
@@ -102,15 +119,27 @@ class Authenticator:
         return f"{_PREFIX}.{payload}.{self._sign(payload)}", expires
 
 
+def allows(identity: Identity, verb: str, resource_id: str, namespace: str) -> bool:
+    """Whether somebody may do something.
+
+    Args:
+        identity: who.
+        verb: the Kubernetes verb.
+        resource_id: the resource, as ``leases.coordination.k8s.io``.
+        namespace: where; empty for cluster-scoped resources and for all namespaces.
+    """
+    if not identity.namespace or namespace == identity.namespace:
+        return True
+    return (verb in READS and resource_id in SHARED) or (verb == "create" and resource_id in SELF_REVIEWS)
+
+
 def authorize(identity: Identity, verb: str, resource: Resource, namespace: str, name: str) -> None:
     """Let pass or refuse.
 
     Raises:
         ApiError: 403.
     """
-    if not identity.namespace or (resource.namespaced and namespace == identity.namespace):
-        return
-    if verb in READS and resource.id in SHARED:
+    if allows(identity, verb, resource.id, namespace):
         return
     where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
     group = f'API group "{resource.group}"'

@@ -9,6 +9,7 @@ import functools
 import importlib.resources
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from edl_workflows.local.apiserver import builtin_pods, crds, schemas
@@ -189,7 +190,7 @@ _EVENT_FIELDS = {
 def resources() -> tuple[Resource, ...]:
     """The built-in resources."""
     types = type_schemas()
-    return (*_running(types), *_configuration(types), *_groups(types))
+    return (*_running(types), *_configuration(types), *_groups(types), *_reviews(types))
 
 
 def _running(types: Types) -> tuple[Resource, ...]:
@@ -269,6 +270,19 @@ def _groups(types: Types) -> tuple[Resource, ...]:
             columns=(Column("Created At", "date", ".metadata.creationTimestamp"),),
         ),
     )  # fmt: skip
+
+
+def _reviews(types: Types) -> Iterator[Resource]:
+    """What is posted, answered and not kept: see `reviews`."""
+    for group, kinds in {
+        "authentication.k8s.io": ("SelfSubjectReview", "TokenReview"),
+        "authorization.k8s.io": ("SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"),
+    }.items():
+        for kind in kinds:
+            yield Resource(
+                group, "v1", f"{kind.lower()}s", kind, namespaced=False, singular=kind.lower(), verbs=("create",),
+                schema=types[f"V1{kind}"],
+            )  # fmt: skip
 
 
 def zero_status(obj: Object, resource: Resource) -> None:

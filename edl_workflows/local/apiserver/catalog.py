@@ -13,6 +13,8 @@ from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.rules import RuleTree
 from edl_workflows.local.apiserver.store import Object
 
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+"""What can be done with objects that are kept."""
 Fill = Callable[[Object], None]
 """Set defaults in place."""
 Check = Callable[[Object, Object | None], list[Cause]]
@@ -75,6 +77,7 @@ class Resource:
         fill: sets defaults that the schema does not say.
         check: checks what the schema does not say.
         graceful: deletion waits for somebody to finish the object (pods).
+        verbs: what can be done with its objects; reviews can only be created, and are not kept.
     """
 
     group: str
@@ -98,6 +101,7 @@ class Resource:
     fill: Fill = _fill_nothing
     check: Check = _check_nothing
     graceful: bool = False
+    verbs: tuple[str, ...] = VERBS
 
     @property
     def id(self) -> str:

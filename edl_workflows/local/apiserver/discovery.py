@@ -3,7 +3,6 @@
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
 from edl_workflows.local.apiserver.store import Object
 
-VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 SERVER_VERSION = {
     "major": "1",
     "minor": "32",
@@ -83,7 +82,7 @@ def _entries(resource: Resource) -> list[Object]:
         "singularName": resource.singular,
         "namespaced": resource.namespaced,
         "kind": resource.kind,
-        "verbs": list(VERBS),
+        "verbs": list(resource.verbs),
     }
     if resource.short_names:
         entry["shortNames"] = list(resource.short_names)

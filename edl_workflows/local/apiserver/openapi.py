@@ -1,7 +1,7 @@
 """OpenAPI documents, enough for ``kubectl`` to validate on the server, to apply and to explain.
 
 ``/openapi/v3`` describes each group and version with the schemas that the server checks against. Descriptions of built-in
-fields are left out.
+fields are left out. ``/openapi/v2`` says the same of all kinds in one document.
 """
 
 import hashlib
@@ -52,6 +52,30 @@ def document(catalog: Catalog, path: str) -> Object | None:
     }
 
 
+def swagger(catalog: Catalog) -> Object:
+    """``/openapi/v2``, for older clients: the kinds with their fields and paths."""
+    definitions: Object = {}
+    paths: Object = {}
+    for resource in catalog:
+        definitions[_component(resource)] = _schema(resource)
+        for path, item in _paths(resource).items():
+            parameters = [{**one, "type": "string"} for one in item.pop("parameters")]
+            actions = {method: _operation_v2(resource, operation) for method, operation in item.items()}
+            paths[path] = {"parameters": parameters, **actions}
+    info = {"title": "Kubernetes", "version": discovery.SERVER_VERSION["gitVersion"]}
+    return {"swagger": "2.0", "info": info, "paths": paths, "definitions": definitions}
+
+
+def _operation_v2(resource: Resource, operation: Object) -> Object:
+    kept = {
+        name: value
+        for name, value in operation.items()
+        if name not in ("requestBody", "responses", "parameters")
+    }
+    schema = {"$ref": f"#/definitions/{_component(resource)}"}
+    return {**kept, "responses": {"200": {"description": "OK", "schema": schema}}}
+
+
 def _gvk(resource: Resource) -> Object:
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
@@ -80,12 +104,11 @@ def _paths(resource: Resource) -> Object:
     parameters: list[Any] = [
         {"name": name, "in": "path", "required": True} for name in ("namespace",) if below
     ]
+    post = _operation(resource, "post", ("application/json", "application/yaml"))
+    if "get" not in resource.verbs:
+        return {collection: {"parameters": parameters, "post": post}}
     return {
-        collection: {
-            "parameters": parameters,
-            "get": _operation(resource, "list"),
-            "post": _operation(resource, "post", ("application/json", "application/yaml")),
-        },
+        collection: {"parameters": parameters, "get": _operation(resource, "list"), "post": post},
         f"{collection}/{{name}}": {
             "parameters": [*parameters, {"name": "name", "in": "path", "required": True}],
             "get": _operation(resource, "get"),

@@ -20,6 +20,21 @@ MAX_BODY_BYTES = 3 * 1024 * 1024
 """Largest request body, as upstream."""
 
 
+_HERE = "a container is a process of this machine"
+_PORTS = "pods listen on ports of this machine, which services.json in the cluster's folder maps to addresses"
+_STREAMS = {
+    name: f"{called} is not served by the embedded cluster: {instead}"
+    for name, called, instead in (
+        ("exec", "exec (and cp, which uses it)", f"{_HERE}; run the command here, and copy files here"),
+        ("attach", "attach", "read the container's output with kubectl logs -f or edl logs -f"),
+        ("portforward", "port-forward", _PORTS),
+        ("proxy", "proxy", _PORTS),
+        ("ephemeralcontainers", "debug", f"{_HERE}; debug it here"),
+    )
+}
+"""Subresources that need a way into a container → what to do instead."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What a path means.
@@ -41,18 +56,22 @@ def locate(catalog: Catalog, path: str) -> Target:
     """The target of a path below ``/api/v1`` or ``/apis/GROUP/VERSION``.
 
     Raises:
-        ApiError: 404, nothing is served there.
+        ApiError: 404, nothing is served there; 501, it would be a stream into a container.
     """
     group, version, rest = _group_version(path.strip("/").split("/"))
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
         namespace, rest = rest[1], rest[2:]
     resource = catalog.at(group, version, rest[0])
+    if len(rest) > 3 and rest[2] == "proxy":
+        rest = rest[:3]  # the path behind the proxy
     if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
         raise errors.no_such_path()
     name, subresource = ([*rest[1:], "", ""])[:2]
     if name and resource.namespaced and not namespace:
         raise errors.no_such_path()
+    if subresource in _STREAMS and resource.id in ("nodes", "pods", "services"):
+        raise errors.ApiError(501, "NotImplemented", _STREAMS[subresource])
     if subresource and subresource not in discovery.subresources(resource):
         raise errors.no_such_path()
     return Target(resource, namespace, name, subresource)
@@ -72,18 +91,21 @@ def verb(target: Target, method: str, query: Mapping[str, str]) -> str:
     Raises:
         ApiError: 405.
     """
+    found = _verb(target, method, query)
+    if not found or (not target.subresource and found not in target.resource.verbs):
+        raise errors.method_not_allowed()
+    return found
+
+
+def _verb(target: Target, method: str, query: Mapping[str, str]) -> str:
     if method == "GET":
-        if target.name:
-            return "get"
-        return "watch" if flag(query, "watch") else "list"
-    named = {"PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-    if target.name and method in named:
-        return named[method]
-    if method == "POST" and (not target.name or target.subresource):
-        return "create"
+        return "get" if target.name else "watch" if flag(query, "watch") else "list"
+    if method == "POST":
+        return "create" if not target.name or target.subresource else ""
     if method == "DELETE" and not target.name:
         return "deletecollection"
-    raise errors.method_not_allowed()
+    named = {"PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+    return named.get(method, "") if target.name else ""
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:

@@ -12,6 +12,7 @@ from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.garbage import Collector
 from edl_workflows.local.apiserver.pods import LogProvider
 from edl_workflows.local.apiserver.registry import Registry
+from edl_workflows.local.apiserver.reviews import Reviewer
 from edl_workflows.local.apiserver.store import Store
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -28,6 +29,7 @@ class ApiServer:
         collector: deletes dependents; `app.build_app` runs it while it serves.
         authenticator: tokens to identities.
         client: the API for neighbours in the process.
+        reviewer: says who may do what.
         logs: serves ``pods/log``; the pod runner sets it.
     """
 
@@ -35,10 +37,12 @@ class ApiServer:
     collector: Collector
     authenticator: Authenticator
     client: LocalClient = field(init=False)
+    reviewer: Reviewer = field(init=False)
     logs: LogProvider | None = None
 
     def __post_init__(self) -> None:
         self.client = LocalClient(self.registry)
+        self.reviewer = Reviewer(self.registry.catalog, self.authenticator)
 
     def close(self) -> None:
         """Close the store."""

@@ -109,7 +109,8 @@ def uvicorn_config(app: Starlette, access: Access, port: int) -> uvicorn.Config:
         port=port,
         ssl_certfile=access.files.certificate,
         ssl_keyfile=access.files.key,
-        log_level="warning",
+        ws="none",  # a WebSocket handshake is a request like others, and is answered with the reason of its refusal
+        log_level="error",  # a warning for each such handshake says nothing to users
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         timeout_keep_alive=75,

@@ -156,7 +156,7 @@ def _written(request: Request, server: ApiServer, target: Target, outcome: Outco
 
 
 async def create(server: ApiServer, request: Request, target: Target) -> Response:
-    """A new object, or what a subresource makes of a post."""
+    """A new object, a review, or what a subresource makes of a post."""
     body = await requests.read_object(request)
     if target.subresource == "binding":
         return pods.bind(server.registry, target, body)
@@ -166,6 +166,9 @@ async def create(server: ApiServer, request: Request, target: Target) -> Respons
         return pods.issue_token(server.authenticator, target, body)
     if target.subresource:
         raise errors.method_not_allowed()
+    if "get" not in target.resource.verbs:
+        asking = server.authenticator.identify(request.headers.get("authorization", ""))
+        return views.answer(store.encode(server.reviewer.answer(target.resource, asking, body)), 201)
     if target.resource.namespaced and not target.namespace:
         raise errors.method_not_allowed()
     outcome = server.registry.create(target.resource, target.namespace, body, requests.write_options(request))

@@ -16,7 +16,8 @@ TARGET = Path(__file__).parents[4] / "edl_workflows" / "local" / "apiserver" / "
 ROOTS = (
     "V1Namespace", "V1Node", "V1Pod", "V1Service", "V1Endpoints", "V1ConfigMap", "V1Secret", "V1ServiceAccount",
     "CoreV1Event", "V1Lease", "V1PriorityClass", "V1CustomResourceDefinition", "V1Scale", "V1Eviction", "V1Binding",
-    "V1DeleteOptions", "V1Role", "V1RoleBinding",
+    "V1DeleteOptions", "V1Role", "V1RoleBinding", "V1SelfSubjectAccessReview", "V1SelfSubjectRulesReview",
+    "V1SubjectAccessReview", "V1SelfSubjectReview", "V1TokenReview",
 )  # fmt: skip
 OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 QUANTITY = OPEN  # text or any number; what it means is checked where it matters

@@ -35,10 +35,54 @@ def test_protobuf_object() -> None:
     }
 
 
+def _number(number: int, value: int) -> bytes:
+    return bytes([number << 3, value])
+
+
+def test_protobuf_zero_values() -> None:
+    """Go writes zeros of all plain fields and of those pointers that are set: only the latter stand in JSON."""
+    probe = _field(1, _field(1, _field(1, b"true"))) + _number(2, 0) + _number(3, 0) + _number(6, 5)
+    security = _number(4, 0) + _number(5, 0)
+    container = (
+        _field(1, b"a") + _field(10, probe) + _field(15, security) + bytes([0x80, 0x01, 0]) + _field(5, b"")
+    )
+    volume = _field(1, b"v") + _field(2, _field(2, b""))
+    spec = _field(1, volume) + _field(2, container) + _field(3, b"") + _number(4, 0) + _number(11, 0)
+    decoded = protobuf.decode(_body("Pod", _field(1, _field(8, b"")) + _field(2, spec)))
+
+    assert decoded["spec"] == {
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "containers": [
+            {
+                "name": "a",
+                "livenessProbe": {"exec": {"command": ["true"]}, "failureThreshold": 5},
+                "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
+            }
+        ],
+        "terminationGracePeriodSeconds": 0,
+    }
+    assert "metadata" not in decoded
+
+
+def test_protobuf_times_and_quantities() -> None:
+    """A Lease keeps microseconds and a zero count; a request is a quantity."""
+    spec = _field(1, b"me") + _field(4, _number(1, 100) + bytes([2 << 3, 0x88, 0x27])) + _number(5, 0)
+    lease = protobuf.decode(_body("Lease", _field(2, spec)))
+    requests = _field(2, _field(1, b"cpu") + _field(2, _field(1, b"100m")))
+    pod = protobuf.decode(_body("Pod", _field(2, _field(2, _field(8, requests)))))
+
+    assert lease["spec"] == {
+        "holderIdentity": "me",
+        "renewTime": "1970-01-01T00:01:40.000005Z",
+        "leaseTransitions": 0,
+    }
+    assert pod["spec"]["containers"] == [{"resources": {"requests": {"cpu": "100m"}}}]
+
+
 def test_protobuf_of_an_unknown_kind() -> None:
     """A kind that is not read as protobuf is 415 and says what to send."""
     with pytest.raises(ApiError, match="send application/json") as refused:
-        protobuf.decode(_body("Pod", b""))
+        protobuf.decode(_body("Deployment", b""))
 
     assert refused.value.code == 415
 

@@ -1,0 +1,114 @@
+"""Reviews: questions that are posted as objects, answered in their status and not kept.
+
+Who am I, whose token is this, who may do what (authentication.k8s.io, authorization.k8s.io).
+"""
+
+from collections.abc import Callable, Mapping
+
+from edl_workflows.local.apiserver import admission, auth, errors
+from edl_workflows.local.apiserver.auth import Authenticator, Identity
+from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.store import Object
+
+_ALL = ["*"]
+_REASON = (
+    "the embedded cluster allows a service account everything in its own namespace, and to read nodes, "
+    "priority classes and definitions; Roles are not evaluated"
+)
+
+
+class Reviewer:
+    """Answers reviews.
+
+    Args:
+        catalog: the resources that there are.
+        authenticator: knows the tokens.
+    """
+
+    def __init__(self, catalog: Catalog, authenticator: Authenticator) -> None:
+        self._catalog = catalog
+        self._authenticator = authenticator
+        self._answers: Mapping[str, Callable[[Identity, Object], Object]] = {
+            "SelfSubjectReview": lambda asking, _spec: {"userInfo": _user(asking)},
+            "TokenReview": lambda _asking, spec: self._token(str(spec["token"])),
+            "SelfSubjectAccessReview": self._access,
+            "SubjectAccessReview": lambda _asking, spec: self._access(_subject(spec), spec),
+            "SelfSubjectRulesReview": lambda asking, spec: _rules(asking, str(spec.get("namespace") or "")),
+        }
+
+    def answer(self, resource: Resource, asking: Identity, body: Object) -> Object:
+        """The review with its status.
+
+        Raises:
+            ApiError: 400 or 422, the question can't be understood.
+        """
+        review = admission.without_nulls({name: value for name, value in body.items() if name != "status"})
+        causes = admission.check_schema(resource, review, None)
+        spec = review.get("spec") or {}
+        if "AccessReview" in resource.kind and ("resourceAttributes" in spec) == (
+            "nonResourceAttributes" in spec
+        ):
+            message = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            causes.append(
+                errors.Cause("FieldValueInvalid", f"Invalid value: {message}", "spec.resourceAttributes")
+            )
+        if causes:
+            raise errors.invalid(resource.group, resource.kind, "", causes)
+        status = self._answers[resource.kind](asking, spec)
+        head = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"creationTimestamp": None},
+        }
+        return {**head, **({"spec": spec} if spec else {}), "status": status}
+
+    def _token(self, token: str) -> Object:
+        try:
+            return {"authenticated": True, "user": _user(self._authenticator.identify(f"Bearer {token}"))}
+        except errors.ApiError:
+            return {"authenticated": False, "error": "the token is unknown or has ended"}
+
+    def _access(self, subject: Identity | None, spec: Object) -> Object:
+        if subject is not None and self._allows(subject, spec):
+            return {"allowed": True}
+        return {"allowed": False, "reason": _REASON}
+
+    def _allows(self, subject: Identity, spec: Object) -> bool:
+        if path := spec.get("nonResourceAttributes"):
+            return not subject.namespace or path.get("verb") == "get"
+        asked = spec["resourceAttributes"]
+        group, plural = asked.get("group") or "", asked.get("resource") or ""
+        known = self._catalog.by_id(f"{plural}.{group}" if group else plural)
+        namespace = "" if known and not known.namespaced else asked.get("namespace") or ""
+        return auth.allows(
+            subject, asked.get("verb") or "", f"{plural}.{group}" if group else plural, namespace
+        )
+
+
+def _subject(spec: Object) -> Identity | None:
+    """Whom a SubjectAccessReview is about; None for somebody whom this cluster does not know."""
+    user = str(spec.get("user") or "")
+    if auth.ADMINISTRATORS in (spec.get("groups") or ()):
+        return Identity(user)
+    prefix, _, rest = user.partition("system:serviceaccount:")
+    namespace, _, name = rest.partition(":")
+    return Identity(user, namespace) if not prefix and namespace and name else None
+
+
+def _user(identity: Identity) -> Object:
+    return {"username": identity.name, "groups": list(identity.groups)}
+
+
+def _rules(asking: Identity, namespace: str) -> Object:
+    everything: Object = {"verbs": _ALL, "apiGroups": _ALL, "resources": _ALL}
+    shared = [name.partition(".") for name in sorted(auth.SHARED)]
+    reads: list[Object] = [
+        {"verbs": sorted(auth.READS), "apiGroups": [group], "resources": [plural]}
+        for plural, _, group in shared
+    ]
+    owns = not asking.namespace or namespace == asking.namespace
+    return {
+        "resourceRules": [everything] if owns else reads,
+        "nonResourceRules": [{"verbs": _ALL if not asking.namespace else ["get"], "nonResourceURLs": _ALL}],
+        "incomplete": False,
+    }

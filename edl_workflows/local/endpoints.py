@@ -1,0 +1,117 @@
+"""Endpoints of Services: which pods stand behind each, and which of these are ready, for clients that ask.
+
+Nothing in the cluster routes by them: addresses are rewritten (`edl_workflows.local.network`).
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import structlog
+
+from edl_workflows.local.apiserver.client import LocalClient
+from edl_workflows.local.apiserver.errors import ApiError
+from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.mirror import Mirror
+from edl_workflows.local.pods import Pod, Service, target_port
+
+T = TypeVar("T", Pod, Service)
+_BATCH_SECONDS = 0.1
+_log = structlog.get_logger(__name__)
+
+
+def subsets(service: Service, pods: Iterable[Pod]) -> list[Object]:
+    """The ``subsets`` of a Service's Endpoints: pods with the same ports in one, as Kubernetes has them.
+
+    Args:
+        service: it has a selector.
+        pods: all pods of its namespace.
+    """
+    groups: dict[tuple[tuple[str, int, str], ...], dict[str, list[Object]]] = defaultdict(dict)
+    for pod in sorted(pods, key=lambda pod: pod.metadata.name):
+        if (
+            not service.selects(pod)
+            or pod.finished
+            or pod.metadata.deletion_timestamp
+            or not pod.status.get("podIP")
+        ):
+            continue
+        found = ((port.name, target_port(pod, port), port.protocol) for port in service.spec.ports)
+        ports = tuple((name, number, protocol) for name, number, protocol in found if number is not None)
+        ready = pod.ready or service.spec.publish_not_ready_addresses
+        groups[ports].setdefault("addresses" if ready else "notReadyAddresses", []).append(_address(pod))
+    return [
+        {
+            **addresses,
+            "ports": [
+                {**({"name": name} if name else {}), "port": number, "protocol": protocol}
+                for name, number, protocol in ports
+            ],
+        }
+        for ports, addresses in sorted(groups.items())
+    ]
+
+
+def _address(pod: Pod) -> Object:
+    meta = pod.metadata
+    target = {"kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+    return {"ip": pod.status["podIP"], "nodeName": pod.spec.node_name, "targetRef": target}
+
+
+class EndpointsWriter:
+    """Keeps the Endpoints of all Services that have a selector.
+
+    Args:
+        client: the API.
+        services: all Services, kept current.
+        pods: all pods, kept current.
+    """
+
+    def __init__(self, client: LocalClient, services: Mirror[Service], pods: Mirror[Pod]) -> None:
+        self._client = client
+        self._services = services
+        self._pods = pods
+        self._namespaces: set[str] = set()
+        self._changed = asyncio.Event()
+        services.listen(self._touch)
+        pods.listen(self._touch)
+
+    def _touch(self, key: str) -> None:
+        self._namespaces.add(key.partition("/")[0])
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Follow changes, for ever."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            namespaces, self._namespaces = self._namespaces, set()
+            for namespace in namespaces:
+                self._write_all(namespace)
+            await asyncio.sleep(_BATCH_SECONDS)  # many changes, one write
+
+    def _write_all(self, namespace: str) -> None:
+        services = _of_namespace(self._services.objects, namespace)
+        pods = _of_namespace(self._pods.objects, namespace)
+        for service in services:
+            if service.spec.selector:
+                try:
+                    self._write(service, subsets(service, pods))
+                except ApiError as error:  # the Service or its namespace is going
+                    _log.info("endpoints not written", service=service.metadata.name, reason=error.message)
+
+    def _write(self, service: Service, wanted: list[Object]) -> None:
+        meta = service.metadata
+        found = self._client.find("endpoints", meta.name, meta.namespace)
+        if found is None:
+            # They go with their Service, by garbage collection.
+            owner = {"apiVersion": "v1", "kind": "Service", "name": meta.name, "uid": meta.uid}
+            place = {"name": meta.name, "namespace": meta.namespace, "ownerReferences": [owner]}
+            self._client.create("endpoints", {"metadata": place, "subsets": wanted})
+        elif (found.get("subsets") or []) != wanted:
+            self._client.update("endpoints", {**found, "subsets": wanted})
+
+
+def _of_namespace(objects: Mapping[str, T], namespace: str) -> list[T]:
+    return [one for key, one in objects.items() if key.partition("/")[0] == namespace]
