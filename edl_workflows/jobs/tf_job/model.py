@@ -5,7 +5,7 @@ in either spelling means the same.
 """
 
 from datetime import datetime
-from typing import Literal, Self, get_args
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,7 @@ from edl_workflows.jobs.objects import (
 )
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 from edl_workflows.jobs.tf_job import validation
-from edl_workflows.jobs.tf_job.types import ReplicaKey, ReplicaType, RestartPolicy, replica_type
+from edl_workflows.jobs.tf_job.types import ReplicaKey, ReplicaType, RestartPolicy, replica_type, spellings
 
 KIND = api.TF_JOBS.kind
 
@@ -110,11 +110,20 @@ class RunPolicy(Policies):
     managed_by: Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"] | None = None
 
 
+_CHIEFS = (ReplicaType.CHIEF, ReplicaType.MASTER)
+
+
+def _keys_of(*kinds: ReplicaType) -> str:
+    """CEL: the keys of ``tfReplicaSpecs`` that mean one of these types, in any case."""
+    names = "|".join(name for kind in kinds for name in spellings(kind))
+    return f"self.tfReplicaSpecs.filter(key, key.matches('(?i)^({names})$'))"
+
+
 class TFJobSpec(Policies):
     """What the user asks for. The flat policies are v1alpha2's spelling of ``runPolicy``'s.
 
     Attributes:
-        tf_replica_specs: the replicas by type.
+        tf_replica_specs: the replicas by type: Chief (or Master), PS, Worker and Evaluator, in any case.
         run_policy: how the job runs and ends.
         success_policy: "" lets the chief, else worker 0, decide; AllWorkers waits for all workers.
         enable_dynamic_worker: workers may come and go without the others being restarted; each knows itself and the
@@ -122,23 +131,28 @@ class TFJobSpec(Policies):
     """
 
     model_config = rules(
+        ("self.tfReplicaSpecs.size() > 0", "tfReplicaSpecs: at least one type of replicas is needed"),
         (
-            " || ".join(f"has(self.tfReplicaSpecs.{key})" for key in get_args(ReplicaKey)),
-            "tfReplicaSpecs: at least one type of replicas is needed",
+            f"{_keys_of(*ReplicaType)}.size() == self.tfReplicaSpecs.size()",
+            f"tfReplicaSpecs: types are {', '.join(ReplicaType)}, in any case",
         ),
         (
-            "!(has(self.tfReplicaSpecs.Chief) && has(self.tfReplicaSpecs.Master))",
+            f"{_keys_of(*_CHIEFS)}.size() <= 1",
             "tfReplicaSpecs: Chief and Master are two names of one thing; keep one",
         ),
         *(
+            (f"{_keys_of(kind)}.size() <= 1", f"tfReplicaSpecs: {kind} stands twice; keep one")
+            for kind in (ReplicaType.PS, ReplicaType.WORKER, ReplicaType.EVALUATOR)
+        ),
+        *(
             (
-                f"!has(self.tfReplicaSpecs.{key}) || self.tfReplicaSpecs.{key}.replicas <= 1",
-                f"tfReplicaSpecs.{key}: a job has one",
+                f"{_keys_of(*kinds)}.all(key, self.tfReplicaSpecs[key].replicas <= 1)",
+                f"tfReplicaSpecs: a job has one {kinds[0]}",
             )
-            for key in ("Chief", "Master", "Evaluator")
+            for kinds in (_CHIEFS, (ReplicaType.EVALUATOR,))
         ),
     )
-    tf_replica_specs: dict[ReplicaKey, ReplicaSpec]
+    tf_replica_specs: dict[ReplicaKey, ReplicaSpec] = Field(max_length=len(ReplicaType))
     run_policy: RunPolicy = Field(default_factory=RunPolicy)
     success_policy: Literal["", "AllWorkers"] = ""
     enable_dynamic_worker: bool = False

@@ -1,7 +1,10 @@
 """The words of TFJob: types of replicas, restart policies, ports. Upstream's spelling."""
 
+import difflib
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 VERSIONS = ("v1", "v1alpha2")
 """The first is stored."""
@@ -31,11 +34,32 @@ class ReplicaType(StrEnum):
         return self in (ReplicaType.CHIEF, ReplicaType.MASTER)
 
 
-ReplicaKey = Literal[
-    "Chief", "Master", "PS", "Worker", "Evaluator", "Eval",
-    "chief", "master", "ps", "worker", "evaluator", "eval",
-]  # fmt: skip
-"""Spellings that upstream takes for the types; Eval is the design document's."""
+def spellings(kind: ReplicaType) -> tuple[str, ...]:
+    """The names of a type in lower case. Eval is the design document's."""
+    return ("evaluator", "eval") if kind is ReplicaType.EVALUATOR else (kind.slug,)
+
+
+def replica_type(key: str) -> ReplicaType:
+    """The type that a key of ``tfReplicaSpecs`` means, in any case.
+
+    Raises:
+        ValueError: it means none.
+    """
+    for kind in ReplicaType:
+        if key.lower() in spellings(kind):
+            return kind
+    near = difflib.get_close_matches(key.lower(), [kind.slug for kind in ReplicaType], n=1)
+    meant = f"; did you mean {replica_type(near[0])}?" if near else ""
+    raise ValueError(f"unknown type of replicas; types are {', '.join(ReplicaType)}{meant}")
+
+
+def _check_key(key: str) -> str:
+    replica_type(key)
+    return key
+
+
+ReplicaKey = Annotated[str, AfterValidator(_check_key)]
+"""A type of replicas as a user spells it: upstream takes every case."""
 
 
 class RestartPolicy(StrEnum):
@@ -45,12 +69,6 @@ class RestartPolicy(StrEnum):
     ON_FAILURE = "OnFailure"
     NEVER = "Never"
     EXIT_CODE = "ExitCode"
-
-
-def replica_type(key: str) -> ReplicaType:
-    """The type that a key of ``tfReplicaSpecs`` means."""
-    lower = "evaluator" if key.lower() == "eval" else key.lower()
-    return next(kind for kind in ReplicaType if kind.slug == lower)
 
 
 def container_of(template: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """The CRDs keep Kubernetes's rules for structural schemas, and say what the models say."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import crd, kinds
 from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.tf_job.model import TFJob
+from edl_workflows.local.apiserver import rules, schemas
 
 Schema = dict[str, Any]
 Make = Callable[..., dict[str, Any]]
@@ -111,6 +115,59 @@ def test_columns_show_fields_that_exist(kind: Kind) -> None:
     }
 
     assert [path for path in paths if not type_at(schema_of(kind), path)] == []
+
+
+TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
+
+
+def refused(manifest: Schema) -> list[str]:
+    """What an API server with our definitions says of an object, after it has pruned and defaulted it."""
+    schema, obj = schema_of(kinds.kind_of(manifest["kind"])), copy.deepcopy(manifest)
+    schemas.prune(obj, schema, root=True)
+    schemas.default(obj, schema)
+    tree, problems = rules.compile_rules(schema, "")
+    assert problems == []
+    return [cause.message for cause in (*schemas.validate(obj, schema), *rules.evaluate(obj, None, tree))]
+
+
+def of_types(**replicas: int) -> Schema:
+    """A TFJob's spec with so many replicas of these types."""
+    return {
+        "tfReplicaSpecs": {key: {"replicas": n, "template": TEMPLATE} for key, n in replicas.items()},
+    }
+
+
+TYPES: list[Any] = [
+    pytest.param(of_types(Ps=1, WORKER=2, cHIEF=1, evaluator=1), "", id="any case"),
+    pytest.param(of_types(ps=1, worker=2, MASTER=1, EVAL=1), "", id="other names"),
+    pytest.param(of_types(Worker=1, Parameter=1), "types are Chief", id="unknown type"),
+    pytest.param(of_types(), "at least one type", id="none"),
+    pytest.param(of_types(chief=2, Worker=1), "one Chief", id="two chiefs in lower case"),
+    pytest.param(of_types(MASTER=2, Worker=1), "one Chief", id="two masters in upper case"),
+    pytest.param(of_types(eval=2, Worker=1), "one Evaluator", id="two evaluators"),
+    pytest.param(of_types(chief=1, Master=1), "Chief and Master", id="a chief by both names"),
+    pytest.param(of_types(worker=1, Worker=1), "Worker stands twice", id="workers twice"),
+    pytest.param(of_types(ps=1, Ps=1, Worker=1), "PS stands twice", id="servers twice"),
+    pytest.param(of_types(eval=1, Evaluator=1, Worker=1), "Evaluator stands twice", id="evaluators twice"),
+]
+
+
+@pytest.mark.parametrize(("spec", "message"), TYPES)
+@pytest.mark.parametrize("version", ["v1", "v1alpha2"])
+def test_types_of_replicas_in_any_case_and_no_others(version: str, spec: Schema, message: str) -> None:
+    """No type is pruned: each is taken in any case, as upstream takes it, or refused; rules hold in every case. The model
+    says the same."""
+    head = {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": {"name": "job"}}
+    manifest = {**head, "spec": spec}
+    said = refused(manifest)
+    try:
+        TFJob.parse(manifest)
+        taken = True
+    except ManifestError:
+        taken = False
+
+    assert (said != [], taken) == ((True, False) if message else (False, True)), said
+    assert any(message in one for one in said) or not message
 
 
 def test_rules_stand_at_their_objects() -> None:
