@@ -1,5 +1,7 @@
 """The example programs without TensorFlow, as the documentation shows them, with a real master and real agents."""
 
+import math
+import re
 import sys
 from pathlib import Path
 
@@ -7,6 +9,9 @@ import numpy as np
 import pytest
 
 from edl_workflows.agent import CheckpointStore
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.local import testing
+from tests.e2e.collective_jobs import CollectiveJob, CollectiveTraining
 from tests.e2e.standalone import Standalone
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,3 +34,27 @@ def test_the_last_model_is_saved_without_a_word(tmp_path: Path) -> None:
     weights = np.load(Path(newest.uri) / "weights.npy")
     assert np.isfinite(weights).all()
     assert "httpx" not in log
+
+
+def test_the_whole_adapter_trains_with_two_members(tmp_path: Path) -> None:
+    """One file, which imports nothing of the tests: two members sum their gradients, and the last step is saved."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    program = PROGRAMS / "train_digits_sockets.py"
+    assert "tests" not in re.findall(r"^(?:from|import) (\w+)", program.read_text(), re.MULTILINE)
+    manifest = CollectiveTraining(program, folder, epochs=2, workers=2).manifest("adapter")
+    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
+    command = template["spec"]["containers"][0]["command"]
+    command[command.index(str(program)) + 1 :] = ["--checkpoint-dir", str(folder), "--epochs", "2"]
+    with testing.cluster(tmp_path / "cluster", testing.Settings(controller=True, grace=5.0)) as running:
+        job = CollectiveJob.submit(running.client(), manifest)
+        job.wait_phase(JobPhase.SUCCEEDED)
+        first, *_, last = (float(found) for found in re.findall(r"loss (\S+)", _printed(job)))
+    newest = CheckpointStore(folder).newest()
+    assert newest is not None
+    assert newest.step == 2 * math.ceil(1797 / (3 * 32))
+    assert last < first
+
+
+def _printed(job: CollectiveJob) -> str:
+    return "".join(job.log(pod["metadata"]["name"]) for pod in job.pods("worker"))
