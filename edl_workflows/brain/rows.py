@@ -15,7 +15,7 @@ from edl_workflows.brain.seen import Amounts, ClusterSample, JobSeen, PlanSeen, 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import demand, kept, manifests
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, ElasticJob
-from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.kind import INVALID_SPEC, Kind
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.objects import Resource
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanSpec
@@ -227,7 +227,7 @@ def _invalid(kind: Kind, manifest: Manifest, error: ManifestError) -> JobSeen:
         namespace=str(metadata.get("namespace") or "default"),
         name=manifests.name_of(manifest),
         phase=phase if phase in _PHASES else str(JobPhase.PENDING),
-        reason="InvalidSpec",
+        reason=INVALID_SPEC,
         message=_cut("; ".join(map(str, error.problems))),
         created=_seconds(manifests.parse_time(metadata.get("creationTimestamp"))),
     )

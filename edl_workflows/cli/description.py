@@ -61,7 +61,7 @@ def collect(cluster: Cluster, kind: str, name: str) -> Description:
 def plans_of(cluster: Cluster, job: str) -> tuple[ScalePlan, ...]:
     """A job's plans, oldest first."""
     listed = client.list_objects(cluster, resources.Scope(resources.SCALE_PLANS, cluster.namespace))
-    mine = [plan for plan in (ScalePlan.parse(item) for item in listed.items) if plan.job == job]
+    mine = [plan for plan in (ScalePlan.read_stored(item)[0] for item in listed.items) if plan.job == job]
     return tuple(sorted(mine, key=lambda plan: (str(plan.metadata.creation_timestamp), plan.metadata.name)))
 
 

@@ -15,6 +15,7 @@ import typer
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import InvalidError, NotFoundError
+from edl_workflows.jobs.kind import INVALID_SPEC
 from edl_workflows.jobs.view import JobPhase, JobView
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def view_of(kind: str, manifest: dict[str, Any]) -> JobView:
 def _row(job: JobView, *, all_namespaces: bool) -> tuple[object, ...]:
     row = (
         job.name,
-        job.phase,
+        job.phase if job.phase.final or job.reason != INVALID_SPEC else INVALID_SPEC,
         replicas(job),
         job.progress.step,
         f"{job.progress.speed:.1f}",

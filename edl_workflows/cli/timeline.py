@@ -33,7 +33,7 @@ def timeline(
     from edl_workflows.kube import client, resources
 
     cluster = connect(kubeconfig, context, namespace)
-    job = ElasticJob.parse(client.get(cluster, resources.ELASTIC_JOBS, name))
+    job, _ = ElasticJob.read_stored(client.get(cluster, resources.ELASTIC_JOBS, name))
     line = timelines.of_job(job, plans_of(cluster, name), time.time())
     if not line.samples:
         raise InvalidError(f"ElasticJob {job.key} has no history yet; its master writes one once nodes run")

@@ -209,9 +209,8 @@ class Autoscaler:
         Raises:
             ManifestError: the job does not allow the number.
         """
-        assert one.row.scale is not None, "asked for such kinds"
         metadata = {key: one.manifest["metadata"][key] for key in ("uid", "resourceVersion")}
-        spec = one.row.scale(one.job, {one.elastic.role: Wanted(change.after)}).spec
+        spec = one.row.rescale(one.manifest, {one.elastic.role: Wanted(change.after)}).spec
         return {"metadata": metadata, "spec": spec}
 
     def _plan(self, one: Candidate, change: fulfilment.Change) -> dict[str, Any]:

@@ -164,9 +164,7 @@ class _Watcher:
     def _jobs(self) -> tuple[JobView, ...]:
         kind = kind_of(ELASTIC_JOBS.api.kind)
         listed = client.list_objects(self._cluster, resources.Scope(resources.ELASTIC_JOBS, NAMESPACE))
-        if kind.view is None:
-            raise AssertionError("an ElasticJob is a job")
-        views = tuple(kind.view(kind.model.parse(item)) for item in listed.items)
+        views = tuple(kind.view_stored(item) for item in listed.items)
         for view in views:
             if not (
                 view.phase.final
@@ -178,7 +176,7 @@ class _Watcher:
 
     def _plans(self) -> list[ScalePlan]:
         scope = resources.Scope(resources.SCALE_PLANS, NAMESPACE)
-        plans = [ScalePlan.parse(item) for item in client.list_objects(self._cluster, scope).items]
+        plans = [ScalePlan.read_stored(item)[0] for item in client.list_objects(self._cluster, scope).items]
         return sorted(plans, key=lambda plan: str(plan.metadata.creation_timestamp))
 
     def _timelines(self, plans: list[ScalePlan]) -> list[timeline.Timeline]:

@@ -197,3 +197,12 @@ def _change(current: object, wanted: object) -> object:
         key: _change(current.get(key), value) for key, value in wanted.items() if current.get(key) != value
     }
     return gone | changed
+
+
+def apply_merge_patch(current: object, patch: object) -> Any:
+    """What a JSON merge patch (RFC 7386) makes of a value: null removes, maps are merged, all else is replaced."""
+    if not isinstance(patch, Mapping):
+        return patch
+    kept = current if isinstance(current, Mapping) else {}
+    changed = {key: apply_merge_patch(kept.get(key), value) for key, value in patch.items()}
+    return {key: value for key, value in {**kept, **changed}.items() if patch.get(key, value) is not None}

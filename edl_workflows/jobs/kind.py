@@ -5,13 +5,22 @@ The controller starts a LIST+WATCH for every row and every `Source`, groups what
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import kept, names
-from edl_workflows.jobs.actions import Actions, Event, Manifest, Observed, Scaling, Wanted, merge_patch
+from edl_workflows.jobs.actions import (
+    Actions,
+    Event,
+    Manifest,
+    Observed,
+    Scaling,
+    Wanted,
+    apply_merge_patch,
+    merge_patch,
+)
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
@@ -23,6 +32,9 @@ WATCHED = ("list", "watch")
 """Verbs on what is only looked at."""
 MADE = (*WATCHED, "create")
 """Verbs on what is made, too."""
+
+INVALID_SPEC = "InvalidSpec"
+"""Reason of an object that the API server has admitted and this package refuses."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,38 @@ class Kind:
         found: dict[str, Any] = value
         return found
 
+    def view_stored(self, manifest: Manifest) -> JobView:
+        """How pipelines see a job that an API server has admitted, whatever this package thinks of its spec.
+
+        One that does not validate and has not ended has the reason InvalidSpec.
+        """
+        assert self.view is not None, "asked for jobs only"
+        job, wrong = self.model.read_stored(manifest)
+        view = self.view(job)
+        if wrong is None or view.phase.final:
+            return view
+        return replace(view, reason=INVALID_SPEC, message=_told(wrong))
+
+    def rescale(self, manifest: Manifest, wanted: Mapping[str, Wanted]) -> Scaling:
+        """The edit that gives a job these replicas by role. It adds nothing to what is wrong with the job, if anything is.
+
+        Raises:
+            ManifestError: the job has no such role, or its spec would be invalid by the edit.
+        """
+        assert self.scale is not None, "asked for kinds that are scaled by their spec"
+        job, wrong = self.model.read_stored(manifest)
+        try:
+            scaling = self.scale(job, wanted)
+        except ManifestError as error:
+            raise wrong or error from error
+        edited = {**manifest, "spec": apply_merge_patch(manifest["spec"], scaling.spec)}
+        _, found = self.model.read_stored(edited)
+        known = {problem.path for problem in wrong.problems} if wrong else set()
+        added = [problem for problem in found.problems if problem.path not in known] if found else []
+        if added:
+            raise ManifestError(f"change of {self.name} {job.key}", added)
+        return scaling
+
     def decide(self, manifest: Manifest, observed: Observed) -> Actions:
         """What to do about this object now. Never raises for what a user wrote.
 
@@ -132,18 +176,18 @@ class Kind:
         status = manifest.get("status") or {}
         if ended := self._ended(status):
             return Actions(status=merge_patch(status, ended))
-        message = "; ".join(str(problem) for problem in error.problems)[:4096]
+        message = _told(error)
         wanted = {
             "phase": status.get("phase") or self.failed,
-            "reason": "InvalidSpec",
+            "reason": INVALID_SPEC,
             "message": message,
             "observedGeneration": manifest["metadata"].get("generation", 0),
         }
         if "phase" not in status:
-            failed = Condition(type="Failed", status="True", reason="InvalidSpec", message=message)
+            failed = Condition(type="Failed", status="True", reason=INVALID_SPEC, message=message)
             wanted["conditions"] = [c.to_dict() for c in set_condition((), failed, now)]
         patch = merge_patch(status, wanted)
-        return Actions(status=patch, events=(Event("Warning", "InvalidSpec", message),) if patch else ())
+        return Actions(status=patch, events=(Event("Warning", INVALID_SPEC, message),) if patch else ())
 
     def _ended(self, status: Mapping[str, Any]) -> dict[str, str] | None:
         """How a job has ended, by its phase or its conditions; None while it has not, and of a kind that is no job."""
@@ -154,6 +198,10 @@ class Kind:
         if found.phase is None or not found.phase.final:
             return None
         return {"phase": str(found.phase), "reason": found.reason, "message": found.message}
+
+
+def _told(error: ManifestError) -> str:
+    return "; ".join(str(problem) for problem in error.problems)[:4096]
 
 
 def by_name(manifest: Manifest) -> str:

@@ -1,11 +1,13 @@
 """What all kinds' models share: the base classes, metadata, conditions, quantities and parsing with good errors."""
 
+import contextlib
 import difflib
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -14,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -247,6 +250,54 @@ class Resource(Model):
         except ValidationError as error:
             problems = [problem for e in error.errors() for problem in _problems(cls, e)]
             raise ManifestError(_subject(cls, manifest), problems) from error
+
+    @classmethod
+    def read_stored(cls, manifest: Mapping[str, Any]) -> tuple[Self, ManifestError | None]:
+        """Read an object that an API server has admitted, whatever this package thinks of its spec.
+
+        Returns:
+            The object, and what is wrong with it. A wrong one has its identity and its status; of its spec there is what
+            is valid by itself.
+        """
+        try:
+            return cls.parse(manifest), None
+        except ManifestError as error:
+            values: dict[str, Any] = {
+                "api_version": manifest.get("apiVersion", ""),
+                "kind": manifest.get("kind", cls.__name__),
+                "metadata": Metadata.model_validate(manifest["metadata"]),
+            }
+            for name in ("spec", "status"):
+                values[name] = _salvaged(cls.model_fields[name].annotation, manifest.get(name))
+            return cast("Self", cls.model_construct(**values)), error
+
+
+def _salvaged(model: Any, value: Any) -> BaseModel:
+    """A model of those fields that are valid by themselves; what is checked of several together is not."""
+    assert isinstance(model, type), "specs and statuses are models"
+    assert issubclass(model, BaseModel), "specs and statuses are models"
+    given = value if isinstance(value, Mapping) else {}
+    try:
+        return model.model_validate(given)
+    except ValidationError:
+        pass
+    valid: dict[str, Any] = {}
+    for name, (key, adapter) in _field_readers(model).items():
+        with contextlib.suppress(ValidationError):
+            if key in given or name in given:
+                valid[name] = adapter.validate_python(given.get(key, given.get(name)))
+    return model.model_construct(**valid)
+
+
+@functools.cache
+def _field_readers(model: type[BaseModel]) -> Mapping[str, tuple[str, TypeAdapter[Any]]]:
+    """Of each field its name in manifests, and what validates it."""
+    found: dict[str, tuple[str, TypeAdapter[Any]]] = {}
+    for name, field in model.model_fields.items():
+        kind: Any = field.annotation
+        constrained: Any = Annotated[(kind, *field.metadata)] if field.metadata else kind
+        found[name] = (field.alias or name, TypeAdapter(constrained))
+    return found
 
 
 def _subject(cls: type[Resource], manifest: Mapping[str, Any]) -> str:

@@ -169,20 +169,18 @@ Seen = JobView | ScalePlan | None
 
 
 def observe(kind: str, manifest: Mapping[str, Any] | None) -> Seen:
-    """An object as a stage sees it; None if there is none.
+    """An object as a stage sees it; None if there is none. One whose spec does not validate is seen like any other: the
+    API server has admitted it, and a job says so by its reason, InvalidSpec.
 
     Raises:
-        ManifestError: the object is of a newer or an older version than this package.
         InvalidError: this package has no such kind.
     """
     if manifest is None:
         return None
     row = kinds.kind_of(kind)
-    resource = row.model.parse(manifest)
     if row.view is not None:
-        return row.view(resource)
-    assert isinstance(resource, ScalePlan), "a kind without a view is a ScalePlan"
-    return resource
+        return row.view_stored(manifest)
+    return ScalePlan.read_stored(manifest)[0]
 
 
 def uid_of(seen: JobView | ScalePlan) -> str:

@@ -67,11 +67,13 @@ def begin(cluster: Cluster, request: PlanRequest, draft: Draft, identity: Identi
     """
     namespace = request.namespace or cluster.namespace
     resource = ownership.resource_of(ELASTIC_JOB)
-    job = ElasticJob.parse(client.get(cluster, resource, request.job, namespace))
+    job, wrong = ElasticJob.read_stored(client.get(cluster, resource, request.job, namespace))
     name = identity.known or identity.name(f"{request.job}-{draft.verb}")
     target = ownership.Target(KIND, namespace, name)
 
     def make() -> dict[str, Any]:
+        if wrong is not None and draft.pins:
+            raise wrong  # what its roles are is unknown; a checkpoint needs none
         fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(_changeable(job))}
         manifest = made.manual(job, name, fields)
         if draft.pins and _autoscaled(job):

@@ -15,14 +15,13 @@ from edl_workflows.jobs.actions import Scaling, Wanted
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.kind import Kind
-from edl_workflows.jobs.objects import Resource
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
-from edl_workflows.jobs.view import JobPhase, JobView
+from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import version_of
+from edl_workflows.kube.resources import Object, version_of
 from edl_workflows.stages import plans
-from edl_workflows.stages.goals import Handle, JobGoal, observe
+from edl_workflows.stages.goals import Handle, JobGoal
 from edl_workflows.stages.identity import Identity
 from edl_workflows.stages.requests import Stage
 
@@ -67,16 +66,16 @@ def by_spec(
 
     Raises:
         NotFoundError: there is no such job.
-        InvalidError: the job has ended, or has no such role.
+        InvalidError: the job has ended, has no such role, or its spec would be invalid; nothing was changed.
         ConflictError: others change the job all the time.
     """
     namespace = request.namespace or cluster.namespace
     for attempt in range(1, ATTEMPTS + 1):
         found = client.get(cluster, row.source.api, request.job, namespace)
-        job, scaling, done = _edit(found, row, replicas)
+        scaling, done = _edit(found, row, replicas)
         # Of this very version: a list in the spec is patched whole, with what anybody else has changed in it.
-        metadata = {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version}
-        body = {"metadata": metadata | _pinned(job, row), "spec": scaling.spec}
+        metadata = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
+        body = {"metadata": metadata | _pinned(found, row), "spec": scaling.spec}
         try:
             changed = client.patch(cluster, row.source.api, request.job, body, namespace)
         except ConflictError:
@@ -89,36 +88,35 @@ def by_spec(
         namespace=namespace,
         name=request.job,
         goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done)),
-        uid=job.metadata.uid,
+        uid=changed["metadata"]["uid"],
         version=version_of(changed),
     )
 
 
-def _pinned(job: Resource, row: Kind) -> dict[str, Any]:
+def _pinned(found: Object, row: Kind) -> dict[str, Any]:
     """Whoever asks for a number gets it: the autoscaler leaves the job as it is until it is switched on again."""
-    if row.elastic is None or row.elastic(job) is None:
+    if row.elastic is None:
+        return {}
+    job, wrong = row.model.read_stored(found)
+    if wrong is None and row.elastic(job) is None:
         return {}
     return {"annotations": {autoscaling.ANNOTATION: autoscaling.OFF}}
 
 
-def _edit(
-    found: Mapping[str, Any], row: Kind, replicas: Mapping[str, ReplicaResourceSpec]
-) -> tuple[Resource, Scaling, int]:
-    """The job, the edit that scales it, and how many of its nodes have succeeded.
+def _edit(found: Object, row: Kind, replicas: Mapping[str, ReplicaResourceSpec]) -> tuple[Scaling, int]:
+    """The edit that scales a job, and how many of its nodes have succeeded.
 
     Raises:
-        InvalidError: the job has ended, or has no such role.
+        InvalidError: the job has ended, has no such role, or its spec would be invalid.
     """
-    job, seen = row.model.parse(found), observe(row.name, found)
-    assert isinstance(seen, JobView), "what can be scaled is a job"
+    seen = row.view_stored(found)
     if seen.phase.final:
-        message = (
-            f"{row.name} {job.key} has ended in phase {seen.phase}; a job can be changed only before it ends"
+        raise InvalidError(
+            f"{row.name} {seen.namespace}/{seen.name} has ended in phase {seen.phase}; "
+            "a job can be changed only before it ends"
         )
-        raise InvalidError(message)
-    assert row.scale is not None, "asked for kinds that are scaled by their spec"
-    scaling = row.scale(job, {role: _wanted(change) for role, change in replicas.items()})
-    return job, scaling, sum(counts.succeeded for counts in seen.replicas.values())
+    scaling = row.rescale(found, {role: _wanted(change) for role, change in replicas.items()})
+    return scaling, sum(counts.succeeded for counts in seen.replicas.values())
 
 
 def _wanted(change: ReplicaResourceSpec) -> Wanted:
