@@ -97,6 +97,32 @@ def test_one_spanning_job_on_a_node() -> None:
     assert counts(optimize(jobs, nodes(4, 4, 4), {}, free)) == {"a": 6, "b": 6}
 
 
+def test_jobs_that_span_one_node_are_parted() -> None:
+    """Of two jobs that hold replicas on one node, each beside another node, the older keeps its places; unless that is allowed."""
+    held = {"a": ["n0"] * 4 + ["n1"] * 2, "b": ["n1"] * 2 + ["n2"] * 4}
+    jobs = [job("a", low=6, high=6, age=7200), job("b", low=6, high=6)]
+    assert optimize(jobs, nodes(4, 4, 4), held) == {"a": held["a"], "b": []}
+    assert optimize(jobs, nodes(4, 4, 4), held, PolluxOptions(avoid_interference=False)) == held
+
+
+def test_a_spanning_job_leaves_those_that_may_not_be_touched() -> None:
+    """Also where it holds its places already."""
+    pinned = PolluxJob(JobInfo("a", {"gpu": 1}, preemptible=False), SCALING)
+    held = {"a": ["n0", "n1"], "b": ["n1", "n2"]}
+    answer = optimize([pinned, job("b", high=2)], nodes(2, 2, 2), held)
+    assert answer["a"] == held["a"]
+    assert answer["b"] == ["n2", "n2"]
+
+
+def test_a_node_is_free_again_once_its_spanning_job_has_left() -> None:
+    """A job that moves to a node of its own makes room for another to span those that it leaves."""
+    held = {"a": ["n0", "n1"], "b": []}
+    jobs = [job("a", low=2, high=2, age=36000), job("b", low=4, high=4)]
+    answer = optimize(jobs, nodes(2, 2, 2), held)
+    assert sorted(set(answer["a"])) == ["n2"]
+    assert sorted(answer["b"]) == ["n0", "n0", "n1", "n1"]
+
+
 def test_what_may_not_be_touched_stays() -> None:
     """A job that is not preemptible keeps what it has, also beyond its bounds; it counts as one that spans nodes."""
     fixed = PolluxJob(JobInfo("a", {"gpu": 1}, max_replicas=1, preemptible=False), SCALING)
