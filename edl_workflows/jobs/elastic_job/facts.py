@@ -68,6 +68,18 @@ class Facts:
         """Masters that were replaced after a failure that counts. The status remembers them when the pods are gone."""
         return max(self.job.status.master_restarts, self.failures_before_master)
 
+    def replaced(self) -> dict[str, list[Manifest]]:
+        """By role the pods that ended and whose rank a newer pod has, oldest first. The master has seen the end of these."""
+        newest: dict[tuple[str, str], int] = {}
+        for pod in self.nodes:
+            newest[_place(pod)] = max(newest.get(_place(pod), -1), manifests.index_of(pod))
+        found: dict[str, list[Manifest]] = {}
+        for pod in sorted(self.nodes, key=manifests.index_of):
+            gone = manifests.terminating(pod) or not manifests.ended(pod)
+            if not gone and manifests.index_of(pod) < newest[_place(pod)]:
+                found.setdefault(_place(pod)[0], []).append(pod)
+        return found
+
     @property
     def plan_in_progress(self) -> ScalePlan | None:
         """The manual plan that the master is carrying out. Auto plans are how a master replaces nodes; they are done in
@@ -91,3 +103,8 @@ class Facts:
         """The job's services that are not being deleted."""
         found = self.observed.of("Service")
         return [s for s in found if manifests.owned_by(s, self.job) and not manifests.terminating(s)]
+
+
+def _place(pod: Manifest) -> tuple[str, str]:
+    """Role and rank of a training pod."""
+    return manifests.label(pod, names.REPLICA_TYPE_LABEL), manifests.label(pod, names.RANK_INDEX_LABEL)

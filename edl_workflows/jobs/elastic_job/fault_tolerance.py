@@ -42,6 +42,8 @@ class FaultTolerance(Model):
             0: training goes on without them, and `status.warnings` says so.
         node_check: whether nodes are checked in pairs before training begins; what fails twice is replaced.
         node_check_timeout_seconds: of one round of that.
+        replaced_pods_history_limit: of the pods of each role that ended and were replaced, the newest so many stay while the job
+            runs, for their logs; older ones are deleted.
         straggler_ratio: a node so many times slower than the median of all is reported as a straggler.
     """
 
@@ -53,4 +55,5 @@ class FaultTolerance(Model):
     max_failed_saves: int = Field(default=0, ge=0, le=1000)
     node_check: bool = False
     node_check_timeout_seconds: int = Field(default=300, ge=1, le=86_400)
+    replaced_pods_history_limit: int = Field(default=5, ge=0, le=1000)
     straggler_ratio: float = Field(default=2.0, ge=1)

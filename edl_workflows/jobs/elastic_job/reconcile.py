@@ -139,11 +139,19 @@ def _run(facts: Facts) -> Actions:
     refused = {(r.kind, r.name) for r in facts.observed.refused}
     complete = not any((m["kind"], manifests.name_of(m)) in refused for m in missing)
     create = (*missing, *(_new_master(facts) if complete else ()))
-    delete = _delete(p for p in facts.masters[:-1] if manifests.ended(p) and manifests.disrupted(p))
+    disrupted = [p for p in facts.masters[:-1] if manifests.ended(p) and manifests.disrupted(p)]
+    delete = _delete([*disrupted, *_old_pods(facts)])
     new = facts.job.status.phase in (None, Phase.CREATED)
     outcome = _phase(facts) if complete or not new else Outcome(Phase.CREATED, "JobCreated")
     actions = _act(facts, outcome, create=create, delete=delete)
     return actions if actions.requeue_after else replace(actions, requeue_after=_until_restart(facts) or None)
+
+
+def _old_pods(facts: Facts) -> Iterator[Manifest]:
+    """On machines that come and go, pods that ended would pile up for as long as the job runs."""
+    limit = facts.job.spec.fault_tolerance.replaced_pods_history_limit
+    for replaced in facts.replaced().values():
+        yield from replaced[: max(0, len(replaced) - limit)]
 
 
 def _phase(facts: Facts) -> Outcome:

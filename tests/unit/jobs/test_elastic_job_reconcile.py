@@ -537,3 +537,38 @@ def test_news_do_not_wait(patch: dict[str, Any] | None) -> None:
     """A phase, or a role that had no counters, is written at once."""
     old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
     assert patience(old, patch) == 0.0
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, 5), (2, 2), (0, 0)], ids=["by default", "two", "none"])
+def test_of_replaced_pods_the_newest_stay(
+    world: World, job: Make, plan: Make, limit: int | None, kept: int
+) -> None:
+    """While the job runs, per role; a pod that nobody has replaced stays, since its master may not know yet how it ended."""
+    manifest = job()
+    if limit is not None:
+        manifest["spec"]["faultTolerance"] = {"replacedPodsHistoryLimit": limit}
+    world.add(manifest)
+    world.settle()
+    world.set_pod(MASTER, "Running")
+    metas = [
+        {
+            "name": f"digits-edljob-{kind}-{number}",
+            "type": kind,
+            "id": number,
+            "rankIndex": 0 if number else 1,
+        }
+        for kind, count in (("worker", 9), ("ps", 2))
+        for number in range(count)
+    ]
+    world.add(plan("all", auto=True, createPods=metas))
+    world.settle()
+    for meta in metas:
+        world.set_pod(str(meta["name"]), "Running" if meta["id"] == 8 else "Failed", 137)
+    world.settle()
+
+    newest = [f"digits-edljob-worker-{number}" for number in range(8 - kept, 8)]
+    assert world.pods("worker") == ["digits-edljob-worker-0", *newest, "digits-edljob-worker-8"]
+    assert world.pods("ps") == ["digits-edljob-ps-0", "digits-edljob-ps-1"]
+    world.set_pod(MASTER, "Succeeded", 0)
+    world.settle()
+    assert "digits-edljob-worker-0" in world.pods("worker")
