@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
                     "edl_workflows.operators.di_job",
                     "edl_workflows.operators.elastic_job",
                     "edl_workflows.operators.job",
+                    "edl_workflows.operators.reaper",
                     "edl_workflows.operators.scale_plan",
                     "edl_workflows.operators.tf_job",
                     "edl_workflows.operators.training_job",

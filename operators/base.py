@@ -30,6 +30,7 @@ from edl_workflows.exceptions import (
     StageTimeoutError,
 )
 from edl_workflows.hooks.errors import AirflowStageTimeoutError, branch_name, raised_for_airflow, to_airflow
+from edl_workflows.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.links.elastic_job import ElasticJobLink
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from edl_workflows.hooks.elastic_job import ElasticJobHook
     from edl_workflows.stages.goals import Done, Failed, Handle, Outputs, Waiting
-    from edl_workflows.stages.identity import Identity
+    from edl_workflows.stages.identity import Identity, Lifetime
 
 STATE_KEY = "edl_stage"
 """In Airflow's task state store: the newest attempt's handle, and whether its result was delivered."""
@@ -51,8 +52,8 @@ KILL_SECONDS = 4.5
 OnKillAction = Literal["delete", "suspend", "keep"]
 
 
-class StageTask(BaseOperator):
-    """A task that runs one stage.
+class ClusterTask(BaseOperator):
+    """A task that reaches a cluster by an Airflow connection.
 
     Args:
         namespace: of the job; default: the manifest's, else the connection's.
@@ -60,20 +61,8 @@ class StageTask(BaseOperator):
         config_file: kubeconfig in place of the connection's.
         in_cluster: use the service account of the worker's and the triggerer's pod.
         cluster_context: context within the kubeconfig.
-        deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
         kwargs: what every operator has.
     """
-
-    stage_name: ClassVar[str]
-    """In `edl_workflows.stages.catalog`."""
-    operator_extra_links = (ElasticJobLink(),)
-    on_kill_action: OnKillAction = "keep"
-
-    _handle: "Handle | None" = None
-    _ti: Any = None
-    _killed_early = False
-    link: str = ""
-    """Where a user sees the object; set when the stage began."""
 
     def __init__(
         self,
@@ -83,21 +72,14 @@ class StageTask(BaseOperator):
         config_file: str | None = None,
         in_cluster: bool | None = None,
         cluster_context: str | None = None,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
-        # Each output is an XCom of its own as well: that is what ``submit.output["name"]`` reads.
-        super().__init__(multiple_outputs=True, **kwargs)
+        super().__init__(**kwargs)
         self.namespace = namespace
         self.kubernetes_conn_id = kubernetes_conn_id
         self.config_file = config_file
         self.in_cluster = in_cluster
         self.cluster_context = cluster_context
-        self.deferrable = deferrable
-
-    @abstractmethod
-    def request_values(self) -> dict[str, Any]:
-        """The stage's request as the rendered arguments say it; None is left to the stage's default."""
 
     @property
     def connection(self) -> dict[str, Any]:
@@ -115,6 +97,40 @@ class StageTask(BaseOperator):
         from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
 
         return ElasticJobHook(ConnectionSettings(**self.connection))
+
+
+class StageTask(ClusterTask):
+    """A task that runs one stage.
+
+    Args:
+        deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
+        kwargs: as `ClusterTask`.
+    """
+
+    stage_name: ClassVar[str]
+    """In `edl_workflows.stages.catalog`."""
+    operator_extra_links = (ElasticJobLink(),)
+    on_kill_action: OnKillAction = "keep"
+
+    _handle: "Handle | None" = None
+    _ti: Any = None
+    _killed_early = False
+    link: str = ""
+    """Where a user sees the object; set when the stage began."""
+
+    def __init__(
+        self,
+        *,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        # Each output is an XCom of its own as well: that is what ``submit.output["name"]`` reads.
+        super().__init__(multiple_outputs=True, **kwargs)
+        self.deferrable = deferrable
+
+    @abstractmethod
+    def request_values(self) -> dict[str, Any]:
+        """The stage's request as the rendered arguments say it; None is left to the stage's default."""
 
     def begin(self, context: "Context") -> "Handle":
         """Begin the stage: what it makes is made, or found, after this."""
@@ -176,10 +192,8 @@ class StageTask(BaseOperator):
 
         ti = context["ti"]
         index = -1 if ti.map_index is None else ti.map_index
-        installation = self.hook.installation
-        engine = f"airflow@{installation}" if installation else "airflow"
-        owner = f"{engine}/{ti.dag_id}/{ti.run_id}/{ti.task_id}/{index}"
-        return Identity(owner=owner, attempt=str(ti.try_number))
+        owner = TaskOwner(engine_of(self.hook.installation), ti.dag_id, ti.run_id, ti.task_id, index)
+        return Identity(owner=str(owner), attempt=str(ti.try_number))
 
 
 class StageOperator(StageTask):
@@ -189,7 +203,8 @@ class StageOperator(StageTask):
         wait_for_completion: until the stage's goal is reached; else only until it has begun.
         completion_timeout: for the whole wait, deferred or not, counted from the task's start; ``execution_timeout`` counts
             likewise, also while deferred. What the stage made is cancelled when the time is up.
-        on_kill_action: what becomes of the stage's own object when a user kills the task or its time is up.
+        on_kill_action: what becomes of the stage's own object when a user kills the task or its time is up; the object carries
+            it as a mark, by which `ReapOrphanedJobsOperator` goes.
         kwargs: as `StageTask`.
     """
 
@@ -273,10 +288,17 @@ class StageOperator(StageTask):
         thread.join(KILL_SECONDS)
 
     def identity(self, context: "Context") -> "Identity":
-        """With what earlier attempts left in Airflow's task state store."""
+        """With what earlier attempts left in Airflow's task state store, and what becomes of the object without the task."""
         handle, delivered = self._recall(context)
         known = handle.name if handle is not None and not delivered else ""
-        return replace(super().identity(context), known=known, rerun=delivered)
+        lifetime: Lifetime = "task" if self.wait_for_completion else "run"
+        return replace(
+            super().identity(context),
+            known=known,
+            rerun=delivered,
+            on_cancel=self.on_kill_action,
+            lifetime=lifetime,
+        )
 
     def _finished(self, context: "Context") -> "Done":
         """The stage's good end; any other is raised as Airflow's, with what nobody goes on with cancelled."""

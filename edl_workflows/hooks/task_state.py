@@ -37,6 +37,16 @@ def task_states(dag_id: str, task_id: str, run_ids: Iterable[str]) -> TaskStates
     return {run_id: _by_index(task_id, states) for run_id, states in answer.items()}
 
 
+def run_state(dag_id: str, run_id: str) -> str:
+    """The state of a run, or `DELETED`; blocks."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    if not RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
+        return DELETED
+    state: Any = RuntimeTaskInstance.get_dagrun_state(dag_id=dag_id, run_id=run_id)
+    return str(getattr(state, "value", state))  # its enumeration's text is not the value
+
+
 def _by_index(task_id: str, states: dict[str, Any]) -> dict[int, str | None]:
     """Airflow names an instance by its task's id, and one of a mapped task by ``<task id>_<map index>``."""
     return {

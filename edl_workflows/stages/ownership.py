@@ -23,6 +23,7 @@ from edl_workflows.kube.resources import Object
 from edl_workflows.stages.goals import Handle, failed, finished, observe
 from edl_workflows.stages.identity import (
     ATTEMPT_ANNOTATION,
+    GONE_ANNOTATION,
     OWNER_ANNOTATION,
     SUSPENDED_ANNOTATION,
     Identity,
@@ -113,7 +114,7 @@ def _marked(manifest: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
 
 
 def _check_owner(found: Object, target: Target, identity: Identity) -> None:
-    owner = _annotation(found, OWNER_ANNOTATION)
+    owner = annotation(found, OWNER_ANNOTATION)
     if owner != identity.owner:
         whose = f"belongs to {owner}" if owner else "was not made by a pipeline"
         raise ConflictError(f"{target} is there already and {whose}; choose another name, or delete it")
@@ -121,23 +122,25 @@ def _check_owner(found: Object, target: Target, identity: Identity) -> None:
 
 def _history(found: Object, target: Target, identity: Identity) -> bool:
     """Whether the object is a finished one that this attempt must not take for its own result."""
-    if _annotation(found, ATTEMPT_ANNOTATION) == identity.attempt:
+    if annotation(found, ATTEMPT_ANNOTATION) == identity.attempt:
         return False
     seen = observe(target.kind, found)
     return seen is not None and finished(seen) and (identity.rerun or failed(seen))
 
 
 def _adopt(cluster: Cluster, target: Target, found: Object, identity: Identity) -> Object:
-    if _annotation(found, ATTEMPT_ANNOTATION) == identity.attempt:
+    left = {key: None for key in (GONE_ANNOTATION, SUSPENDED_ANNOTATION) if annotation(found, key)}
+    if annotation(found, ATTEMPT_ANNOTATION) == identity.attempt and not left:
         return found
-    body: dict[str, Any] = {"metadata": {**_unchanged(found), "annotations": identity.annotations}}
-    if _annotation(found, SUSPENDED_ANNOTATION):
-        body["metadata"]["annotations"] = {**identity.annotations, SUSPENDED_ANNOTATION: None}
+    body: dict[str, Any] = {
+        "metadata": {**_unchanged(found), "annotations": {**identity.annotations, **left}}
+    }
+    if SUSPENDED_ANNOTATION in left:
         body["spec"] = kinds.kind_of(target.kind).suspension(suspend=False)
     return client.patch(cluster, target.resource, target.name, body, target.namespace)
 
 
-def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete") -> bool:
+def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete", gone: str = "") -> bool:
     """End what the stage made, if it is still the stage's and still goes on.
 
     A ScalePlan is withdrawn only before its first step. Later it ends by itself, in the new cluster or rolled back to the
@@ -148,31 +151,64 @@ def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete") ->
         handle: of the stage; of one that made nothing, nothing is touched.
         action: what to do with a job; "suspend" keeps its data position, "keep" does nothing. A plan is withdrawn by
             either of the other two.
+        gone: only an object that still says so (see `note_gone`); "" for any.
 
     Returns:
         Whether something was done.
     """
     if action == "keep" or not handle.owner or not handle.uid:
         return False
-    if kinds.kind_of(handle.kind).view is None:
-        action = "delete"  # no job: there is nothing to suspend, only to withdraw
+    row = kinds.kind_of(handle.kind)
+    chosen: CancelAction = (
+        "delete" if row.view is None else action
+    )  # a plan can't be suspended, only withdrawn
+
+    def change(found: Object) -> bool:
+        if gone and annotation(found, GONE_ANNOTATION) != gone:
+            return False
+        _cancel_unchanged(cluster, found, row, chosen)
+        return True
+
+    return _change_while_ours(cluster, handle, change)
+
+
+def note_gone(cluster: Cluster, handle: Handle, since: str | None) -> bool:
+    """Write on an object since when nobody waits for it any more, or with None that somebody does again.
+
+    An adopter removes the note, so that who comes to cancel the object later sees that it was adopted meanwhile.
+
+    Returns:
+        Whether it was written: the object is still the handle's, and goes on.
+    """
+    resource = resource_of(handle.kind)
+
+    def change(found: Object) -> bool:
+        body = {"metadata": {**_unchanged(found), "annotations": {GONE_ANNOTATION: since}}}
+        client.patch(cluster, resource, handle.name, body, handle.namespace)
+        return True
+
+    return _change_while_ours(cluster, handle, change)
+
+
+def _change_while_ours(cluster: Cluster, handle: Handle, change: Callable[[Object], bool]) -> bool:
+    """Make a guarded change of the handle's object as it is now; False where it is no longer the handle's or has ended."""
     resource = resource_of(handle.kind)
     for _attempt in range(CANCEL_ATTEMPTS):
         found = client.find(cluster, resource, handle.name, handle.namespace)
-        if found is None or not _cancellable(found, handle):
+        if found is None or not cancellable(found, handle):
             return False
         try:
-            _cancel_unchanged(cluster, found, kinds.kind_of(handle.kind), action)
+            return change(found)
         except ConflictError:
             continue
         except NotFoundError:
             return False
-        return True
     raise ConflictError(f"{handle} changed faster than it could be cancelled; delete it by hand")
 
 
-def _cancellable(found: Object, handle: Handle) -> bool:
-    marks = (_annotation(found, OWNER_ANNOTATION), _annotation(found, ATTEMPT_ANNOTATION))
+def cancellable(found: Object, handle: Handle) -> bool:
+    """Whether an object is still the handle's, and whether `cancel` would do something about it."""
+    marks = (annotation(found, OWNER_ANNOTATION), annotation(found, ATTEMPT_ANNOTATION))
     if (
         found["metadata"]["uid"] != handle.uid
         or marks != (handle.owner, handle.attempt)
@@ -191,15 +227,16 @@ def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: Cancel
         options = DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
     elif not row.suspended(found):  # else somebody wanted it so, and resumes it
-        mark = {SUSPENDED_ANNOTATION: _annotation(found, ATTEMPT_ANNOTATION)}
+        mark = {SUSPENDED_ANNOTATION: annotation(found, ATTEMPT_ANNOTATION)}
         body = {"metadata": {**_unchanged(found), "annotations": mark}, "spec": row.suspension(suspend=True)}
         client.patch(cluster, resource, metadata["name"], body, metadata["namespace"])
 
 
 def _unchanged(found: Object) -> dict[str, Any]:
-    """What makes a patch fail if the object changed since it was read."""
+    """The metadata that makes a patch fail if the object changed since it was read."""
     return {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
 
 
-def _annotation(obj: Object, key: str) -> str:
+def annotation(obj: Object, key: str) -> str:
+    """The value of an object's annotation; "" if it has none."""
     return str((obj["metadata"].get("annotations") or {}).get(key, ""))

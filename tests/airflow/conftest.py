@@ -17,7 +17,7 @@ cluster, server, stand_in = support.cluster, support.server, support.stand_in
 def airflow_db() -> None:
     """The database of the AIRFLOW_HOME that ``tests/conftest.py`` made."""
     subprocess.run(
-        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=120
+        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=280
     )
 
 

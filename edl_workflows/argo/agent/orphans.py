@@ -6,20 +6,16 @@ The marks are all that an agent needs after a restart: whose an object is, which
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import get_args
+from typing import cast, get_args
 
 from edl_workflows.argo.agent.tasks import TaskKey, ended, open_tasks, workflow_of
 from edl_workflows.argo.agent.workflow import OWNER_PREFIX, phase_of, task_of_marks
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS, WORKFLOWS
-from edl_workflows.exceptions import EdlError, NotFoundError
-from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.jobs.manifests import terminating
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages import ownership
-from edl_workflows.stages.goals import ExistsGoal, Handle, finished, observe
-from edl_workflows.stages.identity import ATTEMPT_ANNOTATION, ON_CANCEL_ANNOTATION, OWNER_ANNOTATION
+from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.owned import OwnedObject, list_owned
 from edl_workflows.stages.ownership import CancelAction
 
 
@@ -60,8 +56,12 @@ def begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> li
         namespace: or `ALL_NAMESPACES`.
         of: which steps.
     """
-    listed = (obj for kind in KINDS for obj in _served(cluster, Scope(kind.source.api, namespace)))
-    return [found for obj in listed for found in _read(obj) if of(found.key) and _goes_on(obj)]
+    return [
+        begun
+        for found in list_owned(cluster, namespace, OWNER_PREFIX)
+        for begun in _of_step(found)
+        if of(begun.key)
+    ]
 
 
 def judge(cluster: Cluster, found: Begun) -> Verdict:
@@ -77,39 +77,7 @@ def judge(cluster: Cluster, found: Begun) -> Verdict:
     return Verdict.LEFT if in_error else Verdict.ORPHANED
 
 
-def _served(cluster: Cluster, scope: Scope) -> list[Object]:
-    """The objects of a kind; none of one that is not installed."""
-    try:
-        return client.list_objects(cluster, scope).items
-    except NotFoundError:
-        return []
-
-
-def _goes_on(obj: Object) -> bool:
-    if terminating(obj):
-        return False
-    try:
-        seen = observe(obj["kind"], obj)
-    except EdlError:
-        return True  # of another version of this package: who cancels it will say so
-    return seen is not None and not finished(seen)
-
-
-def _read(obj: Object) -> Iterator[Begun]:
-    metadata = obj["metadata"]
-    marks = metadata.get("annotations") or {}
-    owner, attempt = marks.get(OWNER_ANNOTATION, ""), marks.get(ATTEMPT_ANNOTATION, "")
-    action = marks.get(ON_CANCEL_ANNOTATION, "keep")
-    key = task_of_marks(owner, attempt) if owner.startswith(f"{OWNER_PREFIX}/") else None
-    if key is None or action == "keep" or action not in get_args(CancelAction):
-        return
-    handle = Handle(
-        kind=obj["kind"],
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        goal=ExistsGoal(),
-        uid=metadata["uid"],
-        owner=owner,
-        attempt=attempt,
-    )
-    yield Begun(key, handle, action)
+def _of_step(found: OwnedObject) -> Iterator[Begun]:
+    key, action = task_of_marks(found.handle.owner, found.handle.attempt), found.on_cancel
+    if key is not None and action != "keep" and action in get_args(CancelAction):
+        yield Begun(key, found.handle, cast("CancelAction", action))

@@ -1,0 +1,28 @@
+"""Cancel the jobs that tasks of this Airflow left behind: their worker or triggerer was killed, or their run was deleted.
+
+Each half hour it looks through the namespace of the connection ``kubernetes_default``. It only reports, in its log and its result,
+until the Airflow variable ``edl_reap_report_only`` is ``false``. It is paused until somebody lets it run.
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import DAG
+
+from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
+
+with DAG(
+    "example_reap_orphans",
+    schedule=timedelta(minutes=30),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    doc_md=__doc__,
+    tags=["example", "edl-workflows"],
+):
+    # [START howto_reap]
+    reap = ReapOrphanedJobsOperator(
+        task_id="reap",
+        report_only="{{ var.value.get('edl_reap_report_only', 'true') }}",
+        grace=timedelta(minutes=10),
+    )
+    # [END howto_reap]

@@ -1,0 +1,144 @@
+"""Which jobs and plans of an Airflow installation nobody waits for any more: asked of Airflow's API server, and decided.
+
+A worker that is killed, or a trigger that no triggerer holds, can't cancel what its task began. The owner's mark on each
+object names the task instance, and Airflow says whether that still lives.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import cast, get_args
+
+from edl_workflows.hooks.task_owner import TaskOwner, engine_of
+from edl_workflows.hooks.task_state import DELETED, ENDED_STATES, run_state, task_states
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.owned import OwnedObject, list_owned
+from edl_workflows.stages.ownership import CancelAction
+
+RUNS_A_REQUEST = 50
+"""Ids of runs are part of the request's URL."""
+LIVE_RUNS = frozenset({"queued", "running"})
+
+
+class Verdict(StrEnum):
+    """What an object is to the installation."""
+
+    AWAITED = "awaited"
+    KEPT = "kept"
+    """Nobody waits for it, and it shall go on."""
+    UNCLEAR = "unclear"
+    """It can't be told whether somebody waits for it, or what shall become of it: it is left alone."""
+    ORPHANED = "orphaned"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found about one object.
+
+    Attributes:
+        found: the object.
+        verdict: what it is.
+        why: in words for people.
+    """
+
+    found: OwnedObject
+    verdict: Verdict
+    why: str
+
+    @property
+    def action(self) -> CancelAction:
+        """What becomes of an orphan."""
+        return cast("CancelAction", self.found.on_cancel)
+
+    @property
+    def gone_since(self) -> datetime | None:
+        """Since when the object is known as an orphan; None for one that is seen as such for the first time."""
+        try:
+            since = datetime.fromisoformat(self.found.gone)
+        except ValueError:
+            return None
+        return since if since.tzinfo is not None else None
+
+    def due(self, now: datetime, grace: timedelta) -> bool:
+        """Whether it is an orphan, and has been one for as long as the grace time."""
+        since = self.gone_since
+        return self.verdict is Verdict.ORPHANED and since is not None and now - since >= grace
+
+
+def noted_time(now: datetime) -> str:
+    """The text of an orphan's note."""
+    return now.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def judge_all(cluster: Cluster, namespace: str, installation: str) -> list[Judgement]:
+    """Judge each object of a namespace that this installation's tasks made and that goes on.
+
+    Args:
+        cluster: where.
+        namespace: of the objects.
+        installation: its name; "" for an Airflow without one.
+    """
+    owned = list_owned(cluster, namespace, engine_of(installation))
+    # After the objects were listed: a task that began later can't be missed, it has marked none of these.
+    states = dict(_states({owner for found in owned if (owner := TaskOwner.parse(found.handle.owner))}))
+    runs: dict[tuple[str, str], str] = {}
+    judgements = []
+    for found in owned:
+        owner = TaskOwner.parse(found.handle.owner)
+        if owner is None:
+            judgements.append(Judgement(found, Verdict.UNCLEAR, "its mark names no task instance"))
+            continue
+        state, run = states[owner], ""
+        if found.lifetime == "run" and state in ENDED_STATES:
+            key = (owner.dag_id, owner.run_id)
+            run = runs.get(key) or runs.setdefault(key, run_state(*key))
+        judgements.append(judge(found, owner, state, run))
+    return judgements
+
+
+def _states(owners: Iterable[TaskOwner]) -> Iterator[tuple[TaskOwner, str | None]]:
+    tasks: defaultdict[tuple[str, str], list[TaskOwner]] = defaultdict(list)
+    for owner in owners:
+        tasks[owner.dag_id, owner.task_id].append(owner)
+    for (dag_id, task_id), instances in tasks.items():
+        for start in range(0, len(instances), RUNS_A_REQUEST):
+            some = instances[start : start + RUNS_A_REQUEST]
+            answer = task_states(dag_id, task_id, {owner.run_id for owner in some})
+            for owner in some:
+                yield owner, answer.get(owner.run_id, {}).get(owner.map_index, DELETED)
+
+
+def judge(found: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> Judgement:
+    """What an object is, by the state of its task and, where the task did not wait for it, of the task's run.
+
+    Args:
+        found: the object.
+        owner: its task instance.
+        state: as `hooks.task_state.task_state` says it.
+        run: the run's state; needed of an object whose lifetime is the run's.
+    """
+
+    def judged(verdict: Verdict, why: str) -> Judgement:
+        return Judgement(found, verdict, why)
+
+    if state not in ENDED_STATES:
+        return judged(Verdict.AWAITED, f"its task is {state or 'cleared'}")
+    of_run = found.lifetime == "run"
+    if of_run and run in LIVE_RUNS:
+        return judged(Verdict.AWAITED, f"its task did not wait for it, and its run is {run}")
+    if found.on_cancel == "keep":
+        return judged(Verdict.KEPT, "it was made with on_kill_action=keep")
+    if of_run and run == "success":
+        return judged(Verdict.KEPT, "its task did not wait for it, and its run succeeded")
+    if found.on_cancel not in get_args(CancelAction):
+        why = f"{found.on_cancel!r} is no action" if found.on_cancel else "it was made by an older version"
+        return judged(Verdict.UNCLEAR, f"it does not say what shall become of it: {why}")
+    if found.on_cancel == "suspend" and found.suspended:
+        return judged(Verdict.KEPT, "it is suspended, or was resumed by somebody afterwards")
+    if state == DELETED and owner.engine == engine_of(""):
+        why = "another Airflow may have it: name this one (edl_installation of the connection)"
+        return judged(Verdict.UNCLEAR, f"this Airflow has no such task instance, but {why}")
+    whose = f"its run is {run}" if of_run else f"its task is {state}"
+    return judged(Verdict.ORPHANED, "its run was deleted" if state == DELETED else whose)

@@ -1,0 +1,48 @@
+"""The owner's mark that an Airflow task leaves on the objects that it makes: which task instance of which installation it is."""
+
+from dataclasses import dataclass
+from typing import Self
+
+ENGINE = "airflow"
+
+
+def engine_of(installation: str) -> str:
+    """What all marks of an installation begin with, up to the first slash.
+
+    Args:
+        installation: ``edl_installation`` of the connection; "" for an Airflow without a name.
+    """
+    return f"{ENGINE}@{installation}" if installation else ENGINE
+
+
+@dataclass(frozen=True)
+class TaskOwner:
+    """A task instance, as ``<engine>/<DAG>/<run>/<task>/<map index>``; equal for all its attempts."""
+
+    engine: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+    @property
+    def run(self) -> str:
+        """What the marks of all tasks of this one's run begin with."""
+        return f"{self.engine}/{self.dag_id}/{self.run_id}/"
+
+    def __str__(self) -> str:
+        return f"{self.run}{self.task_id}/{self.map_index}"
+
+    @classmethod
+    def parse(cls, mark: str) -> Self | None:
+        """The task instance that a mark names; None if it is no such mark.
+
+        Airflow lets neither a DAG's id nor a task's have a slash; a run's may have some.
+        """
+        engine, _, rest = mark.partition("/")
+        dag_id, _, rest = rest.partition("/")
+        parts = rest.rsplit("/", 2)
+        if len(parts) != 3 or not parts[2].removeprefix("-").isdecimal():
+            return None
+        run_id, task_id, index = parts
+        return cls(engine, dag_id, run_id, task_id, int(index)) if dag_id and run_id and task_id else None

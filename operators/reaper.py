@@ -1,0 +1,167 @@
+"""Cancelling what the tasks of this Airflow left behind when they could not do so themselves."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from edl_workflows.exceptions import EdlError, InvalidError
+from edl_workflows.hooks.errors import raised_for_airflow
+from edl_workflows.operators.base import ClusterTask
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from edl_workflows.hooks.orphans import Judgement
+    from edl_workflows.kube.connect import Cluster
+
+MAX_LISTED = 200
+"""Objects in the result: Airflow keeps it in its database."""
+
+
+class ReapOrphanedJobsOperator(ClusterTask):
+    """Cancel the jobs and plans of this Airflow that nobody waits for any more.
+
+    It looks at the objects of a namespace that tasks of this installation made (the owner's mark on each names DAG, run and task,
+    and the installation if it has a name), asks Airflow for the state of each such task, and ends by the object's own policy
+    (the ``on_kill_action`` of the task that made it) what has been without a task for the grace time. It leaves alone:
+    what other installations or people made; what has a task that may go on (also one that is cleared or waits for a retry);
+    what a task did not wait for while its run goes on, or when its run succeeded; and what was made with
+    ``on_kill_action="keep"``. That a run was deleted is believed only by an Airflow with a name (``edl_installation`` of the
+    connection): without one the object may belong to another Airflow.
+
+    A first look only notes on the object since when it is an orphan; a later one, after the grace time, cancels it. A task
+    that takes the object over removes the note. So the operator belongs into a DAG with a schedule, and may be repeated and
+    killed at any time.
+
+    Returns (XCom) a small dict: ``report_only``, ``counts`` (objects by verdict: awaited, kept, unclear, orphaned), ``cancelled`` (how many),
+    and ``objects``: each that is not awaited, with ``kind``, ``namespace``, ``name``, ``owner``, ``verdict``, ``why``, ``since``, ``action``
+    and ``done``.
+
+    Args:
+        report_only: a dry run: only say what would be done. Templated.
+        grace: how long an object must have been an orphan before it is cancelled.
+        max_cancellations: if more are due at once, none is cancelled and the task fails: so many orphans rather mean that Airflow's
+            database was lost or put back.
+        kwargs: as `ClusterTask`; ``namespace``: whose objects, default: the connection's.
+    """
+
+    template_fields: Sequence[str] = (
+        "namespace", "report_only", "max_cancellations", "kubernetes_conn_id", "config_file", "cluster_context",
+    )  # fmt: skip
+    ui_color = "#f2dcd9"
+
+    def __init__(
+        self,
+        *,
+        report_only: bool | str = True,
+        grace: timedelta = timedelta(minutes=10),
+        max_cancellations: int | str = 20,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.report_only = report_only
+        self.grace = grace
+        self.max_cancellations = max_cancellations
+
+    def execute(self, context: "Context") -> dict[str, Any]:  # noqa: ARG002 - the interface
+        """Look once; note and cancel what is to be."""
+        from edl_workflows.hooks.orphans import Verdict, judge_all
+
+        with raised_for_airflow():
+            report_only, most = (
+                _truth(self.report_only, "report_only"),
+                _count(self.max_cancellations, "max_cancellations"),
+            )
+            cluster = self.hook.cluster()
+            judgements = judge_all(cluster, self.namespace or cluster.namespace, self.hook.installation)
+            now = datetime.now(UTC)
+            if not report_only:
+                self._check_number(judgements, now, most)
+            done: list[str] = []
+            errors: list[EdlError] = []
+            for judged in judgements:
+                try:
+                    done.append(self._settle(cluster, judged, now, report_only=report_only))
+                except EdlError as error:  # of one object: the others are settled all the same
+                    self.log.exception("%s could not be settled", judged.found.handle)
+                    errors.append(error)
+                    done.append(f"failed: {error}")
+            if errors:
+                raise errors[0]
+        listed = [
+            _row(judged, what)
+            for judged, what in zip(judgements, done, strict=True)
+            if judged.verdict is not Verdict.AWAITED
+        ]
+        return {
+            "report_only": report_only,
+            "counts": dict(Counter(str(judged.verdict) for judged in judgements)),
+            "cancelled": done.count(CANCELLED),
+            "objects": listed[:MAX_LISTED],
+        }
+
+    def _check_number(self, judgements: "list[Judgement]", now: datetime, most: int) -> None:
+        due = [judged for judged in judgements if judged.due(now, self.grace)]
+        if len(due) > most:
+            names = ", ".join(str(judged.found.handle) for judged in due[:5])
+            raise InvalidError(
+                f"max_cancellations: {len(due)} objects are orphans ({names}, …), more than {most}; none was cancelled. If Airflow's "
+                "database is whole and they are to go, raise max_cancellations"
+            )
+
+    def _settle(self, cluster: "Cluster", judged: "Judgement", now: datetime, *, report_only: bool) -> str:
+        """Do what is to be done about one object; in words what was."""
+        from edl_workflows.hooks.orphans import Verdict, noted_time
+        from edl_workflows.stages import ownership
+
+        found = judged.found
+        if judged.verdict is not Verdict.ORPHANED:
+            if found.gone and not report_only:
+                ownership.note_gone(cluster, found.handle, None)
+            return ""
+        since = judged.gone_since
+        self.log.info("%s is an orphan since %s: %s", found.handle, since or "now", judged.why)
+        if since is None:
+            if report_only:
+                return "would be noted"
+            return NOTED if ownership.note_gone(cluster, found.handle, noted_time(now)) else CHANGED
+        if not judged.due(now, self.grace):
+            return f"waits until {noted_time(since + self.grace)}"
+        if report_only:
+            return "would be cancelled"
+        return CANCELLED if ownership.cancel(cluster, found.handle, judged.action, found.gone) else CHANGED
+
+
+NOTED = "noted"
+CANCELLED = "cancelled"
+CHANGED = "changed meanwhile, left alone"
+
+
+def _row(judged: "Judgement", done: str) -> dict[str, str]:
+    found = judged.found
+    return {
+        "kind": found.handle.kind,
+        "namespace": found.handle.namespace,
+        "name": found.handle.name,
+        "owner": found.handle.owner,
+        "verdict": str(judged.verdict),
+        "why": judged.why,
+        "since": found.gone,
+        "action": found.on_cancel,
+        "done": done,
+    }
+
+
+def _truth(value: bool | str, name: str) -> bool:
+    """What a template yields is text."""
+    known = {"true": True, "false": False}
+    if str(value).lower() not in known:
+        raise InvalidError(f"{name}: true or false is needed, this is {value!r}")
+    return known[str(value).lower()]
+
+
+def _count(value: int | str, name: str) -> int:
+    if not str(value).isdecimal():
+        raise InvalidError(f"{name}: a number is needed, this is {value!r}")
+    return int(value)

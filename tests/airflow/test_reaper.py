@@ -1,0 +1,176 @@
+"""The reaper, run by Airflow itself: what it asks Airflow is what Airflow really says, and it ends orphans and nothing else."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.hooks.task_owner import TaskOwner, engine_of
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
+from edl_workflows.stages import submit
+from edl_workflows.stages.identity import GONE_ANNOTATION, Identity
+from edl_workflows.testing import ApiServerProcess
+from tests.airflow import dags
+from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
+
+pytestmark = IN_AIRFLOW
+
+STATES: dict[str, str | None] = {
+    "failed": "failed", "kept": "failed", "paused": "failed", "cleared": None, "deferred": "deferred", "left": "success",
+}  # fmt: skip
+"""The tasks of the run whose jobs are looked at, and their states."""
+
+
+@pytest.fixture(scope="module")
+def run_id(airflow_db: None) -> str:
+    """A run with a task in each of `STATES`, which succeeded as a whole."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with DAG("reaped", schedule=None) as dag:
+        for task_id in STATES:
+            EmptyOperator(task_id=task_id)
+    run = dags.run(dag)
+    with create_session() as session:
+        for task_id, state in STATES.items():
+            mine = (TaskInstance.run_id == run.run_id, TaskInstance.task_id == task_id)
+            session.execute(update(TaskInstance).where(*mine).values(state=state))
+    return str(run.run_id)
+
+
+@pytest.fixture
+def named(
+    airflow_db: None, server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that gives this Airflow the name ``prod``."""
+    extra = {
+        "kube_config_path": str(server.kubeconfig),
+        "namespace": cluster.namespace,
+        "edl_installation": "prod",
+    }
+    text = json.dumps({"conn_type": "kubernetes", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
+
+
+def begin(cluster: Cluster, name: str, run_id: str, installation: str = "prod", **marks: Any) -> None:
+    """A job as the task of its name made it."""
+    owner = TaskOwner(engine_of(installation), "reaped", run_id, name, -1)
+    identity = Identity(str(owner), **({"on_cancel": "delete", "lifetime": "task"} | marks))
+    submit.begin(cluster, submit.SubmitRequest(manifest=elastic_job(name)), identity)
+
+
+@pytest.fixture
+def begun(cluster: Cluster, run_id: str) -> set[str]:
+    """The names of jobs of all sorts."""
+    for name in ("failed", "cleared", "deferred"):
+        begin(cluster, name, run_id)
+    begin(cluster, "kept", run_id, on_cancel="keep")
+    begin(cluster, "paused", run_id, on_cancel="suspend")
+    begin(cluster, "left", run_id, lifetime="run")
+    begin(cluster, "deleted-run", "manual__gone")
+    begin(cluster, "foreign", "manual__gone", installation="staging")
+    client.create(cluster, elastic_job("by-hand"))
+    return set(jobs(cluster))
+
+
+def reap(name: str, **arguments: Any) -> Any:
+    """One run of the reaper; its result, or its state if it failed."""
+    with DAG(f"reap-{name}", schedule=None) as dag:
+        ReapOrphanedJobsOperator(task_id="reap", **({"grace": timedelta(0)} | arguments))
+    run = dags.run(dag)
+    return dags.result(run, "reap") if dags.states(run) == {"reap": "success"} else dags.states(run)["reap"]
+
+
+def noted(cluster: Cluster) -> set[str]:
+    """The jobs that carry the note of an orphan."""
+    return {name for name, job in jobs(cluster).items() if GONE_ANNOTATION in job["metadata"]["annotations"]}
+
+
+def test_a_report_changes_nothing(named: None, cluster: Cluster, begun: set[str]) -> None:
+    """It says which objects are orphans, and why, and writes nothing on them."""
+    told = reap("report")
+
+    why = {row["name"]: (row["verdict"], row["why"], row["done"]) for row in told["objects"]}
+    assert told["counts"] == {"awaited": 2, "kept": 2, "orphaned": 3}
+    assert why["failed"] == ("orphaned", "its task is failed", "would be noted")
+    assert why["deleted-run"] == ("orphaned", "its run was deleted", "would be noted")
+    assert why["left"][0] == "kept"
+    assert (noted(cluster), set(jobs(cluster))) == (set(), begun)
+
+
+def test_orphans_are_noted_and_then_ended_by_their_own_policy(
+    named: None, cluster: Cluster, begun: set[str]
+) -> None:
+    """What a live task waits for, what is to be kept, and what others made lives on; a third look finds nothing to do."""
+    first = reap("first", report_only="False")
+    assert (noted(cluster), set(jobs(cluster))) == ({"failed", "deleted-run", "paused"}, begun)
+    second = reap("second", report_only=False)
+    third = reap("third", report_only=False)
+
+    assert set(jobs(cluster)) == begun - {"failed", "deleted-run"}
+    assert jobs(cluster)["paused"]["spec"]["suspend"] is True
+    assert [told["cancelled"] for told in (first, second, third)] == [0, 3, 0]
+
+
+def test_the_grace_time_is_waited_for(named: None, cluster: Cluster, begun: set[str]) -> None:
+    """A task whose own cancellation is only late is not overtaken."""
+    for turn in ("a", "b"):
+        told = reap(f"grace-{turn}", report_only=False, grace=timedelta(hours=1))
+
+    assert set(jobs(cluster)) == begun
+    assert {row["done"][:11] for row in told["objects"] if row["verdict"] == "orphaned"} == {"waits until"}
+
+
+def test_an_adopted_job_is_no_orphan_any_more(
+    named: None, cluster: Cluster, begun: set[str], run_id: str
+) -> None:
+    """Whoever takes it over removes the note; so does a look that finds its task alive."""
+    note = {"metadata": {"annotations": {GONE_ANNOTATION: "2026-01-01T00:00:00Z"}}}
+    for name in ("cleared", "deleted-run"):
+        client.patch(cluster, ELASTIC_JOBS, name, note)
+
+    begin(cluster, "deleted-run", "manual__gone")  # a new run of the same id, in its first attempt as well
+    assert noted(cluster) == {"cleared"}
+    reap("looks", report_only=False)
+
+    assert set(jobs(cluster)) == begun
+    assert noted(cluster) == {"failed", "paused", "deleted-run"}
+
+
+def test_an_airflow_without_a_name_believes_no_absence(
+    connection: None, cluster: Cluster, run_id: str
+) -> None:
+    """The job may be another Airflow's, of which this one knows nothing."""
+    begin(cluster, "deleted-run", "manual__gone", installation="")
+    begin(cluster, "failed", run_id, installation="")
+
+    for turn in ("a", "b"):
+        told = reap(f"unnamed-{turn}", report_only=False)
+
+    assert set(jobs(cluster)) == {"deleted-run"}
+    (row,) = [row for row in told["objects"] if row["name"] == "deleted-run"]
+    assert row["verdict"] == "unclear"
+    assert "edl_installation" in row["why"]
+
+
+def test_too_many_orphans_are_left_alone(named: None, cluster: Cluster, begun: set[str]) -> None:
+    """An Airflow that lost its database knows no task of them; somebody must look."""
+    reap("before", report_only=False)
+
+    assert reap("too-many", report_only=False, max_cancellations=2) == "failed"
+    assert set(jobs(cluster)) == begun
+
+
+@pytest.mark.parametrize("wrong", [{"report_only": "maybe"}, {"max_cancellations": "-1"}])
+def test_wrong_arguments_are_refused(named: None, wrong: dict[str, Any]) -> None:
+    """By name, before anything is asked."""
+    with pytest.raises(InvalidError, match=next(iter(wrong))):
+        ReapOrphanedJobsOperator(task_id="reap", **wrong).execute({})

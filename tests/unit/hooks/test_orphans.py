@@ -1,0 +1,120 @@
+"""Who is an orphan: the decision, as a table; and the owner's mark that it goes by."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.hooks.orphans import Judgement, Verdict, judge, noted_time
+from edl_workflows.hooks.task_owner import TaskOwner, engine_of
+from edl_workflows.hooks.task_state import DELETED, ENDED_STATES
+from edl_workflows.stages.goals import ExistsGoal, Handle
+from edl_workflows.stages.owned import OwnedObject
+
+pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
+
+NAMED, UNNAMED = engine_of("prod"), engine_of("")
+LIVE = (None, "scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "awaiting_input")
+_ID = st.text(alphabet="abcZ09_.-", min_size=1, max_size=20)
+
+
+def owned(**changes: Any) -> OwnedObject:
+    """A job that its task waited for and that shall be deleted without it."""
+    handle = Handle(kind="ElasticJob", namespace="ns", name="job", goal=ExistsGoal(), uid="u", attempt="1")
+    given: dict[str, Any] = {"on_cancel": "delete", "lifetime": "task", "gone": "", "suspended": False}
+    return OwnedObject(handle=handle, **(given | changes))
+
+
+def verdict(state: str | None, run: str = "", engine: str = NAMED, **changes: Any) -> Verdict:
+    """Of a job with these marks."""
+    owner = TaskOwner(engine, "dag", "run", "task", -1)
+    return judge(owned(**changes), owner, state, run).verdict
+
+
+@pytest.mark.parametrize("state", LIVE)
+@pytest.mark.parametrize("lifetime", ["task", "run", ""])
+def test_what_a_live_task_may_go_on_with_is_awaited(state: str | None, lifetime: str) -> None:
+    """Whatever its run is."""
+    assert {verdict(state, run, lifetime=lifetime) for run in ("running", "failed", DELETED)} == {
+        Verdict.AWAITED
+    }
+
+
+@pytest.mark.parametrize("state", sorted(ENDED_STATES))
+def test_what_a_task_waited_for_that_has_ended_is_an_orphan(state: str) -> None:
+    """A task that succeeds by itself leaves no job that goes on: this one was marked so."""
+    assert verdict(state) is Verdict.ORPHANED
+
+
+ROWS: dict[str, tuple[Verdict, dict[str, Any]]] = {
+    "begun, and its run goes on": (Verdict.AWAITED, {"state": "success", "run": "running", "lifetime": "run"}),
+    "begun, and its run is queued": (Verdict.AWAITED, {"state": "success", "run": "queued", "lifetime": "run"}),
+    "begun by a task whose record is gone, in a live run": (
+        Verdict.AWAITED, {"state": DELETED, "run": "running", "lifetime": "run"},
+    ),
+    "begun, and its run succeeded": (Verdict.KEPT, {"state": "success", "run": "success", "lifetime": "run"}),
+    "begun, and its run failed": (Verdict.ORPHANED, {"state": "success", "run": "failed", "lifetime": "run"}),
+    "begun, and its run was deleted": (Verdict.ORPHANED, {"state": DELETED, "run": DELETED, "lifetime": "run"}),
+    "to be kept": (Verdict.KEPT, {"state": "failed", "on_cancel": "keep"}),
+    "to be kept, of a deleted run": (Verdict.KEPT, {"state": DELETED, "on_cancel": "keep"}),
+    "of an older version": (Verdict.UNCLEAR, {"state": "failed", "on_cancel": ""}),
+    "of an unknown action": (Verdict.UNCLEAR, {"state": "failed", "on_cancel": "explode"}),
+    "to be suspended": (Verdict.ORPHANED, {"state": "failed", "on_cancel": "suspend"}),
+    "suspended": (Verdict.KEPT, {"state": "failed", "on_cancel": "suspend", "suspended": True}),
+    "suspended, and to be deleted": (Verdict.ORPHANED, {"state": "failed", "suspended": True}),
+    "failed, of an Airflow without a name": (Verdict.ORPHANED, {"state": "failed", "engine": UNNAMED}),
+    "not there, for an Airflow without a name": (Verdict.UNCLEAR, {"state": DELETED, "engine": UNNAMED}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_case(name: str) -> None:
+    """By the object's own policy, and by what Airflow says of its task and run."""
+    expected, case = ROWS[name]
+
+    assert verdict(**case) is expected
+
+
+@pytest.mark.parametrize(
+    ("gone", "due"),
+    [
+        pytest.param("", False, id="never seen before"),
+        pytest.param("nonsense", False, id="no time"),
+        pytest.param("2026-01-01T00:00:00", False, id="a time without a zone"),
+        pytest.param(noted_time(datetime(2026, 1, 1, 0, 1, tzinfo=UTC)), False, id="too young"),
+        pytest.param(noted_time(datetime(2026, 1, 1, tzinfo=UTC)), True, id="old enough"),
+    ],
+)
+def test_an_orphan_is_due_after_the_grace_time(gone: str, due: bool) -> None:
+    """Counted from the note on the object; what is no time counts as no note."""
+    now, grace = datetime(2026, 1, 1, 0, 10, tzinfo=UTC), timedelta(minutes=10)
+
+    assert Judgement(owned(gone=gone), Verdict.ORPHANED, "").due(now, grace) is due
+    assert not Judgement(owned(gone=gone), Verdict.AWAITED, "").due(now, grace)
+
+
+@given(
+    installation=st.text(alphabet="abc-", max_size=8),
+    dag_id=_ID,
+    run_id=st.text(alphabet="abc0:+_.-/", min_size=1, max_size=30),
+    task_id=_ID,
+    map_index=st.integers(min_value=-1, max_value=9999),
+)
+def test_a_mark_names_its_task_instance(
+    installation: str, dag_id: str, run_id: str, task_id: str, map_index: int
+) -> None:
+    """Whatever the ids are, slashes in a run's included."""
+    owner = TaskOwner(engine_of(installation), dag_id, run_id, task_id, map_index)
+
+    assert TaskOwner.parse(str(owner)) == owner
+    assert str(owner).startswith(owner.run)
+
+
+@given(mark=st.text(alphabet="ab/-1@", max_size=12))
+def test_what_is_no_mark_names_nobody(mark: str) -> None:
+    """A mark that can be read is the one that its task instance would write."""
+    owner = TaskOwner.parse(mark)
+
+    assert owner is None or TaskOwner.parse(str(owner)) == owner
