@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, TaskGroup
 
-from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
 from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
 
@@ -33,25 +33,29 @@ with DAG(
         "warm_up_steps": Param(50, type="integer", description="steps before workers join"),
     },
 ):
-    # [START howto_collective]
-    submit = SubmitElasticJobOperator(
-        task_id="submit", manifest="manifests/digits-allreduce.yaml", wait_for_completion=False
-    )
-    job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
+    with TaskGroup("training", prefix_group_id=False) as training:
+        # [START howto_collective]
+        submit = SubmitElasticJobOperator(
+            task_id="submit", manifest="manifests/digits-allreduce.yaml", wait_for_completion=False
+        )
+        job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
 
-    running = ElasticJobSensor(
-        task_id="running",
-        name=job,
-        phases=["Running"],
-        step="{{ params.warm_up_steps }}",
-        timeout=600,
-        poke_interval=2,
-    )
-    scale = ScaleElasticJobOperator(
-        task_id="more_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=10)
-    )
-    trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
-    # [END howto_collective]
+        running = ElasticJobSensor(
+            task_id="running",
+            name=job,
+            phases=["Running"],
+            step="{{ params.warm_up_steps }}",
+            timeout=600,
+            poke_interval=2,
+        )
+        scale = ScaleElasticJobOperator(
+            task_id="more_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=10)
+        )
+        trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
+        cancel = CancelJobOperator(task_id="cancel", name=job).as_teardown(setups=submit)
+
+        submit >> running >> scale >> trained >> cancel
+        # [END howto_collective]
 
     evaluate = BashOperator(
         task_id="evaluate",
@@ -63,4 +67,4 @@ with DAG(
         output_processor=json.loads,
     )
 
-    submit >> running >> scale >> trained >> evaluate
+    training >> evaluate

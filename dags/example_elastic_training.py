@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, Asset, Param, task
+from airflow.sdk import DAG, Asset, Param, TaskGroup, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
 from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
 from edl_workflows.task_groups import checkpoint_migrate_restart
@@ -41,37 +41,43 @@ with DAG(
         "min_accuracy": Param(0.93, type="number", description="gate of the model, on held-out data"),
     },
 ):
-    # [START howto_submit]
-    submit = SubmitElasticJobOperator(
-        task_id="submit", manifest="manifests/digits.yaml", wait_for_completion=False
-    )
-    job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
-    # [END howto_submit]
+    with TaskGroup("training", prefix_group_id=False) as training:
+        # [START howto_submit]
+        submit = SubmitElasticJobOperator(
+            task_id="submit", manifest="manifests/digits.yaml", wait_for_completion=False
+        )
+        job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
+        # [END howto_submit]
 
-    # [START howto_wait]
-    running = ElasticJobSensor(
-        task_id="running",
-        name=job,
-        phases=["Running"],
-        step="{{ params.warm_up_steps }}",
-        timeout=600,
-        poke_interval=2,
-    )
-    # [END howto_wait]
+        # [START howto_wait]
+        running = ElasticJobSensor(
+            task_id="running",
+            name=job,
+            phases=["Running"],
+            step="{{ params.warm_up_steps }}",
+            timeout=600,
+            poke_interval=2,
+        )
+        # [END howto_wait]
 
-    # [START howto_scale]
-    scale = ScaleElasticJobOperator(
-        task_id="scale_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=5)
-    )
-    # [END howto_scale]
+        # [START howto_scale]
+        scale = ScaleElasticJobOperator(
+            task_id="scale_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=5)
+        )
+        # [END howto_scale]
 
-    # [START howto_migrate]
-    migrate = checkpoint_migrate_restart(
-        "more_parameter_servers", job=job, replicas=3, migrate={0: {"cpu": "100m"}}
-    )
-    # [END howto_migrate]
+        # [START howto_migrate]
+        migrate = checkpoint_migrate_restart(
+            "more_parameter_servers", job=job, replicas=3, migrate={0: {"cpu": "100m"}}
+        )
+        # [END howto_migrate]
 
-    trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
+        trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
+
+        # [START howto_cancel]
+        cancel = CancelJobOperator(task_id="cancel", name=job).as_teardown(setups=submit)
+        submit >> running >> scale >> migrate >> trained >> cancel
+        # [END howto_cancel]
 
     evaluate = BashOperator(
         task_id="evaluate",
@@ -95,4 +101,4 @@ with DAG(
 
     # [END howto_publish]
 
-    submit >> running >> scale >> migrate >> trained >> evaluate >> publish(evaluate.output)  # type: ignore[arg-type]
+    training >> evaluate >> publish(evaluate.output)  # type: ignore[arg-type]

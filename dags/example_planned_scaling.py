@@ -13,7 +13,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
-from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
 from edl_workflows.operators.scale_plan import ApplyPlanOperator, PlanScaleOperator
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
 
@@ -64,9 +64,12 @@ with DAG(
     apply = ApplyPlanOperator(task_id="apply", job=job, plan=planned)
     # [END howto_plan_approve_apply]
 
-    # Whatever became of the plan.
+    # Whatever became of the plan. The name is not taken from `submit`: Airflow lets only all_success follow a setup directly.
+    followed: Any = plan.output["job"]  # type: ignore[index]
     trained = ElasticJobSensor(
-        task_id="trained", name=job, timeout=3600, poke_interval=5, trigger_rule="none_failed"
+        task_id="trained", name=followed, timeout=3600, poke_interval=5, trigger_rule="none_failed"
     )
 
-    submit >> plan >> worthwhile(planned) >> approve >> apply >> trained
+    cancel = CancelJobOperator(task_id="cancel", name=job).as_teardown(setups=submit)
+
+    submit >> plan >> worthwhile(planned) >> approve >> apply >> trained >> cancel

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from edl_workflows.operators.elastic_job import CancelJobOperator
 from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
 from edl_workflows.operators.training_job import SubmitTrainingJobOperator
 from edl_workflows.sensors.job import JobSensor
@@ -28,6 +29,7 @@ with DAG(
     running = JobSensor(task_id="running", name=job, kind="TrainingJob", phases=["Running"], timeout=600)
     scale = ScaleElasticJobOperator(task_id="scale", job=job, kind="TrainingJob", replicas={"trainer": 4})
     trained = JobSensor(task_id="trained", name=job, kind="TrainingJob", timeout=3600)
-    # [END howto_training_job]
+    cancel = CancelJobOperator(task_id="cancel", name=job, kind="TrainingJob").as_teardown(setups=submit)
 
-    submit >> running >> scale >> trained
+    submit >> running >> scale >> trained >> cancel
+    # [END howto_training_job]

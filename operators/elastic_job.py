@@ -1,10 +1,16 @@
-"""Operators on whole jobs: submit an ElasticJob; suspend, resume and delete one of any kind."""
+"""Operators on whole jobs: submit an ElasticJob; suspend, resume, cancel and delete one of any kind."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from edl_workflows.hooks.task_owner import TaskOwner
 from edl_workflows.operators.base import StageOperator
 from edl_workflows.operators.job import SubmitJobOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from edl_workflows.stages.goals import Handle
 
 
 class SubmitElasticJobOperator(SubmitJobOperator):
@@ -75,10 +81,40 @@ class AutoscaleJobOperator(_JobOperator):
         return {**super().request_values(), "bounds": self.bounds}
 
 
-class DeleteElasticJobOperator(_JobOperator):
-    """Delete a job and wait until all its pods are gone. One that is not there is as good as deleted.
+class CancelJobOperator(_JobOperator):
+    """End a job that a task of this run made, if it still goes on, and wait until its pods are gone.
 
-    As a teardown: ``delete.as_teardown(setups=submit)``.
+    The teardown of a submit that does not wait: ``cancel.as_teardown(setups=submit)``. A job that has ended stays, to be looked at;
+    one that another run or a person made is left alone.
+
+    Args:
+        action: "delete" the job, or "suspend" it: its data position and checkpoints stay.
+        kwargs: as `SuspendElasticJobOperator`.
+    """
+
+    stage_name: ClassVar[str] = "cancel"
+    _made_by = ""
+
+    def __init__(self, *, action: Literal["delete", "suspend"] = "delete", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.action = action
+
+    def begin(self, context: "Context") -> "Handle":
+        """With the marks of this run's tasks."""
+        owner = TaskOwner.parse(self.identity(context).owner)
+        assert owner is not None, "an operator's own mark names its task instance"
+        self._made_by = owner.run
+        return super().begin(context)
+
+    def request_values(self) -> dict[str, Any]:
+        """Which job, if it is this run's, and what becomes of it."""
+        return {**super().request_values(), "owner": self._made_by, "action": self.action}
+
+
+class DeleteElasticJobOperator(_JobOperator):
+    """Delete a job, whoever made it, and wait until all its pods are gone. One that is not there is as good as deleted.
+
+    As a teardown that also removes a job that has ended: ``delete.as_teardown(setups=submit)``.
     """
 
     stage_name: ClassVar[str] = "delete"

@@ -10,6 +10,9 @@ import yaml
 
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.operators.base import StageTask
+from edl_workflows.operators.elastic_job import CancelJobOperator
+from edl_workflows.operators.job import SubmitJobOperator
 from tests.airflow.support import IN_AIRFLOW
 
 pytestmark = IN_AIRFLOW
@@ -32,9 +35,39 @@ def test_the_first_changes_its_job_and_ends_with_the_gate(loaded: dict[str, Any]
     tasks = loaded["example_elastic_training"].topological_sort()
 
     group = [f"more_parameter_servers.{step}" for step in ("checkpoint", "migrate", "restart")]
-    assert [task.task_id for task in tasks] == [
+    assert [task.task_id for task in tasks if not task.is_teardown] == [
         "submit", "running", "scale_workers", *group, "trained", "evaluate", "publish",
     ]  # fmt: skip
+
+
+def test_no_example_leaves_a_job_behind(loaded: dict[str, Any]) -> None:
+    """Who submits without waiting has a teardown that every later task on the job comes before, and that no other task waits for."""
+    begun = [
+        task
+        for dag in loaded.values()
+        for task in dag.tasks
+        if isinstance(task, SubmitJobOperator) and not task.wait_for_completion
+    ]
+
+    assert len(begun) >= 5
+    for submit in begun:
+        (teardown,) = [task for task in submit.downstream_list if task.is_teardown]
+        assert isinstance(teardown, CancelJobOperator)
+        assert submit.is_setup
+        assert not teardown.downstream_list
+        users = {
+            task for task in submit.downstream_list if isinstance(task, StageTask) and task is not teardown
+        }
+        assert users <= set(teardown.get_flat_relatives(upstream=True))
+
+
+def test_the_reaper_only_reports_until_somebody_says_otherwise(loaded: dict[str, Any]) -> None:
+    """It is paused at first, and its runs don't overlap."""
+    dag = loaded["example_reap_orphans"]
+
+    assert dag.is_paused_upon_creation
+    assert dag.max_active_runs == 1
+    assert dag.get_task("reap").report_only == "{{ var.value.get('edl_reap_report_only', 'true') }}"
 
 
 def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) -> None:
@@ -89,7 +122,8 @@ def test_workers_join_a_collective_job_while_it_trains(loaded: dict[str, Any]) -
     dag = loaded["example_collective_training"]
     tasks = {task.task_id: task for task in dag.topological_sort()}
 
-    assert list(tasks) == ["submit", "running", "more_workers", "trained", "evaluate"]
+    steps = ["submit", "running", "more_workers", "trained", "evaluate"]
+    assert [name for name, task in tasks.items() if not task.is_teardown] == steps
     assert tasks["more_workers"].replicas["worker"] <= dag.params["max_workers"]
 
 
@@ -97,7 +131,7 @@ def test_nothing_is_changed_without_an_approval(loaded: dict[str, Any]) -> None:
     """Plan, look whether it is worth asking, ask, apply; training goes on whatever becomes of the plan."""
     tasks = {task.task_id: task for task in loaded["example_planned_scaling"].topological_sort()}
 
-    assert list(tasks) == ["submit", "plan", "worthwhile", "approve", "apply", "trained"]
+    assert list(tasks) == ["submit", "plan", "worthwhile", "approve", "apply", "trained", "cancel"]
     assert tasks["approve"].defaults == ["Reject"]
     assert tasks["trained"].trigger_rule == "none_failed"
 
@@ -106,7 +140,7 @@ def test_the_training_job_is_scaled_while_it_trains(loaded: dict[str, Any]) -> N
     """Submit, wait until it runs, scale, wait for its end; the manifest beside it is a valid one."""
     tasks = loaded["example_training_job"].topological_sort()
 
-    assert [task.task_id for task in tasks] == ["submit", "running", "scale", "trained"]
+    assert [task.task_id for task in tasks] == ["submit", "running", "scale", "trained", "cancel"]
     manifest = yaml.safe_load((FOLDER / "manifests" / "trainingjob-digits.yaml").read_text())
     low, high = TrainingJob.parse(manifest).spec.trainer.bounds
     assert low <= tasks[2].replicas["trainer"] <= high

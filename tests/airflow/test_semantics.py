@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Asset
 
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
 from edl_workflows.operators.scale_plan import MigrateParameterServersOperator
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
 from edl_workflows.stages import ownership
@@ -195,6 +195,37 @@ def test_outlets_get_the_outputs_as_metrics(connection: None, cluster: Cluster, 
     with create_session() as session:
         event = session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == "outlets")).one()
         assert (event.extra["step"], event.extra["checkpoint"]["uri"]) == (100, "/ck/100")
+
+
+@MODES
+def test_the_teardown_ends_the_runs_own_job(
+    deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """Of a run that fails while the job trains; a job that somebody else made, or that has ended, stays."""
+    client.create(cluster, elastic_job("by-hand"))
+    with DAG(f"teardown-{deferrable}", schedule=None) as dag:
+        for name, ends in {"trains": "", "ended": "Succeeded"}.items():
+            submit = SubmitElasticJobOperator(
+                task_id=name, manifest=elastic_job(name, ends), wait_for_completion=False
+            )
+            step = ElasticJobSensor(
+                task_id=f"{name}-on",
+                name=name,
+                step=10**9 if not ends else None,
+                timeout=3,
+                poke_interval=0.2,
+            )
+            cancel = CancelJobOperator(task_id=f"{name}-off", name=name, deferrable=deferrable)
+            submit >> step >> cancel.as_teardown(setups=submit)
+        CancelJobOperator(task_id="foreign", name="by-hand", deferrable=deferrable)
+        CancelJobOperator(task_id="absent", name="absent", deferrable=deferrable)
+
+    run = dags.run(dag)
+
+    states = dags.states(run)
+    assert states.pop("trains-on") == "failed"
+    assert set(states.values()) == {"success"}
+    assert set(jobs(cluster)) == {"by-hand", "ended"}
 
 
 def test_mapped_tasks_have_a_job_each(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
