@@ -36,6 +36,8 @@ JOB_GRACE = timedelta(seconds=30)
 RETRY_SECONDS = 10.0
 """Until the next attempt at what the API server refused for now (a quota), or a job that does not validate."""
 
+_POD_REFUSED = "PodRefused"
+
 
 @dataclass(frozen=True)
 class _Outcome:
@@ -113,11 +115,18 @@ def _tie(plan: ScalePlan, job: ElasticJob) -> tuple[Patch, ...]:
 
 
 def _waits(plan: ScalePlan, job: ElasticJob, observed: Observed) -> bool:
-    """Whether an older auto plan of the job has not ended."""
-    return any(
-        other.auto and not other.finished and age_key(other) < age_key(plan)
+    """Whether an older auto plan of the job has not ended. For one whose pods the API server refuses, only plans about the same
+    pods wait: another may make the room."""
+    older = [
+        other
         for other in plans_of(observed, job)
-    )
+        if other.auto and not other.finished and age_key(other) < age_key(plan)
+    ]
+    return any(other.status.reason != _POD_REFUSED or _pods_of(other) & _pods_of(plan) for other in older)
+
+
+def _pods_of(plan: ScalePlan) -> set[str]:
+    return {pod.name for pod in (*plan.spec.create_pods, *plan.spec.remove_pods)}
 
 
 def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
@@ -149,8 +158,8 @@ def _refused(plan: ScalePlan, refused: Sequence[Refusal], again: Actions, now: d
     first = next((r for r in refused if r.invalid), refused[0])
     message = f"the API server refused {first.kind} {first.name}: {first.message}"
     if first.invalid:
-        return _end(plan, _Outcome(Phase.FAILED, "PodRefused", message), now)
-    status = _status(plan, _Outcome(Phase.SCALING, "PodRefused", message), now)
+        return _end(plan, _Outcome(Phase.FAILED, _POD_REFUSED, message), now)
+    status = _status(plan, _Outcome(Phase.SCALING, _POD_REFUSED, message), now)
     return replace(again, status=status, requeue_after=RETRY_SECONDS)
 
 

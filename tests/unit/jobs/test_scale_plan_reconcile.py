@@ -245,6 +245,30 @@ def test_refused_pod(running: World, plan: Make, invalid: bool, phase: str) -> N
         assert running.pods("worker") == [name]
 
 
+def test_a_refused_plan_keeps_only_plans_about_its_own_pods_waiting(running: World, plan: Make) -> None:
+    """A quota refuses a pod; plans that remove other pods, which may make the room, or make others go on meanwhile."""
+    running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))
+    running.settle()
+    running.refuse["digits-edljob-worker-2"] = Refusal(
+        "Pod", "digits-edljob-worker-2", False, "exceeded quota"
+    )
+    running.add(plan("p-2", auto=True, createPods=[meta("worker-2")]))
+    running.apply("ScalePlan", "p-2", running.decide("ScalePlan", "p-2"))
+    running.tick(1)
+    running.add(plan("p-3", auto=True, removePods=[meta("worker-1")]))
+    running.add(plan("p-4", auto=True, removePods=[meta("worker-2")]))
+    for name in ("p-3", "p-4"):
+        running.apply("ScalePlan", name, running.decide("ScalePlan", name))
+
+    assert status(running, "p-2")["reason"] == "PodRefused"
+    assert status(running, "p-3")["phase"] == "Succeeded"
+    assert running.pods("worker") == ["digits-edljob-worker-0"]
+    assert status(running, "p-4") == {}, "the pod that it removes is not there yet"
+    running.refuse.clear()
+    running.settle()
+    assert status(running, "p-4")["phase"] == "Succeeded"
+
+
 def test_plan_of_an_earlier_job_is_left_to_the_collector(running: World, plan: Make) -> None:
     """A plan tied to a deleted job is never applied to its namesake."""
     manifest = plan("p", auto=True, createPods=[meta("worker-0")])
