@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from edl_workflows.cli.completion import complete_role
 from edl_workflows.cli.jobs import JOB, Kind, Name, Timeout, Wait, run, show
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.exceptions import InvalidError
@@ -22,7 +23,10 @@ def _size(cpu: str | None, memory: str | None) -> dict[str, str]:
 def scale(
     name: Name,
     replicas: Annotated[
-        list[str], typer.Argument(help="Wanted counts by role, as worker=3 ps=2.", show_default=False)
+        list[str],
+        typer.Argument(
+            help="Wanted counts by role, as worker=3 ps=2.", show_default=False, autocompletion=complete_role
+        ),
     ],
     cpu: Cpu = None,
     memory: Memory = None,

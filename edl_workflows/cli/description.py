@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edl_workflows.cli.jobs import age, replicas, view_of
+from edl_workflows.cli.listing import age_of, duration, job_kinds, replicas
 from edl_workflows.jobs import manifests
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, GoodputStatus, RestartsStatus
-from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import ScalePlan
-from edl_workflows.jobs.view import JobView
+from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube import client, events, resources
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.ownership import resource_of
 
 EVENTS_SHOWN = 15
 RESTARTS_SHOWN = 5
@@ -44,14 +42,15 @@ def collect(cluster: Cluster, kind: str, name: str) -> Description:
     Raises:
         NotFoundError: there is no such job.
     """
-    manifest = client.get(cluster, resource_of(kind), name)
-    selector = kind_of(kind).pods_of(name)
+    (row,) = job_kinds(kind)
+    manifest = client.get(cluster, row.source.api, name)
+    selector = row.pods_of(name)
     pods = client.list_objects(
         cluster, resources.Scope(resources.PODS, cluster.namespace, label_selector=selector)
     )
     return Description(
         manifest,
-        view_of(kind, manifest),
+        row.view_stored(manifest),
         tuple(sorted(pods.items, key=manifests.name_of)),
         plans_of(cluster, name),
         tuple(events.of_object(cluster, manifest)),
@@ -68,7 +67,7 @@ def plans_of(cluster: Cluster, job: str) -> tuple[ScalePlan, ...]:
 def lines(about: Description) -> Iterator[str]:
     """The description for people, in the manner of ``kubectl describe``."""
     job = about.view
-    yield from _facts(job)
+    yield from _facts(job, age_of(about.manifest))
     yield from _faults(about.manifest)
     yield "Conditions:"
     for condition in (about.manifest.get("status") or {}).get("conditions") or []:
@@ -89,7 +88,7 @@ def lines(about: Description) -> Iterator[str]:
         yield f"  {event.get('lastTimestamp') or ''}  {event.get('type')}  {event.get('reason')}  {event.get('message')}"
 
 
-def _facts(job: JobView) -> Iterator[str]:
+def _facts(job: JobView, age: str) -> Iterator[str]:
     facts = {
         "Name": f"{job.namespace}/{job.name}",
         "Kind": job.kind,
@@ -99,13 +98,23 @@ def _facts(job: JobView) -> Iterator[str]:
         "Step": f"{job.progress.step} ({job.progress.speed:.1f} steps/s)",
         "Records": str(job.progress.records),
         "Checkpoint": f"step {job.checkpoint.step} in {job.checkpoint.uri}" if job.checkpoint else "",
-        "Running for": age(job.started, job.finished),
+        "Age": age,
+        **_run_time(job),
     }
     for label, value in facts.items():
         if value:
             yield f"{label + ':':13}{value}"
     for warning in job.warnings:
         yield f"{'Warning:':13}{warning}"
+
+
+def _run_time(job: JobView) -> dict[str, str]:
+    """How long a job runs or ran; nothing of one that has no pods, or did not say when it ended."""
+    if job.started is None or job.phase in (JobPhase.PENDING, JobPhase.SUSPENDED):
+        return {}
+    if not job.phase.final:
+        return {"Running for": duration(job.started)}
+    return {"Ran for": duration(job.started, job.finished)} if job.finished else {}
 
 
 def _faults(manifest: dict[str, Any]) -> Iterator[str]:

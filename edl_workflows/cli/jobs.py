@@ -1,6 +1,5 @@
-"""``edl submit|get|describe|wait|delete|logs``: one job at a time, by the same stages that pipelines run."""
+"""``edl submit|describe|wait|delete|logs``: one job at a time, by the same stages that pipelines run."""
 
-import datetime as dt
 import getpass
 import os
 import socket
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edl_workflows.cli.completion import complete_job, complete_kind, complete_node
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import InvalidError, NotFoundError
-from edl_workflows.jobs.kind import INVALID_SPEC
-from edl_workflows.jobs.view import JobPhase, JobView
+from edl_workflows.jobs.view import JobPhase
 
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
-Kind = Annotated[str, typer.Option("--kind", help="The job's kind.")]
+Name = Annotated[str, typer.Argument(help="The job's name.", show_default=False, autocompletion=complete_job)]
+Kind = Annotated[str, typer.Option("--kind", help="The job's kind.", autocompletion=complete_kind)]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Whether to wait until it is done.")]
 Timeout = Annotated[
     float | None, typer.Option("--timeout", help="Seconds to wait at most.", min=0, show_default=False)
@@ -121,81 +120,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 @app.command()
-def get(
-    name: Annotated[str | None, typer.Argument(help="One job; default all.", show_default=False)] = None,
-    kind: Kind = JOB,
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces.")
-    ] = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """List jobs, or show one: phase, replicas, progress."""
-    from edl_workflows.kube import client
-    from edl_workflows.kube.resources import ALL_NAMESPACES, Scope
-    from edl_workflows.stages.ownership import resource_of
-
-    cluster = connect(kubeconfig, context, namespace)
-    resource = resource_of(kind)
-    if name:
-        found = [client.get(cluster, resource, name)]
-    else:
-        where = ALL_NAMESPACES if all_namespaces else cluster.namespace
-        found = client.list_objects(cluster, Scope(resource, where)).items
-    rows = [_row(view_of(kind, manifest), all_namespaces=all_namespaces) for manifest in found]
-    columns = ("name", "phase", "ready", "step", "steps/s", "checkpoint", "age")
-    data = found[0] if name else {"apiVersion": "v1", "kind": "List", "items": found}
-    emit(output, data, Table(("namespace", *columns) if all_namespaces else columns, rows))
-
-
-def view_of(kind: str, manifest: dict[str, Any]) -> JobView:
-    """A job's manifest as pipelines see it.
-
-    Raises:
-        InvalidError: objects of this kind are no jobs.
-    """
-    from edl_workflows.stages.goals import observe
-
-    view = observe(kind, manifest)
-    if not isinstance(view, JobView):
-        raise InvalidError(f"a {kind} is no job; use kubectl for it")
-    return view
-
-
-def _row(job: JobView, *, all_namespaces: bool) -> tuple[object, ...]:
-    row = (
-        job.name,
-        job.phase if job.phase.final or job.reason != INVALID_SPEC else INVALID_SPEC,
-        replicas(job),
-        job.progress.step,
-        f"{job.progress.speed:.1f}",
-        job.checkpoint.step if job.checkpoint else "",
-        age(job.started, job.finished),
-    )
-    return (job.namespace, *row) if all_namespaces else row
-
-
-def replicas(job: JobView) -> str:
-    """Ready and wanted nodes by role, as ``ps 2/2 worker 3/3``."""
-    return " ".join(
-        f"{role} {n.ready}/{n.desired}" for role, n in sorted(job.replicas.items()) if n.desired or n.ready
-    )
-
-
-def age(started: dt.datetime | None, finished: dt.datetime | None) -> str:
-    """How long a job has run, as kubectl writes ages."""
-    if started is None:
-        return ""
-    seconds = int(((finished or dt.datetime.now(dt.UTC)) - started).total_seconds())
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{max(0, seconds)}s"
-
-
-@app.command()
 def describe(
     name: Name,
     kind: Kind = JOB,
@@ -270,7 +194,10 @@ def logs(
     name: Name,
     node: Annotated[
         str,
-        typer.Argument(help="Node as worker-0 or ps-1; default an ElasticJob's master, else the first node."),
+        typer.Argument(
+            help="Node as worker-0 or ps-1; default an ElasticJob's master, else the first node.",
+            autocompletion=complete_node,
+        ),
     ] = "",
     kind: Kind = JOB,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the container ends.")] = False,

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from edl_workflows.cli.jobs import JOB, Kind, Name, age, view_of
+from edl_workflows.cli.jobs import JOB, Kind, Name
+from edl_workflows.cli.listing import duration, job_kinds
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError
@@ -57,7 +58,8 @@ def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:
         InvalidError: it has ended, or its plans are made elsewhere.
         NotFoundError: there is none yet.
     """
-    row, view = kind_of(kind), view_of(kind, manifest)
+    (row,) = job_kinds(kind)
+    view = row.view_stored(manifest)
     job = row.model.parse(manifest)
     subject = f"{kind} {job.key}"
     if view.phase.final:
@@ -108,7 +110,7 @@ def explanation(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
     """
     told, progress = job.status.autoscaling, job.status.progress
     assert told is not None, "asked for jobs with a plan"
-    since = f", for {age(told.time, now)}" if told.time else ""
+    since = f", for {duration(told.time, now)}" if told.time else ""
     yield from _fact(
         "Planned", f"by the {told.optimizer} optimizer in stage {told.stage or 'unknown'}{since}"
     )

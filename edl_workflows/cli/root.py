@@ -21,7 +21,7 @@ COMMANDS = (
     Command(
         "convert", "edl_workflows.cli.convert", "A job's manifest in another version, or as another kind."
     ),
-    Command("get", "edl_workflows.cli.jobs", "List jobs, or show one."),
+    Command("get", "edl_workflows.cli.listing", "List jobs, or show one."),
     Command("describe", "edl_workflows.cli.jobs", "All about one job."),
     Command("wait", "edl_workflows.cli.jobs", "Wait for a job's phase, step or condition."),
     Command("logs", "edl_workflows.cli.jobs", "What a node of a job has printed."),

@@ -1,7 +1,9 @@
 """`edl describe`: what the job's optimizer says, and why plans were made."""
 
+import pytest
+
 from edl_workflows.cli.description import Description, lines
-from edl_workflows.cli.jobs import view_of
+from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from tests.airflow.support import elastic_job
 
@@ -26,7 +28,7 @@ def test_reasons_are_told() -> None:
             "spec": {"ownerJob": "mnist", "reason": "worker: 1 → 3 nodes"},
         }
     )
-    told = list(lines(Description(manifest, view_of("ElasticJob", manifest), (), (plan,), ())))
+    told = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (plan,), ())))
     start = told.index("Autoscaling: brain optimizer, job_stage_running")
     assert told[start + 1 : start + 3] == [
         "  worker: 1 → 3 nodes: the busiest parameter server uses 30% of its cores",
@@ -50,7 +52,7 @@ def test_faults_are_told() -> None:
     manifest = elastic_job("mnist")
     manifest |= {"status": {"phase": "Failed", **FAULTS}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    told = list(lines(Description(manifest, view_of("ElasticJob", manifest), (), (), ())))
+    told = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
     start = told.index("Goodput:     87% (131 of 150 s, 10 s redone)")
     assert told[start + 1 : start + 6] == [
         "Restarts:    Killed 2, Recovery 1",
@@ -59,3 +61,36 @@ def test_faults_are_told() -> None:
         "  Trace",
         "  ValueError: x",
     ]
+
+
+BEGAN, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        pytest.param({"phase": "Succeeded", "startTime": BEGAN, "completionTime": ENDED}, "Ran for:     5m", id="over"),
+        pytest.param({"phase": "Succeeded", "startTime": BEGAN}, "", id="end not said"),
+        pytest.param({"phase": "Suspended", "startTime": BEGAN}, "", id="suspended"),
+        pytest.param({"phase": "Pending"}, "", id="not begun"),
+    ],
+)  # fmt: skip
+def test_how_long_it_ran_is_told_as_it_is(status: dict[str, str], told: str) -> None:
+    """A job that is over runs no longer, and one that is suspended doesn't either."""
+    manifest = elastic_job("mnist") | {"status": status}
+    manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": BEGAN}
+
+    found = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
+
+    assert [line for line in found if line.startswith(("Ran for", "Running for"))] == ([told] if told else [])
+    assert any(line.startswith("Age: ") for line in found)
+
+
+def test_a_job_that_runs_tells_for_how_long() -> None:
+    """Since its start."""
+    manifest = elastic_job("mnist") | {"status": {"phase": "Running", "startTime": BEGAN}}
+    manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": BEGAN}
+
+    found = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
+
+    assert any(line.startswith("Running for: ") for line in found)

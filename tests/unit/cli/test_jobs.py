@@ -1,6 +1,7 @@
 """The commands about jobs, against a real API server with a pretending controller: what they do, print and exit with."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ import yaml
 
 from edl_workflows.cli.root import run
 from edl_workflows.jobs import names
+from edl_workflows.jobs.api import TF_JOBS
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.testing import ApiServerProcess
-from tests.airflow.support import StandIn, elastic_job
+from tests.airflow.support import StandIn, create_ps_pod, elastic_job
 
 Edl = Callable[..., tuple[int, str, str]]
 
@@ -62,8 +64,8 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
     assert code == 0, err
     code, out, _ = edl("get")
     assert code == 0
-    assert out.splitlines()[0].split()[:3] == ["NAME", "PHASE", "READY"]
-    assert out.splitlines()[1].split()[:2] == ["mnist", "Running"]
+    assert out.splitlines()[0].split()[:4] == ["NAME", "KIND", "PHASE", "READY"]
+    assert out.splitlines()[1].split()[:3] == ["mnist", "ElasticJob", "Running"]
     code, out, _ = edl("describe", "mnist")
     assert code == 0
     assert f"{cluster.namespace}/mnist" in out
@@ -169,3 +171,101 @@ def test_a_name_that_is_taken(edl: Edl, manifest: Path) -> None:
 
     assert code == 4
     assert "choose another name" in err
+
+
+def tf_job(name: str, gang: int = 1) -> dict[str, Any]:
+    """A TFJob of one worker; a larger gang makes it invalid, which the API server does not see."""
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": name},
+        "spec": {
+            "tfReplicaSpecs": {"Worker": {"replicas": 1, "template": template}},
+            "runPolicy": {"schedulingPolicy": {"minAvailable": gang}},
+        },
+    }
+
+
+def test_all_kinds_are_listed(edl: Edl, cluster: Cluster) -> None:
+    """Without --kind; one that is invalid is shown so, and hides no other."""
+    client.create(cluster, elastic_job("mnist"))
+    client.create(cluster, tf_job("old"))
+    client.create(cluster, tf_job("wrong", gang=2))
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+
+    code, out, err = edl("get")
+
+    assert code == 0, err
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["mnist", "ElasticJob", "Running"],
+        ["old", "TFJob", "Pending"],
+        ["wrong", "TFJob", "InvalidSpec"],
+    ]
+    _, out, _ = edl("get", "wrong", "-o", "json")
+    assert _data(out)["kind"] == "TFJob"
+    _, out, _ = edl("get", "--kind", "TFJob")
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["NAME", "PHASE"],
+        ["old", "Pending"],
+        ["wrong", "InvalidSpec"],
+    ]
+    code, out, err = edl("delete", "wrong", "--kind", "TFJob", "--timeout", "30")
+    assert code == 0, err
+
+
+def test_an_age_is_an_age(edl: Edl, cluster: Cluster) -> None:
+    """Since the job was created: a job that waits has one, and that of a finished one goes on."""
+    client.create(cluster, tf_job("old"))
+    times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-03T00:00:00Z"}
+    client.patch_status(cluster, TF_JOBS, "old", {"phase": "Succeeded", **times})
+
+    _, out, _ = edl("get")
+
+    assert re.fullmatch(r"[0-9]+s|[0-9]m", out.splitlines()[1].split()[-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("edl get mn", ["mnist"]),
+        ("edl describe o", []),
+        ("edl describe --kind TFJob o", ["old"]),
+        ("edl scale mnist w", ["worker="]),
+        ("edl logs mnist ps-", ["ps-0"]),
+        ("edl get --kind TF", ["TFJob"]),
+    ],
+)
+def test_a_shell_completes_what_is_there(
+    edl: Edl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, server: ApiServerProcess, words: str, offered: list[str]
+) -> None:  # fmt: skip
+    """Names of jobs, their roles and nodes, and kinds."""
+    client.create(cluster, elastic_job("mnist"))
+    client.create(cluster, tf_job("old"))
+    create_ps_pod(cluster, "mnist", node_id=0, rank=0)
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    begin, _, rest = words.partition(" ")
+    where = f"--kubeconfig {server.kubeconfig} --namespace {cluster.namespace}"
+    command, _, last = rest.partition(" ")
+    line = f"{begin} {command} {where} {last}"
+    monkeypatch.setenv("_EDL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+
+    _, out, _ = edl()
+
+    assert out.split() == offered
+
+
+def test_a_completion_without_a_cluster_is_empty(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It says nothing, least of all an error amid a line that somebody types."""
+    monkeypatch.setenv("_EDL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"edl get --kubeconfig {tmp_path}/none m")
+    monkeypatch.setenv("COMP_CWORD", "4")
+
+    run([])
+
+    captured = capsys.readouterr()
+    assert (captured.out.strip(), captured.err) == ("", "")

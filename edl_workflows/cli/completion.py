@@ -1,0 +1,82 @@
+"""What a shell completes beside commands and options: kinds, and names, roles and nodes of the cluster's jobs.
+
+A completion never fails and never waits long: without a cluster there is nothing to complete.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from edl_workflows.exceptions import EdlError
+
+if TYPE_CHECKING:
+    from edl_workflows.kube.connect import Cluster
+
+COMPLETION_SECONDS = 2.0
+"""For an answer of the API server."""
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """The kinds of jobs."""
+    from edl_workflows.cli.listing import job_kinds
+
+    return [row.name for row in job_kinds(None) if row.name.startswith(incomplete)]
+
+
+def complete_job(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the jobs that the command line's options mean."""
+    from edl_workflows.cli.listing import job_kinds, list_jobs
+
+    try:
+        cluster = _cluster(context.params)
+        jobs = list_jobs(cluster, job_kinds(context.params.get("kind")), cluster.namespace)
+    except EdlError:
+        return []
+    return [job.view.name for job in jobs if job.view.name.startswith(incomplete)]
+
+
+def complete_role(context: typer.Context, incomplete: str) -> list[str]:
+    """Roles of the job that the command line names, as ``worker=``."""
+    from edl_workflows.cli.listing import job_kinds, list_jobs
+
+    try:
+        cluster = _cluster(context.params)
+        rows = job_kinds(context.params.get("kind"))
+        jobs = list_jobs(cluster, rows, cluster.namespace, str(context.params.get("name") or ""))
+    except EdlError:
+        return []
+    roles = sorted({role for job in jobs for role in job.view.replicas})
+    return [f"{role}=" for role in roles if f"{role}=".startswith(incomplete)]
+
+
+def complete_node(context: typer.Context, incomplete: str) -> list[str]:
+    """Nodes of the job that the command line names, as ``worker-0``."""
+    from edl_workflows.cli.listing import job_kinds
+
+    try:
+        cluster, name = _cluster(context.params), str(context.params.get("name") or "")
+        nodes = [node for row in job_kinds(context.params.get("kind")) for node in _nodes(cluster, row, name)]
+    except EdlError:
+        return []
+    return sorted({node for node in nodes if node.startswith(incomplete)})
+
+
+def _nodes(cluster: "Cluster", row: Any, job: str) -> Iterator[str]:
+    from edl_workflows.kube import client
+    from edl_workflows.kube.resources import PODS, Scope
+
+    pods = Scope(PODS, cluster.namespace, label_selector=row.pods_of(job))
+    return (row.node_of(pod) for pod in client.list_objects(cluster, pods).items)
+
+
+def _cluster(params: dict[str, Any]) -> "Cluster":
+    from edl_workflows.cli.options import connect
+    from edl_workflows.kube.connect import CallPolicy
+
+    kubeconfig = params.get("kubeconfig")
+    cluster = connect(
+        Path(kubeconfig) if kubeconfig else None, params.get("context"), params.get("namespace")
+    )
+    return cluster.with_policy(CallPolicy(attempts=1, read_seconds=COMPLETION_SECONDS))

@@ -1,0 +1,162 @@
+"""``edl get``: jobs of one kind or of all, as rows; and what other commands show of a job."""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edl_workflows.cli.completion import complete_job, complete_kind
+from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.output import Table, emit
+from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, NotFoundError
+from edl_workflows.jobs.kind import INVALID_SPEC, Kind
+from edl_workflows.jobs.view import JobView
+
+if TYPE_CHECKING:
+    from edl_workflows.kube.connect import Cluster
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@dataclass(frozen=True)
+class ListedJob:
+    """A job as the API has it, and as pipelines see it."""
+
+    manifest: dict[str, Any]
+    view: JobView
+
+
+@app.command()
+def get(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One job; default all.", show_default=False, autocompletion=complete_job),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind",
+            help="Only jobs of this kind; default of all.",
+            show_default=False,
+            autocompletion=complete_kind,
+        ),
+    ] = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces.")
+    ] = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """List jobs, or show one: phase, replicas, progress, age."""
+    from edl_workflows.kube.resources import ALL_NAMESPACES
+
+    rows = job_kinds(kind)
+    cluster = connect(kubeconfig, context, namespace)
+    where = ALL_NAMESPACES if all_namespaces else cluster.namespace
+    found = list_jobs(cluster, rows, where, name or "")
+    if name and not found:
+        raise NotFoundError(f"there is no {kind or 'job'} {cluster.namespace}/{name}; `edl get -A` lists all")
+    items = [job.manifest for job in found]
+    columns = {
+        "namespace": all_namespaces,
+        "name": True,
+        "kind": kind is None,
+        **dict.fromkeys(("phase", "ready", "step", "steps/s", "checkpoint", "age"), True),
+    }
+    shown = [column for column, wanted in columns.items() if wanted]
+    table = Table(shown, [[cells[column] for column in shown] for cells in map(_cells, found)])
+    data = items[0] if name and len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}
+    emit(output, data, table)
+
+
+def job_kinds(name: str | None) -> Sequence[Kind]:
+    """The kind of a name, or all kinds of jobs.
+
+    Raises:
+        InvalidError: there is no such kind, or its objects are no jobs.
+    """
+    from edl_workflows.jobs.kinds import KINDS, kind_of
+
+    if name is None:
+        return [row for row in KINDS if row.view is not None]
+    if kind_of(name).view is None:
+        raise InvalidError(f"a {name} is no job; use kubectl for it")
+    return [kind_of(name)]
+
+
+def list_jobs(cluster: "Cluster", rows: Sequence[Kind], namespace: str, name: str = "") -> list[ListedJob]:
+    """Jobs of some kinds, by namespace and name. Kinds that are not installed, or that the user may not list, are left out.
+
+    Args:
+        cluster: where.
+        rows: the kinds.
+        namespace: one, or all of them.
+        name: only jobs of this name; "" for all.
+
+    Raises:
+        EdlError: none of the kinds could be listed.
+    """
+    from edl_workflows.kube import client
+    from edl_workflows.kube.resources import Scope
+
+    found: list[ListedJob] = []
+    refused: list[EdlError] = []
+    field_selector = f"metadata.name={name}" if name else ""
+    for row in rows:
+        try:
+            listed = client.list_objects(
+                cluster, Scope(row.source.api, namespace, field_selector=field_selector)
+            )
+        except (NotFoundError, ForbiddenError) as error:
+            refused.append(error)
+            continue
+        found += [ListedJob(item, row.view_stored(item)) for item in listed.items]
+    if len(refused) == len(rows):
+        raise refused[0]
+    return sorted(found, key=lambda job: (job.view.namespace, job.view.name, job.view.kind))
+
+
+def _cells(listed: ListedJob) -> dict[str, object]:
+    job = listed.view
+    return {
+        "namespace": job.namespace,
+        "name": job.name,
+        "kind": job.kind,
+        "phase": job.phase if job.phase.final or job.reason != INVALID_SPEC else INVALID_SPEC,
+        "ready": replicas(job),
+        "step": job.progress.step,
+        "steps/s": f"{job.progress.speed:.1f}",
+        "checkpoint": job.checkpoint.step if job.checkpoint else "",
+        "age": age_of(listed.manifest),
+    }
+
+
+def replicas(job: JobView) -> str:
+    """Ready and wanted nodes by role, as ``ps 2/2 worker 3/3``."""
+    return " ".join(
+        f"{role} {n.ready}/{n.desired}" for role, n in sorted(job.replicas.items()) if n.desired or n.ready
+    )
+
+
+def age_of(manifest: dict[str, Any]) -> str:
+    """How long an object has been there."""
+    created = manifest["metadata"].get("creationTimestamp")
+    return duration(dt.datetime.fromisoformat(created)) if created else ""
+
+
+def duration(start: dt.datetime, end: dt.datetime | None = None) -> str:
+    """The time between two times as kubectl writes ages.
+
+    Args:
+        start: the first.
+        end: the second; default now.
+    """
+    seconds = int(((end or dt.datetime.now(dt.UTC)) - start).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{max(0, seconds)}s"
