@@ -1,7 +1,7 @@
 """Which kinds we talk about, and what is told of their objects: keys, versions, scopes. No requests here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from edl_workflows.exceptions import InvalidError
@@ -89,10 +89,15 @@ def of_kind(api_version: str, kind: str) -> ApiResource:
 
 def _of_job_kinds(api_version: str, kind: str) -> ApiResource | None:
     """The registry of job kinds is elsewhere, and slow to import for who needs pods only."""
-    from edl_workflows.jobs.kinds import sources
+    from edl_workflows.jobs.kinds import KINDS
 
-    found = (source.api for source in sources())
-    return next((api for api in found if (api.api_version, api.kind) == (api_version, kind)), None)
+    for row in KINDS:
+        api = row.source.api
+        for version in (api.version, *row.crd.also_served):
+            found = replace(api, version=version)
+            if (found.api_version, found.kind) == (api_version, kind):
+                return found
+    return None
 
 
 class ObjectKey(NamedTuple):

@@ -1,7 +1,7 @@
-"""TFJob's spec and status: ``kubeflow.org/v1``, and ``v1alpha2`` with the flat policies of its time.
+"""TFJob's spec and status: ``kubeflow.org/v1``, and ``v1alpha2``, ``v1beta1`` and ``v1beta2`` with the flat policies of their time.
 
-Both versions are served from one schema, which knows the fields of both: an object is stored once, and what a user wrote
-in either spelling means the same.
+All versions are served from one schema, which knows the fields of all: an object is stored once, and what a user wrote
+in any of them means the same.
 """
 
 from datetime import datetime
@@ -120,7 +120,7 @@ def _keys_of(*kinds: ReplicaType) -> str:
 
 
 class TFJobSpec(Policies):
-    """What the user asks for. The flat policies are v1alpha2's spelling of ``runPolicy``'s.
+    """What the user asks for. The flat policies are how versions before v1 spell those of ``runPolicy``.
 
     Attributes:
         tf_replica_specs: the replicas by type: Chief (or Master), PS, Worker and Evaluator, in any case.
@@ -238,7 +238,9 @@ class TFJob(Job):
         ),
         FINAL_PHASES,
     )
-    api_version: Literal["kubeflow.org/v1", "kubeflow.org/v1alpha2"] = "kubeflow.org/v1"
+    api_version: Literal[
+        "kubeflow.org/v1", "kubeflow.org/v1beta2", "kubeflow.org/v1beta1", "kubeflow.org/v1alpha2"
+    ] = "kubeflow.org/v1"
     kind: Literal["TFJob"] = "TFJob"
     spec: TFJobSpec
     status: TFJobStatus = Field(default_factory=TFJobStatus)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-VERSIONS = ("v1", "v1alpha2")
-"""The first is stored."""
+VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha2")
+"""All that Kubeflow had, by one schema. The first is stored."""
 CONTAINER = "tensorflow"
 """The container that a replica is about; in a template without one of this name it is the first."""
 PORT_NAME = "tfjob-port"
