@@ -64,9 +64,10 @@ class ReplicaSpec(Model):
 
     Attributes:
         replicas: how many nodes to begin with; an edit is a plan, and plans don't change it: what holds is in the status.
-        template: the pods' template; ``restartPolicy`` inside is forced to Never on training pods, since the master
-            replaces nodes by its own policy.
-        restart_policy: ``Always`` makes the master replace a node even after a fatal exit code.
+        template: the pods' template; the pods themselves get ``restartPolicy`` Never, since the master replaces nodes by
+            its own policy.
+        restart_policy: ``Always`` makes the master replace a node even after a fatal exit code. Default: the template's
+            ``restartPolicy``, as DLRover reads it, else Never.
         restart_count: budget of replacements per node (upstream: min(restartCount, 5)), and of restarts of a process that
             prepares a cluster version.
         auto_scale: whether an autoscaler may change this role.
@@ -78,13 +79,18 @@ class ReplicaSpec(Model):
 
     replicas: Count = 0
     template: PodTemplate = Field(default_factory=dict)
-    restart_policy: Literal["Always", "OnFailure", "Never", "ExitCode"] = "Never"
+    restart_policy: Literal["Always", "OnFailure", "Never", "ExitCode"] | None = None
     restart_count: int = Field(default=3, ge=0, le=100)
     auto_scale: bool = True
     restart_timeout: int = Field(default=0, ge=0)
     priority: str = Field(default="", pattern=r"^(|high|low|0(\.\d+)?|1(\.0+)?|0?\.\d+)$")
     critical_nodes: str = Field(default="", pattern=r"^(|all|none|\d+:\d+(,\d+:\d+)*)$")
     batch_scheduler: Literal["", "default", "volcano"] = Field(default="", alias="BatchScheduler")
+
+    @property
+    def policy(self) -> str:
+        """The restart policy in force."""
+        return self.restart_policy or str((self.template.get("spec") or {}).get("restartPolicy") or "Never")
 
 
 class ResourceLimits(Model):

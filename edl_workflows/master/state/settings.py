@@ -212,7 +212,7 @@ def _rendezvous(spec: ElasticJobSpec) -> Parameters:
 def _role(spec: ReplicaSpec) -> Role:
     return Role(
         replicas=spec.replicas,
-        restart_always=spec.restart_policy == "Always",
+        restart_always=spec.policy == "Always",
         restart_count=spec.restart_count,
         restart_timeout=spec.restart_timeout,
         critical_nodes=spec.critical_nodes,

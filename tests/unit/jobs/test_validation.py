@@ -10,7 +10,7 @@ import yaml
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.elastic_job.model import ElasticJob, OptimizeMode
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan
-from edl_workflows.master.state.settings import merged
+from edl_workflows.master.state.settings import Timeouts, merged, settings_of
 
 Make = Callable[..., dict[str, Any]]
 
@@ -88,6 +88,31 @@ def test_upstream_job_is_taken() -> None:
     assert job.spec.resource_limits.gpu == "4"
     assert job.spec.replica_specs["worker"].batch_scheduler == "volcano"
     assert job.spec.replica_specs["ps"].replicas == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "template", "found"),
+    [
+        pytest.param(None, "Always", "Always", id="in the template, as DLRover reads it"),
+        pytest.param("Never", "Always", "Never", id="the role's own wins"),
+        pytest.param("Always", None, "Always", id="the role's own alone"),
+        pytest.param(None, None, "Never", id="default"),
+        pytest.param(None, "OnFailure", "OnFailure", id="another policy in the template"),
+    ],
+)
+def test_restart_policy_of_a_role(role: str | None, template: str | None, found: str) -> None:
+    """Upstream's manifests write it into the pod template; the master then replaces nodes after fatal exit codes, too."""
+    manifest = yaml.safe_load(UPSTREAM_PS_JOB)
+    worker = manifest["spec"]["replicaSpecs"]["worker"]
+    worker.pop("restartPolicy", None)
+    worker["template"]["spec"].pop("restartPolicy", None)
+    worker |= {"restartPolicy": role} if role else {}
+    worker["template"]["spec"] |= {"restartPolicy": template} if template else {}
+    job = ElasticJob.parse(manifest)
+
+    assert job.spec.replica_specs["worker"].policy == found
+    settings = settings_of(job, "default", Timeouts())
+    assert settings.roles["worker"].restart_always == (found == "Always")
 
 
 def test_upstream_plan_is_taken() -> None:
