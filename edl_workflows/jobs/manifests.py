@@ -43,7 +43,7 @@ def owned(
         "metadata": {
             "name": name,
             "namespace": owner.metadata.namespace or "default",
-            "labels": {names.APP_LABEL: names.APP_VALUE, **labels},
+            "labels": dict(labels),
             "ownerReferences": [owner_reference(owner)],
         },
     }
@@ -52,8 +52,9 @@ def owned(
 def child(
     api_version: str, kind: str, name: str, owner: Resource, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """As `owned`, of an ElasticJob: labelled with its name."""
-    return owned(api_version, kind, name, owner, {names.JOB_LABEL: owner.metadata.name, **labels})
+    """As `owned`, of an ElasticJob: labelled with its name, and as upstream's."""
+    own = {names.APP_LABEL: names.APP_VALUE, names.JOB_LABEL: owner.metadata.name}
+    return owned(api_version, kind, name, owner, own | dict(labels))
 
 
 def merge_env(

@@ -6,7 +6,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 APP_LABEL = "app"
 APP_VALUE = "dlrover"
-"""Upstream puts ``app: dlrover`` on training pods; dashboards select by it."""
+"""Upstream puts ``app: dlrover`` on an ElasticJob's pods; dashboards select by it. A template's own ``app`` wins."""
 
 JOB_LABEL = "elasticjob.dlrover/name"
 LEGACY_JOB_LABEL = "elasticjob-name"

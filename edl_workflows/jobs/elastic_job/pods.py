@@ -141,7 +141,9 @@ def _pod(
     template = copy.deepcopy(dict(template))
     pod = child("v1", "Pod", name, job, labels)
     metadata = template.get("metadata") or {}
-    pod["metadata"]["labels"] = (metadata.get("labels") or {}) | pod["metadata"]["labels"]
+    own = pod["metadata"]["labels"]
+    app = {names.APP_LABEL: own.pop(names.APP_LABEL)}
+    pod["metadata"]["labels"] = app | (metadata.get("labels") or {}) | own
     if metadata.get("annotations"):
         pod["metadata"]["annotations"] = metadata["annotations"]
     pod["spec"] = (template.get("spec") or {}) | {"restartPolicy": "Never"}
