@@ -17,6 +17,7 @@ from edl_workflows.cli.controller_options import (
     MasterImage,
     MasterTemplate,
     MaxLoad,
+    TfClusterDomain,
     Workers,
     autoscaler,
     settings_of,
@@ -61,6 +62,7 @@ def run(
     metrics_port: MetricsPort = names.CONTROLLER_PORT,
     master_image: MasterImage = None,
     master_template: MasterTemplate = None,
+    tf_cluster_domain: TfClusterDomain = None,
     di_server_url: DiServerUrl = None,
     di_service_domain: DiServiceDomain = None,
     di_job_resources: DiJobResources = "",
@@ -93,6 +95,7 @@ def run(
     settings = settings_of(
         master_image=master_image,
         master_template=master_template,
+        tf_cluster_domain=tf_cluster_domain,
         di_server_url=di_server_url,
         di_service_domain=di_service_domain,
         di_job_resources=di_job_resources,

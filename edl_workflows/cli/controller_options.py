@@ -26,6 +26,14 @@ MasterTemplate = Annotated[
         show_default=False,
     ),
 ]
+TfClusterDomain = Annotated[
+    str | None,
+    typer.Option(
+        envvar="CUSTOM_CLUSTER_DOMAIN",
+        help="The cluster's domain, put behind `svc` in the addresses of TFJobs' TF_CONFIG; default none.",
+        show_default=False,
+    ),
+]
 DiServerUrl = Annotated[
     str | None,
     typer.Option(
@@ -92,6 +100,7 @@ def settings_of(
     *,
     master_image: str | None,
     master_template: Path | None,
+    tf_cluster_domain: str | None,
     di_server_url: str | None,
     di_service_domain: str | None,
     di_job_resources: str,
@@ -103,6 +112,7 @@ def settings_of(
     given: dict[str, Any] = {
         "master_template": template(master_template) if master_template else None,
         "master_image": master_image,
+        "tf_cluster_domain": tf_cluster_domain,
         "di_server_url": di_server_url,
         "di_service_domain": di_service_domain,
         "di_job_resources": quantities(pairs("--di-job-resources", di_job_resources)),

@@ -116,7 +116,7 @@ def _owner(
         job_label, role_label, _ = row.labels
         where = (row.name, pod["metadata"].get("namespace") or "", labels.get(job_label, ""))
         found = candidates.get(where)
-        if found is not None and labels.get(role_label) == found.elastic.role:
+        if found is not None and labels.get(role_label) == found.elastic.role and row.pods.selects(pod):
             return found
     return None
 

@@ -24,6 +24,7 @@ class Settings:
         master_cpu, master_memory: requests and limits of the master's container; upstream gives it 1 core and 2Gi.
         master_template: a PodTemplateSpec that is put over these and below each job's ``dlrover-master`` template: pull
             secrets, a security context, placement.
+        tf_cluster_domain: what stands behind ``svc`` in the addresses of a TFJob's TF_CONFIG (``CUSTOM_CLUSTER_DOMAIN``).
         di_server_url: where the programs of DIJobs find the DI server (upstream's ``--di-server-url``).
         di_service_domain: what stands behind the namespace in the names of DIJobs' pods (``--service-domain-name``).
         di_job_resources: what a replica of a preemptible DIJob asks for where its template doesn't say
@@ -36,6 +37,7 @@ class Settings:
     master_cpu: str = "1"
     master_memory: str = "2Gi"
     master_template: Mapping[str, Any] = field(default_factory=dict)
+    tf_cluster_domain: str = ""
     di_server_url: str = "http://di-server.di-system.svc.cluster.local:8081"
     di_service_domain: str = "svc.cluster.local"
     di_job_resources: Mapping[str, str] = field(default_factory=lambda: {"cpu": "1", "memory": "2Gi"})

@@ -21,7 +21,7 @@ from edl_workflows.jobs.actions import (
     apply_merge_patch,
     merge_patch,
 )
-from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.api import PODS, ApiResource
 from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.schema import CrdOptions
@@ -100,9 +100,15 @@ class Kind:
         """The ``kind`` of its manifests."""
         return self.source.api.kind
 
+    @property
+    def pods(self) -> Source:
+        """The pods that it makes: those of its operator, where several share the label with the job's name."""
+        return next(source for source in self.observes if source.api is PODS)
+
     def pods_of(self, job: str) -> str:
         """Label selector of a job's pods."""
-        return f"{self.labels[0]}={job}"
+        operator = f",{self.pods.selector}" if "=" in self.pods.selector else ""
+        return f"{self.labels[0]}={job}{operator}"
 
     def node_of(self, pod: Manifest) -> str:
         """What people call a job's pod: its role and index, as ``worker-0``."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.jobs.tf_job.model import TFJob
@@ -30,40 +30,51 @@ def port_of(job: TFJob, kind: ReplicaType) -> int:
     return next((int(p["containerPort"]) for p in ports if p.get("name") == PORT_NAME), PORT)
 
 
-def address(job: TFJob, kind: ReplicaType, index: int) -> str:
-    """Where a replica listens, as ``name.namespace.svc:port``."""
-    return f"{replica_name(job, kind, index)}.{job.metadata.namespace or 'default'}.svc:{port_of(job, kind)}"
+def address(job: TFJob, kind: ReplicaType, index: int, domain: str = "") -> str:
+    """Where a replica listens, as ``name.namespace.svc:port``, or ``name.namespace.svc.domain:port``."""
+    host = ".".join(
+        filter(None, (replica_name(job, kind, index), job.metadata.namespace or "default", "svc", domain))
+    )
+    return f"{host}:{port_of(job, kind)}"
 
 
-def tf_config(job: TFJob, kind: ReplicaType, index: int) -> dict[str, Any] | None:
+def tf_config(job: TFJob, kind: ReplicaType, index: int, domain: str = "") -> dict[str, Any] | None:
     """``TF_CONFIG`` of a replica; None for a job of a single replica, which trains alone.
 
     The evaluator is told of the cluster, but is no part of it (TensorFlow's rule). With ``enableDynamicWorker`` a worker is
     told of itself and of the parameter servers, and a server of itself: so workers come and go unknown to the others.
+
+    Args:
+        job: the replica's.
+        kind: its type.
+        index: its index.
+        domain: of the cluster, where short names of services do not resolve.
     """
     if len(list(replicas(job))) == 1:
         return None
     task = {"type": kind.slug, "index": index}
+    members = _members(job, domain)
     if not job.spec.enable_dynamic_worker:
-        return {"cluster": _members(job), "task": task, "environment": "cloud"}
+        return {"cluster": members, "task": task, "environment": "cloud"}
     key = "sparseCluster" if "sparse-cluster-key" in job.compat else "cluster"
-    return {key: _sparse(job, kind, index), "task": task, "environment": "cloud"}
+    own = address(job, kind, index, domain)
+    return {key: _sparse(members, kind, index, own), "task": task, "environment": "cloud"}
 
 
-def _members(job: TFJob) -> dict[str, list[str]]:
+def _members(job: TFJob, domain: str = "") -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for kind, index in replicas(job):
         if kind is not ReplicaType.EVALUATOR:
-            found.setdefault(kind.slug, []).append(address(job, kind, index))
+            found.setdefault(kind.slug, []).append(address(job, kind, index, domain))
     return found
 
 
-def _sparse(job: TFJob, kind: ReplicaType, index: int) -> dict[str, Any]:
-    servers = _members(job).get(ReplicaType.PS.slug, [])
+def _sparse(members: Mapping[str, list[str]], kind: ReplicaType, index: int, own: str) -> dict[str, Any]:
+    servers = members.get(ReplicaType.PS.slug, [])
     if kind is ReplicaType.PS:
         return {"worker": {}, "ps": [servers[index]]}
-    own = {str(index): address(job, kind, index)}
-    rest = {"worker": own} if kind is ReplicaType.WORKER else {kind.slug: [own[str(index)]], "worker": {}}
+    alone = {"worker": {str(index): own}}
+    rest = alone if kind is ReplicaType.WORKER else {kind.slug: [own], "worker": {}}
     return {**rest, "ps": servers}
 
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from edl_workflows.jobs import api, manifests, names
-from edl_workflows.jobs.actions import Manifest, merge_patch
+from edl_workflows.jobs.actions import Manifest, Settings, merge_patch
 from edl_workflows.jobs.tf_job.cluster import cluster_id, port_of, replica_name, replicas, tf_config
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.tf_job.types import PORT_NAME, ReplicaType, RestartPolicy, container_of
@@ -35,7 +35,7 @@ def selector(job: TFJob, kind: ReplicaType) -> str:
     return ",".join(f"{key}={value}" for key, value in labels(job, kind).items() if key != OPERATOR_LABEL)
 
 
-def pod(job: TFJob, kind: ReplicaType, index: int) -> dict[str, Any]:
+def pod(job: TFJob, kind: ReplicaType, index: int, settings: Settings) -> dict[str, Any]:
     """A replica's pod: the user's template, with its place in the cluster put over it."""
     spec = job.spec.replicas[kind]
     template = copy.deepcopy(spec.template)
@@ -52,7 +52,7 @@ def pod(job: TFJob, kind: ReplicaType, index: int) -> dict[str, Any]:
     ports = list(container.get("ports") or ())
     if all(port.get("name") != PORT_NAME for port in ports):
         container["ports"] = [*ports, {"name": PORT_NAME, "containerPort": port_of(job, kind)}]
-    config = tf_config(job, kind, index)
+    config = tf_config(job, kind, index, settings.tf_cluster_domain)
     if config is not None:
         own = [variable for variable in container.get("env") or () if variable["name"] != "TF_CONFIG"]
         container["env"] = [{"name": "TF_CONFIG", "value": json.dumps(config)}, *own]

@@ -221,7 +221,7 @@ def _missing(facts: Facts) -> list[Manifest]:
         if place.name not in facts.services:
             made.append(pods.service(facts.job, place.kind, place.index))
         if place.pod is None:
-            made.append(pods.pod(facts.job, place.kind, place.index))
+            made.append(pods.pod(facts.job, place.kind, place.index, facts.observed.settings))
     return made
 
 

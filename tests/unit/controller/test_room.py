@@ -5,10 +5,14 @@ from typing import Any
 
 from edl_workflows.controller.room import Candidate, question
 from edl_workflows.controller.snapshot import kept_node, kept_pod
+from edl_workflows.jobs.di_job import pods as di_pods
+from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.training_job import pods as training_pods
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.jobs.training_job.model import TrainingJob
 from edl_workflows.scaling.fulfilment import Job
+from tests.unit.jobs.di_jobs import make as make_di_job
+from tests.unit.jobs.di_jobs import task
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -79,6 +83,28 @@ def test_who_is_where_and_what_is_used() -> None:
     assert found.jobs["pod default/late"] == Job({"cpu": 3.0, "pods": 1.0}, 1, 1, 1)
     assert found.nodes["a"].used == {"cpu": 2.0, "pods": 1.0}
     assert found.nodes["b"].used == {"cpu": 1.0, "pods": 1.0}
+
+
+def test_pods_of_another_operator_are_no_instances() -> None:
+    """A pod that bears the labels of a DIJob of this name, but not its operator's, is use of its node like any other."""
+    learner = task("learner", template={"spec": {"containers": [{"name": "di", "image": "ding:1"}]}})
+    manifest = make_di_job(learner, task("collector", 1, minReplicas=1, maxReplicas=4))
+    manifest["metadata"] |= {"namespace": "default", "uid": "u"}
+    job = DI_JOB.model.parse(manifest)
+    assert DI_JOB.elastic is not None
+    elastic = DI_JOB.elastic(job)
+    assert elastic is not None
+    labels = {di_pods.JOB_LABEL: manifest["metadata"]["name"], di_pods.TASK_LABEL: elastic.role}
+    ours = pod("a-collector-0", "1", "a", **labels, **{di_pods.OPERATOR_LABEL: di_pods.OPERATOR})
+    found = question(
+        [Candidate(DI_JOB, manifest, job, elastic)],
+        [node("a"), node("b")],
+        [ours, pod("other", "1", "b", **labels)],
+        NOW,
+    )
+
+    assert [one.places for one in found.jobs.values()] == [("a",)]
+    assert (found.nodes["a"].used, found.nodes["b"].used) == ({}, {"cpu": 1.0, "pods": 1.0})
 
 
 def test_where_pods_can_not_run() -> None:

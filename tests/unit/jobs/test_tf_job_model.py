@@ -1,12 +1,15 @@
 """What a TFJob's manifest may say: `edl_workflows.jobs.tf_job.model`."""
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.tf_job import pods
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.tf_job.types import ReplicaType, RestartPolicy
 
@@ -141,3 +144,25 @@ def test_spellings_of_types_and_defaults() -> None:
     assert list(replicas) == [ReplicaType.PS, ReplicaType.EVALUATOR]
     assert [spec.policy for spec in replicas.values()] == [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER]
     assert replicas[ReplicaType.PS].replicas == 1
+
+
+def test_addresses_in_a_cluster_with_a_domain_of_its_own() -> None:
+    """The domain ends every address in TF_CONFIG; an installation that changes it restarts no job for that."""
+    job = TFJob.parse(make())
+    plain = json.loads(config_of(pods.pod(job, ReplicaType.WORKER, 0, Settings())))
+    named = pods.pod(job, ReplicaType.WORKER, 0, Settings(tf_cluster_domain="corp.example"))
+    cluster = json.loads(config_of(named))["cluster"]
+
+    assert cluster == {
+        role: [address.replace(".svc:", ".svc.corp.example:") for address in addresses]
+        for role, addresses in plain["cluster"].items()
+    }
+    assert (
+        named["metadata"]["labels"] == pods.pod(job, ReplicaType.WORKER, 0, Settings())["metadata"]["labels"]
+    )
+
+
+def config_of(pod: dict[str, Any]) -> str:
+    """The pod's TF_CONFIG."""
+    (found,) = [v["value"] for v in pod["spec"]["containers"][0]["env"] if v["name"] == "TF_CONFIG"]
+    return str(found)
