@@ -49,14 +49,20 @@ class ShardName(Protocol):
 
 @dataclass(frozen=True)
 class ExpiredLease:
-    """A lease that timed out; its shards are in the queue again. The last two fields are the data set's."""
+    """A lease that timed out; its shards are in the queue again.
+
+    Attributes:
+        silent: its holder answered for no shard of the data set in the meantime, either.
+        task_type, timeout: the data set's.
+    """
 
     dataset: str
     node: str
     lease: int
     shards: int
-    task_type: TaskType = TaskType.TRAINING
-    timeout: float = 0.0
+    silent: bool
+    task_type: TaskType
+    timeout: float
 
 
 @dataclass(eq=False, slots=True)

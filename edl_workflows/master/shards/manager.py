@@ -94,6 +94,8 @@ class ShardManager:
         """
         dataset = self._get(name)
         node = str(request.node)
+        if request.done or request.failed or request.released:
+            dataset.answered(node, now)
         outcomes = dataset.done(request.done, now)
         outcomes += dataset.failed(node, request.failed)
         outcomes += dataset.released(node, request.released, now)

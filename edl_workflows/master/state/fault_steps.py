@@ -12,15 +12,16 @@ from edl_workflows.protocol.node_check import CheckMember, CheckRound
 
 
 def expire_leases(state: JobState, now: float) -> None:
-    """Shards that nobody answers for return to the queue. A node that held some for evaluation hangs, and is replaced as one that
-    failed, as upstream removes it; but not a critical one. Time in which no master listened is not counted."""
+    """Shards that nobody answers for return to the queue. A node that held some for evaluation, and answered for no others, hangs,
+    and is replaced as one that failed, as upstream removes it; but not a critical one. Time in which no master listened is not counted."""
     if state.listening_since is None:
         state.listening_since = now
     for lease in state.shards.expire(now, state.listening_since):
         node_type, _, node_id = lease.node.rpartition("-")
         node = state.nodes.find(node_type, int(node_id))
         over = state.outcome is not None or state.settings.suspend
-        if lease.task_type is not TaskType.EVALUATION or node is None or not node.live or over:
+        hangs = lease.silent and lease.task_type is TaskType.EVALUATION
+        if not hangs or node is None or not node.live or over:
             continue
         if not state.settings.critical(node.type, node.rank):
             why = f"it acknowledged none of its shards of {lease.dataset} for {lease.timeout:g} s"

@@ -12,7 +12,14 @@ from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.master.testing import Ref, SimulatedJob, SimulatedPod
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.cluster import Cluster
-from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState, TaskType
+from edl_workflows.protocol.datasets import (
+    AckRequest,
+    DatasetParams,
+    LeaseRequest,
+    LeaseState,
+    ShardKey,
+    TaskType,
+)
 
 EVALUATION = "evaluate"
 TIMEOUT = 20.0
@@ -24,8 +31,17 @@ class EvaluatingJob(SimulatedJob):
     live."""
 
     hung: frozenset[Ref] = frozenset()
+    slow: Ref | None = None
+    busy_until = 0.0
+
+    def __init__(self, settings: JobSettings, shards: int) -> None:
+        super().__init__(settings, shards)
+        self.ahead: list[ShardKey] = []
 
     def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+        if (pod.type, pod.id) == self.slow:
+            self._evaluate_slowly(pod, active)
+            return
         shards, request = self.state.shards, LeaseRequest(node=pod.ref, version=active.version, max_shards=1)
         reply = shards.lease(EVALUATION, request, self.now)
         if (pod.type, pod.id) in self.hung:
@@ -35,6 +51,15 @@ class EvaluatingJob(SimulatedJob):
         elif reply.state is LeaseState.END:
             super()._train(pod, active)
 
+    def _evaluate_slowly(self, pod: SimulatedPod, active: Cluster) -> None:
+        """Shards are leased one by one and long before their turn; each takes most of the time-out."""
+        shards, request = self.state.shards, LeaseRequest(node=pod.ref, version=active.version, max_shards=1)
+        if len(self.ahead) < 3:
+            self.ahead += shards.lease(EVALUATION, request, self.now).shards
+        if self.ahead and self.now >= self.busy_until:
+            shards.acknowledge(EVALUATION, AckRequest(node=pod.ref, done=[self.ahead.pop(0)]), self.now)
+            self.busy_until = self.now + 0.8 * TIMEOUT
+
 
 def _settings(nodes: str = "ps=1,worker=2", critical: str = "") -> JobSettings:
     roles = parse_nodes(nodes)
@@ -42,11 +67,13 @@ def _settings(nodes: str = "ps=1,worker=2", critical: str = "") -> JobSettings:
     return JobSettings("job", "default", roles, timeouts=Timeouts(verdict=0.0, release=5.0))
 
 
-def _job(hung: Ref, critical: str = "") -> EvaluatingJob:
+def _job(hung: Ref, critical: str = "", size: int = 6) -> EvaluatingJob:
     job = EvaluatingJob(_settings(critical=critical), shards=4)
     job.hung = frozenset({hung})
     job.state.shards.register(
-        DatasetParams(name=EVALUATION, size=6, shard_size=1, task_type=TaskType.EVALUATION, timeout_s=TIMEOUT)
+        DatasetParams(
+            name=EVALUATION, size=size, shard_size=1, task_type=TaskType.EVALUATION, timeout_s=TIMEOUT
+        )
     )
     return job
 
@@ -74,6 +101,15 @@ def test_whom_the_job_can_not_do_without_is_not_stopped(hung: Ref, critical: str
     assert job.state.restarts.counts == {}
     assert job.pods[hung].runs
     assert job.state.shards.progress(EVALUATION).state is not LeaseState.FAILED
+
+
+def test_who_leases_ahead_and_is_slow_is_not_stopped() -> None:
+    """A shard that waits for its turn in a worker that goes on answering for others is no sign of a hang."""
+    job = _job(("worker", 9), size=400)
+    job.slow = HANGING
+    job.calm(150)
+    assert job.state.shards.progress(EVALUATION).timeouts, "or this proves nothing"
+    assert job.state.restarts.counts == {}
 
 
 def test_nobody_is_stopped_for_the_time_in_which_the_master_was_away() -> None:
