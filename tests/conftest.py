@@ -11,6 +11,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests import leaks
+
 _CLUSTER = Path(__file__).parent / "cluster"
 _USER_STATE = ("KUBECONFIG", "EDL_LOCAL_DIR", "EDL_SERVICE_MAP", "DLROVER_MASTER_ADDR", "EDL_JOB_TOKEN")
 
@@ -48,6 +50,7 @@ _airflow_home = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Airflow reads its settings when it is first imported, by whichever test: they must stand before. Agents as well."""
+    leaks.mark_processes()
     home = tempfile.mkdtemp(prefix="edl-airflow-")
     config.stash[_airflow_home] = home
     (Path(home) / "dags").mkdir()
@@ -64,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Nothing of it stays."""
     shutil.rmtree(config.stash[_airflow_home], ignore_errors=True)
+
+
+_processes_end_with_the_run = leaks._processes_end_with_the_run
+_threads_end_with_their_test = leaks._threads_end_with_their_test
 
 
 @pytest.fixture

@@ -471,7 +471,7 @@ class Job:
 
     def _serve_wishes(self) -> None:
         drained: int | None = None
-        while True:
+        while not self._closed:
             directive = self._watch.latest
             if self._terminated:
                 self._leave()

@@ -28,11 +28,15 @@ class BackOff:
         """The last attempt succeeded."""
         self._delay = FIRST_DELAY
 
-    def wait(self) -> bool:
-        """Wait for the next attempt; True when it is time to stop instead."""
+    def next_delay(self) -> float:
+        """Seconds until the next attempt, for callers that do something else meanwhile."""
         delay = self._delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
         self._delay = min(LONGEST_DELAY, self._delay * 2)
-        return self._stop.wait(delay)
+        return delay
+
+    def wait(self) -> bool:
+        """Wait for the next attempt; True when it is time to stop instead."""
+        return self._stop.wait(self.next_delay())
 
 
 def patiently(call: Callable[[], Result], stop: threading.Event) -> Result | None:

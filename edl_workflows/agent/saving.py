@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
+from edl_workflows.agent.patience import BackOff
 from edl_workflows.agent.reports import Reporter
 from edl_workflows.exceptions import EdlError
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -19,7 +21,7 @@ if TYPE_CHECKING:  # it needs numpy, which a program that saves by itself may no
     from edl_workflows.agent.two_stages import FirstStage, TwoStages
 
 RETRY_SECONDS = 1.0
-"""After the master could not be told that a checkpoint begins."""
+"""How often waiting for the agent's second stage, or for the master to hear of a checkpoint, looks again."""
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ class Saving:
         self._every = float("inf")
         self._copy_every = float("inf")
         self._not_before = 0.0
+        self._refusals = BackOff(threading.Event())
+        self._said = ""
         self._served = ""
 
     @property
@@ -125,7 +129,7 @@ class Saving:
                 break
             if stopped() or time.monotonic() >= deadline:
                 return None
-            time.sleep(RETRY_SECONDS)
+            time.sleep(max(0.0, self._not_before - time.monotonic()))
         try:
             saved = self._saved(ticket, persist, stopped, stored)
         except Exception as error:
@@ -183,9 +187,13 @@ class Saving:
             ticket = self._client.begin_checkpoint(begin)
         except EdlError as error:
             # Away, or another version has become active a moment ago.
-            log.warning("%s; no checkpoint now", error)
-            self._not_before = time.monotonic() + RETRY_SECONDS
+            if self._said != type(error).__name__:
+                self._said = type(error).__name__
+                log.warning("%s; no checkpoint now, trying again", error)
+            self._not_before = time.monotonic() + self._refusals.next_delay()
             return None
+        self._refusals.reset()
+        self._said = ""
         self._served = request or self._served
         self.position = ticket.position
         self._plan_next(persist)

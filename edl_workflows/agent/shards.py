@@ -134,6 +134,7 @@ class ShardReader:
 
         Raises:
             JobFailedError: a shard of it failed too often.
+            UnavailableError: closed before the data was consumed.
             EdlError: the master refused.
         """
         while (shard := self._next()) is not None:
@@ -233,6 +234,10 @@ class ShardReader:
                     raise self._error
                 if self._state is LeaseState.END and self._settled:
                     return None
+                if self._stop.is_set():
+                    raise UnavailableError(
+                        f"data set {self._params.name}: the connection to the job is closed"
+                    )
             self._between()
 
     @property

@@ -10,7 +10,8 @@ import pytest
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.exceptions import ConflictError, InvalidError, JobFailedError
+from edl_workflows.agent.patience import LONGEST_DELAY
+from edl_workflows.exceptions import ConflictError, InvalidError, JobFailedError, UnavailableError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import AckRequest, FailedShard, LeaseRequest
 from edl_workflows.protocol.nodes import (
@@ -155,7 +156,7 @@ def test_drained_chief_settles_before_it_saves(master: FakeMaster, connected: Co
     master.say(drain=True, save="switch")
     eventually(lambda: job.drain_requested)
     master.received.clear()
-    in_background(lambda: next(batches))
+    waiting, _ = in_background(lambda: next(batches))
     eventually(lambda: master.got(CheckpointEnd))
     time.sleep(0.2)
 
@@ -165,6 +166,39 @@ def test_drained_chief_settles_before_it_saves(master: FakeMaster, connected: Co
     assert [begin.request for begin in begins] == ["switch"]
     assert master.received.index(master.got(AckRequest)[-1]) < master.received.index(begins[0])
     master.say(drain=False, save="")
+    waiting.join(60)
+
+
+@pytest.mark.parametrize("drain", [True, False], ids=["drained", "without shards"])
+def test_a_closed_job_ends_its_loop(master: FakeMaster, connected: Connect, drain: bool) -> None:
+    """A training loop in another thread ends with an error when its job is closed; it asks nobody for anything any more."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=None)
+    batches = job.batches("train", size=8, shard_size=8, batch_size=4)
+    next(batches)
+    master.say(drain=True) if drain else master.say(active=None)
+    eventually(lambda: job.drain_requested if drain else not job.active)
+    loop, raised = in_background(lambda: list(batches))
+    if drain:
+        eventually(lambda: [m for m in master.got(ProcessReport) if m.state is ProcessState.DRAINED])
+    job.close()
+    loop.join(60)
+    assert not loop.is_alive()
+    assert [type(error) for error in raised] == [UnavailableError]
+
+
+def test_a_lasting_refusal_is_asked_less_and_less(master: FakeMaster, connected: Connect) -> None:
+    """A chief whose checkpoint the master does not take rests longer and longer before it asks again."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=None)
+    eventually(lambda: job.active)
+    master.away = True
+    for _ in range(8):
+        before = time.monotonic()
+        assert job.checkpoint() is None
+    assert job._saving._not_before - before >= LONGEST_DELAY / 2
 
 
 def test_bad_parameters_are_named(master: FakeMaster, connected: Connect) -> None:

@@ -65,6 +65,9 @@ def test_it_plans_and_is_replaced(
         planner.plan(asked(), NOW)
     assert planner.plan(asked(), NOW) == expected
 
+    assert planner._process is not None
+    assert planner._process.pid is not None
+    os.kill(planner._process.pid, signal.SIGSTOP)  # it answers nothing, however fast the machine is
     monkeypatch.setattr(planning, "PLAN_SECONDS", 0.0)
     with pytest.raises(UnavailableError, match="too long"):
         planner.plan(asked(), NOW)

@@ -33,6 +33,7 @@ class ScriptedApi:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            timeout = 5.0  # a connection that is kept alive and not used ends by itself
 
             def _answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
