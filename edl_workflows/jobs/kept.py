@@ -13,7 +13,7 @@ _METADATA = (
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
     "ownerReferences",
 )  # fmt: skip
-_POD_STATUS = ("phase", "reason", "conditions")
+_POD_STATUS = ("phase", "reason", "message", "conditions")
 _SHORT = 64
 """Characters; longer texts are hardly ever the same twice."""
 

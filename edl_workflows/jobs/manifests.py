@@ -8,6 +8,8 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Deletion, Manifest
 from edl_workflows.jobs.objects import Resource
 
+_MAX_SAID = 1024
+"""Characters of a pod's last words that stand in a job's message."""
 _DISRUPTIONS = frozenset(
     {
         "Evicted",
@@ -178,6 +180,21 @@ def marked_disrupted(pod: Manifest) -> bool:
 def disrupted(pod: Manifest) -> bool:
     """As `marked_disrupted`, or it ended without any exit code."""
     return marked_disrupted(pod) or "exitCode" not in exit_of_first_container(pod)
+
+
+def refused_by_node(pod: Manifest) -> bool:
+    """Whether a pod failed before anything of it started, and says why: its node can't run it, and another try changes nothing."""
+    status = pod.get("status") or {}
+    started = status.get("containerStatuses") or status.get("initContainerStatuses")
+    return bool(status.get("message")) and not started and not marked_disrupted(pod)
+
+
+def last_words(pod: Manifest) -> str:
+    """The last line of what a pod that ended said of the cause, as the end of a sentence: its container's termination message, or
+    its own where nothing of it ran; "" where neither says anything."""
+    said = exit_of_first_container(pod).get("message") or (pod.get("status") or {}).get("message") or ""
+    lines = str(said).strip().splitlines()
+    return f": {lines[-1][:_MAX_SAID]}" if lines else ""
 
 
 def why_pending(pod: Manifest) -> str:

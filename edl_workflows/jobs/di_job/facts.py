@@ -79,9 +79,10 @@ class Place:
     def how(self) -> str:
         """How its pod ended."""
         codes = bad_exits(self.pod) if self.pod is not None else []
+        said = manifests.last_words(self.pod or {"spec": {}})
         if codes:
-            return f"exit code {codes[-1]}"
-        return f"{((self.pod or {}).get('status') or {}).get('reason') or 'lost'}, without an exit code"
+            return f"exit code {codes[-1]}{said}"
+        return f"{((self.pod or {}).get('status') or {}).get('reason') or 'lost'}, without an exit code{said}"
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ Training pods are made by auto ScalePlans (`scale_plan.reconcile`), which the jo
 counted, and deleted when the job is suspended or has ended.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from edl_workflows.jobs import manifests, names, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
@@ -26,8 +25,6 @@ MAX_BACKOFF = timedelta(seconds=300)
 FATAL_EXIT_CODE = 1
 """With it a master gives the job up (upstream's rule); any other non-zero code is an accident, and the master is replaced."""
 
-_MAX_SAID = 1024
-"""Characters of a master's last line in its job's message."""
 
 _NODE_TYPES = tuple(names.NODE_PORTS)
 _WORKERS = (names.WORKER_TYPE, names.CHIEF_TYPE, names.EVALUATOR_TYPE)
@@ -65,28 +62,27 @@ def _verdict(facts: Facts) -> Outcome | None:
         return None
     if manifests.pod_phase(master) == "Succeeded":
         return Outcome(Phase.SUCCEEDED, "JobSucceeded")
-    if manifests.terminating(master) or manifests.disrupted(master):
+    if manifests.terminating(master) or _disrupted(master):
         return None
-    ended = manifests.exit_of_first_container(master)
-    code, said = ended["exitCode"], _last_line(ended)
-    log = f"{said}; see `kubectl logs {manifests.name_of(master)}`"
+    code = manifests.exit_of_first_container(master).get("exitCode")
+    how = "could not run" if code is None else f"ended with exit code {code}"
+    log = f"{manifests.last_words(master)}; see `kubectl logs {manifests.name_of(master)}`"
     failure = facts.job.status.failure
     if failure:
         return Outcome(
             Phase.FAILED, failure.get("reason", "MasterFailed"), failure.get("message", log.lstrip(":; "))
         )
     if code == FATAL_EXIT_CODE:
-        return Outcome(Phase.FAILED, "MasterFailed", f"the master ended with exit code {code}{log}")
+        return Outcome(Phase.FAILED, "MasterFailed", f"the master {how}{log}")
     if facts.failures_before_master >= _restart_limit(facts):
-        message = f"the master ended with exit code {code} after {facts.failures_before_master} restarts{log}"
+        message = f"the master {how} after {facts.failures_before_master} restarts{log}"
         return Outcome(Phase.FAILED, "MasterRestartsExhausted", message)
     return None
 
 
-def _last_line(ended: Mapping[str, Any]) -> str:
-    """What a container said last, as the end of a sentence."""
-    lines = str(ended.get("message") or "").strip().splitlines()
-    return f": {lines[-1][:_MAX_SAID]}" if lines else ""
+def _disrupted(master: Manifest) -> bool:
+    """Whether its end is not its own fault, and costs nothing of the budget."""
+    return manifests.disrupted(master) and not manifests.refused_by_node(master)
 
 
 def _restart_limit(facts: Facts) -> int:
@@ -139,7 +135,7 @@ def _run(facts: Facts) -> Actions:
     refused = {(r.kind, r.name) for r in facts.observed.refused}
     complete = not any((m["kind"], manifests.name_of(m)) in refused for m in missing)
     create = (*missing, *(_new_master(facts) if complete else ()))
-    disrupted = [p for p in facts.masters[:-1] if manifests.ended(p) and manifests.disrupted(p)]
+    disrupted = [p for p in facts.masters[:-1] if manifests.ended(p) and _disrupted(p)]
     delete = _delete([*disrupted, *_old_pods(facts)])
     new = facts.job.status.phase in (None, Phase.CREATED)
     outcome = _phase(facts) if complete or not new else Outcome(Phase.CREATED, "JobCreated")
@@ -176,7 +172,8 @@ def _last_end(facts: Facts) -> str:
         ended = manifests.exit_of_first_container(master)
         if "exitCode" in ended:
             limit = f"restarts: at most {_restart_limit(facts)}"
-            return f"{manifests.name_of(master)} ended with exit code {ended['exitCode']} ({limit}){_last_line(ended)}"
+            said = manifests.last_words(master)
+            return f"{manifests.name_of(master)} ended with exit code {ended['exitCode']} ({limit}){said}"
     return "the master's pod is gone and is being replaced"
 
 
@@ -191,7 +188,7 @@ def _new_master(facts: Facts) -> tuple[Manifest, ...]:
         return (_master_pod(facts, facts.restarts, facts.restarts),)
     if not manifests.ended(master) or manifests.terminating(master) or _until_restart(facts) > 0:
         return ()
-    failures = facts.failures_before_master + (0 if manifests.disrupted(master) else 1)
+    failures = facts.failures_before_master + (0 if _disrupted(master) else 1)
     return (_master_pod(facts, manifests.index_of(master) + 1, max(facts.restarts, failures)),)
 
 
@@ -205,7 +202,7 @@ def _until_restart(facts: Facts) -> float:
     if (
         master is None
         or not manifests.ended(master)
-        or manifests.disrupted(master)
+        or _disrupted(master)
         or not facts.failures_before_master
     ):
         return 0.0

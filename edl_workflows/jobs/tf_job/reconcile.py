@@ -112,10 +112,11 @@ def _said(facts: Facts, failed: list[Place]) -> str:
 
 def _how(place: Place) -> str:
     code = "without an exit code" if place.exit_code is None else f"exit code {place.exit_code}"
+    said = manifests.last_words(place.pod or {"spec": {}})
     if place.exit_code is not None and not place.disrupted:
-        return code
+        return f"{code}{said}"
     reason = ((place.pod or {}).get("status") or {}).get("reason") or "lost"
-    return f"{reason}, {code}"
+    return f"{reason}, {code}{said}"
 
 
 def _seconds_left(facts: Facts) -> float | None:

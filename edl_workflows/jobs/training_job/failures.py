@@ -104,7 +104,8 @@ def how(place: Place) -> str:
     """How a pod ended."""
     reason = ((place.pod or {}).get("status") or {}).get("reason")
     if place.exit_code is None:
-        return f"{reason or 'lost'}, without an exit code"
+        said = manifests.last_words(place.pod or {"spec": {}})
+        return f"{reason or 'lost'}, without an exit code{said}"
     text = f"{reason}, exit code {place.exit_code}" if reason else f"exit code {place.exit_code}"
     if place.exit_code in _EXITS:
         text += f", {_EXITS[place.exit_code]}"

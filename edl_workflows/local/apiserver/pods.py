@@ -30,6 +30,7 @@ class LogRequest:
         since: only lines that were written then or later; None: all.
         limit_bytes: at most so many bytes; None: all.
         timestamps: begin each line with its time.
+        not_started: what to say of a container that has not started, from the pod's status.
     """
 
     namespace: str
@@ -42,6 +43,7 @@ class LogRequest:
     since: datetime | None = None
     limit_bytes: int | None = None
     timestamps: bool = False
+    not_started: str = "is waiting to start: ContainerCreating"
 
 
 LogProvider = Callable[[LogRequest], AsyncIterator[bytes]]
@@ -63,6 +65,22 @@ def _container(pod: Object, wanted: str) -> str:
     if wanted and wanted not in every:
         raise errors.bad_request(f"container {wanted} is not valid for pod {name}")
     return wanted or main[0]
+
+
+def _not_started(pod: Object, container: str) -> str:
+    """That a container has not started, and why, from the pod's status: its own reason, the pod's, or the scheduler's."""
+    status = pod.get("status") or {}
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    states = (one.get("state") or {} for one in every if one["name"] == container)
+    waiting: Object = next((state["waiting"] for state in states if "waiting" in state), {})
+    conditions = status.get("conditions") or []
+    unplaced: Object = next(
+        (one for one in conditions if one["type"] == "PodScheduled" and one["status"] != "True"), {}
+    )
+    found = next((one for one in (waiting, status, unplaced) if one.get("message")), waiting)
+    why = ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key))
+    ended = status.get("phase") in ("Failed", "Succeeded")
+    return f"{'has not started' if ended else 'is waiting to start'}: {why or 'ContainerCreating'}"
 
 
 def _since(query: Mapping[str, str], pod: str, now: datetime) -> datetime | None:
@@ -96,17 +114,19 @@ async def logs(
             begin at; 503, no runner serves this cluster.
     """
     pod = objects.require(Key("pods", target.namespace, target.name)).decode()
+    container = _container(pod, query.get("container", ""))
     request = LogRequest(
         namespace=target.namespace,
         pod=target.name,
         uid=pod["metadata"]["uid"],
-        container=_container(pod, query.get("container", "")),
+        container=container,
         follow=requests.flag(query, "follow"),
         previous=requests.flag(query, "previous"),
         tail_lines=requests.number(query, "tailLines"),
         since=_since(query, target.name, datetime.now(UTC)),
         limit_bytes=requests.number(query, "limitBytes"),
         timestamps=requests.flag(query, "timestamps"),
+        not_started=_not_started(pod, container),
     )
     if provider is None:
         raise errors.ApiError(

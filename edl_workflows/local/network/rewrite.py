@@ -1,7 +1,7 @@
 """Finds cluster addresses in text and replaces them: environment values and arguments of a container."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from edl_workflows.protocol.addresses import canonical_host
 
@@ -31,3 +31,37 @@ def rewrite(text: str, namespace: str, lookup: Lookup) -> str:
         return lookup(canonical_host(host, namespace), port, explicit) or match[0]
 
     return _ADDRESS.sub(replace, text)
+
+
+_HOST_VARIABLE = re.compile(r"^(?P<prefix>\w*?)(?:_ADDR|_ADDRESS|_HOST|_HOSTNAME|_IP)$")
+_HOST = re.compile(r"^[a-z0-9][a-z0-9.-]*$", re.IGNORECASE)
+_OWN = ("localhost", "127.0.0.1", "0.0.0.0")  # noqa: S104 - compared, not listened on
+
+
+def rewrite_apart(
+    env: Mapping[str, str], rewritten: Callable[[str], str], own_ports: Mapping[int, int]
+) -> dict[str, str]:
+    """Variables that hold host and port apart, replaced as pairs: ``MASTER_ADDR`` and ``MASTER_PORT``, and others that differ
+    in ``_ADDR``, ``_ADDRESS``, ``_HOST``, ``_HOSTNAME`` or ``_IP`` against ``_PORT``.
+
+    Args:
+        env: variables that the user has set.
+        rewritten: what `rewrite` makes of a text.
+        own_ports: by port of the pod, the one on which it must listen: for a host that is the pod itself.
+
+    Returns:
+        Those that change.
+    """
+    found: dict[str, str] = {}
+    for name, host in env.items():
+        match = _HOST_VARIABLE.match(name)
+        port_name = f"{match['prefix']}_PORT" if match else ""
+        port = env.get(port_name, "")
+        if not (port.isascii() and port.isdigit() and _HOST.match(host)):
+            continue
+        address = f"{host}:{port}"
+        if host in _OWN:
+            found[port_name] = str(own_ports.get(int(port), port))
+        elif (changed := rewritten(address)) != address:
+            found[name], _, found[port_name] = changed.rpartition(":")
+    return found

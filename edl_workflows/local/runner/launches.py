@@ -10,6 +10,7 @@ from edl_workflows.jobs import names
 from edl_workflows.local import files
 from edl_workflows.local.network.network import Network
 from edl_workflows.local.network.ports import LOOPBACK
+from edl_workflows.local.network.rewrite import rewrite_apart
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.runner.attempts import Launch, Mount
 from edl_workflows.local.runner.containers import ContainerRunner
@@ -60,6 +61,8 @@ class Launches:
         argv = [rewrite(expand(text, values)) for text in [*spec.command, *spec.args]]
         own = set(sources.base) - {one.name for one in spec.env}
         env = {name: text if name in own else rewrite(text) for name, text in values.items()}
+        users = {name: text for name, text in values.items() if name not in own}
+        env |= rewrite_apart(users, rewrite, self.network.attach(pod).ports)
         env = {names.ENV_SHARED_MEMORY: str(volumes.shared_memory(spec)), **env}
         work = folder / "work" / spec.name
         work.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
         what = f'container "{request.container}" in pod "{request.pod}"'
         if request.previous:
             raise errors.bad_request(f"previous terminated {what} not found")
-        raise errors.bad_request(f"{what} is waiting to start: ContainerCreating")
+        raise errors.bad_request(f"{what} {request.not_started}")
     times = LineTimes(attempt)
     position = await asyncio.to_thread(_start, attempt.log, request.tail_lines)
     if request.since is not None:

@@ -191,6 +191,8 @@ def _child(spec: dict[str, Any], report: int, output: int) -> NoReturn:
     except ValueError as error:  # a null character among arguments or variables
         failure = {"reason": START_ERROR, "message": f"exec {spec['argv'][0]!r}: {error}"}
     os.write(report, json.dumps(failure).encode())
+    with contextlib.suppress(OSError):  # who reads the log wants to know, too
+        os.write(output, f"the container can't be started: {failure['message']}\n".encode())
     os._exit(START_ERROR_CODE)
 
 

@@ -572,3 +572,22 @@ def test_of_replaced_pods_the_newest_stay(
     world.set_pod(MASTER, "Succeeded", 0)
     world.settle()
     assert "digits-edljob-worker-0" in world.pods("worker")
+
+
+def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: World, job: Make) -> None:
+    """A pod that its node refuses for good is no disruption: it uses the budget, and the job's message has the node's words."""
+    world.add(job())
+    world.settle()
+    said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"
+    for index in range(10):
+        name = f"elasticjob-digits-dlrover-master-{index}"
+        if name not in world.pods("dlrover-master"):
+            break
+        refused = {"phase": "Failed", "reason": "Unsupported", "message": said}
+        world.edit("Pod", name, {"status": refused})
+        world.settle()
+        world.tick(600)
+        world.settle()
+    assert (status(world)["phase"], status(world)["reason"]) == ("Failed", "MasterRestartsExhausted")
+    assert index == 4
+    assert f"the master could not run after 3 restarts: {said}" in status(world)["message"]

@@ -226,6 +226,16 @@ def test_the_message_names_who_failed_and_how() -> None:
     assert job.status["replicaStatuses"]["Worker"]["failed"] == 1
 
 
+def test_the_message_names_why_a_replica_could_not_run() -> None:
+    """A pod that its node refused says why where users look first."""
+    job = Job(Worker=1)
+    said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"
+    refused = {"phase": "Failed", "reason": "Unsupported", "message": said}
+    job.world.edit("Pod", "mnist-worker-0", {"status": refused})
+    job.world.settle()
+    assert f"mnist-worker-0 (Unsupported, without an exit code: {said})" in job.status["message"]
+
+
 RESTARTS: list[Any] = [
     pytest.param("ExitCode", 1, "", False, id="1 is permanent"),
     pytest.param("ExitCode", 127, "", False, id="127 is permanent"),

@@ -147,3 +147,35 @@ def test_tcp_probe_uses_the_host_port(pods: Pods) -> None:
     pods.create("tcp", server(8080, startupProbe={**probe, "failureThreshold": 30}, readinessProbe=probe))
 
     pods.until("tcp", lambda pod: condition(pod, "Ready").get("status") == "True")
+
+
+GROUP = """
+import os, socket
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    with socket.create_server(("", address[1])) as server:
+        print(server.accept()[0].recv(100).decode())
+else:
+    while True:
+        try:
+            link = socket.create_connection(address)
+        except OSError:
+            continue
+        link.sendall(b"rank 1 is here")
+        break
+"""
+"""As PyTorch's programs form their group: rank 0 listens on all interfaces."""
+
+
+def test_host_and_port_in_two_variables_lead_to_the_pod(pods: Pods) -> None:
+    """MASTER_ADDR and MASTER_PORT as on any cluster: the Service's name for the others, the same or localhost for rank 0."""
+    for job, own in (("by-name", "by-name-0"), ("by-localhost", "localhost")):
+        service(pods, f"{job}-0", [{"port": 29500}], job=job)
+        for rank, host in enumerate((own, f"{job}-0")):
+            said = {"MASTER_ADDR": host, "MASTER_PORT": "29500", "RANK": str(rank)}
+            env = [{"name": name, "value": value} for name, value in said.items()]
+            labels = {"job": job} if rank == 0 else {}
+            main = {"name": "main", "image": "x", "command": ["python", "-c", GROUP], "env": env}
+            pods.create(f"{job}-pod-{rank}", main, labels=labels)
+        pods.end(f"{job}-pod-0")
+        assert pods.logs(f"{job}-pod-0") == "rank 1 is here"

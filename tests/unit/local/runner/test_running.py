@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edl_workflows.exceptions import InvalidError
 from edl_workflows.kube import client, logs
 from edl_workflows.kube.resources import EVENTS, PODS, Scope
 from tests.unit.local.support import Pods, condition, container, eventually
@@ -73,6 +74,10 @@ def test_a_command_that_does_not_exist(pods: Pods) -> None:
 
     assert (ended["exitCode"], ended["reason"]) == (128, "StartError")
     assert "/no/such/program" in ended["message"]
+    assert (
+        pods.logs("typo")
+        == "the container can't be started: exec '/no/such/program': No such file or directory"
+    )
 
 
 def test_on_failure_restarts_until_success(pods: Pods, tmp_path: Path) -> None:
@@ -415,3 +420,32 @@ def test_a_log_is_followed_to_its_end(pods: Pods, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
 
     assert [first, *lines] == ["one", "two"]
+
+
+def _refusal(pods: Pods, name: str, text: str) -> str:
+    """What asking for the log of a pod that can't run says, as soon as it names the reason."""
+
+    def look() -> str:
+        try:
+            return pods.logs(name)
+        except InvalidError as error:
+            return str(error) if text in str(error) else ""
+
+    return eventually(look, f"the log of {name} says {text!r}")
+
+
+def test_the_log_of_a_pod_that_can_not_run_says_why(pods: Pods) -> None:
+    """`kubectl logs` is where users look first: it names what the pod waits for, or why it was refused."""
+    huge = {"requests": {"cpu": "1000"}}
+    absent = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "absent", "key": "a"}}}]
+    pods.create("huge", container("true", resources=huge))
+    pods.create("unset", container("true", env=absent))
+    claim = [{"name": "nas", "persistentVolumeClaim": {"claimName": "data"}}]
+    pods.create("alien", container("true"), volumes=claim)
+    waits = "is waiting to start"
+    assert f"{waits}: Unschedulable: 0/1 nodes are available" in _refusal(pods, "huge", "Insufficient cpu")
+    assert f'{waits}: CreateContainerConfigError: configmap "absent" not found' in _refusal(
+        pods, "unset", "absent"
+    )
+    refused = "has not started: Unsupported: the embedded cluster can't run this pod"
+    assert refused in _refusal(pods, "alien", "persistentVolumeClaim")
