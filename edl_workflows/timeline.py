@@ -5,7 +5,7 @@ keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (extra ``
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,10 +103,22 @@ def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
     """A job's life as its status has it, finished or not."""
     phase = str(job.status.phase or "")
     history, known = job.status.history, job.status.restarts
-    samples = tuple(Sample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records) for p in history)
+    points = [Sample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records) for p in history]
+    samples = tuple(replace(point, speed=speed_at(points, index)) for index, point in enumerate(points))
     restarts = tuple(Restart(r.time.timestamp(), r.subject, r.cause) for r in known.recent) if known else ()
     goodput = job.status.goodput.ratio if job.status.goodput else None
     return Timeline(job.key, samples, spans(plans, now), restarts, goodput)
+
+
+def speed_at(samples: Sequence[Sample], index: int) -> float:
+    """Steps per second over the `SPEED_SECONDS` before a sample, or since the one before it where that is longer ago. Training
+    that went back to a checkpoint counts as standing still.
+    """
+    now = samples[index]
+    earlier = samples[:index]
+    since = next((s for s in reversed(earlier) if s.time <= now.time - SPEED_SECONDS), samples[0])
+    elapsed = now.time - since.time
+    return max(0, now.step - since.step) / elapsed if elapsed else 0.0
 
 
 def spans(plans: Iterable[ScalePlan], now: float) -> tuple[Span, ...]:
@@ -213,12 +225,7 @@ def speeds(samples: Sequence[Sample]) -> list[tuple[float, float]]:
         for before, s in zip((None, *samples), samples, strict=False)
         if before is None or s.step != before.step
     ]
-    found = []
-    for index, now in enumerate(news):
-        since = next((s for s in reversed(news[:index]) if s.time <= now.time - SPEED_SECONDS), news[0])
-        elapsed = now.time - since.time
-        found.append((now.time, max(0, now.step - since.step) / elapsed if elapsed else 0.0))
-    return found
+    return [(sample.time, speed_at(news, index)) for index, sample in enumerate(news)]
 
 
 def _draw_plans(axes: "Axes", all_spans: Sequence[Span], origin: float, job: str) -> None:

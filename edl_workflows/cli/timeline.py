@@ -1,17 +1,23 @@
 """``edl timeline``: what happened to a job over time, as a picture."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_workflows.cli.jobs import Name
+from edl_workflows.cli.jobs import Name, say
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import InvalidError
 
+if TYPE_CHECKING:
+    from edl_workflows.timeline import Timeline
+
 app = typer.Typer(no_args_is_help=True)
+
+COLUMNS = ("seconds", "step", "steps/s", "records", "nodes", "event")
 
 
 @app.command()
@@ -38,9 +44,9 @@ def timeline(
     if not line.samples:
         raise InvalidError(f"ElasticJob {job.key} has no history yet; its master writes one once nodes run")
     if picture is None:
-        began = line.samples[0].time
-        rows = [(f"{s.time - began:.0f}", s.step, s.records, _nodes(s.replicas)) for s in line.samples]
-        emit(output, line.to_json(), Table(("seconds", "step", "records", "nodes"), rows))
+        emit(output, line.to_json(), Table(COLUMNS, rows(line)))
+        if output is OutputFormat.TABLE and line.goodput is not None:
+            say(f"goodput {line.goodput:.0%}: the share of its time in which the job made steps that last")
         return
     try:
         timelines.draw(line, picture)
@@ -49,6 +55,20 @@ def timeline(
             f"can't write {picture}: {error}; give a file that ends in .png or .svg"
         ) from error
     typer.echo(f"wrote {picture}")
+
+
+def rows(line: "Timeline") -> list[Sequence[object]]:
+    """All that is known of a job in order of time: a row for each point of its history, each restart and each step of a plan."""
+    began = line.samples[0].time
+    found: list[tuple[float, Sequence[object]]] = [
+        (s.time, (s.step, f"{s.speed:.1f}", s.records, _nodes(s.replicas), "")) for s in line.samples
+    ]
+    found += [(r.time, ("", "", "", "", f"{r.subject} restarts: {r.cause}")) for r in line.restarts]
+    found += [
+        (span.start, ("", "", "", "", f"{span.plan}: {span.phase}, {span.end - span.start:.1f} s"))
+        for span in line.spans
+    ]
+    return [(f"{when - began:.0f}", *cells) for when, cells in sorted(found, key=lambda row: row[0])]
 
 
 def _nodes(replicas: dict[str, int]) -> str:

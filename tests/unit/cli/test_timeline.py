@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.cli.root import run
+from edl_workflows.jobs import names
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import elastic_job
 
@@ -38,7 +39,43 @@ def test_table_has_a_row_a_point(options: list[str], capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
 
     assert len(lines) == 21
-    assert lines[-1].split() == ["95", "950", "190", "ps", "2", "worker", "1"]
+    assert lines[-1].split() == ["95", "950", "10.0", "190", "ps", "2", "worker", "1"]
+
+
+def test_text_has_restarts_and_the_steps_of_plans(
+    cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each where it happened, so that the text tells what the picture does."""
+    restart = {
+        "time": (BEGAN + dt.timedelta(seconds=31)).isoformat(),
+        "subject": "worker-1",
+        "cause": "OOMKilled",
+    }
+    known = {"restarts": {"counts": {"OOMKilled": 1}, "recent": [restart]}, "goodput": {"ratio": 0.9}}
+    client.patch_status(cluster, ELASTIC_JOBS, "told", known)
+    plan = {
+        "apiVersion": names.API_VERSION,
+        "kind": "ScalePlan",
+        "metadata": {"name": "told-scale"},
+        "spec": {"ownerJob": "told"},
+    }
+    client.create(cluster, plan)
+    start, end = ((BEGAN + dt.timedelta(seconds=at)).isoformat() for at in (41, 44))
+    client.patch_status(
+        cluster,
+        SCALE_PLANS,
+        "told-scale",
+        {"phase": "Succeeded", "steps": [{"phase": "Scaling", "startTime": start, "finishTime": end}]},
+    )
+
+    assert run(["timeline", *options]) == 0
+    captured = capsys.readouterr()
+    lines = [line.split(maxsplit=1) for line in captured.out.splitlines()]
+
+    assert [time for time, _ in lines[7:12]] == ["30", "31", "35", "40", "41"]
+    assert ["31", "worker-1 restarts: OOMKilled"] in lines
+    assert ["41", "told-scale: Scaling, 3.0 s"] in lines
+    assert "goodput 90%" in captured.err
 
 
 def test_picture(options: list[str], tmp_path: Path) -> None:
