@@ -373,6 +373,7 @@ def relaunch_page() -> str:
         budget,
         "## Training processes together",
         "Cause `Recovery`: what holds the model was lost, and model and data go back to the newest checkpoint. "
+        "`Resume`: the job was suspended and goes on; the nodes that the suspension took are not counted. "
         "`Rollback`: the cluster version that a plan made did not train. `Hang`: training stood still, and `hangAction` is "
         "`restart`.",
         "## Jobs",

@@ -278,7 +278,7 @@ class RestartRecord(Status):
 
     Attributes:
         subject: the node that ended, or the cluster version whose training processes began anew.
-        cause: why, as the table in the reference has it, or Recovery, Rollback or Hang.
+        cause: why, as the table in the reference has it, or Recovery, Resume, Rollback or Hang.
         message: more about it.
     """
 

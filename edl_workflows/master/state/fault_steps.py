@@ -28,6 +28,14 @@ def expire_leases(state: JobState, now: float) -> None:
             end(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=why)
 
 
+def note_resume(state: JobState) -> None:
+    """Remembers which nodes a suspension took: it is over, and they are no failures. Before `count_time`, which counts it off."""
+    if state.goodput.goodput.suspended and not state.settings.suspend:
+        state.taken_by_suspension = {
+            str(node) for node in state.nodes if node.replaced_by < 0 and not node.given_up
+        }
+
+
 def count_time(state: JobState, now: float) -> None:
     """Counts what of the job's time is useful; before a loss is acted on, since then the lost steps are not seen any more."""
     active = state.versions.active

@@ -177,6 +177,9 @@ class JobState:
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
         self.pending_since: dict[str, float] = {}  # counted anew by each master and after a suspension
+        self.taken_by_suspension: set[str] = (
+            set()
+        )  # nodes of before a suspension that were not heard of since
         self.uncut: set[str] = set()  # nodes that are pending for long, and were looked at
         self.prepared_since: tuple[int, float] = (0, 0.0)  # number of the next version, since when it has it
         self.exits_since: dict[str, float] = {}

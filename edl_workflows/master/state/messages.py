@@ -84,6 +84,7 @@ def register(state: JobState, message: Registration, now: float) -> None:
         node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=joined, waiting=False
     )
     state.last_seen[str(node)] = now
+    state.taken_by_suspension.discard(str(node))
 
 
 def heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
@@ -101,6 +102,7 @@ def heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
         )
     if node.incarnation == message.incarnation:
         state.last_seen[str(node)] = now
+        state.taken_by_suspension.discard(str(node))
         if message.usage is not None:
             state.statistics.usage[str(node)] = message.usage
 

@@ -10,6 +10,8 @@ HANG = "Hang"
 """Cause of a restart of all training processes since training stood still."""
 RECOVERY = "Recovery"
 """Model and data went back to a checkpoint since what holds the model was lost."""
+RESUME = "Resume"
+"""The job was suspended, and goes on from its newest checkpoint; the nodes that the suspension took are not told."""
 ROLLBACK = "Rollback"
 """The version that a plan made did not train."""
 

@@ -27,6 +27,7 @@ from edl_workflows.protocol.datasets import LeaseState
 def settle(state: JobState, now: float) -> None:
     """Brings the job as far as it can go now."""
     fault_steps.expire_leases(state, now)
+    fault_steps.note_resume(state)
     fault_steps.count_time(state, now)
     if state.outcome is not None:
         return

@@ -11,7 +11,7 @@ from edl_workflows.master.state.cluster_versions import Cause
 from edl_workflows.master.state.job import JobState, Steps
 from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
 from edl_workflows.master.state.planned_job import job_with_oom
-from edl_workflows.master.state.restarts import HANG, RECOVERY
+from edl_workflows.master.state.restarts import HANG, RECOVERY, RESUME
 from edl_workflows.protocol.cluster import CheckpointRef
 
 
@@ -24,7 +24,8 @@ def replace_node(state: JobState, node: Node, now: float) -> Node | None:
     job = job_with_oom(state, node, now) if node.exit_reason is ExitReason.OOM else None
     if job is not None:
         state.statistics.ooms += [ill for ill in job.nodes if ill.oom]
-    state.restarted(str(node), node.exit_reason or "", relaunch.last_line(node.message), now)
+    if str(node) not in state.taken_by_suspension:
+        state.restarted(str(node), node.exit_reason or "", relaunch.last_line(node.message), now)
     decision = relaunch.decide(node, state.settings, job)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)
@@ -87,6 +88,9 @@ def go_back(state: JobState, now: float, cause: str = RECOVERY) -> None:
     saved, active = state.checkpoints.newest, state.versions.active
     step = saved.step if saved else 0
     if active is not None:
+        lost = {f"{state.settings.member_type}-{member}" for member in state.lost_members(active.members)}
+        if cause == RECOVERY and lost and lost <= state.taken_by_suspension:
+            cause = RESUME
         state.restarted(
             f"version {active.number}", cause, f"back from step {state.steps.step} to {step}", now
         )

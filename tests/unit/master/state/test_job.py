@@ -614,7 +614,8 @@ def test_workers_that_leave_data_behind_fail_the_job() -> None:
 
 
 def test_a_suspended_job_replaces_nobody_and_resumes_with_its_data() -> None:
-    """Nodes that are taken away while suspended are no failures; afterwards all ranks come back."""
+    """Nodes that are taken away while suspended are no failures; afterwards all ranks come back. People are told of a resume, and
+    of no killed nodes; a node that is killed later is told as ever."""
     job = _job(shards=300)
     job.save_periodically()
     running = job.settings
@@ -633,6 +634,10 @@ def test_a_suspended_job_replaces_nobody_and_resumes_with_its_data() -> None:
     assert len(_servers(job)) == 2
     assert job.state.versions.active is not None
     assert job.state.versions.active.restore is not None
+    assert job.state.restarts.counts == {"Resume": 1}
+    job.kill(("worker", 3))
+    job.calm(5)
+    assert job.state.restarts.counts == {"Resume": 1, "Killed": 1}
     job.calm(150)
     assert job.state.outcome is not None
     assert job.models[job.state.versions.active.number] == set(range(300))

@@ -78,6 +78,7 @@ def test_a_suspended_job_begins_again_where_it_saved() -> None:
     assert active is not None
     assert active.restore is not None
     assert active.restore.step == saved
+    assert job.state.restarts.counts == {"Resume": 1}
 
 
 def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
