@@ -51,6 +51,16 @@ def names(value: Any) -> list[str]:
     return [text(entry.get("name")) for _, entry in maps(value)]
 
 
+def is_gathered(call: "Call") -> bool:
+    """Whether the outputs of a call's items are gathered in lists: those of withSequence are not."""
+    return bool(call.body.get("withItems") or call.body.get("withParam"))
+
+
+def has_container_main(template: "Template") -> bool:
+    """Whether a containerSet has the container whose outputs are those of the template."""
+    return "main" in names(template.part("containerSet").get("containers"))
+
+
 def has_tag(value: str) -> bool:
     """Whether a text is known only when the workflow runs."""
     return "{{" in value
@@ -324,6 +334,22 @@ class Spec:
     def parameters(self) -> frozenset[str]:
         """The names of the workflow's own parameters."""
         return frozenset(names(mapping(self.body.get("arguments")).get("parameters")))
+
+    def metadata_names(self, field: str) -> frozenset[str] | None:
+        """The names of the ``labels`` or ``annotations`` that its workflows have from the start; None where a document that
+        was not given may add some."""
+        if self.referenced is UNKNOWN:
+            return None
+        # A CronWorkflow's own metadata stays its own.
+        cron = self.kind == "CronWorkflow"
+        found = set[str](() if cron else mapping(mapping(self.manifest.get("metadata")).get(field)))
+        bodies = [self.body, *([mapping(self.manifest.get("spec"))] if cron else [])]
+        if isinstance(self.referenced, Spec):
+            bodies.append(self.referenced.body)
+        for body in bodies:
+            added = mapping(body.get("workflowMetadata"))
+            found.update(mapping(added.get(field)), mapping(added.get(f"{field}From")))
+        return frozenset(found)
 
     @cached_property
     def output_names(self) -> frozenset[str]:

@@ -20,6 +20,7 @@ from tests.argo.lint.cases import (
     templates,
     workflow,
 )  # fmt: skip
+from tests.argo.lint.handed_cases import CASES as HANDED
 
 GOOD = template(PRINT)
 
@@ -336,7 +337,10 @@ PLACEHOLDERS = (
     Case(
         "unresolved-placeholder",
         template(f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{workflow.labels.{{inputs.parameters.c}}}}')}"),
-        template(f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{workflow.labels.{{inputs.parameters.a}}}}')}"),
+        template(
+            f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{workflow.labels.{{inputs.parameters.a}}}}')}",
+            "workflowMetadata: {labels: {b: c}}",
+        ),
         "nested",
     ),
     Case("unclosed-placeholder", template(ECHO.format("{{workflow.name}")), template(ECHO.format("{{workflow.name}}"))),
@@ -523,5 +527,5 @@ CRONS = (
 )
 
 CASES = (
-    *DOCUMENTS, *STRUCTURE, *CEL, *TEMPLATES, *CALLS, *DAGS, *PLACEHOLDERS, *OUTPUTS, *RESOURCES, *PLUGINS, *CRONS,
+    *DOCUMENTS, *STRUCTURE, *CEL, *TEMPLATES, *CALLS, *DAGS, *PLACEHOLDERS, *OUTPUTS, *HANDED, *RESOURCES, *PLUGINS, *CRONS,
 )  # fmt: skip

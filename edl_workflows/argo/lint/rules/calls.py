@@ -34,6 +34,12 @@ ONE_TARGET = Rule(
     "A step, task or hook has none or more than one of `template`, `templateRef` and `inline`.",
     "Keep one.",
 )
+HALF_REFERENCE = Rule(
+    "half-reference",
+    Severity.ERROR,
+    "A templateRef lacks the name of the workflow template, or that of the template in it.",
+    "Give it both `name` and `template`.",
+)
 MISSING_ARGUMENT = Rule(
     "missing-argument",
     Severity.ERROR,
@@ -82,7 +88,7 @@ REFERENCE_AND_TEMPLATES = Rule(
     "Keep the reference and move the templates there, or call them by templateRef.",
 )
 RULES = (
-    NO_ENTRYPOINT, UNDEFINED_TEMPLATE, ONE_TARGET, MISSING_ARGUMENT, MISSPELT_ARGUMENT, NO_VALUE, NOT_IN_ENUM, LOOPS,
+    NO_ENTRYPOINT, UNDEFINED_TEMPLATE, ONE_TARGET, HALF_REFERENCE, MISSING_ARGUMENT, MISSPELT_ARGUMENT, NO_VALUE, NOT_IN_ENUM, LOOPS,
     HOOK_EXPRESSION, STEP_EXIT_HOOK, REFERENCE_AND_TEMPLATES,
 )  # fmt: skip
 
@@ -116,6 +122,12 @@ def _targets(spec: Spec) -> Iterator[Finding]:
         ways = [way for way in ("template", "templateRef", "inline") if call.body.get(way)]
         if len(ways) != 1:
             yield ONE_TARGET.at(call.path, f"this {call.role} has {' and '.join(ways) or 'no template'}")
+            continue
+        reference = mapping(call.body.get("templateRef"))
+        if reference and (lacking := [key for key in ("name", "template") if not reference.get(key)]):
+            yield HALF_REFERENCE.at(
+                (*call.path, "templateRef"), f"the templateRef has no {' and no '.join(lacking)}"
+            )
             continue
         resolved = spec.resolve(call)
         if resolved is None:
@@ -153,29 +165,26 @@ def _arguments(call: Call, template: Template, *, complete: bool) -> Iterator[Fi
             yield from _misspelt(call, kind, template)
 
 
-_PLACELESS = frozenset(
-    [
-        "name",
-        "path",
-        "mode",
-        "from",
-        "fromExpression",
-        "optional",
-        "recurseMode",
-        "archive",
-        "deleted",
-        "subPath",
-        "globalName",
-        "archiveLogs",
-    ]
-)
-"""Fields of an artifact that say nothing about where it lies."""
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "s3": ("key",), "gcs": ("key",), "oss": ("key",), "azure": ("blob",), "plugin": ("key",), "git": ("repo",),
+    "http": ("url",), "artifactory": ("url",), "hdfs": ("path", "addresses"),
+}  # fmt: skip
+"""Where an artifact may lie → the fields of which one says where there. `raw` brings its data along."""
+
+
+def _is_placed(artifact: Mapping[str, Any]) -> bool:
+    """Whether an artifact says where it lies."""
+    if artifact.get("raw") is not None:
+        return True
+    return any(
+        mapping(artifact.get(place)).get(field) for place, fields in _PLACES.items() for field in fields
+    )
 
 
 def _needed(entry: Mapping[str, Any], kind: str) -> bool:
     if kind == "artifacts":
         # An input artifact may lie at a place of its own (s3, raw, …) instead of being passed.
-        return entry.get("optional") is not True and not entry.keys() - _PLACELESS
+        return entry.get("optional") is not True and not _is_placed(entry)
     return entry.get("value") is None and entry.get("valueFrom") is None and entry.get("default") is None
 
 
@@ -191,21 +200,23 @@ def _misspelt(call: Call, kind: str, template: Template) -> Iterator[Finding]:
 
 
 def _values(spec: Spec) -> Iterator[Finding]:
-    own = (*spec.path, "arguments", "parameters")
-    for index, entry in maps(mapping(spec.body.get("arguments")).get("parameters")):
-        yield from _value((*own, index), entry, needed=spec.kind == "CronWorkflow" and not spec.reference)
+    own, given = (*spec.path, "arguments"), mapping(spec.body.get("arguments"))
+    for index, entry in maps(given.get("parameters")):
+        needed = spec.kind == "CronWorkflow" and not spec.reference
+        yield from _value((*own, "parameters", index), entry, needed=needed)
+    for index, entry in maps(given.get("artifacts")):
+        yield from _origin((*own, "artifacts", index), entry)
     for template in spec.templates:
         for call in template.calls:
             for index, entry in maps(call.arguments.get("parameters")):
                 yield from _value((*call.path, "arguments", "parameters", index), entry, needed=True)
             for index, entry in maps(call.arguments.get("artifacts")):
-                if (
-                    not entry.keys() - _PLACELESS
-                    and not entry.get("from")
-                    and not entry.get("fromExpression")
-                ):
-                    message = f"the artifact {text(entry.get('name'))!r} comes from nowhere"
-                    yield NO_VALUE.at((*call.path, "arguments", "artifacts", index), message)
+                yield from _origin((*call.path, "arguments", "artifacts", index), entry)
+
+
+def _origin(path: Path, artifact: Mapping[str, Any]) -> Iterator[Finding]:
+    if not (artifact.get("from") or artifact.get("fromExpression") or _is_placed(artifact)):
+        yield NO_VALUE.at(path, f"the artifact {text(artifact.get('name'))!r} comes from nowhere")
 
 
 def _value(path: Path, entry: Mapping[str, Any], *, needed: bool) -> Iterator[Finding]:

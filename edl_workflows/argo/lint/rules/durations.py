@@ -22,11 +22,17 @@ RULES = (BAD_DURATION, PENDING_TIMEOUT)
 
 _DURATION = re.compile(r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+")
 _SECONDS = re.compile(r"\d+")
+_DEADLINE = re.compile(r"\+?\d+|-0+")
 
 
 def is_duration(value: str, *, bare: bool) -> bool:
     """Whether a text is a time as Go writes it; `bare`: or a number of seconds."""
     return value in ("", "0") or bool(_DURATION.fullmatch(value) or (bare and _SECONDS.fullmatch(value)))
+
+
+def _is_deadline(value: str) -> bool:
+    """A whole number from 0 up; or a text that is known when the workflow runs, from its first to its last sign."""
+    return bool(_DEADLINE.fullmatch(value)) or (value.startswith("{{") and value.endswith("}}"))
 
 
 def _times(spec: Spec) -> Iterator[Finding]:
@@ -45,8 +51,15 @@ def _times(spec: Spec) -> Iterator[Finding]:
             if isinstance(found, str) and not has_tag(found) and not is_duration(found, bare=bare):
                 yield BAD_DURATION.at((*template.path, *steps), f"{found!r} is no length of time")
         deadline = template.body.get("activeDeadlineSeconds")
-        if isinstance(deadline, int) and deadline < 0:
-            yield BAD_DURATION.at((*template.path, "activeDeadlineSeconds"), f"{deadline} is negative")
+        if (
+            isinstance(deadline, str | int)
+            and not _is_deadline(str(deadline))
+            and template.type not in COMPOSITE
+        ):
+            path = (*template.path, "activeDeadlineSeconds")
+            yield BAD_DURATION.at(
+                path, f"{deadline!r} is no number of seconds from 0 up", "Write as 90, without a unit."
+            )
         if template.body.get("pendingTimeout") and template.type in COMPOSITE:
             yield PENDING_TIMEOUT.at((*template.path, "pendingTimeout"), f"{template} is a {template.type}")
 

@@ -1,10 +1,18 @@
-"""Rules about what a template hands on: where each output parameter's value comes from."""
+"""Rules about what goes into a template and comes out of it: where each value comes from, and where artifacts lie."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
-from edl_workflows.argo.lint.workflow import AGENT_TYPES, Spec, Template, mapping, text
+from edl_workflows.argo.lint.workflow import (
+    AGENT_TYPES,
+    POD_TYPES,
+    Spec,
+    Template,
+    has_container_main,
+    mapping,
+    text,
+)
 
 OUTPUT_SOURCE = Rule(
     "output-source",
@@ -13,7 +21,19 @@ OUTPUT_SOURCE = Rule(
     "Give it one: `value`, or one of valueFrom's path (container, script), jsonPath or jqFilter (resource), parameter or "
     "expression (steps, dag), supplied (plugin, suspend).",
 )
-RULES = (OUTPUT_SOURCE,)
+ARTIFACT_PATH = Rule(
+    "artifact-path",
+    Severity.ERROR,
+    "An input or output artifact of a template that runs a program has no `path`.",
+    "Say where the program finds it, or leaves it.",
+)
+NO_MAIN = Rule(
+    "no-main-container",
+    Severity.ERROR,
+    "A containerSet has input artifacts or outputs, and no container called `main` to have them.",
+    "Call the container main that reads the artifacts and leaves the outputs.",
+)
+RULES = (OUTPUT_SOURCE, ARTIFACT_PATH, NO_MAIN)
 
 _SOURCES = ("path", "jqFilter", "jsonPath", "parameter", "expression", "supplied")
 _BY_TYPE: Mapping[str, tuple[str, ...]] = {
@@ -53,4 +73,30 @@ def _remedy(template: Template) -> str:
     return f"Write `valueFrom` with {' or '.join(allowed)}, or a `value`."
 
 
-CHECKS = (_sources,)
+def _artifacts(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        if template.type not in (*POD_TYPES, *AGENT_TYPES):
+            continue
+        for side, artifacts in (
+            ("inputs", template.inputs("artifacts")),
+            ("outputs", template.outputs("artifacts")),
+        ):
+            for index, artifact in artifacts:
+                if not text(artifact.get("path")):
+                    path: Path = (*template.path, side, "artifacts", index, "path")
+                    name = text(artifact.get("name"))
+                    yield ARTIFACT_PATH.at(path, f"{side[:-1]} artifact {name!r} of {template} has no path")
+
+
+def _main_containers(spec: Spec) -> Iterator[Finding]:
+    for template in spec.templates:
+        handed = (
+            template.inputs("artifacts") or template.outputs("parameters") or template.outputs("artifacts")
+        )
+        if template.type == "containerSet" and handed and not has_container_main(template):
+            yield NO_MAIN.at(
+                (*template.path, "containerSet", "containers"), f"{template} has no container 'main'"
+            )
+
+
+CHECKS = (_sources, _artifacts, _main_containers)

@@ -4,8 +4,21 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.lint.findings import did_you_mean
-from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, mapping, maps, names, text
+from edl_workflows.argo.lint.workflow import (
+    POD_TYPES,
+    Call,
+    Spec,
+    Template,
+    has_container_main,
+    has_tag,
+    is_gathered,
+    mapping,
+    maps,
+    names,
+    text,
+)
 
 ROOTS = ("item.", "steps.", "inputs.", "outputs.", "pod.", "workflow.", "tasks.")
 """What Argo's own placeholders begin with; others are a program's."""
@@ -14,6 +27,13 @@ _WORKFLOW = (
     "name", "namespace", "uid", "mainEntrypoint", "serviceAccountName", "status", "failures", "priority", "duration",
     "creationTimestamp", "scheduledTime", "parameters", "labels", "annotations", "outputs",
 )  # fmt: skip
+_OWN_METADATA = f"workflows.{GROUP}/"
+"""What begins so is set by Argo itself while a workflow is submitted or runs."""
+_ALWAYS_KNOWN = ("id", "status", "startedAt", "finishedAt", "hostNodeName")
+"""What each step and task has, whatever it runs."""
+_NODE_FIELDS = (*_ALWAYS_KNOWN, "ip", "exitCode", "outputs.result", "outputs.parameters", "outputs.artifacts")
+_WITH_RESULT = ("container", "script", "data", "http", "plugin")
+"""Types of templates that leave an exit code and what they have printed; a containerSet does if it has a container `main`."""
 _DOTTED_HYPHEN = re.compile(
     r"\b(inputs\.parameters|workflow\.parameters|outputs\.parameters|steps|tasks)\.([a-zA-Z_]\w*(?:-\w+)+)"
 )
@@ -68,8 +88,8 @@ class Scope:
                 return self._workflow(rest)
             case "item":
                 return self._item(rest, call)
-            case "pod" if rest != "name":
-                return _unknown("a pod has no", rest, ["name"])
+            case "pod":
+                return self._pod(rest, call)
         return None  # a template's own outputs, in metrics: known only when it has run
 
     def _inputs(self, kind: str, call: Call | None) -> frozenset[str]:
@@ -104,23 +124,45 @@ class Scope:
             return Problem(f"step {name!r} comes later")
         return self._output(target, field)
 
+    def _pod(self, rest: str, call: Call | None) -> Problem | None:
+        if rest != "name":
+            return _unknown("a pod has no", rest, ["name"])
+        if call is not None:
+            return Problem(f"a {call.role} has no pod", "Use it in the template that is called.")
+        if "inline" in self.template.path:
+            return Problem(
+                "of a template that stands in its step Argo asks the step, which has no pod",
+                "Give the template a name and call it.",
+            )
+        if self.template.type in ("", *POD_TYPES):
+            return None
+        return Problem(f"{self.template} is a {self.template.type}, which has no pod of its own")
+
     def _output(self, target: Call, field: str) -> Problem | None:
         template = self._spec.resolve(target)
-        of, kind, name = (*field.split(".", 2), "", "")[:3]
-        if (
-            of != "outputs"
-            or not name
-            or kind not in ("parameters", "artifacts")
-            or not isinstance(template, Template)
-        ):
+        if not isinstance(template, Template) or not template.types or field in _ALWAYS_KNOWN:
             return None
-        known = template.names("outputs", kind)
-        return None if name in known else _unknown(f"{template} has no output {kind[:-1]}", name, known)
+        of, kind, name = (*field.split(".", 2), "", "")[:3]
+        if of == "outputs" and kind in ("parameters", "artifacts") and name:
+            known = template.names("outputs", kind)
+            return None if name in known else _unknown(f"{template} has no output {kind[:-1]}", name, known)
+        match field:
+            case "outputs.result" | "exitCode":
+                return _without_result(target, template, field)
+            case "outputs.parameters":
+                return None if is_gathered(target) else _not_gathered(target)
+            case "ip" if template.body.get("daemon") is True:
+                return None
+            case "ip":
+                return Problem(f"{template} is no daemon, and only daemons have an address")
+        return _unknown(f"a {target.role} has no", field, _NODE_FIELDS)
 
     def _workflow(self, rest: str) -> Problem | None:
         word, _, name = rest.partition(".")
         if word not in _WORKFLOW:
             return _unknown("a workflow has no", word, _WORKFLOW)
+        if word in ("labels", "annotations"):
+            return self._metadata(word, name)
         if self._spec.is_library or not name:
             return None
         if word == "outputs":
@@ -129,6 +171,16 @@ class Scope:
         if word != "parameters" or name == "json" or name in known:
             return None
         return _unknown("the workflow has no parameter", name, known)
+
+    def _metadata(self, field: str, name: str) -> Problem | None:
+        known = self._spec.metadata_names(field)
+        if known is None or name in ("", "json", *known) or name.startswith(_OWN_METADATA):
+            return None
+        remedy = (
+            did_you_mean(name, sorted(known))
+            or f"Add it to workflowMetadata.{field}, or to metadata.{field}."
+        )
+        return Problem(f"the workflow has no {field[:-1]} {name!r}", remedy)
 
     def _global(self, kind: str, name: str) -> Problem | None:
         known = self._spec.global_outputs
@@ -164,3 +216,18 @@ class Scope:
                 yield _unknown("the template has no input parameter", name, inputs)
             elif root != "inputs.parameters" and self._calls and name not in self._calls:
                 yield _unknown(f"there is no {root[:-1]}", name, self._calls)
+
+
+def _without_result(target: Call, template: Template, field: str) -> Problem | None:
+    if template.type in _WITH_RESULT or has_container_main(template):
+        return None
+    if template.type == "containerSet":
+        message = f"{template} has no container 'main', whose {field} it would be"
+        return None if is_gathered(target) else Problem(message)
+    return Problem(f"{template} is a {template.type}, which has no {field}")
+
+
+def _not_gathered(target: Call) -> Problem:
+    if target.body.get("withSequence") is not None:
+        return Problem(f"Argo does not gather the outputs of {target.name!r}: it repeats by withSequence")
+    return Problem(f"{target.role} {target.name!r} runs once", "Name one: outputs.parameters.NAME.")
