@@ -13,6 +13,7 @@ from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import kept, names
 from edl_workflows.jobs.actions import (
     Actions,
+    Deletion,
     Event,
     Manifest,
     Observed,
@@ -25,7 +26,7 @@ from edl_workflows.jobs.api import PODS, ApiResource
 from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.schema import CrdOptions
-from edl_workflows.jobs.status import JobStatus
+from edl_workflows.jobs.status import Job, JobStatus
 from edl_workflows.jobs.view import JobView
 
 WATCHED = ("list", "watch")
@@ -168,7 +169,7 @@ class Kind:
         An object that is being deleted is left to the garbage collector. A manifest that does not validate (the API
         server's schema is older or missing) gets reason InvalidSpec: a new object is Failed, one that already has a phase
         keeps it until its spec is corrected, and one that has ended, perhaps under an operator that took the spec, stays
-        as it is.
+        as it is. A job whose time to live after its end is over is deleted.
         """
         if manifest["metadata"].get("deletionTimestamp"):
             return Actions()
@@ -176,7 +177,14 @@ class Kind:
             resource = self.model.parse(manifest)
         except ManifestError as error:
             return self._rejected(manifest, error, observed.now)
-        return self.reconcile(resource, observed)
+        actions = self.reconcile(resource, observed)
+        left = resource.seconds_to_live(observed.now) if isinstance(resource, Job) else None
+        if left is None:
+            return actions
+        if left <= 0:
+            api, metadata = self.source.api, resource.metadata
+            return Actions(delete=(Deletion(api.api_version, api.kind, metadata.name, metadata.uid),))
+        return replace(actions, requeue_after=min(left, actions.requeue_after or left))
 
     def _rejected(self, manifest: Manifest, error: ManifestError, now: datetime) -> Actions:
         status = manifest.get("status") or {}

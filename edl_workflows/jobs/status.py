@@ -109,6 +109,16 @@ class Job(Resource):
         """Whether its phase is final."""
         return self.status.phase is not None and self.status.phase.final
 
+    @property
+    def time_to_live(self) -> int | None:
+        """Seconds for which it stays after its end; None where it is never deleted."""
+        return None
+
+    def seconds_to_live(self, now: datetime) -> float | None:
+        """Seconds until it is to be deleted; None while it has not ended, or where it is never deleted."""
+        end, ttl = self.status.completion_time, self.time_to_live
+        return None if end is None or ttl is None or not self.finished else ttl - (now - end).total_seconds()
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -95,6 +95,19 @@ def test_a_pipelines_job_runs_to_its_end(here: Installed, pipeline: Cluster) -> 
     submitted.wait_phase(JobPhase.SUCCEEDED, seconds=PATIENCE)
 
 
+def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster) -> None:
+    """A job whose time to live is over is deleted."""
+    manifest = job(here.bed, "soon-gone", "pass")
+    manifest["spec"]["ttlSecondsAfterFinished"] = 0
+    SubmittedJob.submit(pipeline, manifest)
+
+    until(
+        lambda: client.find(pipeline, resources.ELASTIC_JOBS, "soon-gone") is None,
+        "its time to live is over",
+        PATIENCE,
+    )
+
+
 def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> None:
     """The leader's pod is killed while a job is suspended: the other replica carries on, a job that was submitted meanwhile
     runs, and events that the first leader told are counted up, not told twice."""

@@ -3,7 +3,7 @@
 import shlex
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -167,12 +167,17 @@ def test_a_job_of_any_kind_needs_no_more(
     run(pipeline, DELETE, DeleteRequest(name=f"{role}-ends", kind=kind.name))
 
 
-def test_a_tf_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster) -> None:
-    """A TFJob whose time to live is over is deleted."""
-    done = SubmitRequest(manifest=tf_job(here.bed, "tf-done", "pass", 1, ttlSecondsAfterFinished=0))
-    SUBMIT.begin(pipeline, done, Identity("tests/cluster/tf-done"))
+@pytest.mark.parametrize("make", [tf_job, training_job, di_job])
+def test_a_job_lives_no_longer_than_it_says(
+    here: Installed, pipeline: Cluster, make: Callable[[Bed, str, str, int], Object]
+) -> None:
+    """A job whose time to live is over is deleted."""
+    manifest = make(here.bed, "soon-gone", "pass", 1)
+    manifest["spec"]["ttlSecondsAfterFinished"] = 0
+    SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity("tests/cluster/soon-gone"))
+    api = kinds.kind_of(manifest["kind"]).source.api
 
-    until(lambda: client.find(pipeline, TF_JOBS, "tf-done") is None, "its time to live is over", PATIENCE)
+    until(lambda: client.find(pipeline, api, "soon-gone") is None, "its time to live is over", PATIENCE)
 
 
 def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:

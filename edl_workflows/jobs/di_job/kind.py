@@ -28,7 +28,7 @@ def _pod(obj: Manifest) -> dict[str, Any]:
 
 
 DI_JOB = Kind(
-    source=jobs(api.DI_JOBS),
+    source=jobs(api.DI_JOBS, "delete"),
     model=DIJob,
     reconcile=reconcile,
     observes=(

@@ -107,6 +107,8 @@ class DIJobSpec(Model):
         volumes: added to every pod's.
         tasks: what there is to run.
         suspend: no pods while true.
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it stays until
+            somebody deletes it.
     """
 
     model_config = rules(
@@ -126,6 +128,7 @@ class DIJobSpec(Model):
     volumes: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
     tasks: list[Task] = Field(min_length=1, max_length=validation.MAX_TASKS)
     suspend: bool = False
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -196,6 +199,11 @@ class DIJob(Job):
     kind: Literal["DIJob"] = "DIJob"
     spec: DIJobSpec
     status: DIJobStatus = Field(default_factory=DIJobStatus)
+
+    @property
+    def time_to_live(self) -> int | None:
+        """Seconds for which it stays after its end."""
+        return self.spec.ttl_seconds_after_finished
 
     @model_validator(mode="after")
     def _check(self) -> Self:

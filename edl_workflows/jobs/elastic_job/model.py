@@ -135,6 +135,8 @@ class ElasticJobSpec(Model):
         replica_specs: the roles; keys ps, worker, chief, evaluator and dlrover-master (the master's own pod template).
         envs: variables added to every training container, by name (a core/v1 EnvVar each).
         suspend: no pods while true; the job's data position and checkpoints stay.
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it stays until
+            somebody deletes it.
         optimize_mode: who decides about counts and sizes where the annotation ``elastic.iml.github.io/autoscale`` allows
             it: the job's master from its own statistics (``single-job``), the Brain service that ``brainService`` names, and
             the master while Brain is away (``cluster``), or the cluster's autoscaler about workers (``manual``).
@@ -199,6 +201,7 @@ class ElasticJobSpec(Model):
     fault_tolerance: FaultTolerance = Field(default_factory=FaultTolerance)
     envs: dict[str, EnvVar] = Field(default_factory=dict, max_length=200)
     suspend: bool = False
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
     enable_dynamic_sharding: bool | None = None
     enable_elastic_scheduling: bool | None = None
 
@@ -387,6 +390,11 @@ class ElasticJob(Job):
     kind: Literal["ElasticJob"] = "ElasticJob"
     spec: ElasticJobSpec
     status: ElasticJobStatus = Field(default_factory=ElasticJobStatus)
+
+    @property
+    def time_to_live(self) -> int | None:
+        """Seconds for which it stays after its end."""
+        return self.spec.ttl_seconds_after_finished
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -24,7 +24,7 @@ def _owned(
     return Source(resource, _by_job_label, names.JOB_LABEL, (("", (*MADE, *verbs)),), keep)
 
 
-ELASTIC_JOBS = jobs(api.ELASTIC_JOBS)
+ELASTIC_JOBS = jobs(api.ELASTIC_JOBS, "delete")
 SCALE_PLANS = Source(
     api.SCALE_PLANS,
     _by_owner_job,

@@ -65,6 +65,8 @@ def to_elastic_job(job: TFJob) -> Converted:
     spec: dict[str, Any] = {"distributionStrategy": strategy, "optimizeMode": "manual", "replicaSpecs": roles}
     if job.spec.run_policy.suspend:
         spec["suspend"] = True
+    if policies.ttl_seconds_after_finished is not None:
+        spec["ttlSecondsAfterFinished"] = policies.ttl_seconds_after_finished
     notes.append(
         "spec.replicaSpecs: the program gets its data and its cluster from the agent; see how-to/write-a-training-program"
     )
@@ -94,7 +96,6 @@ def _without_a_place(job: TFJob) -> list[str]:
     policies = job.spec.policies
     named = {
         "runPolicy.cleanPodPolicy": policies.clean_pod_policy in ("All", "None"),
-        "runPolicy.ttlSecondsAfterFinished": policies.ttl_seconds_after_finished is not None,
         "runPolicy.activeDeadlineSeconds": policies.active_deadline_seconds is not None,
         "runPolicy.backoffLimit": policies.backoff_limit is not None,
         "successPolicy": job.spec.success_policy != "",

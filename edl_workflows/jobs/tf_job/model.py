@@ -85,7 +85,8 @@ class Policies(Model):
     Attributes:
         clean_pod_policy: what becomes of pods that still run when the job ends: Running deletes those, All deletes
             every pod, None leaves all.
-        ttl_seconds_after_finished: after which a finished job is deleted; absent: never.
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it stays until
+            somebody deletes it.
         active_deadline_seconds: how long the job may run, from its start.
         backoff_limit: how many restarts of replicas the job survives.
         scheduling_policy: for gang scheduling.
@@ -244,6 +245,11 @@ class TFJob(Job):
     kind: Literal["TFJob"] = "TFJob"
     spec: TFJobSpec
     status: TFJobStatus = Field(default_factory=TFJobStatus)
+
+    @property
+    def time_to_live(self) -> int | None:
+        """Seconds for which it stays after its end."""
+        return self.spec.policies.ttl_seconds_after_finished
 
     @property
     def compat(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed, Pa
 from edl_workflows.jobs.status import Outcome
 from edl_workflows.jobs.tf_job import cluster, pods
 from edl_workflows.jobs.tf_job.facts import Facts, Place
-from edl_workflows.jobs.tf_job.model import KIND, Phase, Restart, TFJob
+from edl_workflows.jobs.tf_job.model import Phase, Restart, TFJob
 from edl_workflows.jobs.tf_job.status import events, status_patch
 from edl_workflows.jobs.tf_job.types import ReplicaType
 
@@ -24,7 +24,7 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
     if job.spec.run_policy.managed_by == ELSEWHERE:
         return Actions()
     facts = Facts.of(job, observed)
-    # 1. Final phases are final; pods are cleaned up, and the job itself when its time has come.
+    # 1. Final phases are final; pods are cleaned up.
     status = job.status
     if status.phase is not None and status.phase.final:
         return _finished(facts, Outcome(status.phase, status.reason, status.message))
@@ -127,21 +127,14 @@ def _seconds_left(facts: Facts) -> float | None:
 
 
 def _finished(facts: Facts, outcome: Outcome) -> Actions:
-    """The TTL deletes the job. Before that what runs is stopped by the clean-up policy; services of pods that are gone or
-    ended go."""
-    ttl = facts.job.spec.policies.ttl_seconds_after_finished
-    ended = facts.job.status.completion_time or facts.now
-    left = None if ttl is None else (ended + timedelta(seconds=ttl) - facts.now).total_seconds()
-    if left is not None and left <= 0:
-        metadata = facts.job.metadata
-        return Actions(delete=(Deletion(facts.job.api_version, KIND, metadata.name, metadata.uid),))
+    """What runs is stopped by the clean-up policy; services of pods that are gone or ended go."""
     gone = _cleaned(facts, outcome)
     staying = {manifests.name_of(pod) for pod in facts.live if pod not in gone}
     services = [
         s for name, s in facts.services.items() if name not in staying and not manifests.terminating(s)
     ]
     deletions = [manifests.deletion(obj) for obj in (*gone, *services) if not manifests.terminating(obj)]
-    return replace(_act(facts, outcome, facts.job.status.restarts, delete=deletions), requeue_after=left)
+    return _act(facts, outcome, facts.job.status.restarts, delete=deletions)
 
 
 def _cleaned(facts: Facts, outcome: Outcome) -> list[Manifest]:

@@ -19,7 +19,7 @@ def _owned(resource: ApiResource, keep: Callable[[Manifest], dict[str, Any]]) ->
 
 
 TRAINING_JOB = Kind(
-    source=jobs(api.TRAINING_JOBS),
+    source=jobs(api.TRAINING_JOBS, "delete"),
     model=TrainingJob,
     reconcile=reconcile,
     observes=(_owned(api.PODS, kept.pod), _owned(api.SERVICES, kept.head)),

@@ -150,6 +150,8 @@ class Settings(Model):
             those that are wanted.
         backoff_limit: the job fails when its master and pservers have failed more often within the window.
         autoclean: whether the pods of a finished job are deleted; those that have ended stay otherwise, for their logs.
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it stays until
+            somebody deletes it.
         template: a PodTemplateSpec that is put below what the other fields say, for pods of all roles: environment,
             security context, tolerations, annotations, the service account.
     """
@@ -161,6 +163,7 @@ class Settings(Model):
     failure_percent: int = Field(default=100, ge=0, le=1000)
     backoff_limit: int = Field(default=6, ge=0, le=100)
     autoclean: bool = False
+    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
     template: PodTemplate = Field(default_factory=dict)
 
 
@@ -320,6 +323,11 @@ class TrainingJob(Job):
     kind: Literal["TrainingJob"] = "TrainingJob"
     spec: TrainingJobSpec
     status: TrainingJobStatus = Field(default_factory=TrainingJobStatus)
+
+    @property
+    def time_to_live(self) -> int | None:
+        """Seconds for which it stays after its end."""
+        return self.spec.ttl_seconds_after_finished
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,0 +1,75 @@
+"""Finished jobs that are deleted after a time: `edl_workflows.jobs.kind.Kind.decide`, for every kind."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs.testing import World
+from tests.unit.jobs.test_user_labels import JOBS
+
+END = "2026-01-01T00:00:00Z"
+"""When a world begins."""
+
+
+def finished(kind: str, ttl: int | None) -> tuple[World, dict[str, Any]]:
+    """A job that ended when its world began."""
+    manifest = JOBS[kind]()
+    if ttl is not None:
+        manifest["spec"]["ttlSecondsAfterFinished"] = ttl
+    phase = "succeeded" if kind == "TrainingJob" else "Succeeded"
+    status = {"phase": phase, "completionTime": END, "startTime": END}
+    world = World()
+    job = world.add({**manifest, "status": status})
+    world.settle()
+    return world, job
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_finished_job_goes_when_its_time_is_over(kind: str) -> None:
+    """Not before; and the controller looks again just then, with nothing else happening."""
+    world, job = finished(kind, 600)
+    name = job["metadata"]["name"]
+    world.tick(599)
+    world.settle()
+    assert (kind, name) in world.objects
+    assert world.decide(kind, name).requeue_after == 1
+    world.tick(1)
+    world.settle()
+
+    assert (kind, name) not in world.objects
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_without_a_time_a_finished_job_stays(kind: str) -> None:
+    """The default: who looks for the job later, or submits it again, finds how it ended."""
+    world, job = finished(kind, None)
+    world.tick(10 * 365 * 86_400)
+    world.settle()
+
+    assert (kind, job["metadata"]["name"]) in world.objects
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_job_that_has_not_ended_stays(kind: str) -> None:
+    """Time to live is counted from the end, not from the start."""
+    manifest = JOBS[kind]()
+    manifest["spec"]["ttlSecondsAfterFinished"] = 0
+    world = World()
+    job = world.add(manifest)
+    world.settle()
+    world.tick(60)
+    world.settle()
+
+    assert (kind, job["metadata"]["name"]) in world.objects
+
+
+def test_the_other_spelling_of_a_tf_job() -> None:
+    """As `runPolicy.ttlSecondsAfterFinished`, too."""
+    manifest = JOBS["TFJob"]()
+    manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60}
+    world = World()
+    world.add({**manifest, "status": {"phase": "Failed", "completionTime": END, "startTime": END}})
+    world.tick(60)
+    world.settle()
+
+    assert ("TFJob", "mnist") not in world.objects
