@@ -30,6 +30,12 @@ def up(
     memory: Annotated[
         str, typer.Option(help="Memory that pods may request together, as 8Gi; default the machine's.")
     ] = "",
+    pods_per_core: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Pods that run at once for each core of the machine; the others wait. Default 10."
+        ),
+    ] = None,
     controller: Annotated[bool, typer.Option(help="Run the controller of the job kinds, too.")] = True,
     di_server: Annotated[
         bool, typer.Option("--di-server", help="Run the HTTP API for programs of DIJobs, too.")
@@ -49,11 +55,12 @@ def up(
     """Start the cluster, unless it runs, and wait until it serves."""
     from edl_workflows.exceptions import InvalidError
     from edl_workflows.local import daemon
-    from edl_workflows.local.capacity import Capacity
+    from edl_workflows.local.capacity import PODS_PER_CORE, Capacity
 
     where = (folder or daemon.default_folder()).absolute()
+    most = pods_per_core or PODS_PER_CORE
     try:
-        capacity = Capacity.of_machine(cpu, memory)
+        capacity = Capacity.of_machine(cpu, memory, most)
     except ValueError as error:
         raise InvalidError(f"--cpu, --memory: {error}") from error
     if foreground:
@@ -66,7 +73,7 @@ def up(
         options = Options(where, capacity, timedelta(seconds=back_off), grace)
         asyncio.run(serve(options, controller=controller, di_server=di_server))
         return
-    arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory]
+    arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory, "--pods-per-core", str(most)]
     arguments += ["--back-off", str(back_off), "--grace", str(grace)]
     arguments += ["--controller" if controller else "--no-controller"]
     arguments += [*(["--di-server"] if di_server else []), *(["--verbose"] if verbose else [])]

@@ -22,7 +22,7 @@ class Settings:
     """How the cluster runs.
 
     Attributes:
-        cpu, memory: capacity of the node; generous, so that tests of many pods fit anywhere.
+        cpu, memory, pods_per_core: capacity of the node; generous, so that tests of many pods fit anywhere.
         back_off: first pause before a restart, in seconds.
         grace: seconds that pods get when the cluster goes down.
         controller: whether it runs the controller, too.
@@ -31,6 +31,7 @@ class Settings:
 
     cpu: str = "16"
     memory: str = "64Gi"
+    pods_per_core: int = 500
     back_off: float = 0.2
     grace: float = 1.0
     controller: bool = False
@@ -39,7 +40,7 @@ class Settings:
     def arguments(self) -> list[str]:
         """As arguments of ``edl local up``."""
         flags = ["--cpu", self.cpu, "--memory", self.memory, "--back-off", str(self.back_off)]
-        flags += ["--grace", str(self.grace)]
+        flags += ["--grace", str(self.grace), "--pods-per-core", str(self.pods_per_core)]
         flags += ["--di-server"] if self.di_server else []
         return [*flags, "--controller" if self.controller else "--no-controller"]
 

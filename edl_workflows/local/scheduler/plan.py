@@ -99,4 +99,6 @@ def _misfit(node: Node, free: Amounts, pod: Pod) -> str:
     if affinity.unsupported(pod.spec.affinity):
         return "1 node(s) can't evaluate affinity to other pods, which the embedded cluster does not support"
     lacking = free.lacking(pod_requests(pod))
-    return ", ".join("1 Too many pods" if name == "pods" else f"1 Insufficient {name}" for name in lacking)
+    most = node.allocatable.values.get("pods", 0)
+    too_many = f"1 Too many pods ({most} run at once: edl local up --pods-per-core)"
+    return ", ".join(too_many if name == "pods" else f"1 Insufficient {name}" for name in lacking)

@@ -68,7 +68,12 @@ def test_a_large_pod_does_not_hold_back_small_ones() -> None:
             "1 Insufficient cpu, 1 Insufficient memory",
             id="two",
         ),
-        pytest.param(make_pod("a"), make_node(pods=0), "1 Too many pods", id="pods"),
+        pytest.param(
+            make_pod("a"),
+            make_node(pods=0),
+            "1 Too many pods (0 run at once: edl local up --pods-per-core)",
+            id="pods",
+        ),
         pytest.param(
             make_pod("a"), make_node(unschedulable=True), "1 node(s) were unschedulable", id="cordoned"
         ),
