@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_workflows.cli.jobs import read_manifest, say
+from edl_workflows.cli.jobs import say
+from edl_workflows.cli.manifests import read_manifest
 from edl_workflows.cli.options import OutputFormat
 from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import InvalidError

@@ -1,4 +1,4 @@
-"""``edl submit|describe|wait|delete|logs``: one job at a time, by the same stages that pipelines run."""
+"""``edl describe|wait|delete|logs``: one job at a time, by the same stages that pipelines run."""
 
 import getpass
 import os
@@ -6,7 +6,6 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ import typer
 from edl_workflows.cli.completion import complete_job, complete_kind, complete_node
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.cli.output import Table, emit
-from edl_workflows.exceptions import InvalidError, NotFoundError
+from edl_workflows.exceptions import NotFoundError
 from edl_workflows.jobs.view import JobPhase
 
 if TYPE_CHECKING:
@@ -77,46 +76,6 @@ def show(outputs: "Outputs", output: OutputFormat) -> None:
         data,
         Table(("field", "value"), [(key, value) for key, value in data.items() if value not in ("", {})]),
     )
-
-
-@app.command()
-def submit(
-    manifest: Annotated[
-        Path, typer.Argument(help="YAML or JSON file of one job; - for standard input.", allow_dash=True)
-    ],
-    wait: Wait = False,
-    timeout: Timeout = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Create a job from its manifest; with --wait, until it has succeeded."""
-    from edl_workflows.stages.submit import SUBMIT, SubmitRequest
-
-    document = read_manifest(manifest)
-    cluster = connect(kubeconfig, context, namespace)
-    request = SubmitRequest(manifest=document, namespace=namespace or "")
-    show(run(cluster, SUBMIT, request, wait=wait, timeout=timeout), output)
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The one object in a YAML or JSON file.
-
-    Raises:
-        InvalidError: the file can't be read, is no YAML, or holds anything but one object.
-    """
-    from edl_workflows.stages import manifest
-
-    try:
-        text = (
-            typer.get_text_stream("stdin").read(manifest.MAX_CHARACTERS + 1)
-            if str(path) == "-"
-            else path.read_text("utf-8")
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"can't read the manifest {path}: {error}") from error
-    return manifest.parse(text, str(path))
 
 
 @app.command()

@@ -17,7 +17,7 @@ COMMANDS = (
     Command(
         "local", "edl_workflows.cli.local", "The embedded cluster of this machine.", group=True, extra="local"
     ),
-    Command("submit", "edl_workflows.cli.jobs", "Create a job from its manifest."),
+    Command("submit", "edl_workflows.cli.submit", "Create jobs from their manifests."),
     Command(
         "convert", "edl_workflows.cli.convert", "A job's manifest in another version, or as another kind."
     ),

@@ -131,6 +131,8 @@ def create(
     namespace: str | None = None,
     field_validation: FieldValidation = "Strict",
     resource: ApiResource | None = None,
+    *,
+    dry_run: bool = False,
 ) -> Object:
     """Create an object; the resource is what the manifest's apiVersion and kind say.
 
@@ -140,6 +142,7 @@ def create(
         namespace: for a manifest that names none.
         field_validation: whether the server refuses unknown fields.
         resource: of a kind that this layer does not know.
+        dry_run: let the server check and answer all, and store nothing.
 
     Raises:
         AlreadyExistsError: an object of that name is there.
@@ -154,7 +157,7 @@ def create(
         resource.plural,
         resource.path(where),
         f"create {label}",
-        (("fieldValidation", field_validation),),
+        (("fieldValidation", field_validation), *((("dryRun", "All"),) if dry_run else ())),
         dict(manifest),
         idempotent=False,
     )

@@ -1,4 +1,4 @@
-"""A manifest from the text that a person wrote: YAML or JSON, one object, bounded. Not here: what its fields mean.
+"""A manifest from the text that a person wrote: YAML or JSON, one object or several, bounded. Not here: what its fields mean.
 
 It is read as kubectl reads it, so that the same file means the same job here and there.
 """
@@ -32,6 +32,25 @@ def parse(text: str, where: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = documents[0]
     _check(found, where)
+    return found
+
+
+def parse_all(text: str, where: str) -> list[dict[str, Any]]:
+    """All objects in a text: its documents, and the items of a ``kind: List``; errors as `parse`, and at none at all."""
+    found: list[dict[str, Any]] = []
+    for number, document in enumerate(_documents(text, where), start=1):
+        if document is None:
+            continue
+        place = f"{where}, document {number}"
+        if not isinstance(document, dict):
+            raise InvalidError(f"{place}: an object is needed, this is {str(document)[:80]!r}")
+        _check(document, place)
+        items = document.get("items") if document.get("kind") == "List" else [document]
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise InvalidError(f"{place}: items of a List must be objects")
+        found += items
+    if not found:
+        raise InvalidError(f"{where}: there is no object in it")
     return found
 
 

@@ -35,13 +35,9 @@ def begin(cluster: Cluster, request: SubmitRequest, identity: Identity) -> Handl
         ManifestError: the manifest is wrong; nothing was made.
         ConflictError: a job of that name is there that is not ours.
     """
-    manifest = _complete(cluster, request, identity)
-    kind = kinds.kind_of(str(manifest.get("kind", "")))
-    if kind.view is None:
-        raise InvalidError(f"a {kind.name} is no job; submit takes the manifest of a job")
-    kind.model.parse(manifest)
+    manifest = complete(request, identity, cluster.namespace)
     metadata = manifest["metadata"]
-    target = ownership.Target(kind.name, metadata["namespace"], metadata["name"])
+    target = ownership.Target(manifest["kind"], metadata["namespace"], metadata["name"])
     job = ownership.create_or_adopt(cluster, target, lambda: manifest, identity)
     return Handle(
         kind=target.kind,
@@ -55,7 +51,27 @@ def begin(cluster: Cluster, request: SubmitRequest, identity: Identity) -> Handl
     )
 
 
-def _complete(cluster: Cluster, request: SubmitRequest, identity: Identity) -> dict[str, Any]:
+def complete(request: SubmitRequest, identity: Identity, namespace: str) -> dict[str, Any]:
+    """The job's manifest as it is created, but for its owner's marks.
+
+    Args:
+        request: with the manifest as it was written.
+        identity: names a job without a name.
+        namespace: for a job that neither its manifest nor the request places.
+
+    Raises:
+        ManifestError: the manifest is wrong.
+        InvalidError: it is no job's.
+    """
+    manifest = _placed(request, identity, namespace)
+    kind = kinds.kind_of(str(manifest.get("kind", "")))
+    if kind.view is None:
+        raise InvalidError(f"a {kind.name} is no job; submit takes the manifest of a job")
+    kind.model.parse(manifest)
+    return manifest
+
+
+def _placed(request: SubmitRequest, identity: Identity, default: str) -> dict[str, Any]:
     manifest = copy.deepcopy(request.manifest)
     metadata = manifest.setdefault("metadata", {})
     if not isinstance(metadata, dict):
@@ -66,7 +82,7 @@ def _complete(cluster: Cluster, request: SubmitRequest, identity: Identity) -> d
             f"says {namespace!r}, but the stage's namespace is {request.namespace!r}; keep one of the two"
         )
         raise ManifestError("the job's manifest", [Problem("metadata.namespace", message)])
-    metadata["namespace"] = namespace or request.namespace or cluster.namespace
+    metadata["namespace"] = namespace or request.namespace or default
     # A name that the server makes up would be another one after a retry.
     hint = metadata.pop("generateName", None) or request.hint
     metadata["name"] = identity.known or metadata.get("name") or identity.name(str(hint), names.MAX_JOB_NAME)

@@ -269,3 +269,122 @@ def test_a_completion_without_a_cluster_is_empty(
 
     captured = capsys.readouterr()
     assert (captured.out.strip(), captured.err) == ("", "")
+
+
+def test_several_jobs_from_files_folders_and_lists(edl: Edl, cluster: Cluster, tmp_path: Path) -> None:
+    """Documents of a file, files of a folder and items of a List are all submitted, as kubectl would."""
+    both = yaml.safe_dump_all([elastic_job("first"), None, elastic_job("second")])
+    (tmp_path / "both.yaml").write_text(both)
+    folder = tmp_path / "jobs"
+    (folder / "deeper").mkdir(parents=True)
+    listed = {"apiVersion": "v1", "kind": "List", "items": [elastic_job("third"), tf_job("fourth")]}
+    (folder / "list.json").write_text(json.dumps(listed))
+    (folder / "notes.txt").write_text("no manifest")
+    (folder / "deeper" / "fifth.yml").write_text(yaml.safe_dump(elastic_job("fifth")))
+
+    code, out, err = edl("submit", "-f", str(tmp_path / "both.yaml"), "-f", str(folder))
+    assert code == 0, err
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["first", "second", "third", "fourth"]
+    code, out, err = edl("submit", "-R", str(folder / "deeper"), "-o", "json")
+    assert (code, _data(out)["name"]) == (0, "fifth"), err
+    _, out, _ = edl("get")
+    assert {line.split()[0] for line in out.splitlines()[1:]} == {
+        "first",
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+    }
+
+
+def test_nothing_is_created_if_one_is_wrong(edl: Edl, cluster: Cluster, tmp_path: Path) -> None:
+    """All are checked before the first is created."""
+    wrong = elastic_job("second")
+    wrong["spec"]["replicaSpec"] = {}
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump_all([elastic_job("first"), wrong]))
+
+    code, _, err = edl("submit", str(path))
+
+    assert code == 2
+    assert "spec.replicaSpec" in err
+    assert client.find(cluster, ELASTIC_JOBS, "first") is None
+
+
+def test_one_name_that_is_taken_keeps_no_other_from_being_created(
+    edl: Edl, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The command ends with the conflict's code, and says which job it was."""
+    client.create(cluster, elastic_job("first"))
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump_all([elastic_job("first"), elastic_job("second")]))
+
+    code, _, err = edl("submit", str(path))
+
+    assert code == 4
+    assert "/first is there already" in err
+    assert client.find(cluster, ELASTIC_JOBS, "second") is not None
+
+
+@pytest.mark.parametrize("who", ["client", "server"])
+def test_a_dry_run_creates_nothing(edl: Edl, cluster: Cluster, manifest: Path, who: str) -> None:
+    """It says what would be created, and all of it where asked; what is wrong fails it."""
+    code, out, err = edl("submit", str(manifest), "--dry-run", who, "-o", "json")
+    assert code == 0, err
+    made = _data(out)
+    assert (made["metadata"]["name"], made["metadata"]["namespace"]) == ("mnist", cluster.namespace)
+    assert ("uid" in made["metadata"]) is (who == "server")
+    code, out, _ = edl("submit", str(manifest), "--dry-run", who)
+    assert f"valid ({who} dry run)" in out
+    assert client.find(cluster, ELASTIC_JOBS, "mnist") is None
+
+    wrong = elastic_job("mnist")
+    wrong["spec"]["replicaSpec"] = {}
+    manifest.write_text(yaml.safe_dump(wrong))
+    code, _, err = edl("submit", str(manifest), "--dry-run", who)
+    assert (code, "spec.replicaSpec" in err) == (2, True)
+
+
+def test_a_server_knows_what_a_client_can_not(edl: Edl, cluster: Cluster, manifest: Path) -> None:
+    """A name that is taken, a quota, an admission policy."""
+    client.create(cluster, elastic_job("mnist"))
+
+    assert edl("submit", str(manifest), "--dry-run", "client")[0] == 0
+    assert edl("submit", str(manifest), "--dry-run", "server")[0] == 4
+
+
+def test_a_client_s_dry_run_needs_no_cluster(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To check manifests where there is none, as in a repository's tests."""
+    assert run(["submit", str(manifest), "--dry-run", "client", "--kubeconfig", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["default", "mnist", "ElasticJob"]
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "says"),
+    [
+        ({}, [], "which jobs?"),
+        ({"a.yaml": ""}, ["a.yaml"], "there is no object in it"),
+        ({"a.yaml": "a: 1\n---\n- 2"}, ["a.yaml"], "a.yaml, document 2"),
+        ({"a.txt": "x"}, ["."], "no file that ends in"),
+        ({"a.yaml": "kind: ConfigMap"}, ["a.yaml"], "'ConfigMap' is no kind"),
+        (
+            {"a.yaml": "kind: ElasticJob"},
+            ["a.yaml", "--wait", "--dry-run", "server"],
+            "leave one of them out",
+        ),
+    ],
+)
+def test_what_is_no_job_is_refused(
+    edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str], says: str
+) -> None:  # fmt: skip
+    """With the file, and the document in it."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    code, _, err = edl("submit", *arguments)
+
+    assert code == 2
+    assert says in err

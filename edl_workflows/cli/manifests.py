@@ -1,0 +1,65 @@
+"""Manifests from files, folders and standard input, as kubectl reads them."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from edl_workflows.exceptions import InvalidError
+
+SUFFIXES = (".json", ".yaml", ".yml")
+"""Of the files that are read of a folder."""
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The one object in a YAML or JSON file.
+
+    Raises:
+        InvalidError: the file can't be read, is no YAML, or holds anything but one object.
+    """
+    from edl_workflows.stages import manifest
+
+    return manifest.parse(_read(path), str(path))
+
+
+def read_manifests(paths: Iterable[Path], *, recursive: bool = False) -> list[dict[str, Any]]:
+    """All objects in files and folders, in order; those of a folder by the files' names.
+
+    Args:
+        paths: files, folders, or - for standard input.
+        recursive: folders within folders, too.
+
+    Raises:
+        InvalidError: one can't be read, is no YAML, or holds no object.
+    """
+    from edl_workflows.stages import manifest
+
+    return [
+        found
+        for path in paths
+        for file in _files(path, recursive=recursive)
+        for found in manifest.parse_all(_read(file), str(file))
+    ]
+
+
+def _files(path: Path, *, recursive: bool) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    inside = sorted(path.rglob("*") if recursive else path.iterdir())
+    files = [file for file in inside if file.suffix in SUFFIXES and file.is_file()]
+    if not files:
+        raise InvalidError(f"{path}: the folder has no file that ends in {', '.join(SUFFIXES)}")
+    yield from files
+
+
+def _read(path: Path) -> str:
+    from edl_workflows.stages import manifest
+
+    try:
+        if str(path) == "-":
+            return typer.get_text_stream("stdin").read(manifest.MAX_CHARACTERS + 1)
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"can't read the manifest {path}: {error}") from error

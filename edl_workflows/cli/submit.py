@@ -1,0 +1,148 @@
+"""``edl submit``: create jobs from their manifests, or see what would be created."""
+
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edl_workflows.cli.jobs import Timeout, Wait, identity, say, show
+from edl_workflows.cli.manifests import read_manifests
+from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.output import Table, emit
+from edl_workflows.exceptions import EdlError, InvalidError
+
+if TYPE_CHECKING:
+    from edl_workflows.kube.connect import Cluster
+    from edl_workflows.stages.goals import Outputs
+    from edl_workflows.stages.submit import SubmitRequest
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class DryRun(StrEnum):
+    """Who checks a job that is not to be created."""
+
+    NONE = "none"
+    CLIENT = "client"
+    SERVER = "server"
+
+
+@app.command()
+def submit(
+    manifests: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="YAML or JSON files with jobs, or folders of such; - for standard input.",
+            allow_dash=True,
+            show_default=False,
+        ),
+    ] = None,
+    filename: Annotated[
+        list[Path] | None,
+        typer.Option("--filename", "-f", help="The same, as kubectl has it; repeatable.", allow_dash=True),
+    ] = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-R", help="Folders within folders, too.")
+    ] = False,
+    dry_run: Annotated[
+        DryRun,
+        typer.Option(
+            help="Create nothing. client: check the manifests here, without a cluster; server: let the API server check them, "
+            "too. Print what would be created; all of it with -o yaml or -o json."
+        ),
+    ] = DryRun.NONE,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Create jobs from their manifests; with --wait, until they have succeeded. All are checked before the first is created."""
+    from edl_workflows.stages.submit import SubmitRequest, complete
+
+    paths = [*(manifests or ()), *(filename or ())]
+    if not paths:
+        raise InvalidError("which jobs? Give a manifest's file, a folder, or - for standard input")
+    if wait and dry_run is not DryRun.NONE:
+        raise InvalidError(
+            "--wait: a dry run creates nothing that could be waited for; leave one of them out"
+        )
+    documents = read_manifests(paths, recursive=recursive)
+    requests = [SubmitRequest(manifest=document, namespace=namespace or "") for document in documents]
+    if dry_run is DryRun.CLIENT:
+        where = namespace or _namespace(kubeconfig, context)
+        _show_manifests([complete(request, identity(), where) for request in requests], output, dry_run)
+        return
+    cluster = connect(kubeconfig, context, namespace)
+    checked = [complete(request, identity(), cluster.namespace) for request in requests]
+    if dry_run is DryRun.SERVER:
+        from edl_workflows.kube import client
+
+        answers = [client.create(cluster, manifest, dry_run=True) for manifest in checked]
+        _show_manifests(answers, output, dry_run)
+        return
+    found, errors = _submit_all(cluster, requests, wait=wait, timeout=timeout)
+    _show_outputs(found, output)
+    for refusal in errors[1:]:
+        say(f"edl: {refusal}")
+    if errors:
+        raise errors[0]
+
+
+def _namespace(kubeconfig: Path | None, context: str | None) -> str:
+    """The context's; a client's dry run works without a cluster."""
+    try:
+        return connect(kubeconfig, context, None).namespace
+    except EdlError:
+        return "default"
+
+
+def _submit_all(
+    cluster: "Cluster", requests: "Sequence[SubmitRequest]", *, wait: bool, timeout: float | None
+) -> "tuple[list[Outputs], list[EdlError]]":
+    """Create each job, then wait for each; what became of them, and what was refused or failed."""
+    from edl_workflows.kube.connect import ClusterSource
+    from edl_workflows.stages import driver
+    from edl_workflows.stages.goals import Failed
+    from edl_workflows.stages.submit import SUBMIT
+
+    deadline = None if timeout is None else time.time() + timeout
+    source = ClusterSource.of(cluster)
+    found: list[Outputs] = []
+    errors: list[EdlError] = []
+    begun = []
+    for request in requests:
+        try:
+            begun.append(SUBMIT.begin(cluster, request, identity()))
+        except EdlError as error:
+            errors.append(error)
+    for handle in begun:
+        outcome = driver.wait(source, handle, deadline, say) if wait else driver.look(cluster, handle)
+        if isinstance(outcome, Failed):
+            errors.append(outcome.error)
+        else:
+            found.append(outcome.outputs)
+    return found, errors
+
+
+def _show_outputs(found: "Sequence[Outputs]", output: OutputFormat) -> None:
+    if len(found) == 1:
+        show(found[0], output)
+    if len(found) < 2:
+        return
+    rows = [(job.namespace, job.name, job.kind, job.phase) for job in found]
+    emit(output, [job.to_dict() for job in found], Table(("namespace", "name", "kind", "phase"), rows))
+
+
+def _show_manifests(found: Sequence[dict[str, Any]], output: OutputFormat, dry_run: DryRun) -> None:
+    """What would be created."""
+    rows = [
+        (one["metadata"]["namespace"], one["metadata"]["name"], one["kind"], f"valid ({dry_run} dry run)")
+        for one in found
+    ]
+    data: Any = found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": list(found)}
+    emit(output, data, Table(("namespace", "name", "kind", "result"), rows))
