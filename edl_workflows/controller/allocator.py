@@ -102,9 +102,10 @@ class Allocator:
         self._cycle.start()
 
     def stop(self, seconds: float) -> None:
-        """End; wait so long for the decision in hand."""
+        """End; wait so long at most for the decision in hand and for the watches."""
+        deadline = time.monotonic() + seconds
         self._cycle.stop(seconds)
-        self._watches.rest()
+        self._watches.rest(max(0.0, deadline - time.monotonic()))
 
     def problems(self) -> list[str]:
         """What only a new process cures."""

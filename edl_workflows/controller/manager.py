@@ -2,6 +2,7 @@
 
 import datetime as dt
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 STOP_SECONDS = 20.0
-"""How long `Manager.stop` waits for decisions in hand; below the 30 s that a pod has by default."""
+"""How long `Manager.stop` takes at most, whatever is in hand; below the 30 s that a pod has by default."""
 COMPLAIN_EVERY = 20
 """A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 class Loop(Protocol):
@@ -42,7 +47,7 @@ class Loop(Protocol):
         """Begin, when everything is listed."""
 
     def stop(self, seconds: float) -> None:
-        """End; wait so long for the decision in hand."""
+        """End; wait so long at most for the decision in hand and for the watches."""
 
     def problems(self) -> list[str]:
         """What only a new process cures."""
@@ -120,14 +125,15 @@ class Manager:
             loop.start()
 
     def stop(self) -> None:
-        """Finish the decisions in hand and end."""
+        """Finish the decisions in hand and end. What is not finished in time writes nothing once the lease is given back."""
+        deadline = time.monotonic() + STOP_SECONDS
         self._stopped.set()
         self._queue.close()
         for loop in self._loops:
-            loop.stop(STOP_SECONDS)
+            loop.stop(_left(deadline))
         for thread in self._threads:
-            thread.join(STOP_SECONDS / len(self._threads))
-        self.world.stop()
+            thread.join(_left(deadline))
+        self.world.stop(_left(deadline))
 
     def waits_for(self) -> list[str]:
         """What must be there before decisions are made; empty when ready."""

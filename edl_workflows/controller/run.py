@@ -54,7 +54,8 @@ class Controller:
         try:
             self._process.keep(stop)
         finally:
-            self.manager.stop()
+            with self._process.renewing():
+                self.manager.stop()
             log.info("controller stopped")
 
 

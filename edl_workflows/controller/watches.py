@@ -1,6 +1,7 @@
 """Nodes and pods, watched by those who plan with the cluster's room while they have something to plan."""
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ log = structlog.get_logger(__name__)
 
 COMPLAIN_EVERY = 20
 """A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+
+REST_SECONDS = 5.0
+"""How long somebody who has nothing to plan waits for the end of the watches; they end by themselves after that."""
 
 
 class Watches:
@@ -55,10 +59,13 @@ class Watches:
         """Wait until everything is listed; whether that came in time."""
         return self.nodes.wait_synced(seconds) and self.pods.wait_synced(seconds)
 
-    def stop(self) -> None:
-        """End both watches."""
-        self.nodes.stop()
-        self.pods.stop()
+    def stop(self, seconds: float) -> None:
+        """End both watches; wait so long at most for their threads, both together."""
+        deadline = time.monotonic() + seconds
+        for informer in (self.nodes, self.pods):
+            informer.stop(join_seconds=0)
+        for informer in (self.nodes, self.pods):
+            informer.stop(max(0.0, deadline - time.monotonic()))
 
 
 class OnDemand:
@@ -81,10 +88,10 @@ class OnDemand:
             self._watches.start()
         return self._watches
 
-    def rest(self) -> None:
-        """End them until they are needed again."""
+    def rest(self, seconds: float = REST_SECONDS) -> None:
+        """End them until they are needed again; wait so long at most for their threads."""
         if self._watches is not None:
-            self._watches.stop()
+            self._watches.stop(seconds)
             self._watches = None
 
     def _node_changed(self, change: Change) -> None:

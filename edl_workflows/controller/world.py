@@ -74,12 +74,13 @@ class World:
         for informer in self._informers.values():
             informer.start()
 
-    def stop(self) -> None:
-        """End all watches."""
+    def stop(self, seconds: float) -> None:
+        """End all watches; wait so long at most for their threads, all together."""
+        deadline = time.monotonic() + seconds
         for informer in self._informers.values():
             informer.stop(join_seconds=0)
         for informer in self._informers.values():
-            informer.stop()
+            informer.stop(max(0.0, deadline - time.monotonic()))
 
     @property
     def behind(self) -> list[str]:

@@ -1,7 +1,8 @@
 """The life of a process around its work: endpoints first, then leadership, then the work until the end."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from edl_workflows.kube.connect import Cluster
@@ -77,6 +78,27 @@ class Process:
             self._elector.keep(stop)
         else:
             stop.wait()
+
+    @contextmanager
+    def renewing(self) -> Iterator[None]:
+        """Go on leading, in a thread, while work in hand is finished: nobody else begins beside it. A lease that is lost
+        stays lost."""
+        elector, done = self._elector, threading.Event()
+        if elector is None or not elector.leading:
+            yield
+            return
+
+        def renew() -> None:
+            with suppress(LeadershipLostError):  # the guard refuses every write from then on
+                elector.keep(done)
+
+        thread = threading.Thread(target=renew, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def guard(self) -> None:
         """To be called before each write.

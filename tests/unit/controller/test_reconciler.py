@@ -321,4 +321,4 @@ def test_kinds_with_labels_of_their_own_see_their_own_children(cluster: Cluster)
         assert world.of_group(other, group) == []
         assert world.of_group(WATCHED_CONFIG_MAPS, group) == [WATCHED_CONFIG_MAPS.keep(ours)]
     finally:
-        world.stop()
+        world.stop(10)

@@ -1,0 +1,89 @@
+"""How a controller ends: `edl_workflows.controller.manager.Manager.stop`, and its lease meanwhile."""
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edl_workflows.controller import manager as manager_module
+from edl_workflows.controller.manager import STOP_SECONDS, Manager, ManagerOptions
+from edl_workflows.controller.metrics import Metrics
+from edl_workflows.controller.run import RunOptions, run_in_thread
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import LEASES
+from edl_workflows.process.leader import Election
+from tests.unit.kube.support import eventually
+
+
+@dataclass
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@dataclass
+class Stuck:
+    """Something that never ends: whoever waits for it waits as long as he would at most."""
+
+    clock: Clock
+    ident: int = 1
+    asked: list[float] = field(default_factory=list)
+
+    def stop(self, seconds: float = 5.0 * 14) -> None:
+        self.asked.append(seconds)
+        self.clock.now += seconds
+
+    def join(self, seconds: float) -> None:
+        self.stop(seconds)
+
+
+def test_an_end_takes_no_longer_than_it_may(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two loops, the workers and the watches that all hang: together they are waited for as long as one of them may be,
+    within the time that a pod has to end."""
+    clock = Clock()
+    monkeypatch.setattr(manager_module, "time", SimpleNamespace(monotonic=clock.monotonic), raising=False)
+    manager = Manager(cluster, ManagerOptions(cluster.namespace, workers=4), Metrics(), lambda: None)
+    parts = [Stuck(clock) for _ in range(7)]
+    hung: Any = manager
+    hung._loops, hung._threads, hung.world = parts[:2], parts[2:6], parts[6]
+    manager.stop()
+
+    assert clock.now <= STOP_SECONDS < 30
+    assert all(part.asked for part in parts), "every part is told to end"
+
+
+def test_the_lease_is_kept_while_work_in_hand_is_finished(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else begins beside decisions that are still being carried out; afterwards the lease is given back."""
+    election = Election(cluster.namespace, identity="first", retry_seconds=0.1)
+    options = RunOptions(manager=ManagerOptions(cluster.namespace), election=election)
+    running = run_in_thread(cluster, options)
+    assert running.wait_ready(10)
+
+    def lease() -> dict[str, Any]:
+        found: dict[str, Any] = client.get(cluster, LEASES, "edl-controller")["spec"]
+        return found
+
+    finish, renewed = running.controller.manager.stop, []
+
+    def slow_stop() -> None:
+        before = lease()["renewTime"]
+        eventually(lambda: lease()["renewTime"] != before, 20)
+        renewed.append(lease()["holderIdentity"])
+        finish()
+
+    monkeypatch.setattr(running.controller.manager, "stop", slow_stop)
+    running.stop()
+
+    assert renewed == ["first"]
+    assert not lease().get("holderIdentity")
+    successor = run_in_thread(cluster, replace(options, election=replace(election, identity="second")))
+    assert successor.wait_ready(10)
+    successor.stop()
