@@ -71,11 +71,15 @@ def say(message: str) -> None:
 def show(outputs: "Outputs", output: OutputFormat) -> None:
     """Print what a stage came to."""
     data = outputs.to_dict()
-    emit(
-        output,
-        data,
-        Table(("field", "value"), [(key, value) for key, value in data.items() if value not in ("", {})]),
-    )
+    rows = [(key, _as_text(value)) for key, value in data.items() if value not in ("", {})]
+    emit(output, data, Table(("field", "value"), rows))
+
+
+def _as_text(value: object) -> object:
+    """A map as ``worker 2 ps 1``; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return " ".join(f"{key} {_as_text(inner)}" for key, inner in value.items())
 
 
 @app.command()

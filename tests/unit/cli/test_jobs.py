@@ -62,6 +62,7 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
     assert (code, _data(out)["name"]) == (0, "mnist"), err
     code, out, err = edl("wait", "mnist", "--for", "Running", "--timeout", "20")
     assert code == 0, err
+    assert ["checkpoint", "uri /ck/100 step 100"] in [line.split(maxsplit=1) for line in out.splitlines()]
     code, out, _ = edl("get")
     assert code == 0
     assert out.splitlines()[0].split()[:4] == ["NAME", "KIND", "PHASE", "READY"]
