@@ -3,7 +3,7 @@
 FOLDER is ``simulator/`` of petuum/adaptdl's branch osdi21-artifact, or a copy of its ``traces`` and ``workloads*``. For each
 policy and relative load it prints the mean job completion time over the eight workloads beside the published one. The limits:
 Tiresias and Optimus within 2 % of it, which shows that the simulator is faithful; `pollux` never above it, and `shortest-history`
-10 % below Pollux's. With ``--results`` each run's result is written down when it has ended, and
+11 % below Pollux's. With ``--results`` each run's result is written down when it has ended, and
 not made again: the evaluation takes two hours. `edl simulate pollux` does the same for any policy.
 """
 
@@ -24,7 +24,7 @@ from edl_workflows.simulator.study import Result, Study, Workload
 
 FAITHFUL = 0.02
 """How far a baseline may be from its published figure."""
-AT_MOST = {"pollux": 1.0, "shortest-history": 0.9}
+AT_MOST = {"pollux": 1.0, "shortest-history": 0.89}
 """Policy → the most that its mean may be of Pollux's published one."""
 POLICIES = ["shortest-history", "pollux", "tiresias", "optimus"]
 
