@@ -64,8 +64,8 @@ def build() -> Model:
     items = tf1.placeholder(tf.int64, [None], name="items")
     clicked = tf1.placeholder(tf.float32, [None], name="clicked")
     with tf1.variable_scope("recommender"):
-        user = tf1.nn.embedding_lookup(_table("users", USERS), users)
-        item = tf1.nn.embedding_lookup(_table("items", ITEMS), items)
+        user = look_up("users", USERS, users)
+        item = look_up("items", ITEMS, items)
         logits = tf1.reduce_sum(user * item, axis=1)
         tf1.sigmoid(logits, name="predictions")
     loss = tf1.losses.sigmoid_cross_entropy(clicked, logits)
@@ -75,10 +75,10 @@ def build() -> Model:
     return Model(train, loss, {"users": users, "items": items, "clicked": clicked}, example=one)
 
 
-def _table(name: str, rows: int) -> Any:
-    return tf1.get_variable(
-        name, [rows, WIDTH], initializer=tf1.random_normal_initializer(stddev=0.3, seed=1)
-    )
+def look_up(name: str, rows: int, ids: Any) -> Any:
+    """The rows of an embedding table that belong to some ids."""
+    start = tf1.random_normal_initializer(stddev=0.3, seed=1)
+    return tf1.nn.embedding_lookup(tf1.get_variable(name, [rows, WIDTH], initializer=start), ids)
 
 
 def auc(predictions: NDArray[np.float32], clicked: NDArray[np.float32]) -> float:

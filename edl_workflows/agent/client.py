@@ -48,6 +48,8 @@ from edl_workflows.protocol.training import (
     CheckpointEnd,
     CheckpointRestore,
     CheckpointTicket,
+    ModelReport,
+    ModelVerdict,
     StepReport,
 )
 
@@ -164,6 +166,10 @@ class MasterClient:
     def restored_checkpoint(self, restore: CheckpointRestore) -> Directive:
         """Report what the chief found to start from."""
         return self._post("/v1/checkpoints/restored", restore, Directive)
+
+    def report_model(self, report: ModelReport) -> ModelVerdict:
+        """Report what the restored model says; may the version train?"""
+        return self._post("/v1/checkpoints/model", report, ModelVerdict)
 
     def damaged_checkpoint(self, damage: CheckpointDamage) -> Directive:
         """Report a checkpoint that can't be restored."""

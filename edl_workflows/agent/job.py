@@ -26,6 +26,7 @@ from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment, cluster_version, snapshots
+from edl_workflows.agent.model_check import ModelCheck
 from edl_workflows.agent.patience import patiently
 from edl_workflows.agent.reports import Reporter
 from edl_workflows.agent.restoring import Restoring
@@ -41,6 +42,8 @@ from edl_workflows.protocol.nodes import (
     Directive,
     NodeRef,
     ProcessState,
+    ServerChanges,
+    ServerReport,
 )
 from edl_workflows.protocol.sync import SyncJoin
 
@@ -49,6 +52,7 @@ if TYPE_CHECKING:  # they need numpy, which a program that saves by itself may n
     from edl_workflows.agent.two_stages import TwoStages
 
 TERMINATED = 143
+REASON_CHARACTERS = 1024
 CLOSE_SECONDS = 5.0
 """What an ending process grants to its last messages."""
 CLUSTER_LOST_SECONDS = 30.0
@@ -87,9 +91,17 @@ class Job:
         self._cluster: Cluster | None = None
         self._snapshots = snapshots(os.environ)
         self._restoring = Restoring(client, environment.node, version, self._snapshots)
+        self.model_check = ModelCheck(client, environment.node, version)
         self._saving = Saving(
-            client, self._watch, self._reporter, environment.node, version, lambda: consumed(self._readers)
+            client,
+            self._watch,
+            self._reporter,
+            environment.node,
+            version,
+            lambda: consumed(self._readers),
+            self.model_check.before,
         )
+        self._servers: ServerReport | None = None
         self._terminated = False
         self._closed = False
         self._watch.start()
@@ -185,13 +197,29 @@ class Job:
         Raises:
             SystemExit: told to end instead.
         """
-        self._reporter.state(ProcessState.READY)
+        self._reporter.state(ProcessState.READY, self._servers)
         while not self.active:
             if self._terminated:
                 self.close()
                 raise SystemExit(TERMINATED)
             self._watch.wait_for(lambda _: self.active or self._terminated)
         return self.cluster
+
+    def allow_server_changes(self, changes: ServerChanges, reason: str = "") -> None:
+        """Say which changes of parameter servers the model survives. Others are refused; the job's status says so, and why.
+        Call it before `wait_until_active`."""
+        self._servers = ServerReport(changes=changes, reason=reason[:REASON_CHARACTERS])
+
+    def refuse_version(self, reason: str) -> NoReturn:
+        """Say that with the servers of this version, which is only prepared, the model would be another: training goes on with those
+        that there are.
+
+        Raises:
+            SystemExit: told to end.
+        """
+        self.allow_server_changes(ServerChanges.SAME_COUNT, reason)
+        self._reporter.state(ProcessState.UNFIT, self._servers)
+        self._wait_for_end()
 
     def start_from(self, store: CheckpointStore) -> CheckpointRef | None:
         """The checkpoint to start from: that which the master names, else the newest whole one in the folder. Of the latter the
@@ -229,6 +257,9 @@ class Job:
             SystemExit: told to end.
         """
         self._reporter.state(ProcessState.READY)
+        self._wait_for_end()
+
+    def _wait_for_end(self) -> NoReturn:
         while not self._terminated:
             self._watch.wait_for(lambda _: self._terminated)
         self.close()
@@ -307,6 +338,21 @@ class Job:
     def holds(self, checkpoint: CheckpointRef) -> bool:
         """Whether this node's shared memory has a copy of a checkpoint."""
         return self._restoring.holds(checkpoint)
+
+    def compare_model(self, evaluate: Callable[[], float]) -> None:
+        """Have a plan that changes the members compared before and after: call it when the variables have their values, and before
+        anything is trained. Of a version whose model turns out to be another the old members take over again.
+
+        Args:
+            evaluate: gives one number that the variables determine, such as the loss of records that the program chooses, the
+                same ones in each process. It must not depend on how many members there are.
+
+        Raises:
+            SystemExit: the model is another than before.
+        """
+        if self.active and self.is_chief and (refused := self.model_check.confirm(evaluate)):
+            self.cluster_lost(refused)
+        self.model_check.evaluate_with(evaluate)
 
     @property
     def data_position(self) -> Mapping[str, Any] | None:

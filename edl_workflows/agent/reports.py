@@ -10,7 +10,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.patience import patiently
 from edl_workflows.exceptions import EdlError
-from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessReport, ProcessState
+from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessReport, ProcessState, ServerReport
 from edl_workflows.protocol.training import CheckpointEnd, StepReport
 
 STEP_SECONDS = 0.5
@@ -62,9 +62,9 @@ class Reporter:
             self._lock.notify_all()
             return self._lock.wait_for(lambda: not (self._letters or self._step or self._busy), timeout)
 
-    def state(self, state: ProcessState) -> None:
-        """Report what state the process reached."""
-        report = ProcessReport(node=self._node, version=self._version, state=state)
+    def state(self, state: ProcessState, servers: ServerReport | None = None) -> None:
+        """Report what state the process reached, and what its program says of changes of its servers."""
+        report = ProcessReport(node=self._node, version=self._version, state=state, servers=servers)
         self._put(lambda: self._take(self._client.process(report)))
 
     def checkpoint(self, ticket: str, end: CheckpointEnd) -> None:

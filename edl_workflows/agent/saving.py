@@ -15,7 +15,13 @@ from edl_workflows.agent.reports import Reporter
 from edl_workflows.exceptions import EdlError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import Directive, NodeRef
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointTicket, Consumed
+from edl_workflows.protocol.training import (
+    CheckpointBegin,
+    CheckpointEnd,
+    CheckpointTicket,
+    Consumed,
+    Evaluation,
+)
 
 if TYPE_CHECKING:  # it needs numpy, which a program that saves by itself may not have
     from edl_workflows.agent.two_stages import FirstStage, TwoStages
@@ -35,6 +41,7 @@ class Saving:
         reporter: brings the outcome to the master.
         node, version: who saves.
         consumed: what this process has trained beyond its acknowledgements.
+        evaluate: what the model says now, for a checkpoint that a plan asks for.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class Saving:
         node: NodeRef,
         version: int,
         consumed: Callable[[], dict[str, Consumed]],
+        evaluate: Callable[[], Evaluation | None] = lambda: None,
     ) -> None:
         self.position: Mapping[str, Any] | None = None
         """The data position that belongs to the newest checkpoint that was begun."""
@@ -65,6 +73,7 @@ class Saving:
         self._node = node
         self._version = version
         self._consumed = consumed
+        self._evaluate = evaluate
         self._save: Callable[[], CheckpointRef] | None = None
         self._first_stage: FirstStage | None = None
         self._every = float("inf")
@@ -181,7 +190,11 @@ class Saving:
     def _begin(self, request: str, persist: bool) -> CheckpointTicket | None:
         """Announce it, so that the master remembers the data position; None if that can't be done now."""
         begin = CheckpointBegin(
-            node=self._node, version=self._version, request=request, consumed=self._consumed()
+            node=self._node,
+            version=self._version,
+            request=request,
+            consumed=self._consumed(),
+            evaluation=self._evaluate() if request else None,
         )
         try:
             ticket = self._client.begin_checkpoint(begin)

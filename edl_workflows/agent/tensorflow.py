@@ -28,6 +28,7 @@ from edl_workflows.agent.job import Job
 from edl_workflows.agent.layout import Layout, difference
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.tensors import State
+from edl_workflows.agent.tf_check import BATCH_FILE, BATCH_TENSOR, LossCheck
 from edl_workflows.agent.tf_layout import (
     PARTS,
     find_layout,
@@ -35,6 +36,7 @@ from edl_workflows.agent.tf_layout import (
     layout_of_graph,
     partition_as,
     partition_by_size,
+    unsaved_state,
 )
 from edl_workflows.agent.tf_state import GraphVariables
 from edl_workflows.agent.two_stages import TwoStages
@@ -42,6 +44,7 @@ from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
+from edl_workflows.protocol.nodes import ServerChanges
 
 tf1 = tf.compat.v1
 
@@ -76,12 +79,15 @@ class Model:
         inputs: placeholders by name.
         example: values of the inputs for one step that a prepared successor makes and throws away, since TensorFlow
             optimises and places the graph in its first step. Without it that is part of the stall of a switch.
+        check: scalar tensor that is compared before and after the servers change, of the last batch; None: the loss. For a
+            model whose loss is random, as with dropout: the loss without it.
     """
 
     train: Any
     loss: Any
     inputs: Mapping[str, Any]
     example: Mapping[str, Any] = field(default_factory=dict)
+    check: Any = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ class Training:
         self.graph = graph.graph
         self.session = session
         self._step = graph.make_step
+        self._check = graph.check
 
     def step(self, **values: Any) -> tuple[int, float]:
         """Make one step and report it.
@@ -138,6 +145,7 @@ class Training:
         """
         try:
             step, loss = self._step(self.session, values)
+            self._check.last = values
         except _LOST as error:
             self.job.cluster_lost(_one_line(error))
         self.job.report_step(step, loss)
@@ -174,12 +182,14 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
         raise InvalidError(f"job {job.name} has no parameter servers: add replicas of type ps")
     store = open_store(options.checkpoint_dir, options.keep)
     graph = _Graph(job, cluster, build, options.partitions, _layout_to_keep(store))
+    _say_what_may_change(job, graph, options)
     session = _connect(job, server, cluster, graph, options)
     try:
         _initialise(job, graph, session, store)
     except _LOST as error:
         job.cluster_lost(_one_line(error))
     _set_saving(job, graph, session, store, options)
+    job.model_check.evaluate_with(lambda: graph.check.before(session))
     yield Training(job, graph, session)
     job.save_last(always=True)
     job.close()
@@ -210,6 +220,7 @@ class _Graph:
     ) -> None:
         self.graph = tf.Graph()
         self._said_partitions = bool(partitions)
+        self.started_from = layout
         me = f"/job:{job.node.type}/task:{job.rank}"
         count = len(cluster.ps)
         placement = tf1.train.replica_device_setter(ps_tasks=count, worker_device=me)
@@ -239,6 +250,11 @@ class _Graph:
             self._saved = tf1.global_variables()
             self.layout = layout_of_graph(self.graph)
         self.graph.finalize()
+        self.check = LossCheck(
+            self.model.loss if self.model.check is None else self.model.check, self.model.inputs
+        )
+        self.batch = b""
+        """That was kept with the checkpoint which was restored last."""
 
     def make_step(self, session: Any, values: Mapping[str, Any]) -> tuple[int, float]:
         """Make one step; the global step after it, and the loss."""
@@ -249,7 +265,9 @@ class _Graph:
 
     def state(self, session: Any) -> State:
         """All variables as they are."""
-        return GraphVariables(self._saved).state(session, int(session.run(self.step)), self.layout)
+        return GraphVariables(self._saved).state(
+            session, int(session.run(self.step)), self.layout, self.check.take()
+        )
 
     def save(
         self, session: Any, store: CheckpointStore, position: Mapping[str, Any] | None = None
@@ -257,7 +275,11 @@ class _Graph:
         """Save all variables as a new checkpoint, in TensorFlow's format."""
         step = int(session.run(self.step))
 
+        batch = self.check.take()
+
         def write(folder: Path) -> None:
+            if batch:
+                (folder / BATCH_FILE).write_bytes(batch)
             self._saver.save(session, str(folder / MODEL_FILE), write_meta_graph=False, write_state=False)
 
         return store.publish(step, write, position=position, variables=self.layout)
@@ -273,9 +295,12 @@ class _Graph:
         prefix = None if in_memory else store.local(checkpoint) / MODEL_FILE
         if prefix is not None and prefix.with_suffix(".ckpt.index").exists():
             self._restore_files(session, checkpoint, prefix)
+            kept = prefix.with_name(BATCH_FILE)
+            self.batch = kept.read_bytes() if kept.exists() else b""
         else:
             with job.state(checkpoint, store) as state:
                 GraphVariables(self._saved).restore(session, state.tensors, checkpoint.uri)
+                self.batch = state.tensors[BATCH_TENSOR].tobytes() if BATCH_TENSOR in state.tensors else b""
         log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
 
     def _require_same_layout(
@@ -302,6 +327,21 @@ class _Graph:
             raise CheckpointError(
                 f"{checkpoint.uri}: can't be restored into this model: {_one_line(error)}"
             ) from error
+
+
+def _say_what_may_change(job: Job, graph: _Graph, options: TrainingOptions) -> None:
+    """Which changes of its servers the model survives. That it would not survive those of a version which is prepared is found
+    before anybody stops for it."""
+    if lost := unsaved_state(graph.graph, in_two_stages=options.async_save):
+        job.allow_server_changes(ServerChanges.NEVER, lost)
+    else:
+        job.allow_server_changes(ServerChanges.ANY)
+    if (
+        job.preparing
+        and graph.started_from is not None
+        and (what := difference(graph.started_from, graph.layout))
+    ):
+        job.refuse_version(f"its variables depend on the number of parameter servers: {what}")
 
 
 def _layout_to_keep(store: CheckpointStore) -> Layout | None:
@@ -383,6 +423,15 @@ def _set_values(job: Job, graph: _Graph, session: Any, store: CheckpointStore, *
             graph.restore(session, checkpoint, job, store)
         except CheckpointError as error:
             job.checkpoint_damaged(checkpoint, error)
+        if refused := job.model_check.confirm(lambda: _loss_of_kept_batch(job, graph, session)):
+            job.cluster_lost(refused)
+
+
+def _loss_of_kept_batch(job: Job, graph: _Graph, session: Any) -> float:
+    try:
+        return graph.check.of(session, graph.batch)
+    except _LOST as error:
+        job.cluster_lost(_one_line(error))
 
 
 def _rehearse(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> None:
@@ -395,6 +444,10 @@ def _rehearse(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> 
         newest = store.newest()
         if newest is not None:
             graph.restore(session, newest, job, store)
+    with contextlib.suppress(
+        InvalidError, ValueError, tf.errors.InvalidArgumentError
+    ):  # no batch, or not for this model
+        graph.check.of(session, graph.batch)
     if graph.model.example:
         graph.make_step(session, graph.model.example)
 

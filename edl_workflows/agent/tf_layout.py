@@ -14,7 +14,10 @@ from edl_workflows.agent.tf_index import read_layout
 from edl_workflows.protocol.cluster import CheckpointRef
 
 VARIABLES = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
+LOCAL = tf.compat.v1.GraphKeys.LOCAL_VARIABLES
 SAVEABLES = tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS
+_TABLES = ("MutableHashTable", "MutableHashTableOfTensors", "MutableDenseHashTable")
+_STATEFUL = {"VarHandleOp", "VariableV2", "Variable", *_TABLES, *(f"{name}V2" for name in _TABLES)}
 
 PARTS = 16
 """The most parts of a variable, as long as there are no more servers than that."""
@@ -99,3 +102,21 @@ def layout_of_graph(graph: Any) -> dict[str, VariableLayout]:
             layout[variable.op.name] = VariableLayout()
     cut = {name: VariableLayout(shape=shapes[name], parts=[len(s) for s in starts[name]]) for name in shapes}
     return {**layout, **cut}
+
+
+def unsaved_state(graph: Any, *, in_two_stages: bool) -> str:
+    """What of a model no checkpoint holds, so that it is lost with the servers; "" if all is saved.
+
+    Args:
+        graph: of the model.
+        in_two_stages: only variables are saved, no tables.
+    """
+    kept = {v.op.name for collection in (VARIABLES, LOCAL, "edl") for v in graph.get_collection(collection)}
+    if not in_two_stages:
+        tables = [getattr(one.op, "resource_handle", None) for one in graph.get_collection(SAVEABLES)]
+        kept |= {handle.op.name for handle in tables if handle is not None}
+    for operation in graph.get_operations():
+        if operation.type in _STATEFUL and operation.name not in kept:
+            hint = "; with async_save only variables are saved" if "Table" in operation.type else ""
+            return f"{operation.type} {operation.name} is not saved with the checkpoints, and would be lost{hint}"
+    return ""

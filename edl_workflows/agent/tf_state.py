@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from edl_workflows.agent.layout import Layout
 from edl_workflows.agent.tensors import Array, State, TensorSpec
+from edl_workflows.agent.tf_check import BATCH_TENSOR
 from edl_workflows.exceptions import CheckpointError, InvalidError
 
 tf1 = tf.compat.v1
@@ -57,15 +58,20 @@ class GraphVariables:
         self._parts = [_part(variable) for variable in variables]
         self._specs = {part.tensor: part.spec for part in self._parts}
 
-    def state(self, session: Any, step: int, layout: Layout | None = None) -> State:
-        """The variables' values of now; they are fetched when the state is copied."""
+    def state(self, session: Any, step: int, layout: Layout | None = None, batch: bytes = b"") -> State:
+        """The variables' values of now; they are fetched when the state is copied. `batch` is kept beside them."""
+        specs = dict(self._specs)
+        if batch:
+            specs[BATCH_TENSOR] = TensorSpec(np.dtype(np.uint8), (len(batch),))
 
         def fill(tensors: Mapping[str, Array]) -> None:
+            if batch:
+                tensors[BATCH_TENSOR][:] = np.frombuffer(batch, np.uint8)
             for group in _groups(self._parts):
                 for part, value in zip(group, session.run([part.variable for part in group]), strict=True):
                     tensors[part.tensor][part.slices] = value
 
-        return State(step, self._specs, fill, layout=layout)
+        return State(step, specs, fill, layout=layout)
 
     def restore(self, session: Any, tensors: Mapping[str, Array], where: str) -> None:
         """Set all variables.

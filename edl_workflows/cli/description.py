@@ -130,6 +130,9 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
     for record in restarts.recent[-RESTARTS_SHOWN:]:
         when = f"{record.time:%Y-%m-%dT%H:%M:%SZ}"
         yield f"  {when}  {record.subject}  {record.cause}  {record.message}".rstrip()
+    servers = status.get("parameterServers") or {}
+    if servers.get("changes", "Any") != "Any":
+        yield f"{'Servers:':13}changes {servers['changes']}: {servers.get('reason', '')}"
     failure = status.get("failure") or {}
     if failure.get("lastLines"):
         yield f"Last lines of {failure.get('pod', '')}:"
@@ -156,6 +159,10 @@ def _plan(plan: ScalePlan) -> Iterator[str]:
     yield f"  {plan.metadata.name}  {status.phase or 'Pending'}{extra}{why}"
     if plan.spec.reason:
         yield f"    because {plan.spec.reason}"
+    if (compared := status.verification) is not None:
+        numbers = [f"{value:.9g}" for value in (compared.before, compared.after) if value is not None]
+        told = f"    verification: {compared.result}  {' -> '.join(numbers)}"
+        yield f"{told}  {compared.message}".rstrip()
     for step in status.steps:
         took = f"{(step.finish_time - step.start_time).total_seconds():.1f} s" if step.finish_time else "now"
         yield f"    {step.phase:14} {took:>8}  {step.message}".rstrip()

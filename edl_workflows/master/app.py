@@ -60,6 +60,8 @@ from edl_workflows.protocol.training import (
     CheckpointEnd,
     CheckpointRestore,
     CheckpointTicket,
+    ModelReport,
+    ModelVerdict,
     StepReport,
 )
 
@@ -183,6 +185,12 @@ def _checkpoint_routes(app: FastAPI, master: Master) -> None:
         messages.checkpoint_restored(state, message, master.now())
         await master.durable(master.changed(Hurry.NOW))
         return answers.of(master.directive(message.node))
+
+    @app.post("/v1/checkpoints/model")
+    async def model(message: ModelReport) -> ModelVerdict:
+        verdict = messages.model_report(state, message)
+        await master.durable(master.changed(Hurry.NOW))
+        return verdict
 
     @app.post("/v1/checkpoints/damaged", response_model=Directive)
     async def damaged(message: CheckpointDamage) -> Response:

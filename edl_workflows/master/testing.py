@@ -14,6 +14,7 @@ from edl_workflows.jobs.scale_plan.model import Phase, ScalePlanSpec
 from edl_workflows.master.state import autoscale_steps, messages, observations, views
 from edl_workflows.master.state.job import JobDocument, JobState, PlanSeen, Said
 from edl_workflows.master.state.observations import PodPhase, PodSeen
+from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.transitions import settle
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
@@ -33,6 +34,8 @@ from edl_workflows.protocol.training import (
     CheckpointDamage,
     CheckpointEnd,
     CheckpointRestore,
+    Evaluation,
+    ModelReport,
     StepReport,
 )
 
@@ -77,6 +80,7 @@ class SimulatedPlan:
     create: tuple[Ref, ...] = ()
     remove: tuple[Ref, ...] = ()
     phase: Phase | None = None
+    run: PlanRun | None = None
 
 
 class SimulatedJob:
@@ -107,6 +111,7 @@ class SimulatedJob:
         self.versions_seen: dict[int, tuple[int, ...]] = {}
         self.steps: dict[int, int] = {}
         self.usage: Callable[[SimulatedPod], Usage | None] = lambda _: None
+        self.says: Callable[[Cluster], Evaluation | None] = lambda _: None
         self.settle()
         self.commit()
 
@@ -189,7 +194,7 @@ class SimulatedJob:
             assert plan.phase is None or not plan.phase.final or plan.phase is run.phase, (
                 "a final phase changed"
             )
-            plan.phase = run.phase
+            plan.phase, plan.run = run.phase, run
         observations.plan_recorded(self.state, run.uid, run.serial)
         self.settle()
 
@@ -285,9 +290,22 @@ class SimulatedJob:
                     return False
                 newest = list(self.manifests.values())[-1]
                 restore = CheckpointRef(uri=newest.uri, step=newest.step)
+            if not self._confirmed(pod, active, restore):
+                return False
             self.models[active.version] = set(self.saved[restore.uri]) if restore else set()
             self.steps[active.version] = restore.step if restore else 0
         return True
+
+    def _confirmed(self, pod: SimulatedPod, active: Cluster, restore: CheckpointRef | None) -> bool:
+        """Whether the chief has said what the restored model says, and may train on; others wait for that."""
+        says = self.says(active)
+        if restore is None or says is None:
+            return True
+        report = ModelReport(node=pod.ref, version=active.version, evaluation=says)
+        try:
+            return not messages.model_report(self.state, report).refused
+        except ConflictError:
+            return False  # another is the chief, or the version is left
 
     def _start_from_folder(self, pod: SimulatedPod, active: Cluster) -> bool:
         """The chief takes the newest checkpoint of the folder, and says so."""
@@ -318,7 +336,8 @@ class SimulatedJob:
 
     def _publish(self, pod: SimulatedPod, active: Cluster, request: str) -> tuple[str, CheckpointEnd] | None:
         """A whole checkpoint in the folder; its ticket, and what the master is to hear."""
-        begin = CheckpointBegin(node=pod.ref, version=active.version, request=request)
+        says = self.says(active) if request else None
+        begin = CheckpointBegin(node=pod.ref, version=active.version, request=request, evaluation=says)
         try:
             ticket = messages.checkpoint_begin(self.state, begin, self.now)
         except EdlError:

@@ -58,6 +58,26 @@ class Heartbeat(Message):
     known: int = -1
 
 
+class ServerChanges(StrEnum):
+    """Which changes of its parameter servers a program's model survives."""
+
+    ANY = "Any"
+    SAME_COUNT = "SameCount"
+    """Each server may be replaced, but there must be as many as before."""
+    NEVER = "Never"
+
+
+class ServerReport(Message):
+    """What a program says of changes of its parameter servers.
+
+    Attributes:
+        reason: why not all are allowed.
+    """
+
+    changes: ServerChanges
+    reason: str = Field(default="", max_length=1024)
+
+
 class ProcessState(StrEnum):
     """Where a training process of a cluster version stands."""
 
@@ -69,14 +89,21 @@ class ProcessState(StrEnum):
     """Stopped at a step boundary; its leases are acknowledged or given back. It waits to be retired or to go on."""
     TRAINING = "training"
     """It has made its first step in an active version."""
+    UNFIT = "unfit"
+    """It prepared a version whose model would be another than that which trains; `ProcessReport.servers` says why."""
 
 
 class ProcessReport(Message):
-    """``POST /v1/processes``: a training process reached a state. Repeatable."""
+    """``POST /v1/processes``: a training process reached a state. Repeatable.
+
+    Attributes:
+        servers: with READY and UNFIT, as far as the program says it.
+    """
 
     node: NodeRef
     version: int = Field(ge=1)
     state: ProcessState
+    servers: ServerReport | None = None
 
 
 class CrashReport(Message):

@@ -54,6 +54,37 @@ class Consumed(Message):
     begun: ReleasedShard | None = None
 
 
+class Evaluation(Message):
+    """What a model says of some records: one number, such as their loss, that its variables determine.
+
+    Attributes:
+        value: None: there is none.
+        problem: why.
+    """
+
+    value: float | None = None
+    problem: str = Field(default="", max_length=1024)
+
+
+class ModelReport(Message):
+    """``POST /v1/checkpoints/model``: the chief has restored a version's model, and asked it what was asked before it was saved.
+    Nobody trains in the version before the answer. Repeatable."""
+
+    node: NodeRef
+    version: int = Field(ge=1)
+    evaluation: Evaluation
+
+
+class ModelVerdict(Message):
+    """Answer to `ModelReport`.
+
+    Attributes:
+        refused: why nobody may train in the version: its model is another than before. "" if somebody may.
+    """
+
+    refused: str = ""
+
+
 class CheckpointBegin(Message):
     """``POST /v1/checkpoints``: the chief is about to save. The master remembers the data position *now*: all that was
     acknowledged before is in the checkpoint, so that a restore can go back to model and data together.
@@ -61,12 +92,14 @@ class CheckpointBegin(Message):
     Attributes:
         request: the directive's ``save`` id, or "" for a periodic checkpoint.
         consumed: what the chief itself has trained beyond its acknowledgements, by data set: that is in the checkpoint, too.
+        evaluation: what the model says now, where a plan asked for the checkpoint; None: the program does not say how to ask.
     """
 
     node: NodeRef
     version: int = Field(ge=1)
     request: str = Field(default="", max_length=128)
     consumed: dict[DatasetName, Consumed] = Field(default_factory=dict, max_length=1000)
+    evaluation: Evaluation | None = None
 
 
 class CheckpointTicket(Message):

@@ -5,16 +5,44 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dags" / "training"))
 
 import train_recommender as recommender  # type: ignore[import-not-found]  # of the example
 
-from edl_workflows.agent import connect
+from edl_workflows.agent import Job, connect
 from edl_workflows.agent.tensorflow import TrainingOptions, training
 
 PAIRS = 512
+
+
+def by_servers(job: Job) -> Callable[[str, int, Any], Any]:
+    """A program's own way to spread ids over servers: where a row stands depends on how many there are."""
+    plain = recommender.look_up
+
+    def look_up(name: str, rows: int, ids: Any) -> Any:
+        servers = len(job.cluster.ps)
+        return plain(name, rows, ids % servers * (rows // servers) + ids // servers)
+
+    return look_up
+
+
+def table_a_server(job: Job) -> Callable[[str, int, Any], Any]:
+    """As many tables as there are servers, made by the program itself."""
+
+    def look_up(name: str, rows: int, ids: Any) -> Any:
+        servers = len(job.cluster.ps)
+        shape = [-(-rows // servers), recommender.WIDTH]
+        tables = [recommender.tf1.get_variable(f"{name}_{number}", shape) for number in range(servers)]
+        return recommender.tf1.nn.embedding_lookup(tables, ids)
+
+    return look_up
+
+
+LOOKUPS = {"by-servers": by_servers, "table-a-server": table_a_server}
 
 
 def main() -> None:
@@ -22,11 +50,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--async-save", action="store_true")
+    parser.add_argument("--lookup", choices=LOOKUPS, help="other than the example's")
     parser.add_argument("--epochs", type=int, default=1000)
     options = parser.parse_args()
     logging.basicConfig()
     logging.getLogger("edl_workflows").setLevel(logging.INFO)
     job = connect()
+    if options.lookup:
+        recommender.look_up = LOOKUPS[options.lookup](job)
     data, held_out = recommender.load(60_000, PAIRS)
     settings = TrainingOptions(
         options.folder / "checkpoints", save_seconds=None, threads=1, async_save=options.async_save

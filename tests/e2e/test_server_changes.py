@@ -50,8 +50,52 @@ def test_predictions_stay_the_same_however_many_servers_there_are(tmp_path: Path
         for number, servers in enumerate([2, 3, 2], 1):
             plan = change_servers(job, tmp_path, number, servers)
             assert plan["phase"] == "Succeeded", plan
+            assert plan["verification"]["result"] == "Same", plan
             before, after = notes(tmp_path, number)[-1], notes(tmp_path, number + 1)[0]
             assert before["servers"] != servers
             assert after["servers"] == servers
             assert after["step"] == before["step"]
             np.testing.assert_allclose(after["predicted"], before["predicted"], rtol=1e-6, atol=1e-7)
+
+
+def test_model_with_another_meaning_is_rolled_back(tmp_path: Path) -> None:
+    """A program whose rows stand elsewhere with another number of servers: the plan fails and says what the model said before
+    and after, nobody trains the spoilt model, and the old server goes on with the model that there was."""
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "--lookup", "by-servers"]
+    with Standalone(tmp_path, "ps=1,worker=1", command) as job:
+        plan = change_servers(job, tmp_path, 1, servers=2)
+        assert (plan["phase"], plan["reason"]) == ("Failed", "VerificationFailed"), plan
+        verification = plan["verification"]
+        assert verification["result"] == "Different"
+        assert abs(verification["before"] - verification["after"]) > 1e-3
+        assert f"{verification['after']:.9g} after it" in plan["message"]
+        job.wait(lambda: len(notes(tmp_path, 3)) > STEPS, START_SECONDS, "steps on the old server")
+        assert [
+            node["id"] for node in job.status()["nodes"] if node["type"] == "ps" and not node["released"]
+        ] == [0]
+
+    assert notes(tmp_path, 2) == [], "nobody trained in the version that failed"
+    before, after = notes(tmp_path, 1)[-1], notes(tmp_path, 3)[0]
+    assert (after["servers"], after["step"]) == (1, before["step"])
+    np.testing.assert_allclose(after["predicted"], before["predicted"], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.long
+def test_change_that_would_make_another_model_is_refused(tmp_path: Path) -> None:
+    """A program with a table for each server: a change is found out while it is prepared, and training never stops. The job's
+    status says so from then on, and another plan is refused at once."""
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "--lookup", "table-a-server"]
+    with Standalone(tmp_path, "ps=2,worker=1", command) as job:
+        plan = change_servers(job, tmp_path, 1, servers=1)
+        assert (plan["phase"], plan["reason"]) == ("Failed", "SwitchFailed"), plan
+        assert plan["steps"][-1]["phase"] == "Migrating"
+        assert "variable recommender/items_" in plan["message"]
+        status = job.status()["parameterServers"]
+        assert status["changes"] == "SameCount"
+        assert "its variables depend on the number of parameter servers" in status["reason"]
+
+        again = change_servers(job, tmp_path, 1, servers=3)
+        assert (again["phase"], again["reason"]) == ("Failed", "InvalidPlan"), again
+        assert "the number of parameter servers can't change" in again["message"]
+        trained = len(notes(tmp_path, 1))
+        job.wait(lambda: len(notes(tmp_path, 1)) > trained + STEPS, 60, "training goes on")

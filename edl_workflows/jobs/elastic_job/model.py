@@ -276,6 +276,18 @@ class GoodputStatus(Status):
     elapsed_seconds: float = 0.0
 
 
+class ParameterServersStatus(Status):
+    """Which changes of its parameter servers the training program allows, as it says itself.
+
+    Attributes:
+        changes: ``SameCount``: each may be replaced, but their number can't change. A plan for another change is refused.
+        reason: why not ``Any``.
+    """
+
+    changes: Literal["Any", "SameCount", "Never", "Unknown"]
+    reason: str = ""
+
+
 class RestartRecord(Status):
     """One restart.
 
@@ -342,12 +354,13 @@ class AutoscalingStatus(Status):
 
 class ElasticJobStatus(JobStatus):
     """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
-    ``checkpoint``, ``history``, ``goodput``, ``restarts``, ``autoscaling``, ``warnings`` and ``failure``: one writer a field.
+    ``checkpoint``, ``history``, ``goodput``, ``restarts``, ``parameterServers``, ``autoscaling``, ``warnings`` and ``failure``: one writer a field.
 
     Attributes:
         history: the job's life in at most 120 points, evenly spread.
         goodput: the share of its time in which it made steps that last.
         restarts: what was restarted, and why.
+        parameter_servers: which changes of them the program allows.
         autoscaling: the newest plan of the job's optimizer, and why.
         warnings: what people should know although the job goes on: checkpoints that could not be restored, hangs, stragglers.
         failure: why the master gave the job up ({reason, message}, of a failed node also {pod, lastLines}); the controller
@@ -364,6 +377,7 @@ class ElasticJobStatus(JobStatus):
     history: list[HistoryPoint] = Field(default_factory=list)
     goodput: GoodputStatus | None = None
     restarts: RestartsStatus | None = None
+    parameter_servers: ParameterServersStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     warnings: list[str] = Field(default_factory=list)
     failure: dict[str, str] | None = None

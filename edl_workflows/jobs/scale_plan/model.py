@@ -210,6 +210,21 @@ class PlanCheckpoint(Status):
     step: int
 
 
+class PlanVerification(Status):
+    """Whether the changed cluster has the same model: what the model says of the same records, by the program's own graph.
+
+    Attributes:
+        result: ``NotCompared``: the program gives nothing to compare, or the plan failed before.
+        before, after: the switch; the loss of the chief's last batch, or what the program compares.
+        message: why nothing was compared.
+    """
+
+    result: Literal["Pending", "Same", "Different", "NotCompared"]
+    before: float | None = None
+    after: float | None = None
+    message: str = ""
+
+
 class ScalePlanStatus(Status):
     """How far the plan is. Manual plans: written by the job's master. Auto plans: by the controller.
 
@@ -219,6 +234,7 @@ class ScalePlanStatus(Status):
         resumed_step: first global step that the new cluster reported.
         stall_seconds: last step of the old cluster to first step of the new one.
         cluster_version: version of the training cluster after the plan.
+        verification: of a plan that has switched the cluster.
     """
 
     phase: Phase | None = None
@@ -233,6 +249,7 @@ class ScalePlanStatus(Status):
     resumed_step: int | None = None
     stall_seconds: float | None = None
     cluster_version: int | None = None
+    verification: PlanVerification | None = None
 
 
 class ScalePlan(Resource):

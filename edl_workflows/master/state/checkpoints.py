@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from edl_workflows.exceptions import ConflictError, NotFoundError
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.protocol.cluster import CheckpointRef
-from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd, Evaluation
 
 KEPT = 3
 """Complete checkpoints whose position is remembered; older ones can't be restored."""
@@ -25,11 +25,12 @@ class Ticket:
     request: str
     version: int
     position: JobPosition
+    evaluation: Evaluation | None = None
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A complete checkpoint. `time` is Unix seconds."""
+    """A complete checkpoint. `time` is Unix seconds; `evaluation` is what the model said when it was saved."""
 
     id: str
     request: str
@@ -37,6 +38,7 @@ class Saved:
     step: int
     time: float
     position: JobPosition
+    evaluation: Evaluation | None = None
 
     @property
     def ref(self) -> CheckpointRef:
@@ -133,7 +135,7 @@ def begin(
 ) -> tuple[Checkpoints, Ticket]:
     """The chief begins to save now. A repeated message makes another ticket, and the older stays unused."""
     fresh = checkpoints.last_number + 1
-    ticket = Ticket(f"checkpoint-{fresh}", message.request, message.version, position)
+    ticket = Ticket(f"checkpoint-{fresh}", message.request, message.version, position, message.evaluation)
     pending = (*checkpoints.pending, ticket)[-MAX_PENDING:]
     return replace(checkpoints, last_number=fresh, pending=pending), ticket
 
@@ -172,7 +174,9 @@ def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: f
             failed_tickets=tickets,
             failing=checkpoints.failing.another(message.error, now),
         )
-    saved = Saved(ticket_id, ticket.request, message.uri, message.step, now, ticket.position)
+    saved = Saved(
+        ticket_id, ticket.request, message.uri, message.step, now, ticket.position, ticket.evaluation
+    )
     return replace(
         checkpoints,
         pending=pending,

@@ -32,7 +32,7 @@ from edl_workflows.master.state.restarts import Restart, Restarts, record
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.statistics import Statistics
 from edl_workflows.master.state.sync import Sync
-from edl_workflows.protocol.nodes import Directive
+from edl_workflows.protocol.nodes import Directive, ServerReport
 
 FORMAT = 2
 EARLIEST = 1e-3
@@ -91,6 +91,7 @@ class JobDocument:
         sizes: size of new nodes by role, where it is not the template's.
         finished_plans: uids of the newest plans that are through.
         max_workers: of a collective job: the most workers of a world, as of the beginning; else 0.
+        servers: which changes of its parameter servers the program allows; None: it did not say.
         connected: a training process of the job has spoken to its master: the program uses the library.
     """
 
@@ -117,6 +118,7 @@ class JobDocument:
     restarts: Restarts = field(default_factory=Restarts)
     hangs: Hangs = field(default_factory=Hangs)
     node_check: NodeCheck = field(default_factory=NodeCheck)
+    servers: ServerReport | None = None
     connected: bool = False
     format: int = FORMAT
 
@@ -172,6 +174,7 @@ class JobState:
         self.restarts = stored.restarts
         self.hangs = stored.hangs
         self.node_check = stored.node_check
+        self.servers = stored.servers
         self.connected = stored.connected
         # Not stored: told or measured anew.
         self.statistics = Statistics()
@@ -216,6 +219,7 @@ class JobState:
             restarts=self.restarts,
             hangs=self.hangs,
             node_check=self.node_check,
+            servers=self.servers,
             connected=self.connected,
         )
 

@@ -16,6 +16,7 @@ from edl_workflows.master.state import (
     checkpoints,
     cluster_versions,
     node_check,
+    plans,
     relaunch,
     version_steps,
     world_steps,
@@ -35,14 +36,19 @@ from edl_workflows.protocol.nodes import (
     ProcessReport,
     ProcessState,
     Registration,
+    ServerChanges,
 )
 from edl_workflows.protocol.training import (
     CheckpointBegin,
     CheckpointDamage,
     CheckpointEnd,
     CheckpointRestore,
+    ModelReport,
+    ModelVerdict,
     StepReport,
 )
+
+STRICTNESS = {changes: number for number, changes in enumerate(ServerChanges)}
 
 
 def find(state: JobState, ref: NodeRef) -> Node | None:
@@ -130,12 +136,32 @@ def process_report(state: JobState, message: ProcessReport) -> None:
         return
     state.connected = True
     _require_member(state, node, message.version)
-    if message.state is ProcessState.READY:
+    _note_servers(state, message)
+    if message.state is ProcessState.UNFIT:
+        _refuse_change(state, message)
+    elif message.state is ProcessState.READY:
         state.versions = cluster_versions.report_ready(state.versions, str(node), message.version)
     elif message.state is ProcessState.DRAINED:
         state.versions = cluster_versions.report_drained(state.versions, str(node), message.version)
     elif _trains(node):
         state.versions = cluster_versions.report_trained(state.versions, message.version)
+
+
+def _note_servers(state: JobState, message: ProcessReport) -> None:
+    """What once was found not to be possible stays so: a process that prepares another version sees more than one that trains."""
+    known, said = state.servers, message.servers
+    if said is not None and (known is None or STRICTNESS[said.changes] > STRICTNESS[known.changes]):
+        state.servers = said
+
+
+def _refuse_change(state: JobState, message: ProcessReport) -> None:
+    change, plan = state.versions.change, state.plan
+    if change is None or change.number != message.version or plan is None or message.servers is None:
+        return
+    if change.cause is cluster_versions.Cause.PLAN:
+        state.plan = replace(
+            plan, broken=f"with other servers the model is another: {message.servers.reason}"
+        )
 
 
 def step_report(state: JobState, message: StepReport) -> None:
@@ -302,6 +328,29 @@ def checkpoint_damaged(state: JobState, message: CheckpointDamage) -> None:
     _require_active(state, message.version, "nobody starts from its checkpoint any more")
     blocks = message.instead is None and state.versions.trained < message.version
     state.checkpoints = checkpoints.condemn(state.checkpoints, message, blocks=blocks)
+
+
+def model_report(state: JobState, message: ModelReport) -> ModelVerdict:
+    """The chief has restored the active version's model and says what it says. Of a plan's version that decides whether it is
+    gone on with.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+        ConflictError: the node's version is not the active one, or another node is its chief.
+    """
+    node = find(state, message.node)
+    _require_active(state, message.version, "its model is not gone on with")
+    if node is None or node != state.chief:
+        raise ConflictError(
+            f"{message.node} is not the chief ({state.chief}): another says what the model says"
+        )
+    change, plan = state.versions.change, state.plan
+    if change is not None and change.cause is cluster_versions.Cause.ROLLBACK:
+        return ModelVerdict(refused=f"version {message.version} is rolled back")
+    if plan is None or not plan.activated or plan.number != message.version:
+        return ModelVerdict()
+    state.plan = plan = replace(plan, after=message.evaluation)
+    return ModelVerdict(refused=plans.changed_meaning(plan))
 
 
 def _trains(node: Node) -> bool:

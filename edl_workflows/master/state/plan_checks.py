@@ -7,9 +7,10 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanSpec
 from edl_workflows.master.state.nodes import Node
-from edl_workflows.master.state.plans import wanted
+from edl_workflows.master.state.plans import changes_members, wanted
 from edl_workflows.master.state.rendezvous import in_units
 from edl_workflows.master.state.settings import JobSettings, merged
+from edl_workflows.protocol.nodes import ServerChanges, ServerReport
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Present:
         sizes: size of a node by role, where it is not the template's.
         nodes: the live nodes by pod name.
         max_workers: the most workers of a collective job.
+        servers: which changes of its parameter servers the program allows; None: it did not say.
     """
 
     settings: JobSettings
@@ -28,6 +30,7 @@ class Present:
     sizes: Mapping[str, NodeResource]
     nodes: Mapping[str, Node]
     max_workers: int = 0
+    servers: ServerReport | None = None
 
 
 def problem(spec: ScalePlanSpec, present: Present) -> str:
@@ -39,6 +42,7 @@ def _problems(spec: ScalePlanSpec, present: Present) -> Iterator[str]:
     for name, pods in (("createPods", spec.create_pods), ("removePods", spec.remove_pods)):
         if pods:
             yield f"spec.{name}: only plans of a job's master have it; use replicaResourceSpecs and migratePods"
+    yield _server_problem(spec, present)
     for role in spec.replica_resource_specs:
         yield _role_problem(spec, role, present)
     for rank in spec.migrate_ranks:  # those that no pod was found for
@@ -47,6 +51,19 @@ def _problems(spec: ScalePlanSpec, present: Present) -> Iterator[str]:
         yield _migration_problem(index, pod.name, present)
     for resource in ("cpu", "memory", "gpu"):
         yield _limit_problem(spec, resource, present)
+
+
+def _server_problem(spec: ScalePlanSpec, present: Present) -> str:
+    said = present.servers
+    if said is None or said.changes is ServerChanges.ANY:
+        return ""
+    count = present.counts.get(names.PS_TYPE, 0)
+    if _count(spec, names.PS_TYPE, count) != count:
+        return f"spec.replicaResourceSpecs.ps.replicas: the number of parameter servers can't change: {said.reason}"
+    servers = frozenset(pod for pod, node in present.nodes.items() if node.type == names.PS_TYPE)
+    if said.changes is ServerChanges.NEVER and changes_members(spec, names.PS_TYPE, count, servers):
+        return f"spec.migratePods: parameter servers can't be replaced: {said.reason}"
+    return ""
 
 
 def _role_problem(spec: ScalePlanSpec, role: str, present: Present) -> str:

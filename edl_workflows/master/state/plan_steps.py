@@ -109,6 +109,7 @@ def _world(state: JobState, run: PlanRun) -> World:
         settled=versions.settled,
         waits_for="" if versions.settled else waiting_for(state),
         save=saved.ref if isinstance(saved, checkpoints.Saved) else saved,
+        evaluation=saved.evaluation if isinstance(saved, checkpoints.Saved) else None,
         chief_ended=state.chief is not None and state.chief.status is NodeStatus.SUCCEEDED,
         broken=_broken(state, run),
         prepared=_prepared(state),
@@ -134,7 +135,9 @@ def _pod(state: JobState, node_type: str, node_id: int) -> str:
 
 def _present(state: JobState) -> plan_checks.Present:
     live = {_pod(state, node.type, node.id): node for node in state.nodes if node.live}
-    return plan_checks.Present(state.settings, state.counts, state.sizes, live, state.max_workers)
+    return plan_checks.Present(
+        state.settings, state.counts, state.sizes, live, state.max_workers, state.servers
+    )
 
 
 def _broken(state: JobState, run: PlanRun) -> str:
@@ -285,7 +288,7 @@ def _undo(state: JobState, run: PlanRun, now: float) -> None:
         if not state.settings.collective:  # of a world, whoever is left goes on
             target = cluster_versions.restored_target(state.members_by_id, target)
         state.versions = cluster_versions.begin(versions, Cause.ROLLBACK, target)
-        state.restarted(f"version {run.number}", ROLLBACK, run.broken, now)
+        state.restarted(f"version {run.number}", ROLLBACK, run.message, now)
     elif versions.change is not None and versions.change.cause is Cause.PLAN:
         state.versions = cluster_versions.cancel(versions)
 

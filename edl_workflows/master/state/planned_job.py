@@ -7,6 +7,7 @@ from edl_workflows.jobs.scale_plan import model
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import Node, NodeStatus
 from edl_workflows.master.state.settings import MIB, merged
+from edl_workflows.protocol.nodes import ServerChanges
 from edl_workflows.scaling import resources
 from edl_workflows.scaling.resources import Bounds, Job, Limits, Range, Role
 from edl_workflows.scaling.samples import NodeUsage
@@ -64,7 +65,12 @@ def _role(state: JobState, name: str) -> Role:
         bounds = Bounds(count=Range(max(low, allowed.min_nodes), min(high, allowed.max_nodes)))
     elif name == names.WORKER_TYPE and optimizing.workers is not None:
         bounds = Bounds(count=Range(*optimizing.workers))
-    return Role(state.counts.get(name, 0), resources.resource_of(size), role.auto_scale, bounds)
+    auto_scale = role.auto_scale
+    if name == names.PS_TYPE and state.servers is not None and state.servers.changes is not ServerChanges.ANY:
+        count = state.counts.get(name, 0)
+        bounds = replace(bounds, count=Range(count, count))
+        auto_scale = auto_scale and state.servers.changes is ServerChanges.SAME_COUNT
+    return Role(state.counts.get(name, 0), resources.resource_of(size), auto_scale, bounds)
 
 
 def _limits(state: JobState) -> Limits:

@@ -5,6 +5,7 @@
 A plan ends in what it asked for, or in what was before: `Undo` takes everything back.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,8 +13,14 @@ from enum import StrEnum
 from edl_workflows.jobs.objects import Count
 from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.training import Evaluation
 
 MESSAGE_LIMIT = 2048
+SAME_MODEL = 1e-4
+"""Relative difference of two numbers that the same model says of the same records in two processes: other threads and other
+servers add up in another order."""
+SAME_ZERO = 1e-6
+"""The same, absolute, for numbers near 0."""
 WAITING = "Waiting"
 """The reason of a plan that can't begin yet; its message says why."""
 
@@ -63,6 +70,8 @@ class PlanRun:
         number: the version that the plan activated.
         broken: why the version that the plan is to activate, or did, can't train.
         old_step_time: Unix seconds of the old version's last step.
+        before, after: what the model said when it was saved for the switch, and when the new version had restored it; None:
+            nothing.
     """
 
     uid: str
@@ -86,6 +95,8 @@ class PlanRun:
     stall_seconds: float | None = None
     cluster_version: int | None = None
     generation: int = 0
+    before: Evaluation | None = None
+    after: Evaluation | None = None
 
     @property
     def request(self) -> str:
@@ -114,6 +125,7 @@ class World:
         settled: a version trains, and nothing else is under way.
         waits_for: what keeps it from that.
         save: what became of `PlanRun.request`: the checkpoint, why it failed, or None.
+        evaluation: what the model said when that checkpoint was saved.
         chief_ended: the chief has ended with success: all data is consumed, and nobody is left to save.
         broken: why the change of versions can't go on (a member was lost, a process died); "" if it can.
         prepared: the next version's members and the workers are ready for the switch.
@@ -131,6 +143,7 @@ class World:
     settled: bool = False
     waits_for: str = ""
     save: CheckpointRef | str | None = None
+    evaluation: Evaluation | None = None
     chief_ended: bool = False
     broken: str = ""
     prepared: bool = False
@@ -193,12 +206,28 @@ def _failure(run: PlanRun, world: World, now: float) -> Advance | None:
         return _fail(run, now, "JobFinished", "the chief has ended: there is nothing left to train")
     if world.broken and run.phase in (Phase.MIGRATING, Phase.RESTARTING, Phase.VERIFYING):
         return _fail(run, now, "SwitchFailed", world.broken)
+    if run.activated and (why := changed_meaning(run)):
+        return _fail(run, now, "VerificationFailed", why)
     if _timed_out(run, now):
         limit = run.spec.step_timeout_seconds
         return _fail(
             run, now, "StepTimeout", f"{run.phase} took more than {limit} s (spec.stepTimeoutSeconds)"
         )
     return None
+
+
+def changed_meaning(run: PlanRun) -> str:
+    """Why the model of the plan's version is another than before; "" if it is the same, or nobody knows."""
+    before, after = run.before, run.after
+    if before is None or before.value is None or after is None:
+        return ""
+    told = f"of the same records the model said {before.value:.9g} before the switch"
+    back = "; it is rolled back, and trained on by what trained it before"
+    if after.value is None:
+        return f"{told}, and nothing after it ({after.problem}){back}"
+    if math.isclose(before.value, after.value, rel_tol=SAME_MODEL, abs_tol=SAME_ZERO):
+        return ""
+    return f"{told}, and {after.value:.9g} after it: its meaning depends on what the plan changes{back}"
 
 
 def finish_with_job(run: PlanRun, now: float) -> PlanRun:
@@ -253,7 +282,13 @@ def _restarting(run: PlanRun, world: World, now: float) -> Advance:
         return _fail(run, now, "CheckpointFailed", world.save)
     if world.save is None:
         return run, (Effect.ASK_CHECKPOINT,)
-    switched = replace(run, checkpoint=world.save, number=world.next_number, old_step_time=world.step_time)
+    switched = replace(
+        run,
+        checkpoint=world.save,
+        number=world.next_number,
+        old_step_time=world.step_time,
+        before=world.evaluation,
+    )
     return _enter(switched, Phase.VERIFYING, now), (Effect.ACTIVATE,)
 
 

@@ -9,11 +9,12 @@ from edl_workflows.jobs.elastic_job.model import (
     CheckpointStatus,
     GoodputStatus,
     HistoryPoint,
+    ParameterServersStatus,
     ProgressStatus,
     RestartRecord,
     RestartsStatus,
 )
-from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, ScalePlanStatus, Step
+from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanVerification, ScalePlanStatus, Step
 from edl_workflows.master.state import fault_steps, world_steps
 from edl_workflows.master.state.checkpoints import FailedSaves
 from edl_workflows.master.state.cluster_versions import Cause
@@ -21,7 +22,7 @@ from edl_workflows.master.state.history import Point
 from edl_workflows.master.state.job import JobState, Said
 from edl_workflows.master.state.nodes import NodeStatus
 from edl_workflows.master.state.outcome import Outcome
-from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.plans import PlanRun, changed_meaning
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
@@ -130,10 +131,30 @@ def plan_status(run: PlanRun) -> dict[str, Any]:
         resumed_step=run.resumed_step,
         stall_seconds=run.stall_seconds,
         cluster_version=run.cluster_version,
+        verification=_verification(run),
     )
     patch = status.to_dict()
     patch.pop("conditions", None)
     return patch
+
+
+def _verification(run: PlanRun) -> PlanVerification | None:
+    if not run.number:
+        return None
+    said = PlanVerification(
+        result="NotCompared",
+        before=run.before.value if run.before else None,
+        after=run.after.value if run.after else None,
+    )
+    if run.before is None:
+        return said.model_copy(update={"message": "the program gives nothing to compare"})
+    if run.before.value is None:
+        return said.model_copy(update={"message": run.before.problem})
+    if run.after is None and run.phase.final:
+        return said.model_copy(update={"message": "after the switch nobody said what the model says"})
+    if run.after is None:
+        return said.model_copy(update={"result": "Pending"})
+    return said.model_copy(update={"result": "Different" if changed_meaning(run) else "Same"})
 
 
 def job_status(state: JobState, now: float) -> dict[str, Any]:
@@ -155,6 +176,8 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         "warnings": _warnings(state, now),
         "autoscaling": shown.to_dict() if (shown := state.autoscaling.shown) is not None else None,
     }
+    if state.settings.has_ps:
+        patch["parameterServers"] = _parameter_servers(state)
     newest = state.checkpoints.newest
     if newest is not None:
         checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
@@ -162,6 +185,14 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     if state.outcome is not None and not state.outcome.succeeded:
         patch["failure"] = _failure(state.outcome)
     return patch
+
+
+def _parameter_servers(state: JobState) -> dict[str, Any]:
+    said = state.servers
+    if said is None:
+        why = "the program does not say whether its model survives a change"
+        return ParameterServersStatus(changes="Unknown", reason=why).to_dict()
+    return ParameterServersStatus(changes=said.changes.value, reason=said.reason).to_dict()
 
 
 def _failure(ended: Outcome) -> dict[str, str]:

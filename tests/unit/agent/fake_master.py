@@ -41,6 +41,8 @@ from edl_workflows.protocol.training import (
     CheckpointEnd,
     CheckpointRestore,
     CheckpointTicket,
+    ModelReport,
+    ModelVerdict,
     StepReport,
 )
 
@@ -93,6 +95,7 @@ class FakeMaster:
         deaf_to_ends: answers 503 to ends of checkpoints while set.
         ends_asked: how often somebody tried to tell one.
         position: the data position that it says when a checkpoint begins.
+        refuses_model: its verdict on what a restored model says.
         received: all messages, in order.
     """
 
@@ -110,6 +113,7 @@ class FakeMaster:
         self.deaf_to_ends = False
         self.ends_asked = 0
         self.position: dict[str, Any] | None = None
+        self.refuses_model = ""
         self.sync_finished = False
         self.barrier_open = False
         self.received: list[Any] = []
@@ -225,6 +229,11 @@ class FakeMaster:
             if self.refuses_positions:
                 raise InvalidError("the data position is damaged")
             return self.take(message)
+
+        @app.post("/v1/checkpoints/model")
+        def model(message: ModelReport) -> ModelVerdict:
+            self.take(message)
+            return ModelVerdict(refused=self.refuses_model)
 
         @app.post("/v1/checkpoints/damaged")
         def damaged(message: CheckpointDamage) -> Directive:

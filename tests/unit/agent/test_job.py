@@ -19,6 +19,8 @@ from edl_workflows.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
     ProcessReport,
     ProcessState,
+    ServerChanges,
+    ServerReport,
 )
 from edl_workflows.protocol.sync import SyncJoin
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
@@ -550,3 +552,27 @@ def test_a_last_model_that_can_not_be_saved_is_the_end_s_cause(
     assert left.value.code == CHECKPOINT_EXIT_CODE
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last == "the last checkpoint could not be saved: OSError: [Errno 28] No space left on device"
+
+
+def test_program_says_which_changes_of_its_servers_it_survives(
+    master: FakeMaster, connected: Connect
+) -> None:
+    """What a program says goes with its being ready; a version that it can't be is refused, and its process waits for its
+    end."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.allow_server_changes(ServerChanges.NEVER, "a table is not saved")
+    job.wait_until_active()
+    eventually(lambda: master.got(ProcessReport, state=ProcessState.READY))
+    (ready,) = master.got(ProcessReport, state=ProcessState.READY)
+    assert ready.servers == ServerReport(changes=ServerChanges.NEVER, reason="a table is not saved")
+
+    next_one = connected(2)
+    thread, raised = in_background(lambda: next_one.refuse_version("a table for each server"))
+    eventually(lambda: master.got(ProcessReport, state=ProcessState.UNFIT))
+    (unfit,) = master.got(ProcessReport, state=ProcessState.UNFIT)
+    assert unfit.servers.changes is ServerChanges.SAME_COUNT
+    assert thread.is_alive()
+    next_one.terminate()
+    thread.join(10)
+    assert isinstance(raised[0], SystemExit)

@@ -57,7 +57,10 @@ def test_checkpoint_of_another_model_is_named(adapter: Any, tmp_path: Path) -> N
         told.append((checkpoint, why))
 
     worker = SimpleNamespace(
-        start_from=lambda _store: ref, checkpoint_damaged=damaged, holds=lambda _ref: False
+        start_from=lambda _store: ref,
+        checkpoint_damaged=damaged,
+        holds=lambda _ref: False,
+        model_check=SimpleNamespace(confirm=lambda _evaluate: ""),
     )
     adapter._set_values(worker, restored(adapter, error), None, CheckpointStore(tmp_path), keep=True)
 

@@ -214,6 +214,36 @@ def test_damaged_index_is_named(adapter: Any, tmp_path: Path, content: bytes) ->
         read_layout(file)
 
 
+@pytest.mark.parametrize(
+    ("what", "in_two_stages", "lost"),
+    [
+        ("variable", False, ""),
+        ("hidden variable", False, "VarHandleOp hidden is not saved with the checkpoints"),
+        ("table", False, ""),
+        ("table", True, "MutableHashTableV2 ids is not saved with the checkpoints, and would be lost; with async_save"),
+        ("table that is not saved", False, "MutableHashTableV2 ids is not saved"),
+    ],
+)  # fmt: skip
+def test_state_outside_of_the_checkpoints_is_found(
+    adapter: Any, what: str, in_two_stages: bool, lost: str
+) -> None:
+    """What no checkpoint holds would be lost with its server; it is named before anybody plans a change."""
+    from edl_workflows.agent.tf_layout import unsaved_state
+
+    tf, tf1 = adapter.tf, adapter.tf1
+    with tf.Graph().as_default() as graph:
+        tf1.get_variable("table", (10, 2))
+        if what == "hidden variable":
+            tf1.get_variable("hidden", (10, 2), collections=["mine"])
+        if what.startswith("table"):
+            tf.lookup.experimental.MutableHashTable(
+                tf.string, tf.int64, -1, name="ids", checkpoint=what == "table"
+            )
+        found = unsaved_state(graph, in_two_stages=in_two_stages)
+    assert found.startswith(lost)
+    assert bool(found) == bool(lost)
+
+
 def forget_layout(ref: CheckpointRef) -> CheckpointRef:
     """A checkpoint as a version saved it that recorded no layout."""
     manifest = Path(ref.uri) / "MANIFEST.json"

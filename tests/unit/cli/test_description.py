@@ -15,6 +15,30 @@ AUTOSCALING = {
 }
 
 
+def test_verification_and_allowed_changes_are_told() -> None:
+    """What the model said before and after a switch, and which changes of servers the program allows, before anybody plans one."""
+    manifest = elastic_job("mnist")
+    servers = {"changes": "SameCount", "reason": "a table for each server"}
+    manifest |= {"status": {"phase": "Running", "parameterServers": servers}}
+    manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    plan = {
+        "apiVersion": manifest["apiVersion"],
+        "kind": "ScalePlan",
+        "metadata": {"name": "more"},
+        "spec": {"ownerJob": "mnist"},
+    }
+    compared = {"result": "Different", "before": 0.551, "after": 0.823, "message": ""}
+    nothing = {"result": "NotCompared", "message": "the program gives nothing to compare"}
+    plans = tuple(
+        ScalePlan.parse({**plan, "status": {"phase": "Failed", "verification": v}})
+        for v in (compared, nothing)
+    )
+    told = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), plans, ())))
+    assert "Servers:     changes SameCount: a table for each server" in told
+    assert "    verification: Different  0.551 -> 0.823" in told
+    assert "    verification: NotCompared    the program gives nothing to compare" in told
+
+
 def test_reasons_are_told() -> None:
     """The newest plan with its reasons and notes, and of each ScalePlan why it was made."""
     manifest = elastic_job("mnist")
