@@ -12,7 +12,7 @@ E2E := e2e
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules constraints clean
+.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ bench-scaling: $(READY)  ## Scaling algorithms: the fulfilment planner, Pollux, 
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_pollux
 	$(BIN)/python -m tests.benchmarks.bench_paddle
 	$(if $(DATA),$(BIN)/python -m tests.benchmarks.bench_simulator --data $(DATA))
+
+bench-master: $(READY)  ## CPU and memory of a job's master with up to 300 agents (3 min)
+	$(BIN)/python -m tests.benchmarks.bench_master
 
 bench-brain: $(READY)  ## Brain: 100 to 3,000 jobs that report every 15 s, on SQLite and PostgreSQL (8 min)
 	$(BIN)/python -m tests.benchmarks.bench_brain

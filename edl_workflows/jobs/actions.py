@@ -21,7 +21,9 @@ class Settings:
         master_image: image of the job master where a job's ``dlrover-master`` template names none. It must hold this
             package with its ``controller`` extra.
         master_command: starts the master in that image.
-        master_cpu, master_memory: requests and limits of the master's container; upstream gives it 1 core and 2Gi.
+        master_cpu, master_memory: what the master's container requests, enough for some 60 agents (``make bench-master``);
+            upstream gives it 1 core and 2Gi.
+        master_memory_limit: its limit of memory; of CPU it has none, since a master that is throttled holds all its nodes up.
         master_template: a PodTemplateSpec that is put over these and below each job's ``dlrover-master`` template: pull
             secrets, a security context, placement.
         tf_cluster_domain: what stands behind ``svc`` in the addresses of a TFJob's TF_CONFIG (``CUSTOM_CLUSTER_DOMAIN``).
@@ -34,8 +36,9 @@ class Settings:
 
     master_image: str = "edl-workflows:latest"
     master_command: tuple[str, ...] = ("python", "-m", "edl_workflows.cli", "master", "run")
-    master_cpu: str = "1"
-    master_memory: str = "2Gi"
+    master_cpu: str = "100m"
+    master_memory: str = "256Mi"
+    master_memory_limit: str = "2Gi"
     master_template: Mapping[str, Any] = field(default_factory=dict)
     tf_cluster_domain: str = ""
     di_server_url: str = "http://di-server.di-system.svc.cluster.local:8081"

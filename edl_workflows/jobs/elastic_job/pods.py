@@ -198,14 +198,14 @@ def _master_env(job: ElasticJob) -> list[dict[str, Any]]:
 
 
 def _master_container(settings: Settings) -> Container:
-    resources = {"cpu": settings.master_cpu, "memory": settings.master_memory}
+    requests = {"cpu": settings.master_cpu, "memory": settings.master_memory}
     return {
         "name": "main",
         "image": settings.master_image,
         "command": list(settings.master_command),
         "ports": [{"name": "http", "containerPort": names.MASTER_PORT}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": names.MASTER_PORT}, "periodSeconds": 5},
-        "resources": {"requests": resources, "limits": dict(resources)},
+        "resources": {"requests": requests, "limits": {"memory": settings.master_memory_limit}},
         "terminationMessagePolicy": "FallbackToLogsOnError",  # its last line becomes part of the job's message
     }
 
