@@ -68,7 +68,7 @@ class Agents:
     async def _poll(self, number: int) -> None:
         revision = 0
         while True:
-            asked = {"type": "worker", "id": number, "after": revision, "wait": 25}
+            asked: dict[str, str | int] = {"type": "worker", "id": number, "after": revision, "wait": 25}
             answer = await self._http.get("/v1/directive", params=asked)
             revision = answer.json().get("revision", revision)
             self.answers += 1
