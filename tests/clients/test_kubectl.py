@@ -1,5 +1,6 @@
 """What users do with kubectl to pods that run; its verbs on objects are among the conformance cases."""
 
+import functools
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -66,7 +67,8 @@ def test_services_have_endpoints(kubectl: Kubectl) -> None:
     """``kubectl expose`` makes a service whose endpoints name the pod."""
     kubectl("run", "p", "--image=none", "--port=8080", "--command", "--", "sleep", "60")
     kubectl("expose", "pod", "p", "--port=80")
-    eventually(lambda: ":80" in kubectl("get", "endpoints", "p"), lambda: kubectl("get", "endpoints", "p"))
+    shown = functools.partial(kubectl, "get", "endpoints")
+    eventually(lambda: ":80" in shown(), shown)
     kubectl("delete", "pod", "p", "--grace-period=0", "--force")
 
 

@@ -19,9 +19,12 @@ pytestmark = IN_AIRFLOW
 
 @pytest.fixture(scope="module")
 def database() -> None:
-    """Airflow's, migrated."""
+    """Airflow's, migrated, with the server that a DAG asks in this process."""
     migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
     subprocess.run(migrate, check=True, capture_output=True, timeout=300)
+    from airflow.sdk.execution_time.supervisor import in_process_api_server
+
+    in_process_api_server().transport  # noqa: B018 - Airflow keeps it, and its thread, until the process ends
 
 
 @pytest.fixture

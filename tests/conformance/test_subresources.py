@@ -191,7 +191,7 @@ def test_log_since_what(api: Api, core: str, query: dict[str, str]) -> None:
     error = refusal(lambda: api.get(f"{core}/pods/p/log", **query))
 
     assert (error.code, error.reason) == (422, "Invalid")
-    assert "sinceSeconds" in error.causes
+    assert "sinceSeconds" in error.status["message"]
 
 
 def test_priority_class(api: Api, core: str, namespace: str) -> None:

@@ -86,13 +86,12 @@ def _not_started(pod: Object, container: str) -> str:
 def _since(query: Mapping[str, str], pod: str, now: datetime) -> datetime | None:
     seconds, time = requests.number(query, "sinceSeconds"), query.get("sinceTime")
     causes = []
-    if seconds == 0:
-        causes.append(
-            errors.Cause("FieldValueInvalid", "Invalid value: 0: must be greater than 0", "sinceSeconds")
-        )
     if seconds is not None and time:
         message = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified"
-        causes.append(errors.Cause("FieldValueForbidden", message, "sinceSeconds"))
+        causes.append(errors.Cause("FieldValueForbidden", message, ""))
+    elif seconds == 0:
+        message = "Invalid value: 0: must be greater than 0"
+        causes.append(errors.Cause("FieldValueInvalid", message, "sinceSeconds"))
     if causes:
         raise errors.invalid("", "PodLogOptions", pod, causes)
     try:
