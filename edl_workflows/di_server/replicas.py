@@ -32,15 +32,11 @@ def addresses(job: DIJob, found: Iterable[Pod]) -> Addresses:
         found: its pods, as `kept` leaves them.
     """
     known = {_rank(pod): _address(pod) for pod in found if _current(pod, job)}
-    by_rank: list[str] = []
-    missing = 0
-    for task, count in elastic.sizes(job):
-        counts = job.status.replica_statuses.get(task.title)
-        completed = set(counts.completed) if counts else set()
-        for index in range(count):
-            address = "" if index in completed else known.get(len(by_rank), "")
-            missing += not address and index not in completed
-            by_rank.append(address)
+    replicas = sorted(pods.replicas(job), key=lambda replica: replica.rank)
+    done = {title: counts.completed for title, counts in job.status.replica_statuses.items()}
+    to_run = [replica.index not in done.get(replica.task.title, ()) for replica in replicas]
+    by_rank = [known.get(one.rank, "") if runs else "" for one, runs in zip(replicas, to_run, strict=True)]
+    missing = sum(runs and not address for runs, address in zip(to_run, by_rank, strict=True))
     return Addresses(tuple(by_rank), 0 if job.finished else missing)
 
 

@@ -90,7 +90,7 @@ class Facts:
     """A job and its world.
 
     Attributes:
-        places: one for each replica that the job is to have, in the order of ranks.
+        places: one for each replica that the job is to have, task by task.
         surplus: pods of the job beyond its replicas.
         service, secret: the job's.
     """

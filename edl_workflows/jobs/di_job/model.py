@@ -145,9 +145,11 @@ class TaskCounts(ReplicaCounts):
 
     Attributes:
         completed: indices that have succeeded; they stay so when their pods are gone.
+        ranks: of each of its replicas, by index: who stays keeps his.
     """
 
     completed: list[int] = Field(default_factory=list)
+    ranks: list[int] = Field(default_factory=list)
 
 
 class DIJobStatus(JobStatus):

@@ -4,7 +4,7 @@ import base64
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,17 +64,34 @@ class Replica:
 
 
 def replicas(job: DIJob) -> Iterator[Replica]:
-    """All replicas that the job is to have now, in the order of ranks."""
+    """All replicas that the job is to have now, task by task, the elastic one last."""
     sizes = elastic.sizes(job)
     total = sum(count for _, count in sizes)
-    rank = 0
+    ranks = _ranks(job, sizes)
     for task, count in sizes:
         made_of = _digest([task.template, job.spec.volumes, total if job.spec.preemptible else 0])
         for index in range(count):
+            rank = ranks[task.title, index]
             node = job.status.allocation[rank] if job.spec.preemptible else ""
             name = f"{job.metadata.name}-{task.title}-{index}"
             yield Replica(task, index, rank, node, name, _digest([made_of, rank, node]))
-            rank += 1
+
+
+def _ranks(job: DIJob, sizes: Sequence[tuple[Task, int]]) -> dict[tuple[str, int], int]:
+    """The rank of each replica, by task and index: the one that it has, if that is not beyond the end, else the lowest free
+    one. So other replicas of one task move hardly anybody of another. An allocation gives nodes to ranks in the order of
+    tasks, and all of a preemptible job's pods are made anew with it."""
+    wanted = [(task.title, index) for task, count in sizes for index in range(count)]
+    if job.spec.preemptible:
+        return {one: rank for rank, one in enumerate(wanted)}
+    known = {
+        (title, index): rank
+        for title, counts in job.status.replica_statuses.items()
+        for index, rank in enumerate(counts.ranks)
+    }
+    kept = {one: known[one] for one in wanted if known.get(one, len(wanted)) < len(wanted)}
+    free = iter(sorted(set(range(len(wanted))) - set(kept.values())))
+    return {one: kept[one] if one in kept else next(free) for one in wanted}
 
 
 def service_name(job: DIJob) -> str:
@@ -213,13 +230,14 @@ class Maker:
         return {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": key}}
 
     def _node_lists(self) -> dict[str, str]:
-        """``DI_NODES`` and ``DI_<TASK>_NODES``: names of hosts, without ports, in the order of ranks."""
-        hosts: dict[str, list[str]] = {"DI_NODES": []}
+        """``DI_NODES`` and ``DI_<TASK>_NODES``: names of hosts, without ports, in the order of ``DI_RANK`` and of
+        ``DI_TASK_RANK``."""
         zone = f"{service_name(self._job)}.{self._job.metadata.namespace or 'default'}.{self._settings.di_service_domain}"
+        by_rank = sorted(self._replicas, key=lambda replica: replica.rank)
+        hosts = {"DI_NODES": [f"{replica.name}.{zone}" for replica in by_rank]}
         for replica in self._replicas:
             task = replica.task.title.upper().replace("-", "_")
-            for variable in ("DI_NODES", f"DI_{task}_NODES"):
-                hosts.setdefault(variable, []).append(f"{replica.name}.{zone}")
+            hosts.setdefault(f"DI_{task}_NODES", []).append(f"{replica.name}.{zone}")
         lists = {variable: ",".join(found) for variable, found in hosts.items()}
         # A program could not be started with a longer one; the DI server tells of the others.
         return {name: value for name, value in lists.items() if len(name) + len(value) < LONGEST_VALUE}

@@ -116,6 +116,7 @@ def _count(facts: Facts, task: Task, places: Sequence[Place], phase: KindPhase) 
         # Pods that were cleaned up have failed none the less.
         failed=max(failed, before.failed) if phase.final else failed,
         completed=completed,
+        ranks=[p.replica.rank for p in places] if facts.places else before.ranks,
         label_selector=pods.selector(facts.job, task),
     )
 

@@ -74,7 +74,9 @@ def test_a_sidecar_counts_for_nothing() -> None:
 SCALES: list[Any] = [
     pytest.param({"collector": 4}, ["collector-2", "collector-3"], id="out: nobody is restarted"),
     pytest.param({"collector": 1}, [], id="in: the highest rank goes"),
-    pytest.param({"evaluator": 2}, ["collector-0", "collector-1", "evaluator-1"], id="another task moves ranks behind it"),
+    pytest.param({"learner": 2}, ["learner-1"], id="another task, out: the others keep their ranks"),
+    pytest.param({"evaluator": 2, "collector": 3}, ["collector-2", "evaluator-1"], id="two tasks"),
+    pytest.param({"evaluator": 2, "collector": 1}, ["evaluator-1"], id="one task out, one in"),
 ]  # fmt: skip
 
 
@@ -94,6 +96,36 @@ def test_scaled_by_the_spec(replicas: dict[str, int], new: list[str]) -> None:
     for short in new:
         assert job.env(short)["DI_NODES"].split(",")[job.rank(short)].startswith(f"{NAME}-{short}.di-{NAME}.")
     assert job.status["replicas"] == len(job.pods)
+
+
+def test_a_task_that_shrinks_again_moves_nobody() -> None:
+    """Its last replica was given the last rank, so that nobody's is beyond the end when it goes."""
+    job = Job()
+    job.run()
+    job.resize(learner=2)
+    job.settle()
+    job.run()
+    before = {short: job.uid(short) for short in ALL}
+    job.resize(learner=1)
+    job.settle()
+    job.run()
+
+    assert {short: job.uid(short) for short in job.pods} == before
+
+
+def test_only_a_rank_beyond_the_end_moves() -> None:
+    """Where a replica with a rank in the middle goes, the replica with the last rank takes it, and the others go on."""
+    job = Job(task("learner", 2), task("collector", 2), task("evaluator"))
+    job.run()
+    before = {short: job.uid(short) for short in job.pods}
+    moved = max(before, key=job.rank)
+    job.resize(learner=1)
+    job.settle()
+    job.run()
+
+    assert job.phase == "Running"
+    assert sorted(job.rank(short) for short in job.pods) == [0, 1, 2, 3]
+    assert [short for short in job.pods if job.uid(short) != before[short]] == [moved]
 
 
 def test_ranks_of_the_collector_come_last() -> None:
