@@ -1,0 +1,46 @@
+"""The kill matrix: whatever befalls a task, no job is cancelled that somebody waits for, none is made twice, none is orphaned."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.kill_matrix import Matrix, Row, played, rows_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.airflow, pytest.mark.timeout(2400)]
+
+ROWS = {row.name: row for mode in ("deferred", "sync") for row in rows_of(mode)}
+
+
+@pytest.fixture(scope="module")
+def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+    """The rows of the tests that run now, played once for all of them."""
+    chosen: list[Row] = [
+        ROWS[str(item.callspec.params["name"])]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module
+    ]
+    with played(tmp_path_factory.mktemp("matrix"), chosen) as done:
+        yield done
+
+
+# CI plays one row of each sort; `make test` all.
+IN_CI = frozenset({
+    "deferred-cleared", "deferred-marked-failed", "deferred-run-failed-and-deleted", "deferred-killed",
+    "deferred-killed-and-marked-failed", "deferred-pipeline-run-failed", "sync-cleared", "sync-run-failed-and-deleted",
+    "sync-killed", "sync-killed-and-run-deleted", "sync-leaking-run-failed",
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.long]) for name in ROWS]
+)
+def test_row(name: str, matrix: Matrix) -> None:
+    """A job that somebody waits for lives on and its task succeeds with it; any other is gone, at the latest after the reaper."""
+    row, found = ROWS[name], matrix.found[name]
+
+    assert not found.trouble
+    assert found.alive == [row.gone in ("", "by the reaper"), row.gone == ""]
+    assert len(found.begun) == 1, "one container, ever: no job was made twice"
+    assert (found.state, found.attempt) == (("success", row.attempt) if row.attempt else ("", 0))
+    kept = "kept" if not row.attempt else ""
+    assert found.reported == {"": kept, "by itself": "", "by the reaper": "orphaned"}[row.gone]
