@@ -27,11 +27,11 @@ class ReapOrphanedJobsOperator(ClusterTask):
     (the ``on_kill_action`` of the task that made it) what has been without a task for the grace time. It leaves alone:
     what other installations or people made; what has a task that may go on (also one that is cleared or waits for a retry);
     what a task did not wait for while its run goes on, or when its run succeeded; and what was made with
-    ``on_kill_action="keep"``. That a run was deleted is believed only by an Airflow with a name (``edl_installation`` of the
-    connection): without one the object may belong to another Airflow.
+    ``on_kill_action="keep"``. An Airflow without a name (``edl_installation`` of the connection) cancels nothing: another
+    Airflow with the same DAG leaves the same marks, and the objects may be that one's.
 
     A first look only notes on the object since when it is an orphan; a later one, after the grace time, cancels it. A task
-    that takes the object over removes the note. So the operator belongs into a DAG with a schedule, and may be repeated and
+    that takes the object over removes the note. So the operator belongs in a DAG with a schedule, and may be repeated and
     killed at any time.
 
     Returns (XCom) a small dict: ``report_only``, ``counts`` (objects by verdict: awaited, kept, unclear, orphaned), ``cancelled`` (how many),

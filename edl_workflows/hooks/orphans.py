@@ -137,8 +137,10 @@ def judge(found: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> 
         return judged(Verdict.UNCLEAR, f"it does not say what shall become of it: {why}")
     if found.on_cancel == "suspend" and found.suspended:
         return judged(Verdict.KEPT, "it is suspended, or was resumed by somebody afterwards")
-    if state == DELETED and owner.engine == engine_of(""):
-        why = "another Airflow may have it: name this one (edl_installation of the connection)"
-        return judged(Verdict.UNCLEAR, f"this Airflow has no such task instance, but {why}")
-    whose = f"its run is {run}" if of_run else f"its task is {state}"
-    return judged(Verdict.ORPHANED, "its run was deleted" if state == DELETED else whose)
+    gone = f"its run is {run}" if of_run else f"its task is {state}"
+    why = "its run was deleted" if state == DELETED else gone
+    if owner.engine == engine_of(""):
+        # The same DAG has the same ids, also of scheduled runs, in each Airflow; without a name their marks are equal.
+        unnamed = "another Airflow with the same DAG may have made it: name this one (edl_installation of the connection)"
+        return judged(Verdict.UNCLEAR, f"{why} in this Airflow, but {unnamed}")
+    return judged(Verdict.ORPHANED, why)

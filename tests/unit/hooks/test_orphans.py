@@ -64,8 +64,15 @@ ROWS: dict[str, tuple[Verdict, dict[str, Any]]] = {
     "to be suspended": (Verdict.ORPHANED, {"state": "failed", "on_cancel": "suspend"}),
     "suspended": (Verdict.KEPT, {"state": "failed", "on_cancel": "suspend", "suspended": True}),
     "suspended, and to be deleted": (Verdict.ORPHANED, {"state": "failed", "suspended": True}),
-    "failed, of an Airflow without a name": (Verdict.ORPHANED, {"state": "failed", "engine": UNNAMED}),
+    "failed, of an Airflow without a name": (Verdict.UNCLEAR, {"state": "failed", "engine": UNNAMED}),
+    "succeeded, of an Airflow without a name": (Verdict.UNCLEAR, {"state": "success", "engine": UNNAMED}),
+    "begun, and its run failed, of an Airflow without a name": (
+        Verdict.UNCLEAR, {"state": "success", "run": "failed", "lifetime": "run", "engine": UNNAMED},
+    ),
     "not there, for an Airflow without a name": (Verdict.UNCLEAR, {"state": DELETED, "engine": UNNAMED}),
+    "to be kept, of an Airflow without a name": (
+        Verdict.KEPT, {"state": "failed", "on_cancel": "keep", "engine": UNNAMED},
+    ),
 }  # fmt: skip
 
 
