@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.master.shards.epochs import Epochs, ShardSource
@@ -53,7 +53,6 @@ class Dataset:
         self._reason = snapshot.reason
         self._failures = snapshot.failures
         self._timeouts = snapshot.timeouts
-        self._answered: dict[str, float] = {}
         self._go_to(snapshot.position)
         for stored in snapshot.leases:
             self._restore_lease(stored)
@@ -156,19 +155,21 @@ class Dataset:
 
     def release_node(self, node: str) -> int:
         """The node died or restarted: what it held returns to the queue. How many shards."""
-        self._answered.pop(node, None)
         return sum(len(ordinals) for _, ordinals in self._give_back(self._leases.of(node)))
 
-    def expire(self, now: float, listening_since: float = 0.0) -> list[ExpiredLease]:
+    def expire(self, now: float, listening_since: float, answered: Mapping[str, float]) -> list[ExpiredLease]:
         """Returns the shards of leases whose deadline has passed; each has then one retry less.
 
         Args:
             now: Unix seconds.
             listening_since: before that nobody could have heard an answer.
+            answered: when each node answered last for a shard of any data set.
         """
         params = self._params
         leases = self._leases.expired(now) if now >= listening_since + params.timeout_s else []
-        expired = [self._expired(lease, now) for lease in leases]
+        expired = [
+            self._expired(lease, now - answered.get(lease.node, 0.0) >= params.timeout_s) for lease in leases
+        ]
         why = f"no answer came in {params.timeout_s:g} s"
         for sequence, ordinals in self._give_back(leases):
             self._timeouts += len(ordinals)
@@ -176,16 +177,11 @@ class Dataset:
                 self._count_retry(sequence, ordinal, why)
         return expired
 
-    def _expired(self, lease: Lease, now: float) -> ExpiredLease:
+    def _expired(self, lease: Lease, silent: bool) -> ExpiredLease:
         params = self._params
-        silent = now - self._answered.get(lease.node, 0.0) >= params.timeout_s
         return ExpiredLease(
             params.name, lease.node, lease.number, lease.open, silent, params.task_type, params.timeout_s
         )
-
-    def answered(self, node: str, now: float) -> None:
-        """A node says what became of shards, as whoever works does from time to time."""
-        self._answered[node] = now
 
     def position(self, node: str = "", begun: ReleasedShard | None = None) -> DatasetPosition:
         """Which records are done now; leased ones are not.

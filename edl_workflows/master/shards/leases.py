@@ -52,7 +52,7 @@ class ExpiredLease:
     """A lease that timed out; its shards are in the queue again.
 
     Attributes:
-        silent: its holder answered for no shard of the data set in the meantime, either.
+        silent: its holder answered for no shard of any data set in the meantime, either.
         task_type, timeout: the data set's.
     """
 

@@ -39,6 +39,8 @@ class ShardManager:
         stored = snapshot.datasets if snapshot else []
         self._resumed = snapshot.resumed if snapshot else Resumed()
         self._datasets = {dataset.params.name: Dataset(dataset) for dataset in stored}
+        self._answered: dict[str, float] = {}
+        """When each node last said what became of shards, of whatever data set."""
 
     def register(self, params: DatasetParams) -> DatasetProgress:
         """Makes a data set known. Repeatable.
@@ -95,7 +97,7 @@ class ShardManager:
         dataset = self._get(name)
         node = str(request.node)
         if request.done or request.failed or request.released:
-            dataset.answered(node, now)
+            self._answered[node] = now
         outcomes = dataset.done(request.done, now)
         outcomes += dataset.failed(node, request.failed)
         outcomes += dataset.released(node, request.released, now)
@@ -109,6 +111,7 @@ class ShardManager:
 
     def release_node(self, node: NodeRef) -> int:
         """The node died, was released, or restarted: what it held goes back. Returns how many shards."""
+        self._answered.pop(str(node), None)
         return sum(dataset.release_node(str(node)) for dataset in self._datasets.values())
 
     def expire(self, now: float, listening_since: float = 0.0) -> list[ExpiredLease]:
@@ -119,7 +122,9 @@ class ShardManager:
             listening_since: before that nobody could have heard an answer.
         """
         return [
-            lease for dataset in self._datasets.values() for lease in dataset.expire(now, listening_since)
+            lease
+            for dataset in self._datasets.values()
+            for lease in dataset.expire(now, listening_since, self._answered)
         ]
 
     def progress(self, name: str) -> DatasetProgress:

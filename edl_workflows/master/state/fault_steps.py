@@ -24,7 +24,7 @@ def expire_leases(state: JobState, now: float) -> None:
         if not hangs or node is None or not node.live or over:
             continue
         if not state.settings.critical(node.type, node.rank):
-            why = f"it acknowledged none of its shards of {lease.dataset} for {lease.timeout:g} s"
+            why = f"it held shards of {lease.dataset} and acknowledged none of any data set for {lease.timeout:g} s"
             end(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=why)
 
 

@@ -66,7 +66,7 @@ RULES: dict[ExitReason, Rule] = {
         "it replaces another node, and was pending for longer than restartTimeout"
     ),
     ExitReason.EVALUATION_TIMEOUT: Rule(
-        "it held shards for evaluation and acknowledged none for `timeout_s`; critical nodes are left alone"
+        "it held shards for evaluation and acknowledged none of any data set for `timeout_s`; critical nodes are left alone"
     ),
     ExitReason.CHECK_FAILED: Rule("it failed both rounds of the check before training (nodeCheck)"),
     ExitReason.PREPARE_TIMEOUT: Rule(

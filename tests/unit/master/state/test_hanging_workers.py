@@ -32,6 +32,7 @@ class EvaluatingJob(SimulatedJob):
 
     hung: frozenset[Ref] = frozenset()
     slow: Ref | None = None
+    trains_first: Ref | None = None
     busy_until = 0.0
 
     def __init__(self, settings: JobSettings, shards: int) -> None:
@@ -42,6 +43,10 @@ class EvaluatingJob(SimulatedJob):
         if (pod.type, pod.id) == self.slow:
             self._evaluate_slowly(pod, active)
             return
+        if (pod.type, pod.id) == self.trains_first:
+            self._lease_ahead(pod, active)
+            super()._train(pod, active)
+            return
         shards, request = self.state.shards, LeaseRequest(node=pod.ref, version=active.version, max_shards=1)
         reply = shards.lease(EVALUATION, request, self.now)
         if (pod.type, pod.id) in self.hung:
@@ -51,11 +56,15 @@ class EvaluatingJob(SimulatedJob):
         elif reply.state is LeaseState.END:
             super()._train(pod, active)
 
+    def _lease_ahead(self, pod: SimulatedPod, active: Cluster) -> None:
+        request = LeaseRequest(node=pod.ref, version=active.version, max_shards=1)
+        if len(self.ahead) < 3:
+            self.ahead += self.state.shards.lease(EVALUATION, request, self.now).shards
+
     def _evaluate_slowly(self, pod: SimulatedPod, active: Cluster) -> None:
         """Shards are leased one by one and long before their turn; each takes most of the time-out."""
-        shards, request = self.state.shards, LeaseRequest(node=pod.ref, version=active.version, max_shards=1)
-        if len(self.ahead) < 3:
-            self.ahead += shards.lease(EVALUATION, request, self.now).shards
+        shards = self.state.shards
+        self._lease_ahead(pod, active)
         if self.ahead and self.now >= self.busy_until:
             shards.acknowledge(EVALUATION, AckRequest(node=pod.ref, done=[self.ahead.pop(0)]), self.now)
             self.busy_until = self.now + 0.8 * TIMEOUT
@@ -67,8 +76,8 @@ def _settings(nodes: str = "ps=1,worker=2", critical: str = "") -> JobSettings:
     return JobSettings("job", "default", roles, timeouts=Timeouts(verdict=0.0, release=5.0))
 
 
-def _job(hung: Ref, critical: str = "", size: int = 6) -> EvaluatingJob:
-    job = EvaluatingJob(_settings(critical=critical), shards=4)
+def _job(hung: Ref, critical: str = "", size: int = 6, shards: int = 4) -> EvaluatingJob:
+    job = EvaluatingJob(_settings(critical=critical), shards)
     job.hung = frozenset({hung})
     job.state.shards.register(
         DatasetParams(
@@ -108,6 +117,15 @@ def test_who_leases_ahead_and_is_slow_is_not_stopped() -> None:
     job = _job(("worker", 9), size=400)
     job.slow = HANGING
     job.calm(150)
+    assert job.state.shards.progress(EVALUATION).timeouts, "or this proves nothing"
+    assert job.state.restarts.counts == {}
+
+
+def test_who_trains_while_it_holds_shards_for_evaluation_is_not_stopped() -> None:
+    """A program may open its evaluation first: the shards that are leased ahead for it wait until the training is done."""
+    job = _job(("worker", 9), shards=1000)
+    job.trains_first = HANGING
+    job.calm(40)
     assert job.state.shards.progress(EVALUATION).timeouts, "or this proves nothing"
     assert job.state.restarts.counts == {}
 
