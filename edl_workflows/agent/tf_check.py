@@ -13,7 +13,7 @@ import numpy as np
 from edl_workflows.agent.tensors import Array
 from edl_workflows.exceptions import InvalidError
 
-BATCH_FILE = "batch.npz"
+BATCH_FILE = "batch.npy"
 BATCH_TENSOR = "edl.batch"
 """The file's content as a tensor, in a checkpoint that is saved in two stages."""
 MAX_BATCH_BYTES = 16 * 2**20
@@ -89,14 +89,17 @@ def encode(values: Mapping[str, Any]) -> bytes:
     if size > MAX_BATCH_BYTES:
         arrays = _first_records(arrays, MAX_BATCH_BYTES / size)
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **arrays)
+    # Not np.savez: an input may be called like one of its parameters, and those differ between versions of NumPy.
+    for array in (np.array(list(arrays), np.str_), *arrays.values()):
+        np.save(content, array, allow_pickle=False)
     return content.getvalue()
 
 
 def decode(batch: bytes) -> dict[str, Array]:
     """What `encode` was given."""
-    with np.load(io.BytesIO(batch), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    content = io.BytesIO(batch)
+    names = np.load(content, allow_pickle=False)
+    return {str(name): np.load(content, allow_pickle=False) for name in names}
 
 
 def _plain(array: Array) -> Array:

@@ -79,6 +79,15 @@ def test_nothing_is_compared_that_can_not_be(tf: Any, build: Any, values: Any, m
         asked(tf, build, values)
 
 
+@pytest.mark.parametrize("name", ["file", "allow_pickle", "args", "a/b:0"])
+def test_inputs_may_have_any_name(name: str) -> None:
+    """Names of placeholders are the model's; none of them means anything to who keeps the batch."""
+    from edl_workflows.agent import tf_check
+
+    kept = tf_check.decode(tf_check.encode({name: [1.0, 2.0], "other": b"text"}))
+    assert {name: array.tolist() for name, array in kept.items()} == {name: [1.0, 2.0], "other": b"text"}
+
+
 def test_large_batch_is_cut(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a batch that is too large for a checkpoint the first records are kept; a single input of such a size is refused."""
     from edl_workflows.agent import tf_check
