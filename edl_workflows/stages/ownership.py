@@ -159,9 +159,8 @@ def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete", go
     if action == "keep" or not handle.owner or not handle.uid:
         return False
     row = kinds.kind_of(handle.kind)
-    chosen: CancelAction = (
-        "delete" if row.view is None else action
-    )  # a plan can't be suspended, only withdrawn
+    # A plan can't be suspended, only withdrawn.
+    chosen: CancelAction = "delete" if row.view is None else action
 
     def change(found: Object) -> bool:
         if gone and annotation(found, GONE_ANNOTATION) != gone:
