@@ -17,6 +17,7 @@ from edl_workflows.exceptions import EdlError, InvalidError
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
     from edl_workflows.stages.goals import Outputs
+    from edl_workflows.stages.identity import Identity
     from edl_workflows.stages.submit import SubmitRequest
 
 app = typer.Typer(no_args_is_help=True)
@@ -78,14 +79,15 @@ def submit(
         _show_manifests([complete(request, identity(), where) for request in requests], output, dry_run)
         return
     cluster = connect(kubeconfig, context, namespace)
-    checked = [complete(request, identity(), cluster.namespace) for request in requests]
+    jobs = [(request, identity()) for request in requests]
+    checked = [complete(request, who, cluster.namespace) for request, who in jobs]
     if dry_run is DryRun.SERVER:
         from edl_workflows.kube import client
 
         answers = [client.create(cluster, manifest, dry_run=True) for manifest in checked]
         _show_manifests(answers, output, dry_run)
         return
-    found, errors = _submit_all(cluster, requests, wait=wait, timeout=timeout)
+    found, errors = _submit_all(cluster, jobs, wait=wait, timeout=timeout)
     _show_outputs(found, output)
     for refusal in errors[1:]:
         say(f"edl: {refusal}")
@@ -102,7 +104,7 @@ def _namespace(kubeconfig: Path | None, context: str | None) -> str:
 
 
 def _submit_all(
-    cluster: "Cluster", requests: "Sequence[SubmitRequest]", *, wait: bool, timeout: float | None
+    cluster: "Cluster", jobs: "Sequence[tuple[SubmitRequest, Identity]]", *, wait: bool, timeout: float | None
 ) -> "tuple[list[Outputs], list[EdlError]]":
     """Create each job, then wait for each; what became of them, and what was refused or failed."""
     from edl_workflows.kube.connect import ClusterSource
@@ -115,13 +117,18 @@ def _submit_all(
     found: list[Outputs] = []
     errors: list[EdlError] = []
     begun = []
-    for request in requests:
+    for request, who in jobs:
         try:
-            begun.append(SUBMIT.begin(cluster, request, identity()))
+            begun.append(SUBMIT.begin(cluster, request, who))
         except EdlError as error:
             errors.append(error)
     for handle in begun:
-        outcome = driver.wait(source, handle, deadline, say) if wait else driver.look(cluster, handle)
+        try:
+            outcome = driver.wait(source, handle, deadline, say) if wait else driver.look(cluster, handle)
+        except EdlError as error:
+            say(f"{handle} was created, but its state could not be read")
+            errors.append(error)
+            continue
         if isinstance(outcome, Failed):
             errors.append(outcome.error)
         else:

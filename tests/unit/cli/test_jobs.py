@@ -10,12 +10,16 @@ import pytest
 import yaml
 
 from edl_workflows.cli.root import run
+from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.api import TF_JOBS
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
+from edl_workflows.stages import driver, submit
+from edl_workflows.stages.goals import Handle, Outcome
+from edl_workflows.stages.identity import Identity
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import StandIn, create_ps_pod, elastic_job
 
@@ -325,6 +329,54 @@ def test_one_name_that_is_taken_keeps_no_other_from_being_created(
     assert code == 4
     assert "/first is there already" in err
     assert client.find(cluster, ELASTIC_JOBS, "second") is not None
+
+
+def test_what_was_created_is_named_whatever_fails_afterwards(
+    edl: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses to tell of the first job: its generated name is known nevertheless, and so is the second's."""
+    nameless = elastic_job("")
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump_all([nameless, nameless]))
+    look, asked = driver.look, []
+
+    def look_but_first(of: Cluster, handle: Handle) -> Outcome:
+        asked.append(handle.name)
+        if len(asked) == 1:
+            raise UnavailableError("the API server is overloaded; try again")
+        return look(of, handle)
+
+    monkeypatch.setattr(driver, "look", look_but_first)
+    code, out, err = edl("submit", str(path))
+
+    created = [
+        job["metadata"]["name"]
+        for job in client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
+    ]
+    first, second = asked
+    assert sorted(created) == sorted(asked)
+    assert (code, first in err, second in out) == (6, True, True)
+    assert "overloaded" in err
+
+
+def test_what_is_checked_is_what_is_created(
+    edl: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A generated name included."""
+    nameless = elastic_job("")
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(nameless))
+    complete, completed = submit.complete, []
+
+    def note_completed(request: submit.SubmitRequest, identity: Identity, namespace: str) -> dict[str, Any]:
+        completed.append(complete(request, identity, namespace))
+        return completed[-1]
+
+    monkeypatch.setattr(submit, "complete", note_completed)
+    code, out, err = edl("submit", str(path), "-o", "json")
+
+    assert code == 0, err
+    assert {one["metadata"]["name"] for one in completed} == {_data(out)["name"]}
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
