@@ -136,6 +136,8 @@ class _Records:
 
 def _first_since(log: Path, times: LineTimes, since: datetime) -> int:
     """Where the first line begins that was written at a time or later: at or after the first such piece."""
+    if not log.exists():
+        return 0
     with log.open("rb") as file:
         end = file.seek(0, os.SEEK_END)  # before the records are read: what is written meanwhile is newer
         position = times.first_since(since)

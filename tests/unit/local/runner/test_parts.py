@@ -193,6 +193,15 @@ def test_a_log_without_times_counts_as_written_at_the_start(tmp_path: Path) -> N
     assert logs._first_since(attempt.log, times, start + timedelta(seconds=1)) == 4
 
 
+def test_a_log_that_is_not_there_yet_is_empty_since_any_time(tmp_path: Path) -> None:
+    """The attempt is known a moment before its shim makes the file."""
+    attempt = Attempt(tmp_path, 0, "u/main")
+    times = logs.LineTimes(attempt)
+
+    for since in (datetime.fromtimestamp(0, UTC), datetime.now(UTC) + timedelta(hours=1)):
+        assert logs._first_since(attempt.log, times, since) == 0
+
+
 def test_a_container_that_never_started_has_no_log() -> None:
     """A log that is not there yet is a 400 with kubelet's words."""
 
