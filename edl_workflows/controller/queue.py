@@ -93,7 +93,7 @@ class WorkQueue(Generic[Key]):
                     self._waiting.discard(key)
                     self._working.add(key)
                     return key
-                self._changed.wait(wait)
+                self._changed.wait(None if wait is None else min(wait, threading.TIMEOUT_MAX))
             return None
 
     def done(self, key: Key) -> None:

@@ -138,6 +138,9 @@ Quantity = Annotated[
 Count = Annotated[int, Field(ge=0, le=10_000)]
 """Nodes of a role."""
 
+TimeToLive = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""Seconds for which a finished job stays; 32 bits, as in a Kubernetes Job."""
+
 _OPEN: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 _TEMPLATE_METADATA = _OPEN | {"properties": {"labels": _STRINGS, "annotations": _STRINGS}}

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from edl_workflows.jobs import api
 from edl_workflows.jobs.di_job import validation
-from edl_workflows.jobs.objects import FINAL_PHASES, Model, PodTemplate, reject, rules
+from edl_workflows.jobs.objects import FINAL_PHASES, Model, PodTemplate, TimeToLive, reject, rules
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 
 KIND = api.DI_JOBS.kind
@@ -128,7 +128,7 @@ class DIJobSpec(Model):
     volumes: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
     tasks: list[Task] = Field(min_length=1, max_length=validation.MAX_TASKS)
     suspend: bool = False
-    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    ttl_seconds_after_finished: TimeToLive | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

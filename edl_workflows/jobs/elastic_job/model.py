@@ -17,6 +17,7 @@ from edl_workflows.jobs.objects import (
     PodTemplate,
     Quantity,
     Status,
+    TimeToLive,
     reject,
     rules,
 )
@@ -201,7 +202,7 @@ class ElasticJobSpec(Model):
     fault_tolerance: FaultTolerance = Field(default_factory=FaultTolerance)
     envs: dict[str, EnvVar] = Field(default_factory=dict, max_length=200)
     suspend: bool = False
-    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    ttl_seconds_after_finished: TimeToLive | None = None
     enable_dynamic_sharding: bool | None = None
     enable_elastic_scheduling: bool | None = None
 

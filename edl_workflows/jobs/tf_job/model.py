@@ -17,6 +17,7 @@ from edl_workflows.jobs.objects import (
     PodTemplate,
     Quantity,
     Status,
+    TimeToLive,
     reject,
     rules,
 )
@@ -93,10 +94,14 @@ class Policies(Model):
     """
 
     clean_pod_policy: Literal["All", "Running", "None"] | None = None
-    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    ttl_seconds_after_finished: TimeToLive | None = None
     active_deadline_seconds: int | None = Field(default=None, ge=0)
     backoff_limit: int | None = Field(default=None, ge=0)
     scheduling_policy: SchedulingPolicy | None = None
+
+
+ELSEWHERE: Literal["kueue.x-k8s.io/multikueue"] = "kueue.x-k8s.io/multikueue"
+"""``managedBy`` of jobs that another cluster's controller runs."""
 
 
 class RunPolicy(Policies):
@@ -248,7 +253,9 @@ class TFJob(Job):
 
     @property
     def time_to_live(self) -> int | None:
-        """Seconds for which it stays after its end."""
+        """Seconds for which it stays after its end. A job of another controller is not ours to delete."""
+        if self.spec.run_policy.managed_by == ELSEWHERE:
+            return None
         return self.spec.policies.ttl_seconds_after_finished
 
     @property

@@ -9,12 +9,10 @@ from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed, Pa
 from edl_workflows.jobs.status import Outcome
 from edl_workflows.jobs.tf_job import cluster, pods
 from edl_workflows.jobs.tf_job.facts import Facts, Place
-from edl_workflows.jobs.tf_job.model import Phase, Restart, TFJob
+from edl_workflows.jobs.tf_job.model import ELSEWHERE, Phase, Restart, TFJob
 from edl_workflows.jobs.tf_job.status import events, status_patch
 from edl_workflows.jobs.tf_job.types import ReplicaType
 
-ELSEWHERE = "kueue.x-k8s.io/multikueue"
-"""``managedBy`` of jobs that another cluster's controller runs."""
 FORCED = frozenset({"DeadlineExceeded", "BackoffLimitExceeded"})
 """Ends that are no replica's own: what still runs is stopped whatever the clean-up policy says."""
 

@@ -14,6 +14,7 @@ from edl_workflows.jobs.objects import (
     PodTemplate,
     Quantity,
     Status,
+    TimeToLive,
     final_phases,
     reject,
     rules,
@@ -163,7 +164,7 @@ class Settings(Model):
     failure_percent: int = Field(default=100, ge=0, le=1000)
     backoff_limit: int = Field(default=6, ge=0, le=100)
     autoclean: bool = False
-    ttl_seconds_after_finished: int | None = Field(default=None, ge=0)
+    ttl_seconds_after_finished: TimeToLive | None = None
     template: PodTemplate = Field(default_factory=dict)
 
 

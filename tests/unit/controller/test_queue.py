@@ -69,6 +69,27 @@ def test_delay() -> None:
     assert queue.get() == "last"
 
 
+def test_a_delay_longer_than_a_thread_can_wait() -> None:
+    """It stops no worker: whoever waits for it is handed another key meanwhile."""
+    waits = threading.Event()
+
+    def clock() -> float:
+        if worker.is_alive():
+            waits.set()  # under the queue's lock, which only waiting gives back
+        return 0.0
+
+    got: list[str | None] = []
+    worker = threading.Thread(target=lambda: got.append(queue.get()))
+    queue: WorkQueue[str] = WorkQueue(clock)
+    queue.add_after("in centuries", 2 * threading.TIMEOUT_MAX)
+    worker.start()
+    assert waits.wait(60)
+    queue.add("now")
+    worker.join(60)
+
+    assert got == ["now"]
+
+
 def test_backoff_doubles_until_forgotten() -> None:
     """Each failure doubles the delay up to a bound; a success starts anew."""
     queue: WorkQueue[str] = WorkQueue(Clock())

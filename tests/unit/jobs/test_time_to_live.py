@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.testing import World
 from tests.unit.jobs.test_user_labels import JOBS
 
@@ -73,3 +75,28 @@ def test_the_other_spelling_of_a_tf_job() -> None:
     world.settle()
 
     assert ("TFJob", "mnist") not in world.objects
+
+
+def test_a_tf_job_of_another_controller_stays() -> None:
+    """MultiKueue mirrors the end that a job has in another cluster; the object here is Kueue's to delete."""
+    manifest = JOBS["TFJob"]()
+    manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60, "managedBy": "kueue.x-k8s.io/multikueue"}
+    world = World()
+    world.add({**manifest, "status": {"phase": "Succeeded", "completionTime": END, "startTime": END}})
+    world.tick(60)
+    world.settle()
+
+    assert ("TFJob", "mnist") in world.objects
+    assert world.decide("TFJob", "mnist").requeue_after is None
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_the_longest_time_is_that_of_a_kubernetes_job(kind: str) -> None:
+    """32 bits: the API server refuses a longer one."""
+    model = next(one.model for one in KINDS if one.name == kind)
+    manifest = JOBS[kind]()
+    manifest["spec"]["ttlSecondsAfterFinished"] = 2**31 - 1
+    model.parse(manifest)
+    manifest["spec"]["ttlSecondsAfterFinished"] += 1
+    with pytest.raises(ManifestError, match="ttlSecondsAfterFinished"):
+        model.parse(manifest)
