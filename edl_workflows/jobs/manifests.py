@@ -22,6 +22,8 @@ _DISRUPTIONS = frozenset(
     }
 )
 """``status.reason`` of pods that ended for a cause outside of them."""
+_MISPLACED = ("OutOf", "NodeAffinity", "TopologyAffinityError")
+"""How a kubelet's reason begins where the scheduler chose a node that turned out to be full, or another than it knew."""
 
 
 def owner_reference(owner: Resource, *, controller: bool = True) -> dict[str, Any]:
@@ -183,8 +185,13 @@ def disrupted(pod: Manifest) -> bool:
 
 
 def refused_by_node(pod: Manifest) -> bool:
-    """Whether a pod failed before anything of it started, and says why: its node can't run it, and another try changes nothing."""
+    """Whether a pod failed before anything of it started, and says why: its node can't run it, and another try changes nothing.
+
+    Of a pod that another node can run this does not hold.
+    """
     status = pod.get("status") or {}
+    if str(status.get("reason") or "").startswith(_MISPLACED):
+        return False
     started = status.get("containerStatuses") or status.get("initContainerStatuses")
     return bool(status.get("message")) and not started and not marked_disrupted(pod)
 

@@ -591,3 +591,21 @@ def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: World, j
     assert (status(world)["phase"], status(world)["reason"]) == ("Failed", "MasterRestartsExhausted")
     assert index == 4
     assert f"the master could not run after 3 restarts: {said}" in status(world)["message"]
+
+
+@pytest.mark.parametrize(
+    "reason", ["OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity", "TopologyAffinityError"]
+)
+def test_a_master_that_another_node_can_run_costs_nothing(world: World, job: Make, reason: str) -> None:
+    """A node that turned out to be full, or to be another than the scheduler knew, refuses one pod, not the job's master."""
+    world.add(job())
+    world.settle()
+    for index in range(6):
+        refused = {"phase": "Failed", "reason": reason, "message": "Node didn't have enough resource"}
+        world.edit("Pod", f"elasticjob-digits-dlrover-master-{index}", {"status": refused})
+        world.settle()
+        world.tick(600)
+        world.settle()
+
+    assert world.pods("dlrover-master")[-1] == "elasticjob-digits-dlrover-master-6"
+    assert status(world)["masterRestarts"] == 0
