@@ -49,16 +49,18 @@ def rendered_list(value: Iterable[str] | str, name: str) -> list[Any]:
 
 def _read(text: str, name: str) -> Any:
     """The value of a text. As YAML only at last: it reads Python's None as a text, and escapes between ' ' not at all."""
-    from edl_workflows.stages.manifest import MAX_CHARACTERS, parse
+    from edl_workflows.stages.manifest import MAX_CHARACTERS, check_values, parse
 
     if len(text) > MAX_CHARACTERS:
         raise InvalidError(f"{name}: the text is larger than {MAX_CHARACTERS >> 20} MiB")
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        pass
-    try:
-        # By way of JSON: its values are what a request may hold. Of sets and bytes it says that it can't.
-        return json.loads(json.dumps(ast.literal_eval(text.strip()), allow_nan=False))
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return parse(text, name)
+        try:
+            # By way of JSON: its values are what a request may hold. Of sets and bytes it says that it can't.
+            found = json.loads(json.dumps(ast.literal_eval(text.strip()), allow_nan=False))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            return parse(text, name)
+    if isinstance(found, dict | list):
+        check_values(found, name)
+    return found

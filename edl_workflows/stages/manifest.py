@@ -31,7 +31,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
             f"{where}: one job's manifest is needed, this has {len(documents)} documents{types}"
         )
     found: dict[str, Any] = documents[0]
-    _check(found, where)
+    check_values(found, where)
     return found
 
 
@@ -44,7 +44,7 @@ def parse_all(text: str, where: str) -> list[dict[str, Any]]:
         place = f"{where}, document {number}"
         if not isinstance(document, dict):
             raise InvalidError(f"{place}: an object is needed, this is {str(document)[:80]!r}")
-        _check(document, place)
+        check_values(document, place)
         items = document.get("items") if document.get("kind") == "List" else [document]
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise InvalidError(f"{place}: items of a List must be objects")
@@ -60,7 +60,7 @@ def values(text: str, where: str) -> dict[str, Any] | list[Any]:
     if len(documents) != 1 or not isinstance(documents[0], dict | list):
         raise InvalidError(f"{where}: a YAML map or list is needed, this is {text[:80]!r}")
     found: dict[str, Any] | list[Any] = documents[0]
-    _check(found, where)
+    check_values(found, where)
     return found
 
 
@@ -79,24 +79,33 @@ def _documents(text: str, where: str) -> list[Any]:
         raise InvalidError(f"{where}: this is no YAML: {' '.join(str(error).split())}") from error
 
 
-def _check(manifest: dict[str, Any] | list[Any], where: str) -> None:
-    waiting: list[tuple[str, Any]] = [("", manifest)]
+def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
+    """Refuse what an API server does not take: values that JSON does not have, too many, or nested too deep.
+
+    Raises:
+        InvalidError: with the value's path.
+    """
+    from edl_workflows.stages.server_yaml import MAX_DEPTH
+
+    waiting: list[tuple[str, int, Any]] = [("", 1, found)]
     seen = 0
     while waiting:
-        path, value = waiting.pop()
+        path, depth, value = waiting.pop()
         seen += 1
         if seen > MAX_VALUES:
             raise InvalidError(
                 f"{where}: the manifest has more than {MAX_VALUES} values; use fewer YAML aliases"
             )
+        if isinstance(value, dict | list) and depth > MAX_DEPTH:
+            raise InvalidError(f"{where}: the manifest is nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
-            waiting += [(f"{path}.{key}".lstrip("."), one) for key, one in value.items()]
+            waiting += [(f"{path}.{key}".lstrip("."), depth + 1, one) for key, one in value.items()]
         elif isinstance(value, list):
-            waiting += [(f"{path}[{index}]", one) for index, one in enumerate(value)]
+            waiting += [(f"{path}[{index}]", depth + 1, one) for index, one in enumerate(value)]
         elif not isinstance(value, str | int | float | None) or (
             isinstance(value, float) and not math.isfinite(value)
         ):
             kind = type(value).__name__
             raise InvalidError(
-                f"{where}: {path}: YAML reads {str(value)!r} as a {kind}; put it between quotes"
+                f"{where}: {path}: {str(value)!r} is read as a {kind}, which JSON does not have; put it between quotes"
             )

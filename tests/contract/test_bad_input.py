@@ -125,9 +125,9 @@ MANIFESTS: dict[str, tuple[str | Object, str]] = {
     "a python object": ("a: !!python/object/apply:os.system [id]\n", "could not determine a constructor"),
     "bytes": (
         "kind: ElasticJob\nmetadata: {labels: {day: !!binary aGk=}}\n",
-        "metadata.labels.day: YAML reads \"b'hi'\" as a bytes; put",
+        "metadata.labels.day: \"b'hi'\" is read as a bytes, which",
     ),
-    "no number": ("a: {b: 1e999}", "a.b: YAML reads 'inf' as a float; put"),
+    "no number": ("a: {b: 1e999}", "a.b: 'inf' is read as a float, which"),
     "nested without end": ("[" * 50_000, "line 1 is nested deeper than 100 levels"),
     "no kind": (wrong("kind", None), "kind"),
     "another kind": (wrong("kind", "Pod"), "'Pod'"),

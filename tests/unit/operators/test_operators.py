@@ -226,6 +226,27 @@ def test_a_manifest_may_be_the_text_of_a_map_with_none() -> None:
     assert read_manifest("{'kind': 'TFJob', 'spec': {'suspend': None}}")["spec"] == {"suspend": None}
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param('{"a": {"b": NaN}}', "manifest: a.b: 'nan' is read as a float", id="no number"),
+        pytest.param('{"a": 1e999}', "manifest: a: 'inf' is read as a float", id="an endless number"),
+        pytest.param('{"a": ' * 101 + "1" + "}" * 101, "is nested deeper than 100 levels", id="deep JSON"),
+        pytest.param("{'a': " * 101 + "1" + "}" * 101, "is nested deeper than 100 levels", id="deep Python"),
+        pytest.param('{"a": [' + "0, " * 200_000 + "0]}", "more than 200000 values", id="many values"),
+    ],
+)
+def test_a_text_is_bounded_in_each_of_its_forms(text: str, says: str) -> None:
+    """JSON and Python as YAML is: an API server takes no such values either."""
+    with pytest.raises(exceptions.InvalidError, match=says):
+        read_manifest(text)
+
+
+def test_a_text_may_be_as_deep_as_any_manifest() -> None:
+    """The limit itself is allowed."""
+    assert read_manifest('{"a": ' * 100 + "1" + "}" * 100)
+
+
 @pytest.mark.parametrize("given", ["", "3", "worker"])
 def test_a_plan_that_is_no_map(given: str) -> None:
     """It says which argument is meant."""
