@@ -163,6 +163,12 @@ MANIFESTS: dict[str, tuple[str | Object, str]] = {
     "metadata is text": (wrong("metadata", "mnist"), "metadata: must be a map"),
 }  # fmt: skip
 """What is submitted, and what its error says: the field, and what would be right."""
+OF_FILES = {
+    "two documents": "'' is no kind of this package",
+    "nothing": "job.yaml: there is no object in it",
+    "a list": "job.yaml, document 1: an object is needed",
+}
+"""What the command line says instead: its files may have any number of jobs."""
 
 
 def text_of(manifest: str | Object) -> str:
@@ -190,7 +196,7 @@ def test_the_command_line_refuses_a_bad_manifest(
     code = run(["submit", str(file), "--kubeconfig", str(local.kubeconfig)])
 
     assert code == 2
-    assert says in one_line(capsys.readouterr().err)
+    assert OF_FILES.get(row, says) in one_line(capsys.readouterr().err)
 
 
 @dataclass
