@@ -166,7 +166,8 @@ class Effects:
             refusal = _Refusal.after(before, error, self._clock())
             self._refused[what] = refusal
             log.warning("not done, trying again", what=what, error=str(error), seconds=refusal.back_off)
-            if refusal.for_good:
+            # A report that is granted must not say that it is refused.
+            if refusal.for_good and what != _REPORT:
                 self._master.state.refused[what] = str(error)[:MAX_WARNING]
         else:
             self._forget(what)
@@ -209,9 +210,8 @@ class Effects:
             self._made = (plan.number, self._clock())
 
     async def _pods(self, stored: JobDocument) -> None:
-        wanted = (
-            stored.pod_plans.open if stored.outcome is None else ()
-        )  # the controller removes what is left
+        # Of a job that is over, the controller removes what is left.
+        wanted = stored.pod_plans.open if stored.outcome is None else ()
         for plan in wanted:
             if plan.number not in self._asked:
                 await self._attempt(self._pod_plan(plan), partial(self._ask, plan), stored)
@@ -267,9 +267,8 @@ class Effects:
                 )
             except UnavailableError:
                 raise
-            except (
-                EdlError
-            ) as error:  # an account of the installation's own may lack the right; the status says it
+            except EdlError as error:
+                # An account of the installation's own may lack the right; the status says it.
                 log.warning("no Event was made", error=str(error))
         self._warned = failing.since
 
@@ -281,6 +280,17 @@ class Effects:
                 await self._job(self._master.stored)
         except (EdlError, TimeoutError) as error:
             log.warning("the last status is not written", error=str(error))
+
+    def tell_unreported_end(self) -> None:
+        """Logs the last checkpoint and step of a job that is over, where its status does not show them."""
+        if self._reported.get("ended"):
+            return
+        status = views.job_status(self._master.state, self._master.now())
+        log.warning(
+            "the API server refuses the last status of the job: checkpoint and step stay as they were last written",
+            checkpoint=status.get("checkpoint"),
+            step=status["progress"]["step"],
+        )
 
     @property
     def reported_end(self) -> bool:

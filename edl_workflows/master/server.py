@@ -215,6 +215,7 @@ async def serve(parts: Parts, address: Address) -> int:
             _raise_failure(running)
             if not over.done():
                 return INTERRUPTED
+            effects.tell_unreported_end()
             outcome = parts.master.state.outcome
             log.info("the job is over", outcome=outcome)
             return SUCCEEDED if outcome is not None and outcome.succeeded else FAILED

@@ -1,7 +1,7 @@
 """What is done outside for the master's own plans: from the stored state only, again after a failure, never in a hot loop."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,47 @@ def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> No
             clock.now += UNREPORTED_SECONDS
             await effects.once()
             assert effects.reported_end is ends
+
+    asyncio.run(main())
+
+
+def test_a_status_does_not_warn_of_its_own_refusal(tmp_path: Path) -> None:
+    """Once it is granted nothing is refused any more; a job that is over would show the warning for ever."""
+
+    async def main() -> None:
+        master, outside, clock = _decided(tmp_path), FakeOutside(), Clock()
+        master.state.outcome = Outcome(True, "Completed")
+        master.stored = master.state.document()
+        outside.refusing["the job"] = ForbiddenError("no right")
+        effects = Effects(master, outside, clock)
+        await effects.once()
+        del outside.refusing["the job"]
+        clock.now += 1
+        await effects.once()
+        assert effects.reported_end
+        assert outside.reported[-1]["warnings"] == []
+
+    asyncio.run(main())
+
+
+def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path: Path) -> None:
+    """Whoever reads the log of the master learns which checkpoint is the last one; of an end that is shown nothing is said."""
+
+    async def main() -> None:
+        for refused in (True, False):
+            master, outside = _decided(tmp_path / str(refused)), FakeOutside()
+            master.state.steps = replace(master.state.steps, step=70)
+            master.state.outcome = Outcome(True, "Completed")
+            master.stored = master.state.document()
+            if refused:
+                outside.refusing["the job"] = ForbiddenError("no right")
+            effects = Effects(master, outside)
+            with structlog.testing.capture_logs() as logs:
+                await effects.once()
+                logs.clear()
+                effects.tell_unreported_end()
+            said = [(line["log_level"], line["step"]) for line in logs]
+            assert said == ([("warning", 70)] if refused else [])
 
     asyncio.run(main())
 
