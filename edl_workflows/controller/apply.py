@@ -136,11 +136,17 @@ class Applier:
 
     def _delete(self, deletion: Deletion, group: Group) -> int:
         resource = resources.of_kind(deletion.api_version, deletion.kind)
-        options = DeleteOptions(uid=deletion.uid, grace_seconds=deletion.grace_seconds)
+        options = DeleteOptions(
+            uid=deletion.uid,
+            grace_seconds=deletion.grace_seconds,
+            resource_version=deletion.resource_version or None,
+        )
         self._guard()
         try:
             rest = client.delete(self._cluster, resource, deletion.name, group.namespace, options)
         except ConflictError:
+            if deletion.resource_version:
+                raise  # it may still be there, in another state: decided again
             log.info("not deleted: it was replaced meanwhile", kind=deletion.kind, name=deletion.name)
             rest = None
         if rest is not None:

@@ -97,6 +97,7 @@ class Deletion:
     """Delete this very object: the loop sends `uid` as a precondition. NotFound is success.
 
     Attributes:
+        resource_version: delete it only if it is still in this state, which the decision rests on; "": in any.
         grace_seconds: None leaves it to the object's own ``terminationGracePeriodSeconds``.
     """
 
@@ -105,6 +106,7 @@ class Deletion:
     name: str
     uid: str
     grace_seconds: int | None = None
+    resource_version: str = ""
 
 
 @dataclass(frozen=True)

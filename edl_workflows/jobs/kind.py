@@ -183,7 +183,14 @@ class Kind:
             return actions
         if left <= 0:
             api, metadata = self.source.api, resource.metadata
-            return Actions(delete=(Deletion(api.api_version, api.kind, metadata.name, metadata.uid),))
+            gone = Deletion(
+                api.api_version,
+                api.kind,
+                metadata.name,
+                metadata.uid,
+                resource_version=metadata.resource_version,
+            )
+            return Actions(delete=(gone,))
         return replace(actions, requeue_after=min(left, actions.requeue_after or left))
 
     def _rejected(self, manifest: Manifest, error: ManifestError, now: datetime) -> Actions:

@@ -18,8 +18,8 @@ from edl_workflows.jobs.kind import Source
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS
-from tests.unit.controller.support import elastic_job, status_of
+from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, Scope
+from tests.unit.controller.support import elastic_job, names_of, status_of
 from tests.unit.kube.support import eventually
 
 Decide = Callable[[ElasticJob, Observed], Actions]
@@ -193,6 +193,33 @@ def test_deletes_this_very_object(loop: Loop, cluster: Cluster) -> None:
 
     eventually(lambda: status_of(cluster, "mnist").get("message") == "done")
     assert new["metadata"]["uid"] == client.get(cluster, CONFIG_MAPS, "child")["metadata"]["uid"]
+
+
+def test_a_time_to_live_that_was_just_removed(loop: Loop, cluster: Cluster) -> None:
+    """A decision from an older state of the job does not delete it: the user wants it to stay."""
+
+    def decide(job: ElasticJob, observed: Observed) -> Actions:
+        if job.spec.ttl_seconds_after_finished is not None:
+            client.patch(cluster, ELASTIC_JOBS, "mnist", {"spec": {"ttlSecondsAfterFinished": None}})
+        return Actions()
+
+    manifest = elastic_job()
+    manifest["spec"]["ttlSecondsAfterFinished"] = 0
+    client.create(cluster, manifest)
+    ended = {"phase": "Succeeded", "completionTime": "2026-01-01T00:00:00Z"}
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", ended)
+    loop.start(decide)
+    assert loop.manager is not None
+
+    eventually(
+        lambda: (
+            loop.settled()
+            and (len(loop.seen) > 1 or not names_of(cluster, Scope(ELASTIC_JOBS, cluster.namespace)))
+        )
+    )
+    assert names_of(cluster, Scope(ELASTIC_JOBS, cluster.namespace)) == ["mnist"]
+    group = Group(str(cluster.namespace), "mnist")
+    assert loop.manager.world.find(names.API_VERSION, "ElasticJob", group, "mnist") is not None
 
 
 def test_deleted_objects_are_gone_at_once(loop: Loop, cluster: Cluster) -> None:
