@@ -69,7 +69,10 @@ class Facts:
         return max(self.job.status.master_restarts, self.failures_before_master)
 
     def replaced(self) -> dict[str, list[Manifest]]:
-        """By role the pods that ended and whose rank a newer pod has, oldest first. The master has seen the end of these."""
+        """By role the pods that ended and whose rank a newer pod has, oldest first.
+
+        A master that was away may not have seen how they ended: a plan makes a server's successor while it still trains.
+        """
         newest: dict[tuple[str, str], int] = {}
         for pod in self.nodes:
             newest[_place(pod)] = max(newest.get(_place(pod), -1), manifests.index_of(pod))

@@ -65,9 +65,8 @@ def _count(facts: Facts, kind: ReplicaType, places: Sequence[Place], phase: Kind
     ready = [p for p in places if p.active and p.pod is not None and manifests.ready(p.pod)]
     completed = [place.index for place in places if place.completed]
     succeeded, failed = len(completed), sum(place.failed for place in places)
-    if (
-        phase.final
-    ):  # pods that were cleaned up, perhaps by an operator before this one, have ended none the less
+    if phase.final:
+        # Pods that were cleaned up, perhaps by an operator before this one, have ended none the less.
         before = facts.job.status.replica_statuses.get(kind, ReplicaStatus())
         succeeded, failed = max(succeeded, before.succeeded), max(failed, before.failed)
     return ReplicaStatus(
