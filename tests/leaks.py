@@ -13,8 +13,15 @@ _MARK = "EDL_TEST_RUN"
 _SECONDS = 30.0
 """How long threads and processes that were told to end may take. Most end at once."""
 
-# Idle workers of thread pools wait for more work until the process ends; their libraries own them.
-_POOLS = ("asyncio_", "ThreadPoolExecutor-", "AnyIO worker thread", "QueueFeederThread", "fsspecIO")
+# Libraries keep these until the process ends: idle workers of thread pools, and Airflow's API for tasks in this process.
+_POOLS = (
+    "asyncio_",
+    "ThreadPoolExecutor-",
+    "AnyIO worker thread",
+    "QueueFeederThread",
+    "fsspecIO",
+    "InProcessExecutionAPI-loop",
+)
 
 
 def mark_processes() -> None:

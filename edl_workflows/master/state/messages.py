@@ -143,7 +143,7 @@ def process_report(state: JobState, message: ProcessReport) -> None:
         state.versions = cluster_versions.report_ready(state.versions, str(node), message.version)
     elif message.state is ProcessState.DRAINED:
         state.versions = cluster_versions.report_drained(state.versions, str(node), message.version)
-    elif _trains(node):
+    elif message.state is ProcessState.TRAINING and _trains(node):
         state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 

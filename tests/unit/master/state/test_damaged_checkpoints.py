@@ -6,10 +6,12 @@ from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.master.state.transitions import settle
 from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.cluster import CheckpointRef
-from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState, Registration
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd
 
 CHIEF = NodeRef(type="worker", id=0)
@@ -69,6 +71,25 @@ def test_without_a_whole_checkpoint_the_job_fails_with_what_is_wrong(nodes: str)
     for part in (*(f"{uri}: torn" for uri in uris), "submit the job again"):
         assert part in failure["message"]
     assert len(job.created) == made
+
+
+def test_a_connected_process_has_not_trained_yet() -> None:
+    """A process that only says that it has found its master does not count as one that made a step: if it then finds no whole
+    checkpoint, the job fails at once."""
+    state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
+    settle(state, 1.0)
+    messages.register(state, Registration(node=CHIEF, rank=0, incarnation="a"), 2.0)
+    settle(state, 2.0)
+    for said in (ProcessState.CONNECTED, ProcessState.READY, ProcessState.CONNECTED):
+        messages.process_report(state, ProcessReport(node=CHIEF, version=1, state=said))
+        settle(state, 3.0)
+    damage = CheckpointDamage(node=CHIEF, version=1, uri="/checkpoints/7", error="/checkpoints/7: torn")
+    messages.checkpoint_damaged(state, damage)
+    settle(state, 4.0)
+
+    assert state.versions.trained == 0
+    assert state.outcome is not None
+    assert state.outcome.reason == "CorruptCheckpoint"
 
 
 def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
