@@ -378,24 +378,24 @@ class Job:
             The checkpoint; None if the master was away or did not want it (a later boundary tries again), or saving
             failed, which the master is told. In two stages it may stand on storage a little later.
         """
-        return self._saving.save(patience, lambda: self._terminated, stored=stored)
+        return self._saving.save(patience, self._stopped, stored=stored)
 
     def save_last(self, *, always: bool = False) -> None:
         """Save what was trained since the newest checkpoint, if this is the chief and it has said how to save; returns when that
-        stands on storage and the master knows. Called by itself at the end of a data set for training, and of a ``with`` block
-        of the job that ended without an error.
+        stands on storage and the master knows. Called by itself at the end of a ``with`` block of the job that ended without an
+        error. On a closed job it does nothing.
 
         Args:
-            always: also where nothing was trained, unless this process has saved before.
+            always: also where nothing was trained, unless this process has saved before. Without it that holds only for a job
+                with parameter servers, whose model a lost chief may have trained.
 
         Raises:
             SystemExit: it can't be saved, and was tried for `LAST_SAVE_SECONDS`; or told to end.
         """
-        needed = self._saving.trained or (always and not self._saving.saved)
-        if not (needed and self._saving.configured and self.is_chief):
+        if not self._unsaved(always):
             return
         deadline = time.monotonic() + LAST_SAVE_SECONDS
-        while self.checkpoint(patience=float("inf"), stored=True) is None:
+        while self._saving.save(float("inf"), self._stopped, stored=True, last=True) is None:
             over = self._terminated or self._replaced(self._watch.latest) or time.monotonic() > deadline
             if over or not self._saving.error:
                 # Most likely a parameter server went a moment too early.
@@ -403,6 +403,16 @@ class Job:
                 self.cluster_lost(why, CHECKPOINT_EXIT_CODE)
             log.warning("the last checkpoint could not be saved, trying again: %s", self._saving.error)
             self._watch.wait_for(lambda d: self._terminated or self._replaced(d), LAST_SAVE_PAUSE)
+
+    def _unsaved(self, always: bool = False) -> bool:
+        """Whether this process has to save a last checkpoint; see `save_last`."""
+        saving = self._saving
+        always = always or (self.active and bool(self.cluster.ps))
+        needed = saving.trained or (always and not saving.saved)
+        return needed and saving.configured and not self._closed and self.is_chief
+
+    def _stopped(self) -> bool:
+        return self._terminated or self._closed
 
     def between_steps(self) -> None:
         """Do what the master wants done between two steps: save, drain and wait, or end.
@@ -508,12 +518,12 @@ class Job:
         return reader
 
     def _noted(self, parts: Iterator[T], reader: ShardReader) -> Iterator[T]:
-        """The same parts; notes what is trained, and saves at the end."""
+        """The same parts; notes what is trained, and saves at the end: once, since training may go on with other data."""
         for part in parts:
             self._saving.trained = True
             yield part
-        if reader.trains:
-            self.save_last()
+        if reader.trains and self._unsaved():
+            self.checkpoint(patience=float("inf"), stored=True)
 
     def _serve_wishes(self) -> None:
         drained: int | None = None

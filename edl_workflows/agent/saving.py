@@ -120,7 +120,7 @@ class Saving:
         return self._first_stage is None or not self._put_off_while_busy(self._first_stage)
 
     def save(
-        self, patience: float, stopped: Callable[[], bool], *, stored: bool = False
+        self, patience: float, stopped: Callable[[], bool], *, stored: bool = False, last: bool = False
     ) -> CheckpointRef | None:
         """See `Job.checkpoint`.
 
@@ -128,13 +128,14 @@ class Saving:
             patience: seconds to wait for a master that is away.
             stopped: ends the waiting.
             stored: wait until it stands on storage, where that is done in two stages.
+            last: it is the last checkpoint, which is tried again and again.
         """
         assert self.configured, "say how to save first: save_with, or save_in_two_stages"
         deadline = time.monotonic() + patience
         while True:
             request = self._request(self._watch.latest)
             persist = stored or bool(request) or not self._only_copies()
-            if (ticket := self._begin(request, persist)) is not None:
+            if (ticket := self._begin(request, persist, last)) is not None:
                 break
             if stopped() or time.monotonic() >= deadline:
                 return None
@@ -187,7 +188,7 @@ class Saving:
         if persist:
             self._next_stored = now + self._every
 
-    def _begin(self, request: str, persist: bool) -> CheckpointTicket | None:
+    def _begin(self, request: str, persist: bool, last: bool) -> CheckpointTicket | None:
         """Announce it, so that the master remembers the data position; None if that can't be done now."""
         begin = CheckpointBegin(
             node=self._node,
@@ -195,6 +196,7 @@ class Saving:
             request=request,
             consumed=self._consumed(),
             evaluation=self._evaluate() if request else None,
+            last=last,
         )
         try:
             ticket = self._client.begin_checkpoint(begin)

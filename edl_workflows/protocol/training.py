@@ -93,6 +93,8 @@ class CheckpointBegin(Message):
         request: the directive's ``save`` id, or "" for a periodic checkpoint.
         consumed: what the chief itself has trained beyond its acknowledgements, by data set: that is in the checkpoint, too.
         evaluation: what the model says now, where a plan asked for the checkpoint; None: the program does not say how to ask.
+        last: it is a try of the training's last checkpoint, which the chief repeats for some time by itself: a failure does not
+            count for ``maxFailedSaves``.
     """
 
     node: NodeRef
@@ -100,6 +102,7 @@ class CheckpointBegin(Message):
     request: str = Field(default="", max_length=128)
     consumed: dict[DatasetName, Consumed] = Field(default_factory=dict, max_length=1000)
     evaluation: Evaluation | None = None
+    last: bool = False
 
 
 class CheckpointTicket(Message):

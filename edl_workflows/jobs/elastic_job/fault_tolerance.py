@@ -38,8 +38,8 @@ class FaultTolerance(Model):
             log. ``log``: no more than that and a warning. ``restart``: the training processes are restarted together, in
             their pods, from the newest checkpoint. ``fail``: the job fails with reason Hang.
         max_restarts: how often the training processes may be restarted together; the next hang fails the job.
-        max_failed_saves: the job fails with reason CheckpointFailed when so many checkpoints in a row could not be saved.
-            0: training goes on without them, and `status.warnings` says so.
+        max_failed_saves: the job fails with reason CheckpointFailed when so many checkpoints in a row could not be saved; tries
+            of the training's last one do not count. 0: training goes on without them, and `status.warnings` says so.
         node_check: whether nodes are checked in pairs before training begins; what fails twice is replaced.
         node_check_timeout_seconds: of one round of that.
         replaced_pods_history_limit: of the pods of each role that ended and were replaced, the newest so many stay while the job

@@ -19,13 +19,14 @@ MAX_PENDING = 4
 
 @dataclass(frozen=True)
 class Ticket:
-    """A save that was begun."""
+    """A save that was begun. `last`: of the training's last checkpoint."""
 
     id: str
     request: str
     version: int
     position: JobPosition
     evaluation: Evaluation | None = None
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class FailedSaves:
     Attributes:
         total: in the life of the job.
         row: since the newest checkpoint that was saved.
+        last: of that row, tries of the training's last checkpoint.
         since: Unix seconds of the first of that row; 0 while there is none.
         error: why that first one failed.
     """
@@ -70,13 +72,12 @@ class FailedSaves:
     row: int = 0
     since: float = 0.0
     error: str = ""
+    last: int = 0
 
-    def another(self, error: str, now: float) -> "FailedSaves":
+    def another(self, error: str, now: float, *, last: bool = False) -> "FailedSaves":
         """One more."""
-        first = not self.row
-        return FailedSaves(
-            self.total + 1, self.row + 1, now if first else self.since, error if first else self.error
-        )
+        more = replace(self, total=self.total + 1, row=self.row + 1, last=self.last + last)
+        return more if self.row else replace(more, since=now, error=error)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,9 @@ def begin(
 ) -> tuple[Checkpoints, Ticket]:
     """The chief begins to save now. A repeated message makes another ticket, and the older stays unused."""
     fresh = checkpoints.last_number + 1
-    ticket = Ticket(f"checkpoint-{fresh}", message.request, message.version, position, message.evaluation)
+    ticket = Ticket(
+        f"checkpoint-{fresh}", message.request, message.version, position, message.evaluation, message.last
+    )
     pending = (*checkpoints.pending, ticket)[-MAX_PENDING:]
     return replace(checkpoints, last_number=fresh, pending=pending), ticket
 
@@ -172,7 +175,7 @@ def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: f
             request=request,
             failed=failed,
             failed_tickets=tickets,
-            failing=checkpoints.failing.another(message.error, now),
+            failing=checkpoints.failing.another(message.error, now, last=ticket.last),
         )
     saved = Saved(
         ticket_id, ticket.request, message.uri, message.step, now, ticket.position, ticket.evaluation

@@ -60,11 +60,13 @@ def find_hang(state: JobState, now: float) -> None:
 
 
 def too_many_failed_saves(state: JobState) -> str:
-    """Why the job is given up, since its checkpoints can't be saved; "" while it is not."""
+    """Why the job is given up, since its checkpoints can't be saved; "" while it is not. How long the last one is tried is the
+    chief's decision."""
     failing, most = state.checkpoints.failing, state.settings.fault_tolerance.max_failed_saves
-    if not most or failing.row < most:
+    counted = failing.row - failing.last
+    if not most or counted < most:
         return ""
-    return f"{failing.row} checkpoints in a row could not be saved (maxFailedSaves): {failing.error}"
+    return f"{counted} checkpoints in a row could not be saved (maxFailedSaves): {failing.error}"
 
 
 def check_nodes(state: JobState, now: float) -> None:

@@ -24,12 +24,12 @@ def job() -> SimulatedJob:
     return made
 
 
-def save(job: SimulatedJob, error: str = "", times: int = 1) -> None:
+def save(job: SimulatedJob, error: str = "", times: int = 1, *, last: bool = False) -> None:
     """The chief saves, unasked; each message arrives twice."""
     active = job.state.versions.active
     assert active is not None
     for _ in range(times):
-        begin = CheckpointBegin(node=CHIEF, version=active.number)
+        begin = CheckpointBegin(node=CHIEF, version=active.number, last=last)
         ticket = messages.checkpoint_begin(job.state, begin, job.now)
         said = {"error": error} if error else {"uri": f"/ckpt/{ticket.id}", "step": 9}
         for _ in range(2):
@@ -75,6 +75,25 @@ def test_so_many_failed_saves_fail_the_job(job: SimulatedJob) -> None:
     assert (outcome.succeeded, outcome.reason) == (False, "CheckpointFailed")
     assert "No space left on device" in outcome.message
     assert "maxFailedSaves" in outcome.message
+
+
+@pytest.mark.parametrize("before", [0, 2], ids=["the first to fail", "after failures"])
+def test_tries_of_the_last_checkpoint_do_not_fail_the_job(job: SimulatedJob, before: int) -> None:
+    """They are warned of, but the chief decides how long it tries; checkpoints before the last one are counted as ever."""
+    wanted = FaultTolerance(max_failed_saves=3)
+    job.state.settings = replace(job.state.settings, fault_tolerance=wanted)
+    save(job, FULL, times=before)
+    save(job, FULL, times=5, last=True)
+    early = job.state.outcome
+    assert early is None
+    assert FULL in warnings(job)[0]
+    job.commit()
+    job.crash()
+    job.state.settings = replace(job.state.settings, fault_tolerance=wanted)
+    save(job, FULL, times=3 - before)
+    outcome = job.state.outcome
+    assert outcome is not None
+    assert outcome.message.startswith("3 checkpoints in a row")
 
 
 def test_the_last_checkpoint_that_fails_is_named(job: SimulatedJob) -> None:
