@@ -28,6 +28,14 @@ pathlib.Path(sys.argv[1], os.environ["EDL_CLUSTER_VERSION"]).write_text(f"{os.ge
 time.sleep(600)
 """
 """Leaves its process id under the name of its version."""
+SAVES_ON_SIGTERM = """
+import pathlib, signal, sys, time
+def save(*_):
+    time.sleep({seconds})
+    pathlib.Path(sys.argv[1], "saved").write_text("yes")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+"""
 CRASHES_TWICE = """
 import os, pathlib, sys
 if os.environ["EDL_CLUSTER_VERSION"] == "2":
@@ -306,15 +314,7 @@ def test_a_group_that_does_not_come_together_is_tried_again(
 def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, tmp_path: Path) -> None:
     """SIGTERM reaches the training process, which may save and leave; the agent ends with 143."""
     master.say(active=cluster(1))
-    saving = """
-import pathlib, signal, sys, time
-def save(*_):
-    time.sleep(0.5)
-    pathlib.Path(sys.argv[1], "saved").write_text("yes")
-    sys.exit(143)
-signal.signal(signal.SIGTERM, save)
-"""
-    agent = start(saving + NOTE)
+    agent = start(SAVES_ON_SIGTERM.format(seconds=0.5) + NOTE)
     pid_of(tmp_path, 1)
     agent.terminate()
     agent.wait(20)
@@ -329,15 +329,7 @@ def test_sigterm_gives_a_program_that_never_connected_time_to_save(
 ) -> None:
     """A program that forms its group by itself trains in a version that never becomes active; it has as much time."""
     master.say(next=world(1, (0,)))
-    saving = """
-import pathlib, signal, sys, time
-def save(*_):
-    time.sleep(3)
-    pathlib.Path(sys.argv[1], "saved").write_text("yes")
-    sys.exit(143)
-signal.signal(signal.SIGTERM, save)
-"""
-    agent = start(saving + NOTE)
+    agent = start(SAVES_ON_SIGTERM.format(seconds=3) + NOTE)
     pid_of(tmp_path, 1)
     agent.terminate()
     agent.wait(20)
