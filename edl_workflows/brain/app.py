@@ -36,7 +36,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         413: "The body is too large.",
         422: "The body or a parameter is wrong; the message names it.",
         500: "A defect of the server.",
-        503: "The store does not answer or is too slow: try again after Retry-After seconds.",
+        503: "The store is away or too slow, or the tenant asks too much: try again after Retry-After seconds.",
     }.items()
 }
 FORBIDDEN: dict[int | str, dict[str, Any]] = {

@@ -1,12 +1,15 @@
 """From the store to what Brain's algorithms are told: the job's own samples, former jobs of its scenario, its fair share."""
 
+import math
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from edl_workflows.brain.seen import Amounts, ClusterSample
 from edl_workflows.brain.store.reader import Reader
 from edl_workflows.brain.store.stored import JobKey, StoredJob
-from edl_workflows.protocol.brain import JobFacts, OptimizeRequest
+from edl_workflows.protocol.brain import MAX_COUNT, OptimizeRequest
 from edl_workflows.scaling.bounds import count_range, problems
 from edl_workflows.scaling.brain.fairness import Claim, fair_shares
 from edl_workflows.scaling.brain.messages import job_of, training_of
@@ -29,6 +32,8 @@ SHARE_SECONDS = 30.0
 """The shares of all jobs are worked out together, at most so often: it takes a fifth of a second for a thousand jobs."""
 MAX_SHARING = 5_000
 _MIB = 2.0**20
+_ROUNDING = 1e-6
+"""Requests are sums of floats: three workers hold what three times one worker is."""
 _NOTHING = 1e-9
 """Cores, MiB or pieces: what is left of a cluster that is full of others. 0 would say that it has none of them."""
 
@@ -77,21 +82,32 @@ class Histories:
 def shares(running: Iterable[StoredJob], cluster: ClusterSample) -> dict[JobKey, int]:
     """Workers that each job may have, so that the cluster is shared fairly.
 
+    Jobs of one namespace divide one weight: a tenant that has many jobs does not get more than one that has few.
+
     Args:
-        running: jobs whose masters report.
+        running: jobs whose masters report; one that the monitor does not see claims nothing.
         cluster: as it is, with all its pods.
     """
-    claiming = {made.job: (job, made) for job in running if job.facts and (made := claim(job.key, job.facts))}
+    claiming = {made.job: (job, made) for job in running if (made := claim(job))}
     free = capacity((job for job, _ in claiming.values()), cluster)
     if not free:
         return {}
-    found = fair_shares([made for _, made in claiming.values()], free).workers
-    return {claiming[name][0].key: workers for name, workers in found.items()}
+    jobs = Counter(job.key.namespace for job, _ in claiming.values())
+    weighted = [replace(made, weight=1 / jobs[job.key.namespace]) for job, made in claiming.values()]
+    found = fair_shares(weighted, free).workers
+    # Nothing is reserved for a job without pods, but none is told to have no worker.
+    return {claiming[name][0].key: max(workers, 1) for name, workers in found.items()}
 
 
-def claim(key: JobKey, facts: JobFacts) -> Claim | None:
-    """What a job wants; None of one that has no workers, or makes no sense."""
-    job = job_of(facts)
+def claim(stored: StoredJob) -> Claim | None:
+    """What a job wants; None of one that the monitor does not see, has no workers, or makes no sense.
+
+    What its master says of sizes and counts is a tenant's word. So no more is reserved for the job than its pods hold;
+    whatever it wants beyond that, it gets only by its fair share.
+    """
+    if stored.facts is None or stored.seen is None:
+        return None
+    key, job = stored.key, job_of(stored.facts)
     role = job.roles.get(WORKER)
     if role is None or problems(job):
         return None
@@ -99,11 +115,20 @@ def claim(key: JobKey, facts: JobFacts) -> Claim | None:
     least, wanted = int(allowed.low), int(min(allowed.high, _most_by_limits(job)))
     if not role.auto_scale:
         least = wanted = role.count
-    # A job can't take more from the others by what it says than by what it has.
-    least = min(least, max(role.count, 1))
+    held = _amounts(stored.seen.requests)
+    beside = _beside_workers(job)
+    fixed = {name: min(beside.amount(name) or 0.0, held[name]) for name in AMOUNTS}
+    left = {name: held[name] - fixed[name] for name in AMOUNTS}
+    least = min(least, role.count, _workers_in(left, role.resource))
     return Claim(
-        f"{key.namespace}/{key.uid}", role.resource, least, max(least, wanted), fixed=_beside_workers(job)
+        f"{key.namespace}/{key.uid}", role.resource, least, max(least, wanted), fixed=NodeResource.of(fixed)
     )
+
+
+def _workers_in(room: Mapping[str, float], worker: NodeResource) -> int:
+    """How many workers of a size a room holds."""
+    fitting = [room[name] / value for name in AMOUNTS if (value := worker.amount(name) or 0.0) > 0]
+    return math.floor(min(fitting, default=MAX_COUNT) + _ROUNDING)
 
 
 def capacity(sharing: Iterable[StoredJob], cluster: ClusterSample) -> dict[str, float]:

@@ -10,9 +10,10 @@ import structlog
 from pydantic import ValidationError
 
 from edl_workflows.brain.auth import Tenant
+from edl_workflows.brain.limits import TenantLimits
 from edl_workflows.brain.planner import Planner
 from edl_workflows.brain.store.store import Store
-from edl_workflows.brain.store.stored import Answer, Report
+from edl_workflows.brain.store.stored import Answer, JobKey, Report
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.protocol import brain
 from edl_workflows.scaling.brain.messages import plan_message, sample_message, sample_of
@@ -40,15 +41,16 @@ class Service:
         self.store = store
         self.clock = clock
         self._planner = planner
+        self._limits = TenantLimits()
 
     async def report(self, tenant: Tenant, report: brain.MetricsReport) -> brain.MetricsReceipt:
         """Keep what a master reports; what can't be believed is left out. Returns when it is durable.
 
         Raises:
             ForbiddenError: the job is not the tenant's.
-            UnavailableError: the store does not answer, or is too slow.
+            UnavailableError: the store does not answer, or is too slow; or the tenant asks too much.
         """
-        tenant.check(report.job.namespace)
+        self._admit(tenant, report.job)
         now = self.clock()
         samples, problems = believed(map(sample_of, report.samples), now)
         kept = Report(report.job, samples, report.ooms, report.end)
@@ -60,9 +62,9 @@ class Service:
 
         Raises:
             ForbiddenError: the job is not the tenant's.
-            UnavailableError: the store or the planner does not answer, or is too slow.
+            UnavailableError: the store or the planner does not answer, or is too slow; or the tenant asks too much.
         """
-        tenant.check(asked.job.namespace)
+        self._admit(tenant, asked.job)
         now = self.clock()
         self.store.record(Report(asked.job), now)
         plan = self._planner.plan(asked, now)
@@ -86,6 +88,10 @@ class Service:
             ooms=self.store.ooms(job.key, newest),
             end=job.end,
         )
+
+    def _admit(self, tenant: Tenant, job: brain.JobFacts) -> None:
+        tenant.check(job.namespace)
+        self._limits.take(tenant, JobKey(job.namespace, job.uid))
 
     def _keep(self, job: brain.JobFacts, plan: ResourcePlan, now: float) -> None:
         """For people; the same answer again says nothing new."""

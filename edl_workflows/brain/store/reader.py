@@ -122,13 +122,13 @@ class Reader:
         ]
 
     def running(self, since: float, most: int) -> list[StoredJob]:
-        """Jobs that have not ended and whose masters reported lately.
+        """Jobs that the monitor sees, that have not ended, and whose masters reported lately.
 
         Args:
             since: Unix seconds of the report.
             most: jobs, the latest.
         """
-        wanted = select(JOB).where(JOB.c.reported >= since, JOB.c.ended.is_(None))
+        wanted = select(JOB).where(JOB.c.reported >= since, JOB.c.ended.is_(None), JOB.c.seen != "")
         rows = self._read(wanted.order_by(JOB.c.reported.desc()).limit(most))
         return [stored_job(row) for row in rows]
 

@@ -1,5 +1,6 @@
 """What plans are made from: the shares of a cluster, and who takes part."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,11 @@ def stored(uid: str, requests: dict[str, float] | None = None, **more: Any) -> S
     return StoredJob(JobKey("team", uid), facts(uid, **more), seen, NOW, None)
 
 
+def held(cpu: float) -> dict[str, float]:
+    """What pods of so many cores ask for, of the size that `role` has."""
+    return {"cpu": cpu, "memory": cpu * 2 * GIB}
+
+
 def cluster(cpu: float, taken: float = 0.0, **more: float) -> ClusterSample:
     """A cluster of so many cores, of which pods ask for some."""
     return ClusterSample(NOW, allocatable={"cpu": cpu, "memory": 1000 * GIB} | more, requested={"cpu": taken})
@@ -34,7 +40,7 @@ def cluster(cpu: float, taken: float = 0.0, **more: float) -> ClusterSample:
 
 def test_two_jobs_share_a_cluster() -> None:
     """What other pods leave is divided between workers of the same size; parameter servers are kept."""
-    jobs = [stored("a", {"cpu": 12.0}), stored("b", {"cpu": 12.0})]
+    jobs = [stored("a", held(12.0)), stored("b", held(12.0))]
     found = shares(jobs, cluster(48.0, taken=32.0))
     # 48 cores - 8 of others - 2 parameter servers of 4 = 32 cores: 8 workers of 4.
     assert found == {JobKey("team", "a"): 4, JobKey("team", "b"): 4}
@@ -43,7 +49,7 @@ def test_two_jobs_share_a_cluster() -> None:
 def test_a_job_that_stays_as_it_is_keeps_what_it_has() -> None:
     """One whose workers may not change has its count, whatever is fair."""
     fixed = {"ps": role(), "worker": role(9, auto_scale=False)}
-    found = shares([stored("a", {}, roles=fixed), stored("b", {})], cluster(60.0))
+    found = shares([stored("a", held(40.0), roles=fixed), stored("b", held(12.0))], cluster(60.0, taken=52.0))
     assert found == {JobKey("team", "a"): 9, JobKey("team", "b"): 4}
 
 
@@ -52,6 +58,63 @@ def test_a_job_can_t_take_by_what_it_says() -> None:
     greedy = {"ps": role(), "worker": role(2, bounds={"count": {"low": 50, "high": 60}})}
     found = shares([stored("a", {}, roles=greedy), stored("b", {})], cluster(48.0))
     assert found[JobKey("team", "b")] >= 4
+
+
+def test_a_job_that_does_not_exist_takes_nothing(sqlite_store: Store) -> None:
+    """A tenant's reports about jobs that the monitor does not see change nobody's plan, however many they are."""
+    real = {"ps": role(), "worker": role(9)}
+    sqlite_store.record(Report(facts("real", roles=real)), NOW)
+    seen = JobSeen("real", "ElasticJob", "team", "mnist", "Running", requests=held(40.0))
+    sqlite_store.record_jobs([seen], [], NOW)
+    sqlite_store.record_cluster(cluster(48.0, 40.0))
+    for number in range(5):
+        invented = facts(f"fake-{number}", namespace="other", roles={"worker": role(60, cpu=4.0)})
+        sqlite_store.record(Report(invented), NOW + 1 + number)
+    assert [job.key.uid for job in sqlite_store.running(NOW - 60, 3)] == ["real"]
+
+    request = asked("real", roles=real)
+    plan = table.optimize(question_of(request), Histories(sqlite_store).request(request, NOW + 10))
+    worker = plan.node_group_resources.get("worker")
+    assert worker is None or worker.count is None or worker.count >= 9
+
+
+INVENTED = {
+    "more workers than it has": {"worker": role(500)},
+    "larger workers": {"worker": role(2, cpu=1e6)},
+    "many large parameter servers": {"ps": role(1_000, cpu=1_000.0), "worker": role(2)},
+    "workers whose count is fixed": {"worker": role(500, auto_scale=False)},
+    "bounds that begin high": {"worker": role(500, bounds={"count": {"low": 400, "high": 500}})},
+}
+
+
+@pytest.mark.parametrize("invented", INVENTED.values(), ids=INVENTED)
+def test_what_is_reserved_is_what_pods_hold(invented: dict[str, Any]) -> None:
+    """A real job of 8 cores can't push out another tenant's by numbers that its pods don't bear out."""
+    liar = stored("liar", held(8.0), namespace="other", roles=invented)
+    honest = stored("honest", held(24.0), roles={"worker": role(6)})
+    found = shares([replace(liar, key=JobKey("other", "liar")), honest], cluster(48.0, taken=32.0))
+    # 48 cores, of which the liar's pods hold 8: at least half is left.
+    assert found[JobKey("team", "honest")] >= 6
+
+
+def test_many_jobs_of_one_namespace_are_one_tenant() -> None:
+    """However many jobs a namespace has: another one's keeps half of the cluster while both want all of it."""
+    many = [
+        replace(
+            stored(f"small-{i}", {"cpu": 0.0}, roles={"worker": role(0)}), key=JobKey("other", f"small-{i}")
+        )
+        for i in range(10)
+    ]
+    alone = stored("alone", held(40.0), roles={"worker": role(10)})
+    found = shares([*many, alone], cluster(80.0, taken=40.0))
+    assert found[JobKey("team", "alone")] >= 10
+
+
+def test_every_job_may_have_one_worker() -> None:
+    """A job whose first pod finds no room is not told to have none."""
+    waiting = stored("waiting", {"cpu": 0.0}, roles={"worker": role(1)})
+    large = stored("large", held(48.0), roles={"worker": role(12, auto_scale=False)})
+    assert shares([waiting, large], cluster(48.0, taken=48.0))[JobKey("team", "waiting")] >= 1
 
 
 def test_without_a_monitor_nothing_is_shared() -> None:
@@ -87,9 +150,9 @@ def test_capacity(jobs: list[StoredJob], sample_: ClusterSample, expected: dict[
 
 def test_a_job_without_sense_has_no_claim() -> None:
     """No workers, or impossible bounds."""
-    assert claim(JobKey("team", "a"), facts(roles={"ps": role()})) is None
+    assert claim(stored("a", {}, roles={"ps": role()})) is None
     impossible = {"worker": role(1, bounds={"count": {"low": 9, "high": 2}})}
-    assert claim(JobKey("team", "a"), facts(roles=impossible)) is None
+    assert claim(stored("a", {}, roles=impossible)) is None
 
 
 def asked(uid: str, **more: Any) -> OptimizeRequest:
@@ -108,7 +171,7 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: Store) -> None:
     large = {"ps": role(), "worker": role(9)}
     for uid, roles, cores in (("large", large, 40.0), ("small", {"ps": role(), "worker": role(1)}, 8.0)):
         sqlite_store.record(Report(facts(uid, roles=roles)), NOW)
-        seen = JobSeen(uid, "ElasticJob", "team", "mnist", "Running", requests={"cpu": cores})
+        seen = JobSeen(uid, "ElasticJob", "team", "mnist", "Running", requests=held(cores))
         sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0, 48.0))
     histories = Histories(sqlite_store)
@@ -125,6 +188,8 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: Store) -> None:
 def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: Store) -> None:
     """A monitor that ended does not freeze the shares."""
     sqlite_store.record(Report(facts()), NOW)
+    seen = JobSeen("uid-1", "ElasticJob", "team", "mnist", "Running", requests=held(12.0))
+    sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0))
     request = asked("uid-1")
     assert Histories(sqlite_store).request(request, NOW + 100).claims

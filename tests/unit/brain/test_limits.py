@@ -1,0 +1,69 @@
+"""One tenant's calls leave room for the others'."""
+
+import pytest
+
+from edl_workflows.brain import limits
+from edl_workflows.brain.auth import Tenant
+from edl_workflows.brain.limits import TenantLimits
+from edl_workflows.brain.store.stored import JobKey
+from edl_workflows.exceptions import UnavailableError
+from tests.unit.brain import support
+from tests.unit.brain.support import OPERATOR, OTHER, Api, facts_json
+
+api = support.api
+TENANT, NEIGHBOUR = Tenant("team", frozenset({"team"})), Tenant("other", frozenset({"other"}))
+JOB = JobKey("team", "uid-1")
+
+
+class Clock:
+    """Stands still until it is told to go on."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+def test_a_tenant_that_asks_too_often_waits_alone() -> None:
+    """Its calls are refused until time has passed; other tenants' and operators' are not."""
+    clock = Clock()
+    counted = TenantLimits(clock)
+    for _ in range(int(limits.BURST)):
+        counted.take(TENANT, JOB)
+    with pytest.raises(UnavailableError, match="team asks more than 200 times a second"):
+        counted.take(TENANT, JOB)
+    counted.take(NEIGHBOUR, JobKey("other", "uid-1"))
+    counted.take(Tenant("ops"), JOB)
+    clock.now += 1 / limits.CALLS_PER_SECOND
+    counted.take(TENANT, JOB)
+
+
+def test_a_tenant_that_reports_about_too_many_jobs_waits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New jobs are refused, known ones go on, and a day later there is room again."""
+    monkeypatch.setattr(limits, "MAX_JOBS", 2)
+    clock = Clock()
+    counted = TenantLimits(clock)
+    for uid in ("a", "b"):
+        counted.take(TENANT, JobKey("team", uid))
+    with pytest.raises(UnavailableError, match="2 jobs within a day"):
+        counted.take(TENANT, JobKey("team", "c"))
+    counted.take(TENANT, JobKey("team", "a"))
+    clock.now += limits.JOB_SECONDS + 1
+    counted.take(TENANT, JobKey("team", "c"))
+
+
+def test_the_api_keeps_to_the_limits(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report and a question beyond the limit answer 503 with Retry-After, and nothing of them is kept."""
+    monkeypatch.setattr(limits, "MAX_JOBS", 1)
+    assert api.report().status_code == 200
+    second = facts_json("uid-2")
+    for refused in (
+        api.report(job=second),
+        api.post("optimize", {"job": second, "stage": "job_stage_create"}),
+    ):
+        assert refused.status_code == 503
+        assert "Retry-After" in refused.headers
+        assert "within a day" in refused.json()["error"]
+    assert api.as_(OPERATOR).get("jobs/uid-2").status_code == 404
+    assert api.as_(OTHER).report(job=facts_json("uid-3", namespace="other")).status_code == 200
