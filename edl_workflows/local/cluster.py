@@ -28,6 +28,7 @@ from edl_workflows.local.runner.launches import Launches
 from edl_workflows.local.runner.pod_worker import Services
 from edl_workflows.local.runner.runner import Runner, lookups
 from edl_workflows.local.scheduler.loop import Scheduler
+from edl_workflows.local.scheduler.resources import Amounts
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
 """A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the pod."""
@@ -146,7 +147,7 @@ def _build(options: Options, access: serving.Access, server: ApiServer) -> _Part
     launches = Launches(
         network=network,
         lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
-        allocatable=node.observe(client).allocatable.values,
+        allocatable=Amounts.parse(options.capacity.quantities(options.folder)).values,
         kubeconfig=functools.partial(_pod_kubeconfig, server, access),
     )
     recorder = events.EventRecorder(client, "kubelet", NODE_NAME)
@@ -168,7 +169,7 @@ async def _serving(
     server.logs = parts.runner.logs
     await parts.take_over()
     http = _Http(serving.uvicorn_config(build_app(server), access, port), server.registry.store)
-    work = [*parts.work(), _follow_node(server, parts.scheduler), _sweep(server)]
+    work = [*parts.work(), _follow_node(server, parts.scheduler, options), _sweep(server)]
     async with _background(http, work) as failed:
         try:
             yield Running(access, server, parts.runner, failed)
@@ -233,13 +234,23 @@ def steady_port(file: Path) -> int:
     return port
 
 
-async def _follow_node(server: ApiServer, scheduler: Scheduler) -> None:
+async def _follow_node(server: ApiServer, scheduler: Scheduler, options: Options) -> None:
     mirror: Mirror[Object] = Mirror(server.client, "nodes", dict)
-    mirror.listen(lambda _key: scheduler.touch())
+
+    def changed(_key: str) -> None:
+        if server.client.find("nodes", NODE_NAME) is None:
+            # The node is this machine: as a kubelet that starts anew, it registers again.
+            node.publish(server.client, options.capacity.quantities(options.folder))
+        scheduler.touch()
+
+    mirror.listen(changed)
     await mirror.run()
 
 
 async def _sweep(server: ApiServer) -> None:
     while True:
-        events.remove_old(server.client, datetime.now(UTC))
+        try:
+            events.remove_old(server.client, datetime.now(UTC))
+        except Exception:  # noqa: BLE001 - an event that can't be removed must not end the cluster
+            _log.exception("old events not removed")
         await asyncio.sleep(_SWEEP_SECONDS)

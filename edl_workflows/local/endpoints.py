@@ -100,6 +100,8 @@ class EndpointsWriter:
                     self._write(service, subsets(service, pods))
                 except ApiError as error:  # the Service or its namespace is going
                     _log.info("endpoints not written", service=service.metadata.name, reason=error.message)
+                except Exception:  # noqa: BLE001 - one Service must not end the cluster
+                    _log.exception("endpoints not written", service=service.metadata.name)
 
     def _write(self, service: Service, wanted: list[Object]) -> None:
         meta = service.metadata

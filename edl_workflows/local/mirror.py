@@ -87,7 +87,10 @@ class Mirror(Generic[T]):
 
     def _tell(self, key: str) -> None:
         for listener in self._listeners:
-            listener(key)
+            try:
+                listener(key)
+            except Exception:  # noqa: BLE001 - one object must not end the cluster
+                _log.exception("change not carried out", resource=self._resource, key=key)
 
 
 def _key(obj: Object) -> str:

@@ -4,6 +4,8 @@ import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+import structlog
+
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.metadata import timestamp
 from edl_workflows.local.apiserver.store import Object
@@ -11,6 +13,8 @@ from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.network.ports import LOOPBACK
 from edl_workflows.local.scheduler.plan import Node
 from edl_workflows.local.scheduler.resources import Amounts
+
+_log = structlog.get_logger(__name__)
 
 
 def publish(client: LocalClient, capacity: Mapping[str, str]) -> None:
@@ -46,12 +50,25 @@ def _status(capacity: Mapping[str, str]) -> Object:
     }
 
 
-def observe(client: LocalClient) -> Node:
-    """The node as the scheduler sees it: what users may have changed is read anew."""
-    obj = client.get("nodes", NODE_NAME)
+def observe(client: LocalClient) -> Node | None:
+    """The node as the scheduler sees it: what users may have changed is read anew. None: somebody deleted it."""
+    obj = client.find("nodes", NODE_NAME)
+    if obj is None:
+        return None
     return Node(
         name=NODE_NAME,
-        allocatable=Amounts.parse(obj["status"]["allocatable"]),
+        allocatable=_readable((obj.get("status") or {}).get("allocatable") or {}),
         labels=obj["metadata"].get("labels") or {},
-        unschedulable=bool(obj["spec"].get("unschedulable")),
+        unschedulable=bool((obj.get("spec") or {}).get("unschedulable")),
     )
+
+
+def _readable(quantities: Mapping[str, str]) -> Amounts:
+    """What can be read; a resource that can't, stored by a version that did not check it, is not offered."""
+    found: dict[str, int] = {}
+    for name, text in quantities.items():
+        try:
+            found |= Amounts.parse({name: str(text)}).values
+        except ValueError as error:
+            _log.warning("resource of the node ignored", resource=name, reason=str(error))
+    return Amounts(found)

@@ -4,6 +4,7 @@ The API server has validated and defaulted what comes here. Fields that the runn
 must refuse them (`edl_workflows.local.runner.support`), not modelled further.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from edl_workflows.jobs.objects import parse_quantity
+
+_NUMBER = re.compile(r"[0-9]{1,5}\Z")
 
 
 class Part(BaseModel):
@@ -342,7 +345,7 @@ def target_port(pod: Pod, port: ServicePort) -> int | None:
 
 def named_port(containers: list[Container], port: int | str) -> int | None:
     """A port by number or by the name that a container declares."""
-    if isinstance(port, int) or port.isdigit():
+    if isinstance(port, int) or _NUMBER.match(port):
         return int(port)
     named: Mapping[str, int] = {
         one.name: one.container_port for c in containers for one in c.ports if one.name

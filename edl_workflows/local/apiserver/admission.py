@@ -1,6 +1,6 @@
 """What a write must satisfy beyond its own fields: the schema, the namespace, priority, finalizers."""
 
-from edl_workflows.local.apiserver import builtin, errors, rules, schemas
+from edl_workflows.local.apiserver import builtin, errors, quantities, rules, schemas
 from edl_workflows.local.apiserver.catalog import Resource
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.store import Key, Object, Store
@@ -40,6 +40,8 @@ def check_schema(resource: Resource, obj: Object, old: Object | None) -> list[Ca
         raise errors.bad_request(
             f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {text}'
         )
+    if not resource.custom:
+        return causes or list(quantities.check_quantities(obj, old, resource.schema))
     return causes or rules.evaluate(obj, old, resource.rules)
 
 

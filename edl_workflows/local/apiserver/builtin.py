@@ -14,7 +14,7 @@ from typing import Any
 
 from edl_workflows.local.apiserver import builtin_pods, crds, schemas
 from edl_workflows.local.apiserver.catalog import Column, Resource
-from edl_workflows.local.apiserver.checks import required, unsupported
+from edl_workflows.local.apiserver.checks import check_port, required, unsupported
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.store import Object
 
@@ -93,9 +93,8 @@ def _check_service(obj: Object, old: Object | None) -> list[Cause]:
     if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
         causes.append(required("spec.ports"))
     for index, port in enumerate(ports):
-        if not 1 <= port["port"] <= 65535:
-            message = f"Invalid value: {port['port']}: must be between 1 and 65535, inclusive"
-            causes.append(Cause("FieldValueInvalid", message, f"spec.ports[{index}].port"))
+        causes += check_port(port["port"], f"spec.ports[{index}].port", named=False)
+        causes += check_port(port["targetPort"], f"spec.ports[{index}].targetPort")
         if len(ports) > 1 and not port.get("name"):
             causes.append(required(f"spec.ports[{index}].name"))
     if (

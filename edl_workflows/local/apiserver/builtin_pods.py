@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from edl_workflows.jobs.objects import parse_quantity
-from edl_workflows.local.apiserver.checks import required, unsupported
+from edl_workflows.local.apiserver import quantities
+from edl_workflows.local.apiserver.checks import check_port, out_of_range, required, unsupported
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.metadata import name_problem
 from edl_workflows.local.apiserver.store import Object
 
 DEFAULT_GRACE_SECONDS = 30
-_MAX_PORT = 65535
+_MAX_SECONDS = 2**31 - 1
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _VARIABLE = re.compile(r"[ -<>-~]+\Z")
 
 
@@ -35,7 +36,7 @@ def _fill_container(container: dict[str, Any]) -> None:
         resources.setdefault("requests", {}).setdefault(name, limit)
     for port in container.get("ports") or []:
         port.setdefault("protocol", "TCP")
-    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+    for probe in _PROBES:
         if container.get(probe):
             _fill_probe(container[probe])
     for variable in container.get("env") or []:
@@ -109,6 +110,8 @@ _MUTABLE_SPEC = frozenset(
 def check(obj: Object, old: Object | None) -> list[Cause]:
     """What is wrong with a pod whose fields have the right types."""
     spec = obj["spec"]
+    if old is not None and spec == old["spec"]:
+        return []
     causes: list[Cause] = []
     if not spec.get("containers"):
         causes.append(required("spec.containers"))
@@ -119,11 +122,10 @@ def check(obj: Object, old: Object | None) -> list[Cause]:
         for index, container in enumerate(spec.get(field) or []):
             causes += _check_container(container, f"spec.{field}[{index}]", names)
     causes += unsupported("spec.restartPolicy", spec["restartPolicy"], ("Always", "OnFailure", "Never"))
-    if spec["terminationGracePeriodSeconds"] < 0:
-        message = (
-            f"Invalid value: {spec['terminationGracePeriodSeconds']}: must be greater than or equal to 0"
-        )
-        causes.append(Cause("FieldValueInvalid", message, "spec.terminationGracePeriodSeconds"))
+    grace = spec["terminationGracePeriodSeconds"]
+    causes += out_of_range(grace, 0, _MAX_SECONDS, "spec.terminationGracePeriodSeconds")
+    deadline = spec.get("activeDeadlineSeconds", 1)
+    causes += out_of_range(deadline, 1, _MAX_SECONDS, "spec.activeDeadlineSeconds")
     if old is not None and _frozen_spec(obj) != _frozen_spec(old):
         message = (
             "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
@@ -142,14 +144,11 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
     causes += _check_label(name or "", f"{path}.name")
     causes += _check_variables(container, path)
     for index, port in enumerate(container.get("ports") or []):
-        if not 1 <= port["containerPort"] <= _MAX_PORT:
-            message = f"Invalid value: {port['containerPort']}: must be between 1 and {_MAX_PORT}, inclusive"
-            causes.append(Cause("FieldValueInvalid", message, f"{path}.ports[{index}].containerPort"))
+        causes += check_port(port["containerPort"], f"{path}.ports[{index}].containerPort", named=False)
     if not container.get("image"):
         causes.append(required(f"{path}.image"))
-    for kind, amounts in (container.get("resources") or {}).items():
-        if kind in ("requests", "limits"):
-            causes += _check_quantities(amounts or {}, f"{path}.resources.{kind}")
+    causes += quantities.check_requests(container.get("resources") or {}, f"{path}.resources")
+    causes += _check_handlers(container, path)
     mounts = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]
     for index, mount in enumerate(mounts):
         if mount in mounts[:index]:
@@ -177,6 +176,24 @@ def _check_variables(container: dict[str, Any], path: str) -> Iterator[Cause]:
                 "printable ASCII characters other than '='"
             )
             yield Cause("FieldValueInvalid", message, f"{path}.env[{index}].name")
+        if reference := (variable.get("valueFrom") or {}).get("resourceFieldRef"):
+            at = f"{path}.env[{index}].valueFrom.resourceFieldRef"
+            yield from quantities.check_divisor(reference, at)
+
+
+def _check_handlers(container: dict[str, Any], path: str) -> Iterator[Cause]:
+    """Probes and hooks: times that a clock can wait for, and ports."""
+    lifecycle = container.get("lifecycle") or {}
+    places = {f"{path}.{name}": container.get(name) or {} for name in _PROBES}
+    places |= {f"{path}.lifecycle.{name}": one or {} for name, one in lifecycle.items()}
+    for at, handler in places.items():
+        for field, value in handler.items():
+            if isinstance(value, int):
+                least = 0 if field == "initialDelaySeconds" else 1
+                yield from out_of_range(value, least, _MAX_SECONDS, f"{at}.{field}")
+        for action in ("httpGet", "tcpSocket"):
+            if target := handler.get(action):
+                yield from check_port(target["port"], f"{at}.{action}.port")
 
 
 def _check_volume(volume: dict[str, Any], path: str) -> Iterator[Cause]:
@@ -189,7 +206,11 @@ def _check_volume(volume: dict[str, Any], path: str) -> Iterator[Cause]:
     for where, source in sources:
         for kind in ("configMap", "secret", "downwardAPI"):
             for index, item in enumerate((source.get(kind) or {}).get("items") or []):
-                yield from _check_inner_path(item["path"], f"{where}.{kind}.items[{index}].path")
+                at = f"{where}.{kind}.items[{index}]"
+                yield from _check_inner_path(item["path"], f"{at}.path")
+                yield from quantities.check_divisor(
+                    item.get("resourceFieldRef") or {}, f"{at}.resourceFieldRef"
+                )
 
 
 def _check_inner_path(text: str, path: str) -> Iterator[Cause]:
@@ -197,19 +218,3 @@ def _check_inner_path(text: str, path: str) -> Iterator[Cause]:
     if not inner.parts or inner.is_absolute() or ".." in inner.parts or text.startswith(".."):
         message = f"Invalid value: {json.dumps(text)}: must be a relative path without '..'"
         yield Cause("FieldValueInvalid", message, path)
-
-
-def _check_quantities(amounts: dict[str, Any], path: str) -> list[Cause]:
-    causes = []
-    for name, amount in amounts.items():
-        try:
-            wrong = "" if parse_quantity(str(amount)) >= 0 else "must be greater than or equal to 0"
-        except ValueError:
-            wrong = (
-                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-            )
-        if wrong:
-            causes.append(
-                Cause("FieldValueInvalid", f"Invalid value: {json.dumps(amount)}: {wrong}", f"{path}[{name}]")
-            )
-    return causes

@@ -1,6 +1,8 @@
 """Causes that several kinds' checks share."""
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from edl_workflows.local.apiserver.errors import Cause
@@ -23,3 +25,30 @@ def unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]
             field,
         )
     ]
+
+
+_MAX_PORT = 65535
+_PORT_NAME = re.compile(r"(?=[-0-9]*[a-z])(?!.*--)[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?\Z")
+
+
+def out_of_range(value: int, least: int, most: int, field: str) -> list[Cause]:
+    """The number is less than `least` or more than `most`; empty if it is neither."""
+    if least <= value <= most:
+        return []
+    bound = f"greater than or equal to {least}" if value < least else f"less than or equal to {most}"
+    return [Cause("FieldValueInvalid", f"Invalid value: {value}: must be {bound}", field)]
+
+
+def check_port(value: Any, field: str, *, named: bool = True) -> Iterator[Cause]:
+    """A port is a number of 16 bits or, where it may be `named`, the name of one."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= _MAX_PORT:
+            message = f"Invalid value: {value}: must be between 1 and {_MAX_PORT}, inclusive"
+            yield Cause("FieldValueInvalid", message, field)
+    elif not (named and isinstance(value, str) and _PORT_NAME.match(value)):
+        shown = json.dumps(value)[:60]
+        message = (
+            f"Invalid value: {shown}: must be a port's number or its name: at most 15 lower case letters, digits and "
+            "single '-', with a letter among them"
+        )
+        yield Cause("FieldValueInvalid", message, field)

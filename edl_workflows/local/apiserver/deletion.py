@@ -6,6 +6,9 @@ from edl_workflows.local.apiserver import admission, builtin, crds, errors
 from edl_workflows.local.apiserver.catalog import Resource
 from edl_workflows.local.apiserver.store import Object, Revision
 
+_MAX_GRACE_SECONDS = 2**31 - 1
+"""68 years: a longer grace period would end after the last date that a clock knows."""
+
 BACKGROUND, FOREGROUND, ORPHAN = "Background", "Foreground", "Orphan"
 FOREGROUND_FINALIZER, ORPHAN_FINALIZER = "foregroundDeletion", "orphan"
 
@@ -52,7 +55,7 @@ def grace_seconds(resource: Resource, obj: Object, options: DeleteOptions) -> in
     if obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return 0
     asked = options.grace if options.grace is not None else int(obj["spec"]["terminationGracePeriodSeconds"])
-    return max(asked, 0)
+    return min(max(asked, 0), _MAX_GRACE_SECONDS)
 
 
 def finalizers(resource: Resource, meta: Object, options: DeleteOptions) -> list[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
+import structlog
+
 from edl_workflows.local import files
 from edl_workflows.local.network.forward import Forwarders
 from edl_workflows.local.network.host_ports import HostPorts
@@ -17,6 +19,7 @@ from edl_workflows.local.pods import Pod, Service
 _FIRST_IP = int(ipaddress.IPv4Address("127.64.0.1"))
 _LAST_IP = int(ipaddress.IPv4Address("127.127.255.254"))
 _PUBLISH_SECONDS = 0.05
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,19 @@ class Network:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            world = self._world()
-            self._ports.release(world)
-            uids = {pod.metadata.uid for pod in world.pods.values()}
-            self._ips = {uid: ip for uid, ip in self._ips.items() if uid in uids}
-            self.publish()
-            await self._forwarders.update(self._ports.forwards(world))
+            try:
+                await self._follow()
+            except Exception:  # noqa: BLE001 - the cluster must not end; the next change tries again
+                _log.exception("network not brought up to date")
             await asyncio.sleep(_PUBLISH_SECONDS)  # many changes, one file
+
+    async def _follow(self) -> None:
+        world = self._world()
+        self._ports.release(world)
+        uids = {pod.metadata.uid for pod in world.pods.values()}
+        self._ips = {uid: ip for uid, ip in self._ips.items() if uid in uids}
+        self.publish()
+        await self._forwarders.update(self._ports.forwards(world))
 
     def publish(self) -> None:
         """Write what changed: the map, then the assignments."""

@@ -104,11 +104,11 @@ class ContainerRunner:
 
     def check_memory(self, snapshot: Callable[[], Snapshot]) -> None:
         """Kill it if it uses more memory than its limit; `snapshot` is asked only if it has one."""
-        limit = self.container.resources.limit("memory")
         attempt = self._attempt
-        if limit is None or attempt is None or not self.state.running or (pid := attempt.shim_pid) is None:
+        if attempt is None or not self.state.running or (pid := attempt.shim_pid) is None:
             return
-        if snapshot().over_limit(pid, limit):
+        limit = self.container.resources.limit("memory")
+        if limit is not None and snapshot().over_limit(pid, limit):
             text = self.container.resources.limits["memory"]
             self._spawn(attempt.kill("OOMKilled", f"memory limit of {text} exceeded"))
 

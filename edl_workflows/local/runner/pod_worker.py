@@ -133,24 +133,30 @@ class PodWorker:
     async def run(self) -> None:
         """Work until nothing of the pod is left here."""
         try:
-            self._recover()
-            while not self._try_step():
+            while not self._try(self._recover):
+                await self._sleep()
+            while not self._try(self._step):
                 await self._sleep()
             self._forget()
         finally:
             self.done.set()
 
-    def _try_step(self) -> bool:
-        """One round that may fail: as with kubelet, a pod's trouble is told and tried again, and no other pod's."""
+    def _try(self, step: Callable[[], bool]) -> bool:
+        """A step that may fail: as with kubelet, a pod's trouble is told and tried again, and no other pod's."""
         try:
-            return self._step()
+            return step()
         except Exception as error:  # noqa: BLE001 - told in the log, in an event, and tried again
             _log.exception("pod not synced", pod=self.pod.key)
-            self._services.events.warning(self.pod, "FailedSync", f"error syncing pod: {error}")
+            self.complain(error)
             self._wake_at = datetime.now(UTC) + lifecycle.RETRY_CONFIG
             return False
 
-    def _recover(self) -> None:
+    def complain(self, error: Exception) -> None:
+        """Tell the pod's user what went wrong with it."""
+        self._services.events.warning(self.pod, "FailedSync", f"error syncing pod: {error}")
+
+    def _recover(self) -> bool:
+        self._wake.clear()
         if kept := self.pod.status.get("startTime"):
             self._started_at = datetime.fromisoformat(kept)
         if not self.pod.finished:
@@ -158,6 +164,7 @@ class PodWorker:
         for container in self._containers.values():
             container.recover()
         self._doom = None if self.pod.finished else self._refusal()
+        return True
 
     def _refusal(self) -> lifecycle.Doom | None:
         raw = self._services.client.find("pods", self.pod.metadata.name, self.pod.metadata.namespace)

@@ -1,9 +1,10 @@
 """All pods of the node: one worker for each, memory limits, logs, and what an earlier cluster process left behind."""
 
 import asyncio
+import contextlib
 import functools
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import structlog
@@ -97,14 +98,16 @@ class Runner:
         while True:
             await asyncio.sleep(VOLUME_POLL_SECONDS)
             for worker in list(self._workers.values()):
-                await worker.check_volumes()
+                with _alone(worker):
+                    await worker.check_volumes()
 
     async def _watch_memory(self) -> None:
         while True:
             await asyncio.sleep(MEMORY_POLL_SECONDS)
             snapshot = functools.cache(Snapshot.take)  # read only if some container has a limit
             for worker in list(self._workers.values()):
-                worker.check_memory(snapshot)
+                with _alone(worker):
+                    worker.check_memory(snapshot)
 
     def refresh(self, key: str) -> None:
         """A ConfigMap or Secret (``namespace/name``) changed."""
@@ -126,6 +129,16 @@ class Runner:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await asyncio.gather(*(worker.shut_down(grace) for worker in workers))
         await asyncio.gather(*(worker.close() for worker in workers))
+
+
+@contextlib.contextmanager
+def _alone(worker: PodWorker) -> Iterator[None]:
+    """What goes wrong with one pod is told of that pod, and the others go on."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - told in the log and in an event of the pod
+        _log.exception("limits of a pod not enforced", pod=worker.pod.key)
+        worker.complain(error)
 
 
 async def _run(worker: PodWorker, after: list[PodWorker]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_workflows.exceptions import Problem
+from edl_workflows.local.apiserver import builtin, quantities
 
 VOLUME_KINDS = ("configMap", "downwardAPI", "emptyDir", "hostPath", "projected", "secret")
 DEFAULT_TERMINATION_LOG = "/dev/termination-log"
@@ -42,6 +43,11 @@ def problems(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) ->
     """
     spec, own = pod["spec"], os.getuid() if uid is None else uid
     found = list(_security(spec.get("securityContext") or {}, "spec.securityContext", own))
+    wanted = builtin.type_schemas()["V1PodSpec"]
+    found += [
+        Problem(cause.field, cause.message)
+        for cause in quantities.check_quantities(spec, None, wanted, "spec")
+    ]
     volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
     for index, volume in enumerate(spec.get("volumes") or []):
         found += _volume(volume, f"spec.volumes[{index}]")

@@ -27,12 +27,12 @@ class Scheduler:
     Args:
         client: the API.
         pods: all pods, kept current.
-        node: reads the node.
+        node: reads the node; None: it is not registered.
         events: recorder.
     """
 
     def __init__(
-        self, client: LocalClient, pods: Mirror[Pod], node: Callable[[], Node], events: EventRecorder
+        self, client: LocalClient, pods: Mirror[Pod], node: Callable[[], Node | None], events: EventRecorder
     ) -> None:
         self._client = client
         self._pods = pods
@@ -56,6 +56,8 @@ class Scheduler:
     def step(self) -> None:
         """One decision for all pods that wait."""
         node = self._node()
+        if node is None:
+            return  # it registers again, which wakes this loop
         decision = plan(node, self._pods.objects.values())
         for pod in decision.bind:
             with _pod_may_change(pod):
@@ -102,3 +104,5 @@ def _pod_may_change(pod: Pod) -> Iterator[None]:
     except ApiError as error:
         # It was deleted or bound by another meanwhile; the watch brings that, and the next decision counts it.
         _log.info("pod changed while it was scheduled", pod=pod.key, error=str(error))
+    except Exception:  # noqa: BLE001 - one pod must not end the scheduling of others
+        _log.exception("pod not scheduled", pod=pod.key)

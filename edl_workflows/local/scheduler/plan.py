@@ -59,14 +59,17 @@ def plan(node: Node, pods: Iterable[Pod]) -> Plan:
     free = node.allocatable
     for pod in everyone:
         if pod.spec.node_name == node.name and not pod.finished:
-            free = free.minus(pod_requests(pod))
+            free = free.minus(_occupied(pod))
     waiting = sorted((pod for pod in everyone if _waits(pod)), key=_order)
     bind: list[Pod] = []
     refused: list[tuple[Pod, str]] = []
     for pod in waiting:
         if pod.spec.scheduling_gates:
             continue
-        reason = _misfit(node, free, pod)
+        try:
+            reason = _misfit(node, free, pod)
+        except ValueError as error:
+            reason = f"the pod's requests can't be read: {error}"
         if reason:
             refused.append((pod, f"0/1 nodes are available: {reason}."))
         else:
@@ -74,6 +77,13 @@ def plan(node: Node, pods: Iterable[Pod]) -> Plan:
             free = free.minus(pod_requests(pod))
     gated = tuple(pod for pod in waiting if pod.spec.scheduling_gates)
     return Plan(tuple(bind), tuple(refused), gated)
+
+
+def _occupied(pod: Pod) -> Amounts:
+    try:
+        return pod_requests(pod)
+    except ValueError:
+        return Amounts.one_pod()  # stored by a version that did not check quantities; the runner refuses it
 
 
 def _waits(pod: Pod) -> bool:

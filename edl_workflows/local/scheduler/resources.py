@@ -7,11 +7,13 @@ from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.local.pods import Container, Pod
 
 _PODS = "pods"
+_MOST = 2.0**63
+"""More than Kubernetes counts of anything."""
 
 
 def units(resource: str, amount: float) -> int:
     """An amount in the resource's smallest unit, rounded up: CPU in millicores, all else as it is."""
-    scaled = amount * 1000 if resource == "cpu" else amount
+    scaled = min(amount * 1000 if resource == "cpu" else amount, _MOST)
     whole = round(scaled)
     # Floats of quantities such as 0.1 are off by far less than a unit; only real fractions are rounded up.
     return whole if abs(scaled - whole) < 1e-6 else int(scaled) + 1
@@ -31,6 +33,11 @@ class Amounts:
             ValueError: one is no quantity.
         """
         return cls({name: units(name, parse_quantity(text)) for name, text in quantities.items()})
+
+    @classmethod
+    def one_pod(cls) -> "Amounts":
+        """What a pod occupies that asks for nothing."""
+        return cls({_PODS: 1})
 
     def plus(self, other: "Amounts") -> "Amounts":
         """The sum."""

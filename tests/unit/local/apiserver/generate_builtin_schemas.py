@@ -20,7 +20,7 @@ ROOTS = (
     "V1SubjectAccessReview", "V1SelfSubjectReview", "V1TokenReview",
 )  # fmt: skip
 OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
-QUANTITY = OPEN  # text or any number; what it means is checked where it matters
+QUANTITY = {**OPEN, "x-edl-quantity": True}  # text or a number: `edl_workflows.local.apiserver.quantities`
 QUANTITIES = {
     "limits",
     "requests",
@@ -31,6 +31,7 @@ QUANTITIES = {
     "default",
     "hard",
     "sizeLimit",
+    "divisor",
 }
 PLAIN = {
     "str": {"type": "string"},

@@ -1,0 +1,117 @@
+"""Quantities in built-in objects: wherever the schema has one, it must be one that Kubernetes takes.
+
+Kubernetes refuses text that is no quantity before it looks at anything else (400); here, as with all other fields, the
+answer is 422 with the field's path.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.local.apiserver.errors import Cause
+from edl_workflows.local.apiserver.schemas import SchemaDict, join
+
+QUANTITY = "x-edl-quantity"
+"""Keyword of a schema whose value is a quantity."""
+_SHOWN = 60
+_FORM = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_CPU_DIVISORS = {"1m": 1e-3, "1": 1.0}
+_OTHER_DIVISORS = {
+    text: parse_quantity(text) for text in ("1", *(f"1{unit}" for unit in "kMGTPE"), *(f"1{unit}i" for unit in "KMGTPE"))
+}  # fmt: skip
+
+
+def check_quantities(value: Any, old: Any, schema: SchemaDict, path: str = "") -> Iterator[Cause]:
+    """What is wrong with the quantities of a value.
+
+    Args:
+        value: it has the types that the schema wants.
+        old: the value before the change. What has not changed is not checked again, so that an object stored by an
+            earlier version can still be told what became of it.
+        schema: of the value.
+        path: where the value stands.
+    """
+    if value == old:
+        return
+    if schema.get(QUANTITY):
+        yield from _check_quantity(value, path)
+    elif isinstance(value, list):
+        before = old if isinstance(old, list) else []
+        for index, entry in enumerate(value):
+            was = before[index] if index < len(before) else None
+            yield from check_quantities(entry, was, schema.get("items") or {}, join(path, index))
+    elif isinstance(value, dict):
+        yield from _check_fields(value, old if isinstance(old, dict) else {}, schema, path)
+
+
+def _check_fields(
+    value: Mapping[str, Any], old: Mapping[str, Any], schema: SchemaDict, path: str
+) -> Iterator[Cause]:
+    properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
+    for field, child in value.items():
+        if field in properties:
+            yield from check_quantities(child, old.get(field), properties[field], join(path, field))
+        elif isinstance(extra, Mapping):
+            at = f"{path}[{field}]"
+            yield from check_quantities(child, old.get(field), extra, at)
+            if extra.get(QUANTITY) and child != old.get(field) and _counted(field):
+                yield from _check_whole(child, at)
+
+
+def problem_of(value: Any) -> str:
+    """Why a value is no quantity that Kubernetes takes for an amount; empty if it is one."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return _FORM
+    try:
+        return "" if parse_quantity(str(value)) >= 0 else "must be greater than or equal to 0"
+    except ValueError:
+        return _FORM
+
+
+def _check_quantity(value: Any, path: str) -> Iterator[Cause]:
+    if problem := problem_of(value):
+        yield invalid_value(value, problem, path)
+
+
+def _counted(resource: str) -> bool:
+    """Whether a resource comes in whole pieces: pods, and what device plugins offer (``nvidia.com/gpu``)."""
+    domain, slash, _ = resource.partition("/")
+    return resource == "pods" or (bool(slash) and not domain.endswith("kubernetes.io"))
+
+
+def _check_whole(value: Any, path: str) -> Iterator[Cause]:
+    if not problem_of(value) and not parse_quantity(str(value)).is_integer():
+        yield invalid_value(value, "must be an integer", path)
+
+
+def check_divisor(reference: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    """What is wrong with the divisor of a ``resourceFieldRef``; absent and zero stand for one."""
+    divisor, resource = reference.get("divisor"), str(reference.get("resource") or "")
+    if divisor is None or problem_of(divisor):
+        return  # absent, or told by `check_quantities`
+    cpu = resource.endswith(".cpu")
+    known = _CPU_DIVISORS if cpu else _OTHER_DIVISORS
+    if parse_quantity(str(divisor)) not in (0.0, *known.values()):
+        kind = resource.partition(".")[2]
+        problem = f"only divisor's values {', '.join(known)} are supported with the {kind} resource"
+        yield invalid_value(divisor, problem, f"{path}.divisor")
+
+
+def check_requests(resources: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    """What of a container's requests is more than its limit."""
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    for name, amount in requests.items():
+        limit = limits.get(name, amount)
+        if not (problem_of(amount) or problem_of(limit)) and (
+            parse_quantity(str(amount)) > parse_quantity(str(limit))
+        ):
+            problem = f"must be less than or equal to {name} limit of {limit}"
+            yield invalid_value(amount, problem, f"{path}.requests")
+
+
+def invalid_value(value: Any, problem: str, path: str) -> Cause:
+    """The cause of a value that is no good; a long one is cut."""
+    shown = json.dumps(value, ensure_ascii=False)
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    return Cause("FieldValueInvalid", f"Invalid value: {shown}: {problem}", path)
