@@ -12,7 +12,7 @@ E2E := e2e
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules constraints clean
+.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ lint: $(READY)  ## ruff, the layers, generated files
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/python -m edl_workflows.jobs.crd --check
+
+style: $(READY)  ## Figures of the code's form: sizes, shared names, long lines
+	$(BIN)/python -m tests.style
 
 format: $(READY)  ## Let ruff format and fix
 	$(BIN)/ruff check --fix
