@@ -81,11 +81,14 @@ with DAG(
 
     evaluate = BashOperator(
         task_id="evaluate",
-        bash_command=(
-            "{{ var.value.get('edl_python', 'python') }} "
-            "{{ var.value.get('edl_training_dir', dag.folder ~ '/training') }}/evaluate_digits.py "
-            "--checkpoint-dir \"$(dirname '{{ ti.xcom_pull('trained')['checkpoint']['uri'] }}')\""
-        ),
+        # What a job reports reaches the shell as variables, never as a part of the command's text.
+        bash_command='"$PYTHON" "$PROGRAM" --checkpoint-dir="$(dirname -- "$CHECKPOINT")"',
+        env={
+            "PYTHON": "{{ var.value.get('edl_python', 'python') }}",
+            "PROGRAM": "{{ var.value.get('edl_training_dir', dag.folder ~ '/training') }}/evaluate_digits.py",
+            "CHECKPOINT": "{{ ti.xcom_pull('trained')['checkpoint']['uri'] }}",
+        },
+        append_env=True,
         output_processor=json.loads,
     )
 
