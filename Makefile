@@ -7,15 +7,18 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # A file's tests share one process, so that its servers start once. Groups would do, but pytest 9.2 does not see them
 # (pytest-xdist 3.8 writes them where it does not look). In the order of the files: those that take longest come first.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Tests wait for processes as much as they compute, so two processes to a core.
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+# What `make test-e2e` and `make test-cluster` run of theirs; CI gives 'not long'.
 E2E := e2e
+CLUSTER_TESTS := cluster
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules constraints clean
+.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules constraints clean
 
 help:  ## Show what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # pip alone resolves and installs this set in minutes, uv in seconds. The constraints hold exact versions.
 $(READY): pyproject.toml constraints.txt
@@ -28,14 +31,25 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## Train a real elastic job through an Airflow pipeline on this machine
 	$(BIN)/python -m edl_workflows.demo --output demo-output
 
-test: $(READY)  ## All tests: unit, property, golden, conformance, Airflow, end to end
-	$(PYTEST) $(PARALLEL) -m 'not e2e'
-	$(PYTEST) -m '$(E2E)'
-	@if lack=$$($(BED) missing); then $(MAKE) test-cluster; else echo "The tests on a real cluster were left out: $$lack"; fi
+test: $(READY)  ## Unit, property, golden, contract and Airflow tests; one end-to-end run of each kind (12 min)
+	$(PYTEST) $(PARALLEL) -m 'not e2e or smoke'
+	@echo "Left out: the other end-to-end tests (make test-e2e) and the tests on a real Kubernetes (make test-cluster)."
+	@echo "make test-all runs all of them."
+
+test-e2e: $(READY)  ## The end-to-end tests that `make test` leaves out (an hour)
+	$(PYTEST) -m 'e2e and not smoke and ($(E2E))'
+	@$(if $(filter-out e2e,$(E2E)),echo "Left out: end-to-end tests other than '$(E2E)' (make test-e2e runs all).")
+	@echo "Left out: the tests of make test, and those on a real Kubernetes (make test-cluster)."
 
 test-cluster: $(READY)  ## Tests on a real Kubernetes with Argo, started for them unless it runs (root, Go)
 	$(BED) build
-	$(PYTEST) tests/cluster $(CLUSTER_TESTS)
+	$(PYTEST) tests/cluster -m '$(CLUSTER_TESTS)'
+	@$(if $(filter-out cluster,$(CLUSTER_TESTS)),echo "Left out: cluster tests other than '$(CLUSTER_TESTS)' (make test-cluster runs all).")
+	@echo "Left out: the tests without a real Kubernetes (make test and make test-e2e)."
+
+test-all: test test-e2e  ## All tests; those on a real Kubernetes only where one can be made
+	@if lack=$$($(BED) missing); then $(MAKE) test-cluster; \
+	else echo "Left out: the tests on a real Kubernetes (make test-cluster), since $$lack"; fi
 
 cluster-build: $(READY)  ## Build that cluster's programs; says what is missing
 	$(BED) build
@@ -46,8 +60,9 @@ cluster-up: $(READY)  ## Start that cluster and leave it running
 cluster-down: $(READY)  ## End it and remove all of it
 	$(BED) down
 
-test-unit: $(READY)  ## The tests that take about a minute
+test-unit: $(READY)  ## Unit, property, golden and contract tests but for the slow ones (2 min)
 	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/golden tests/contract -m 'not slow'
+	@echo "Left out: tests marked slow, Airflow's, Argo's and the API server's (make test), and all that make test leaves out."
 
 lint: $(READY)  ## ruff, the layers, generated files
 	$(BIN)/ruff check
@@ -68,7 +83,7 @@ type: $(READY)  ## mypy, strict, over package, DAGs and tests
 docs: $(READY)  ## Write the generated reference pages
 	$(BIN)/python docs/generate.py --write
 
-check: lint type docs-check test  ## What CI runs
+check: lint type docs-check test  ## What a change must pass before it is offered; CI adds the other tests
 
 docs-check: $(READY)
 	$(BIN)/python docs/generate.py --check

@@ -9,6 +9,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.smoke,
     pytest.mark.slow,
     pytest.mark.airflow,
     pytest.mark.tensorflow,

@@ -33,6 +33,7 @@ def each_once(epochs: int) -> "collections.Counter[tuple[int, int]]":
     return collections.Counter((epoch, record) for epoch in range(1, epochs + 1) for record in range(RECORDS))
 
 
+@pytest.mark.smoke
 def test_workers_come_and_go_under_training(cluster: Cluster, tmp_path: Path) -> None:
     """1 → 3 → 2 workers by the scale stage, under training: each change is one plan with a measured stall, each record of each
     epoch is trained into the model exactly once, and the job succeeds."""

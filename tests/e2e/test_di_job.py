@@ -31,6 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running.client()
 
 
+@pytest.mark.smoke
 def test_an_agent_learns_while_collectors_come_and_die(cluster: Cluster, tmp_path: Path) -> None:
     """Learner, collectors and evaluator reach the best return; meanwhile collectors are added, killed and taken away."""
     collectors_come_and_die(Job.submit(cluster, manifest("cliff", tmp_path, LOCAL, *SLOW), tmp_path))

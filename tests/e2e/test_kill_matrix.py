@@ -23,7 +23,7 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield done
 
 
-# CI plays one row of each sort; `make test` all.
+# CI plays one row of each sort; `make test-all` all.
 IN_CI = frozenset({
     "deferred-cleared", "deferred-marked-failed", "deferred-run-failed-and-deleted", "deferred-killed",
     "deferred-killed-and-marked-failed", "deferred-pipeline-run-failed", "sync-cleared", "sync-run-failed-and-deleted",

@@ -32,6 +32,7 @@ def alive(pid: int) -> bool:
     return False
 
 
+@pytest.mark.smoke
 def test_up_status_down(tmp_path: Path) -> None:
     """`up` starts a cluster once and says how to use it, `status` shows it, `down` leaves no process."""
     folder = tmp_path / "state"

@@ -55,6 +55,7 @@ def accuracy(folder: Path) -> float:
     )
 
 
+@pytest.mark.smoke
 def test_parameter_servers_and_workers(cluster: Cluster, tmp_path: Path) -> None:
     """1 PS and 2 workers learn the digits; a killed worker is replaced, other parameter servers go on from the checkpoint,
     and the job succeeds with a good model."""

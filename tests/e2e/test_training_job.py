@@ -55,7 +55,7 @@ def test_a_program_that_never_works_fails_the_job_with_its_words(cluster: Cluste
     assert "exit code 3: no such data" in status.message
 
 
-@pytest.mark.long
+@pytest.mark.smoke
 def test_from_the_command_line(running: testing.LocalCluster, tmp_path: Path) -> None:
     """What every kind can, a TrainingJob can: each command of `edl` about jobs does what it says."""
 
