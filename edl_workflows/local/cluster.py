@@ -29,6 +29,7 @@ from edl_workflows.local.runner.pod_worker import Services
 from edl_workflows.local.runner.runner import Runner, lookups
 from edl_workflows.local.scheduler.loop import Scheduler
 from edl_workflows.local.scheduler.resources import Amounts
+from edl_workflows.local.selection import Selection
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
 """A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the pod."""
@@ -143,7 +144,10 @@ def _build(options: Options, access: serving.Access, server: ApiServer) -> _Part
     services = Mirror(client, "services", Service.model_validate)
     config_maps: Mirror[Object] = Mirror(client, "configmaps", dict)
     secrets: Mirror[Object] = Mirror(client, "secrets", dict)
-    network = Network(options.folder, lambda: services.objects, lambda: runner.occupying())  # noqa: PLW0108 - made below
+    selection = Selection()
+    services.listen(lambda key: selection.put_service(key, services.objects.get(key)))
+    pods.listen(lambda key: selection.put_pod(key, pods.objects.get(key)))
+    network = Network(options.folder, lambda: services.objects, lambda: runner.occupying(), selection)  # noqa: PLW0108 - made below
     launches = Launches(
         network=network,
         lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
@@ -155,7 +159,7 @@ def _build(options: Options, access: serving.Access, server: ApiServer) -> _Part
     runner = Runner(NODE_NAME, options.folder / "pods", pods, shared)
     decisions = events.EventRecorder(client, "default-scheduler", "")
     scheduler = Scheduler(client, pods, lambda: node.observe(client), decisions)
-    endpoints = EndpointsWriter(client, services, pods)
+    endpoints = EndpointsWriter(client, services, pods, selection)
     return _Parts(pods, services, config_maps, secrets, network, runner, scheduler, endpoints)
 
 

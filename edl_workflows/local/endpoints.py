@@ -5,8 +5,7 @@ Nothing in the cluster routes by them: addresses are rewritten (`edl_workflows.l
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable
 
 import structlog
 
@@ -15,8 +14,8 @@ from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod, Service, target_port
+from edl_workflows.local.selection import Selection
 
-T = TypeVar("T", Pod, Service)
 _BATCH_SECONDS = 0.1
 _log = structlog.get_logger(__name__)
 
@@ -66,42 +65,57 @@ class EndpointsWriter:
         client: the API.
         services: all Services, kept current.
         pods: all pods, kept current.
+        selection: of these Services and pods, kept current.
     """
 
-    def __init__(self, client: LocalClient, services: Mirror[Service], pods: Mirror[Pod]) -> None:
+    def __init__(
+        self, client: LocalClient, services: Mirror[Service], pods: Mirror[Pod], selection: Selection
+    ) -> None:
         self._client = client
         self._services = services
         self._pods = pods
-        self._namespaces: set[str] = set()
+        self._selection = selection
+        self._behind: dict[str, set[str]] = {}
+        self._due: set[str] = set()
         self._changed = asyncio.Event()
         services.listen(self._touch)
-        pods.listen(self._touch)
+        pods.listen(self._touch_pod)
 
     def _touch(self, key: str) -> None:
-        self._namespaces.add(key.partition("/")[0])
+        self._due.add(key)
         self._changed.set()
+
+    def _touch_pod(self, key: str) -> None:
+        """Those in front of the pod now, and those that were."""
+        pod = self._pods.objects.get(key)
+        services = self._selection.selecting(pod) if pod else []
+        keys = {f"{one.metadata.namespace}/{one.metadata.name}" for one in services}
+        for service in keys | self._behind.pop(key, set()):
+            self._touch(service)
+        if keys:
+            self._behind[key] = keys
 
     async def run(self) -> None:
         """Follow changes, for ever."""
         while True:
             await self._changed.wait()
             self._changed.clear()
-            namespaces, self._namespaces = self._namespaces, set()
-            for namespace in namespaces:
-                self._write_all(namespace)
+            due, self._due = self._due, set()
+            for key in due:
+                self._write_one(key)
+                await asyncio.sleep(0)  # requests between two Services
             await asyncio.sleep(_BATCH_SECONDS)  # many changes, one write
 
-    def _write_all(self, namespace: str) -> None:
-        services = _of_namespace(self._services.objects, namespace)
-        pods = _of_namespace(self._pods.objects, namespace)
-        for service in services:
-            if service.spec.selector:
-                try:
-                    self._write(service, subsets(service, pods))
-                except ApiError as error:  # the Service or its namespace is going
-                    _log.info("endpoints not written", service=service.metadata.name, reason=error.message)
-                except Exception:  # noqa: BLE001 - one Service must not end the cluster
-                    _log.exception("endpoints not written", service=service.metadata.name)
+    def _write_one(self, key: str) -> None:
+        service = self._services.objects.get(key)
+        if service is None or not service.spec.selector:
+            return
+        try:
+            self._write(service, subsets(service, self._selection.behind(service)))
+        except ApiError as error:  # the Service or its namespace is going
+            _log.info("endpoints not written", service=key, reason=error.message)
+        except Exception:  # noqa: BLE001 - one Service must not end the cluster
+            _log.exception("endpoints not written", service=key)
 
     def _write(self, service: Service, wanted: list[Object]) -> None:
         meta = service.metadata
@@ -113,7 +127,3 @@ class EndpointsWriter:
             self._client.create("endpoints", {"metadata": place, "subsets": wanted})
         elif (found.get("subsets") or []) != wanted:
             self._client.update("endpoints", {**found, "subsets": wanted})
-
-
-def _of_namespace(objects: Mapping[str, T], namespace: str) -> list[T]:
-    return [one for key, one in objects.items() if key.partition("/")[0] == namespace]

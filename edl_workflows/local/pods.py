@@ -318,6 +318,7 @@ class ServiceSpec(Part):
     ports: list[ServicePort] = Field(default_factory=list)
     selector: dict[str, str] = Field(default_factory=dict)
     type: str = "ClusterIP"
+    cluster_ip: str = Field(default="", alias="clusterIP")
     publish_not_ready_addresses: bool = False
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -15,10 +16,12 @@ from edl_workflows.local.network.host_ports import HostPorts
 from edl_workflows.local.network.ports import LOOPBACK, Ports, World
 from edl_workflows.local.network.rewrite import rewrite
 from edl_workflows.local.pods import Pod, Service
+from edl_workflows.local.selection import Selection
 
 _FIRST_IP = int(ipaddress.IPv4Address("127.64.0.1"))
 _LAST_IP = int(ipaddress.IPv4Address("127.127.255.254"))
 _PUBLISH_SECONDS = 0.05
+_LINKED_SERVICES = 100
 _log = structlog.get_logger(__name__)
 
 
@@ -37,6 +40,7 @@ class Network:
         folder: for ``network.json`` (assignments) and ``services.json`` (the map that pods read).
         services: the cluster's Services by key, kept current by others.
         pods: pods whose processes may live, by key, kept current by others.
+        selection: of these Services, kept current by others.
     """
 
     def __init__(
@@ -44,12 +48,14 @@ class Network:
         folder: Path,
         services: Callable[[], Mapping[str, Service]],
         pods: Callable[[], Mapping[str, Pod]],
+        selection: Selection | None = None,
     ) -> None:
         self.map_file = folder / "services.json"
         self._file = folder / "network.json"
         kept = files.read_json(self._file) or {}
         self._services = services
         self._pods = pods
+        self._selection = selection
         self._host_ports = HostPorts(crc32(str(folder).encode()), kept.get("blocks", ()))
         self._ports = Ports(kept.get("assigned", {}), self._host_ports.allocate, kept.get("mentions", {}))
         self._forwarders = Forwarders()
@@ -58,14 +64,21 @@ class Network:
         self._kept: object = None
         self._published: object = None
 
+    def address(self, pod: Pod) -> str:
+        """A pod's address, the same at every call; on disk when this returns."""
+        uid = pod.metadata.uid
+        if uid not in self._ips:
+            self._ips[uid] = self._next_ip()
+            self.publish()
+        return self._ips[uid]
+
     def attach(self, pod: Pod) -> Attachment:
         """Address and ports of a pod, the same at every call; on disk when this returns.
 
         Raises:
             UnavailableError: the machine has no free port.
         """
-        uid = pod.metadata.uid
-        ip = self._ips[uid] = self._ips.get(uid) or self._next_ip()
+        ip = self.address(pod)
         ports = self._ports.of_pod(pod, self._world())
         for host_port in ports.values():
             self._forwarders.release(host_port)
@@ -89,15 +102,15 @@ class Network:
         return lambda text: rewrite(text, namespace, lookup)
 
     def service_variables(self, pod: Pod) -> dict[str, str]:
-        """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` of the namespace's Services, as kubelet sets them."""
-        world = self._world()
+        """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` of the namespace's Services, as kubelet sets them: of those that
+        have a cluster IP, and of `_LINKED_SERVICES` at most, the oldest. Thousands would not fit into an environment.
+        """
+        world, uid = self._world(), pod.metadata.uid
         found: dict[str, str] = {}
-        for service in world.services.values():
-            meta, ports = service.metadata, service.spec.ports
-            if meta.namespace != pod.metadata.namespace or not ports:
-                continue
+        for service in itertools.islice(_linked(world, pod.metadata.namespace), _LINKED_SERVICES):
+            meta, port = service.metadata, service.spec.ports[0].port
             prefix = meta.name.upper().replace("-", "_")
-            host_port = self._ports.of_service(meta.namespace, meta.name, ports[0].port, world)
+            host_port = self._ports.mention(uid, meta.namespace, meta.name, port, world)
             found |= {f"{prefix}_SERVICE_HOST": LOOPBACK, f"{prefix}_SERVICE_PORT": str(host_port)}
         return found
 
@@ -146,7 +159,7 @@ class Network:
         self._host_ports.close()
 
     def _world(self) -> World:
-        return World(self._services(), self._pods())
+        return World(self._services(), self._pods(), self._selection)
 
     def _table(self, world: World) -> dict[str, str]:
         return self._ports.table(world, self._ips)
@@ -160,3 +173,11 @@ class Network:
         return next(
             ip for ip in (str(ipaddress.IPv4Address(number)) for number in numbers) if ip not in taken
         )
+
+
+def _linked(world: World, namespace: str) -> Iterator[Service]:
+    """The Services of a namespace that pods are told of in variables, in the order in which they were made."""
+    for service in world.services.values():
+        spec = service.spec
+        if service.metadata.namespace == namespace and spec.ports and spec.cluster_ip != "None":
+            yield service

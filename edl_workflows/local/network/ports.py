@@ -1,8 +1,9 @@
 """Which port of the machine stands for which port of a Service or pod. Bookkeeping only; no sockets, no files.
 
-One host port belongs to each (Service, port) for as long as the Service lives, and the pod behind it listens there. So
-an address that was rewritten once stays right while pods come and go. Of several pods behind one Service, the oldest
-has the Service's port; the others have ports of their own (there is no load balancing).
+A (Service, port) gets a host port when a pod behind it is started, or a pod that was told its address; the pod behind
+it listens there. It stays while any of these pods lives, so an address that was rewritten once stays right while pods
+come and go, and after that while few other Services are idle (`IDLE_KEPT`). Of several pods behind one Service, the
+oldest has the Service's port; the others have ports of their own (there is no load balancing).
 
 A name may be mentioned before its Service exists (a controller makes pods and Services in any order); then the port is
 reserved, and a pod of that name or a Service that comes later gets it.
@@ -13,18 +14,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local.pods import Pod, Service, target_port
+from edl_workflows.local.selection import Selection
 
 LOOPBACK = "127.0.0.1"
+IDLE_KEPT = 256
+"""Ports that Services without living pods keep, so that a successor listens where its predecessor did."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
 class World:
-    """The Services and the pods that occupy ports: those on the node whose processes may still live."""
+    """The Services and the pods that occupy ports: those on the node whose processes may still live.
+
+    Attributes:
+        services: by key.
+        pods: by key.
+        selection: of these Services, where somebody keeps it; it may know more pods.
+    """
 
     services: Mapping[str, Service] = field(default_factory=dict)
     pods: Mapping[str, Pod] = field(default_factory=dict)
+    selection: Selection | None = None
 
     def named(self, namespace: str, service: str) -> Service | None:
         """The Service of that name."""
@@ -32,22 +44,20 @@ class World:
 
     def selecting(self, pod: Pod) -> list[Service]:
         """The Services in front of a pod, oldest first."""
-        return sorted((one for one in self.services.values() if one.selects(pod)), key=_age)
+        return sorted((self.selection or self._own).selecting(pod), key=_age)
 
     def behind(self, service: Service) -> list[Pod]:
         """The pods behind a Service, oldest first."""
-        namespace = service.metadata.namespace
-        buckets = [self._by_label.get((namespace, *item), []) for item in service.spec.selector.items()]
-        return sorted((pod for pod in min(buckets, key=len, default=[]) if service.selects(pod)), key=_age)
+        return sorted(self._own.behind(service), key=_age)
+
+    def served(self) -> list[Service]:
+        """The Services in front of any of the pods."""
+        found = {id(one): one for pod in self.pods.values() for one in self.selecting(pod)}
+        return list(found.values())
 
     @functools.cached_property
-    def _by_label(self) -> dict[tuple[str, str, str], list[Pod]]:
-        # The table asks for the pods of every Service; without an index that is services x pods.
-        found: dict[tuple[str, str, str], list[Pod]] = {}
-        for pod in self.pods.values():
-            for item in pod.metadata.labels.items():
-                found.setdefault((pod.metadata.namespace, *item), []).append(pod)
-        return found
+    def _own(self) -> Selection:
+        return Selection.of(() if self.selection else self.services.values(), self.pods.values())
 
 
 def _age(obj: Pod | Service) -> tuple[datetime, str]:
@@ -84,8 +94,17 @@ class Ports:
         self._allocate = allocate
 
     def of_pod(self, pod: Pod, world: World) -> dict[int, int]:
-        """A pod's ports: declared container ports and what Services lead to → host port. Repeatable."""
-        return {port: self._pod_port(pod, port, world) for port in sorted(_ports(pod, world))}
+        """A pod's ports: declared container ports and what Services lead to → host port. Repeatable.
+
+        Raises:
+            UnavailableError: there are too few; the pod holds none of them then.
+        """
+        before = dict(self.assigned)
+        try:
+            return {port: self._pod_port(pod, port, world) for port in sorted(_ports(pod, world))}
+        except UnavailableError:
+            self.assigned = before
+            raise
 
     def _pod_port(self, pod: Pod, port: int, world: World) -> int:
         key = pod_key(pod.metadata.uid, port)
@@ -154,20 +173,21 @@ class Ports:
                 found[f"{rest[0]}.{first}.svc:{rest[1]}"] = number
             elif first in pods:
                 found.update((f"{host}:{rest[0]}", number) for host in _pod_hosts(pods[first], ips))
-        for service in world.services.values():
+        for service in world.served():
             found.update(self._service_rows(service, world))
         return {address: f"{LOOPBACK}:{number}" for address, number in found.items()}
 
     def forwards(self, world: World) -> dict[int, int]:
         """Host ports of Services on which their pod does not listen itself → the one on which it does."""
         found: dict[int, int] = {}
-        for service in world.services.values():
+        for service in world.served():
             for port in service.spec.ports:
                 namespace, name = service.metadata.namespace, service.metadata.name
-                reserved = self.of_service(namespace, name, port.port, world)
+                reserved = self.assigned.get(service_key(namespace, name, port.port))
                 backing = list(self._backing(namespace, name, port.port, world))
-                if backing and reserved not in backing and not self._taken(reserved, world):
-                    found[reserved] = backing[0]
+                if reserved is None or not backing or reserved in backing or self._taken(reserved, world):
+                    continue
+                found[reserved] = backing[0]
         return found
 
     def _taken(self, host_port: int, world: World) -> bool:
@@ -184,16 +204,15 @@ class Ports:
     def _service_rows(self, service: Service, world: World) -> Iterator[tuple[str, int]]:
         namespace, name = service.metadata.namespace, service.metadata.name
         for port in service.spec.ports:
-            reserved = self.of_service(namespace, name, port.port, world)
+            reserved = self.assigned.get(service_key(namespace, name, port.port))
             backing = list(self._backing(namespace, name, port.port, world))
             # Another Service may lead to the same pod port, which is only one host port.
-            yield (
-                f"{name}.{namespace}.svc:{port.port}",
-                reserved if reserved in backing or not backing else backing[0],
-            )
+            if backing:
+                yield f"{name}.{namespace}.svc:{port.port}", reserved if reserved in backing else backing[0]
 
     def release(self, world: World) -> None:
-        """Forget what belongs to no living Service or pod and was mentioned by no living pod."""
+        """Forget what belongs to no living Service or pod and was mentioned by no living pod, and what too many Services
+        keep of which no pod lives."""
         uids = {pod.metadata.uid for pod in world.pods.values()}
         self.mentions = {uid: keys for uid, keys in self.mentions.items() if uid in uids}
         wanted = {key for keys in self.mentions.values() for key in keys}
@@ -204,6 +223,18 @@ class Ports:
             )
             if not lives:
                 del self.assigned[key]
+        wanted |= self._in_use(world)
+        idle = [key for key in self.assigned if key.startswith("svc/") and key not in wanted]
+        for key in idle[:-IDLE_KEPT]:
+            del self.assigned[key]
+
+    def _in_use(self, world: World) -> set[str]:
+        """The keys of the Services that have a living pod behind them."""
+        return {
+            service_key(service.metadata.namespace, service.metadata.name, one.port)
+            for service in world.served()
+            for one in service.spec.ports
+        }
 
     def _fresh(self) -> int:
         return self._allocate(frozenset(self.assigned.values()))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.events import EventRecorder
@@ -24,7 +25,7 @@ from edl_workflows.local.runner.support import mounts_possible, problems
 from edl_workflows.local.runner.volumes import remove_memory
 
 _log = structlog.get_logger(__name__)
-UNSUPPORTED, EVICTED = "Unsupported", "Evicted"
+UNSUPPORTED, EVICTED, NO_HOST_PORT = "Unsupported", "Evicted", "NoHostPort"
 _NOT_FOUND = 404
 
 
@@ -63,6 +64,7 @@ class PodWorker:
         self._services = services
         self._wake = asyncio.Event()
         self.gone = False
+        self._recovered = False
         self._doom: lifecycle.Doom | None = None
         self._wake_at: datetime | None = None
         self._started_at = datetime.now(UTC)
@@ -99,6 +101,8 @@ class PodWorker:
         """Whether processes of the pod live or may be started."""
         if self.done.is_set():
             return False
+        if not self._recovered:
+            return True  # an earlier cluster process may have left something that runs
         return not self.pod.finished or any(one.state.running for one in self._containers.values())
 
     def refresh(self) -> None:
@@ -164,6 +168,7 @@ class PodWorker:
         for container in self._containers.values():
             container.recover()
         self._doom = None if self.pod.finished else self._refusal()
+        self._recovered = True
         return True
 
     def _refusal(self) -> lifecycle.Doom | None:
@@ -206,6 +211,9 @@ class PodWorker:
         except (ContainerConfigError, OSError) as error:
             container.cannot_start("CreateContainerConfigError", str(error))
             return
+        except UnavailableError as error:
+            container.cannot_start(NO_HOST_PORT, str(error))
+            return
         container.start(launch)
 
     async def _sleep(self) -> None:
@@ -230,7 +238,7 @@ class PodWorker:
         before = present.get("status") or {}
         if before.get("phase") in ("Succeeded", "Failed"):
             return
-        place = status.Place(self._services.network.attach(self.pod).ip, LOOPBACK)
+        place = status.Place(self._services.network.address(self.pod), LOOPBACK)
         verdict = status.Verdict(self._doom, finished)
         after = status.build(self._situation(), place, verdict, before)
         if after != before:

@@ -40,12 +40,20 @@ class Runner:
         self._pods = pods
         self._services = services
         self._workers: dict[str, PodWorker] = {}
+        # Of thousands of pods few run: what is done often looks at these alone.
+        self._active: dict[str, PodWorker] = {}
+        self._uids: dict[str, set[str]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         pods.listen(self._changed)
 
     def occupying(self) -> dict[str, Pod]:
         """The pods whose processes live or may be started, by key."""
-        return {worker.pod.key: worker.pod for worker in self._workers.values() if worker.occupies}
+        return {worker.pod.key: worker.pod for worker in self._occupying()}
+
+    def _occupying(self) -> list[PodWorker]:
+        # What has ended does not run again.
+        self._active = {uid: worker for uid, worker in self._active.items() if worker.occupies}
+        return list(self._active.values())
 
     async def clean_up(self) -> None:
         """End what belongs to pods that were deleted while nobody watched. Call it once, with `pods` current."""
@@ -60,9 +68,9 @@ class Runner:
 
     def _changed(self, key: str) -> None:
         pod = self._pods.objects.get(key)
-        for uid, other in self._workers.items():
-            if other.pod.key == key and (pod is None or pod.metadata.uid != uid):
-                other.update(None)
+        for uid in self._uids.get(key, ()):
+            if pod is None or pod.metadata.uid != uid:
+                self._workers[uid].update(None)
         if pod is None or pod.spec.node_name != self._node:
             return
         worker = self._workers.get(pod.metadata.uid)
@@ -74,15 +82,21 @@ class Runner:
     def _adopt(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         # Pods deleted by force are being killed right now: whoever comes after them gets their name and ports.
-        leaving = [one for one in self._workers.values() if one.pod.key == pod.key or one.gone]
+        namesakes = [self._workers[one] for one in self._uids.get(pod.key, ())]
+        leaving = [*namesakes, *(one for one in self._occupying() if one.gone)]
         worker = PodWorker(pod, self._folder / uid, self._services)
-        self._workers[uid] = worker
+        self._workers[uid] = self._active[uid] = worker
+        self._uids.setdefault(pod.key, set()).add(uid)
         task = asyncio.create_task(_run(worker, leaving), name=f"pod {pod.key}")
         self._tasks[uid] = task
-        task.add_done_callback(functools.partial(self._over, uid))
+        task.add_done_callback(functools.partial(self._over, pod.key, uid))
 
-    def _over(self, uid: str, task: asyncio.Task[None]) -> None:
+    def _over(self, key: str, uid: str, task: asyncio.Task[None]) -> None:
         self._workers.pop(uid, None)
+        self._active.pop(uid, None)
+        self._uids[key].discard(uid)
+        if not self._uids[key]:
+            del self._uids[key]
         self._tasks.pop(uid, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("pod abandoned", uid=uid, exc_info=error)
@@ -97,7 +111,7 @@ class Runner:
     async def _watch_volumes(self) -> None:
         while True:
             await asyncio.sleep(VOLUME_POLL_SECONDS)
-            for worker in list(self._workers.values()):
+            for worker in self._occupying():
                 with _alone(worker):
                     await worker.check_volumes()
 
@@ -105,14 +119,14 @@ class Runner:
         while True:
             await asyncio.sleep(MEMORY_POLL_SECONDS)
             snapshot = functools.cache(Snapshot.take)  # read only if some container has a limit
-            for worker in list(self._workers.values()):
+            for worker in self._occupying():
                 with _alone(worker):
                     worker.check_memory(snapshot)
 
     def refresh(self, key: str) -> None:
         """A ConfigMap or Secret (``namespace/name``) changed."""
         namespace, _, name = key.partition("/")
-        for worker in self._workers.values():
+        for worker in self._occupying():
             if worker.pod.metadata.namespace == namespace and name in references(worker.pod):
                 worker.refresh()
 

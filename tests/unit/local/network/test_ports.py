@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.local.network.ports import Ports, World
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.local.network.ports import IDLE_KEPT, Ports, World
 from edl_workflows.local.pods import Pod, Service
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -161,3 +162,45 @@ def test_no_two_living_pods_share_a_port(steps: list[str]) -> None:
         now = [ports.of_pod(pod, living)[80] for pod in pods.values()]
         assert len(set(now)) == len(now)
         assert all(ports.of_pod(pod, living) == kept[pod.metadata.uid] for pod in pods.values())
+
+
+def test_services_without_pods_hold_no_ports() -> None:
+    """However many Services there are, the map and the forwarding of connections ask for no host port."""
+    ports, seen = (
+        Ports({}, allocator()),
+        world(*(make_service(f"s{one}", 80, app=str(one)) for one in range(50))),
+    )
+
+    assert ports.table(seen, {}) == {}
+    assert ports.forwards(seen) == {}
+    assert ports.assigned == {}
+
+
+def test_idle_services_give_their_ports_back() -> None:
+    """A Service keeps its port after its pod, for the pod's successor; of many such Services the newest keep theirs."""
+    ports, services = (
+        Ports({}, allocator()),
+        [make_service(f"s{one}", 80, app=str(one)) for one in range(IDLE_KEPT + 9)],
+    )
+    pods = [make_pod(f"p{one}", 80, app=str(one)) for one in range(len(services))]
+    for service, pod in zip(services, pods, strict=True):
+        ports.of_pod(pod, world(service, pod))
+    mentioned = ports.mention("u", "default", "s1", 80, world(services[1], pods[1]))
+    alive = make_pod("u")
+    ports.release(world(*services, pods[0], alive))
+    left = {key.split("/")[2] for key in ports.assigned if key.startswith("svc/")}
+
+    assert ports.of_pod(pods[0], world(services[0], pods[0]))[80] == 1000
+    assert ports.of_service("default", "s1", 80, world(services[1])) == mentioned
+    assert left == {"s0", "s1", *(f"s{one}" for one in range(9, len(services)))}
+
+
+def test_a_pod_without_ports_needs_none() -> None:
+    """Where no host port is left, a pod that has none of its own still gets what it needs."""
+
+    def none_left(_taken: frozenset[int]) -> int:
+        raise UnavailableError("no free port")
+
+    ports, pod = Ports({}, none_left), make_pod("plain")
+
+    assert ports.of_pod(pod, world(pod, make_service("web", 80, app="web"))) == {}
