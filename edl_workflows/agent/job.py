@@ -137,11 +137,6 @@ class Job:
         return self.environment.rank if rank is None else rank
 
     @property
-    def world_size(self) -> int:
-        """How many workers the world of a collective job has; 1 for any other."""
-        return len(self.cluster.workers) or 1
-
-    @property
     def cluster(self) -> Cluster:
         """The cluster version of this process. Waits for the master's first word."""
         for known in self._watch.latest.clusters:

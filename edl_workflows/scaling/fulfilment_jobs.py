@@ -42,11 +42,6 @@ class Job:
         return self.min_instances < self.max_instances
 
     @property
-    def pending(self) -> bool:
-        """Whether a part of its minimum waits for a node."""
-        return len(self.places) < (self.min_instances if self.elastic else self.parallelism)
-
-    @property
     def gpus(self) -> float:
         """Devices of one instance; above 0 makes it a GPU job."""
         return sum([amount for name, amount in self.requests.items() if name.endswith("gpu")])

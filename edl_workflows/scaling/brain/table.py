@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.bounds import count_range
 from edl_workflows.scaling.brain import ps, workers
 from edl_workflows.scaling.brain.request import Algorithm, Request
@@ -29,18 +28,6 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     }
 )
 """The nine of DLRover's Brain, and fairness. A new one is a function and a row."""
-
-
-def algorithm_of(name: str) -> Algorithm:
-    """The algorithm of this name.
-
-    Raises:
-        InvalidError: there is none.
-    """
-    found = ALGORITHMS.get(name)
-    if found is None:
-        raise InvalidError(f"no Brain algorithm {name!r}; known are {', '.join(sorted(ALGORITHMS))}")
-    return found
 
 
 def optimize(question: Question, request: Request) -> ResourcePlan:

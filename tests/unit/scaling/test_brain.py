@@ -8,7 +8,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.brain import table
 from edl_workflows.scaling.brain.fairness import Claim, fair_shares
 from edl_workflows.scaling.brain.request import JobRecord, Request, major_cluster
@@ -338,7 +337,7 @@ BAD: dict[str, Callable[[Job], Job]] = {
 @pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
 def test_bad_input_has_no_plan_but_a_reason(name: str, wrong: Callable[[Job], Job]) -> None:
     """Of no algorithm that looks at a job that runs."""
-    found = table.algorithm_of(name)(
+    found = table.ALGORITHMS[name](
         Request(wrong(TRAINING.measured(job(2, 14, worker_size=SMALL))), training=LONG)
     )
     assert found.empty
@@ -355,13 +354,6 @@ def test_corrupt_history_is_left_out() -> None:
             == plan(name, NEW, history=(good,)).node_group_resources
         )
     assert plan("ps_create_resource", NEW, history=(corrupt,)).empty
-
-
-def test_unknown_algorithms_are_named() -> None:
-    """With those that there are."""
-    assert len(table.ALGORITHMS) == 10
-    with pytest.raises(InvalidError, match="no Brain algorithm 'best'; known are optimize_job_fair_share"):
-        table.algorithm_of("best")
 
 
 def test_roles_that_may_not_change_stay() -> None:
