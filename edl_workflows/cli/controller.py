@@ -17,6 +17,7 @@ from edl_workflows.cli.controller_options import (
     MasterImage,
     MasterTemplate,
     MaxLoad,
+    NetworkPolicies,
     TfClusterDomain,
     Workers,
     autoscaler,
@@ -67,6 +68,7 @@ def run(
     di_service_domain: DiServiceDomain = None,
     di_job_resources: DiJobResources = "",
     di_priority_classes: DiPriorityClasses = "",
+    network_policies: NetworkPolicies = False,
     allocator_policy: AllocatorPolicy = "fit",
     allocator_period: AllocatorPeriod = 60.0,
     autoscale: Autoscaler = False,
@@ -100,6 +102,7 @@ def run(
         di_service_domain=di_service_domain,
         di_job_resources=di_job_resources,
         di_priority_classes=di_priority_classes,
+        network_policies=network_policies,
     )
     allocator = AllocatorOptions(allocator_policy, allocator_period)
     scaler = None

@@ -64,6 +64,13 @@ DiPriorityClasses = Annotated[
         show_default=False,
     ),
 ]
+NetworkPolicies = Annotated[
+    bool,
+    typer.Option(
+        "--network-policies/--no-network-policies",
+        help="Make a NetworkPolicy for each job, which admits only the job's own pods to its pods.",
+    ),
+]
 AllocatorPolicy = Annotated[
     str,
     typer.Option(
@@ -105,6 +112,7 @@ def settings_of(
     di_service_domain: str | None,
     di_job_resources: str,
     di_priority_classes: str,
+    network_policies: bool,
 ) -> "Settings":
     """What the options say that all jobs have in common; what is not given keeps its default."""
     from edl_workflows.jobs.actions import Settings
@@ -117,6 +125,7 @@ def settings_of(
         "di_service_domain": di_service_domain,
         "di_job_resources": quantities(pairs("--di-job-resources", di_job_resources)),
         "di_priority_classes": pairs("--di-priority-classes", di_priority_classes),
+        "network_policies": network_policies,
     }
     return Settings(**{name: value for name, value in given.items() if value})
 

@@ -37,6 +37,13 @@ With = Annotated[
 Autoscaler = Annotated[
     bool, typer.Option("--autoscaler", help="Let the controller change the replicas of elastic jobs.")
 ]
+NetworkPolicies = Annotated[
+    bool,
+    typer.Option(
+        "--network-policies/--no-network-policies",
+        help="Let the controller make a NetworkPolicy for each job, which admits only the job's own pods to its pods.",
+    ),
+]
 BrainDatabaseSecret = Annotated[
     str,
     typer.Option(
@@ -59,6 +66,7 @@ def install(
     with_: With = None,
     autoscaler: Autoscaler = False,
     brain_database_secret: BrainDatabaseSecret = "",
+    network_policies: NetworkPolicies = True,
 ) -> None:
     """Print what a cluster needs to run jobs: `edl install --image … --print | kubectl apply -f -`.
 
@@ -78,6 +86,7 @@ def install(
         parts=frozenset(with_ or ()),
         autoscaler=autoscaler,
         brain_database_secret=brain_database_secret,
+        network_policies=network_policies,
     )
     if not print_:
         raise InvalidError(

@@ -16,7 +16,7 @@ from edl_workflows.controller.queue import WorkQueue
 from edl_workflows.controller.reconciler import Reconciler
 from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import EdlError, NotFoundError
-from edl_workflows.jobs import names
+from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.actions import Settings
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.kind import Kind, Source
@@ -92,12 +92,14 @@ class Manager:
         self._metrics = metrics
         self._queue: WorkQueue[Group] = WorkQueue()
         metrics.observe_queue(lambda: len(self._queue))
-        sources = tuple(dict.fromkeys(s for kind in options.kinds for s in (kind.source, *kind.observes)))
+        isolated = options.settings.network_policies
+        rows = tuple(kind.isolated() if isolated else kind for kind in options.kinds)
+        sources = kinds.sources(rows)
         self.world = World(observed, options.namespace, sources, self._queue.add, self._complain)
         recorder = Recorder(observed, names.CONTROLLER)
         applier = Applier(observed, self.world, recorder, guard)
         self._reconciler = Reconciler(
-            self.world, applier, options.kinds, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
+            self.world, applier, rows, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
         )
         around = Surroundings(
             observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics

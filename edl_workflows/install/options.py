@@ -48,6 +48,7 @@ class InstallOptions:
         autoscaler: whether the controller changes the replicas of elastic jobs.
         brain_database_secret: name of a Secret in the controller's namespace whose key ``url`` has the URL of Brain's
             PostgreSQL database; "" for an SQLite database on a volume.
+        network_policies: whether the controller makes a NetworkPolicy for each job.
 
     Raises:
         InvalidError: a value can't be right.
@@ -63,6 +64,7 @@ class InstallOptions:
     parts: frozenset[Part] = frozenset()
     autoscaler: bool = False
     brain_database_secret: str = ""
+    network_policies: bool = True
 
     def __post_init__(self) -> None:
         self._check_names()

@@ -41,11 +41,14 @@ def _jobs(*verbs: str) -> list[Manifest]:
     return [rule(one.group, one.plural, *verbs) for one in found]
 
 
-def controller_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
+def controller_rules(
+    rows: Collection[Kind] = kinds.KINDS, *, network_policies: bool = True
+) -> list[Manifest]:
     """In every namespace with jobs of these kinds: its own work, what the masters get from it, and events."""
+    watched = [row.isolated() if network_policies else row for row in rows]
     own = [
         rule(source.api.group, "/".join(filter(None, (source.api.plural, subresource))), *verbs)
-        for source in kinds.touched(rows)
+        for source in kinds.touched(watched)
         for subresource, verbs in source.rights
     ]
     # get: an event that an earlier process told already is counted up.
@@ -142,9 +145,8 @@ def roles(options: InstallOptions) -> Iterator[Manifest]:
     everywhere = [] if options.jobs_namespace else node_rules(options.rows)
     if options.autoscaler:
         everywhere = [*everywhere, *autoscaler_rules(options.rows)]
-    yield from _account(
-        options, names.CONTROLLER, merged([*controller_rules(options.rows), *everywhere]), lease=True
-    )
+    own = controller_rules(options.rows, network_policies=options.network_policies)
+    yield from _account(options, names.CONTROLLER, merged([*own, *everywhere]), lease=True)
     if Part.ARGO_AGENT in options.parts:
         yield from _account(options, ARGO_AGENT, argo_agent_rules(), lease=True)
     if Part.DI_SERVER in options.parts:

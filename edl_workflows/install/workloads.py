@@ -51,6 +51,8 @@ def workloads(options: InstallOptions) -> Iterator[Manifest]:
         arguments += ["--kinds", ",".join(options.kinds)]
     if options.autoscaler:
         arguments.append("--autoscaler")
+    if options.network_policies:
+        arguments.append("--network-policies")
     if Part.DI_SERVER in options.parts:
         arguments += [
             "--di-server-url",
@@ -66,8 +68,6 @@ def workloads(options: InstallOptions) -> Iterator[Manifest]:
         yield from _di_server(options, where)
     if Part.BRAIN in options.parts:
         yield from _brain(options)
-    if options.jobs_namespace:
-        yield _masters_policy(options.jobs_namespace)
 
 
 def selector(name: str) -> dict[str, str]:
@@ -257,16 +257,6 @@ def _guarded(
     yield _object("policy/v1", "PodDisruptionBudget", name, options.namespace) | {
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
     }
-
-
-def _masters_policy(namespace: str) -> Manifest:
-    """A master hears its own cluster's jobs only; which job's is told by the token."""
-    peers = [
-        {"podSelector": {"matchExpressions": [{"key": names.JOB_LABEL, "operator": "Exists"}]}},
-    ]
-    ingress = [{"from": peers, "ports": [{"port": names.MASTER_PORT, "protocol": "TCP"}]}]
-    labels = {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
-    return _policy(namespace, "edl-masters", labels, ingress)
 
 
 def _policy(namespace: str, name: str, labels: dict[str, str], ingress: list[Manifest]) -> Manifest:

@@ -32,6 +32,8 @@ class Settings:
         di_job_resources: what a replica of a preemptible DIJob asks for where its template doesn't say
             (``DI_JOB_DEFAULT_RESOURCES``).
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
+        network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The controller then
+            watches rows of `Kind.isolated`.
     """
 
     master_image: str = "edl-workflows:latest"
@@ -45,6 +47,7 @@ class Settings:
     di_service_domain: str = "svc.cluster.local"
     di_job_resources: Mapping[str, str] = field(default_factory=lambda: {"cpu": "1", "memory": "2Gi"})
     di_priority_classes: Mapping[str, str] = field(default_factory=dict)
+    network_policies: bool = False
 
 
 @dataclass(frozen=True)

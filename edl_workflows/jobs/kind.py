@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError
-from edl_workflows.jobs import kept, names
+from edl_workflows.jobs import isolation, kept, names
 from edl_workflows.jobs.actions import (
     Actions,
     Deletion,
@@ -22,7 +22,7 @@ from edl_workflows.jobs.actions import (
     apply_merge_patch,
     merge_patch,
 )
-from edl_workflows.jobs.api import PODS, ApiResource
+from edl_workflows.jobs.api import NETWORK_POLICIES, PODS, ApiResource
 from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.schema import CrdOptions
@@ -111,6 +111,16 @@ class Kind:
         operator = f",{self.pods.selector}" if "=" in self.pods.selector else ""
         return f"{self.labels[0]}={job}{operator}"
 
+    def _labels_of_pods(self, job: str) -> dict[str, str]:
+        """What `pods_of` selects by."""
+        return dict(part.split("=", 1) for part in self.pods_of(job).split(","))
+
+    def isolated(self) -> "Kind":
+        """The same row, which also observes the NetworkPolicies of its jobs (`Settings.network_policies`)."""
+        if self.view is None:
+            return self
+        return replace(self, observes=(*self.observes, JOB_NETWORK_POLICIES))
+
     def node_of(self, pod: Manifest) -> str:
         """What people call a job's pod: its role and index, as ``worker-0``."""
         labels = pod["metadata"].get("labels") or {}
@@ -178,6 +188,9 @@ class Kind:
         except ManifestError as error:
             return self._rejected(manifest, error, observed.now)
         actions = self.reconcile(resource, observed)
+        if observed.settings.network_policies and self.view is not None:
+            labels = self._labels_of_pods(resource.metadata.name)
+            actions = isolation.isolate_pods(resource, labels, manifest, observed, actions)
         left = resource.seconds_to_live(observed.now) if isinstance(resource, Job) else None
         if left is None:
             return actions
@@ -252,3 +265,13 @@ def jobs(api: ApiResource, *verbs: str) -> Source:
     # who may finalize it.
     rights = (("", (*WATCHED, *verbs)), ("status", ("patch",)), ("finalizers", ("update",)))
     return Source(api, by_name, rights=rights)
+
+
+JOB_NETWORK_POLICIES = Source(
+    NETWORK_POLICIES,
+    by_label(names.ISOLATES_LABEL),
+    names.ISOLATES_LABEL,
+    (("", MADE),),
+    kept.head,
+)
+"""The policies that `edl_workflows.jobs.isolation` makes for jobs of every kind."""

@@ -24,6 +24,9 @@ SCALE_AUTO = "auto"
 SCALE_MANUAL = "manual"
 """Written by a user, a pipeline or the controller; carried out step by step by the job's master."""
 
+ISOLATES_LABEL = f"{GROUP}/isolates"
+"""On a NetworkPolicy: the job whose pods it is for."""
+
 MASTER_TYPE = "dlrover-master"
 PS_TYPE = "ps"
 WORKER_TYPE = "worker"
@@ -164,6 +167,11 @@ def token_secret_name(job: str) -> str:
 def state_config_map_name(job: str) -> str:
     """Name of the ConfigMap (key ``state``) in which the master keeps its durable state."""
     return f"{job}-edljob-state"
+
+
+def network_policy_name(kind: str, job: str) -> str:
+    """Name of the NetworkPolicy of a job: jobs of two kinds may have the same name."""
+    return f"{job}-{kind.lower()}"
 
 
 def node_address(job: str, namespace: str, node_type: str, node_id: int, version: int) -> str:

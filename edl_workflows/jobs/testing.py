@@ -28,6 +28,7 @@ class World:
     Attributes:
         objects: by (kind, name).
         events: all that were emitted.
+        settings: of the installation.
         refuse: names whose creation the API server refuses, with the answer.
     """
 
@@ -35,6 +36,7 @@ class World:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.objects: dict[Key, dict[str, Any]] = {}
         self.events: list[Event] = []
+        self.settings = Settings()
         self.refuse: dict[str, Refusal] = {}
         self._serial = itertools.count(1)
 
@@ -122,11 +124,13 @@ class World:
             ]
             for source in kind.observes
         }
-        return Observed(now=self.now, objects=seen, new_token="t" * 32, settings=Settings())
+        return Observed(now=self.now, objects=seen, new_token="t" * 32, settings=self.settings)
 
     def decide(self, kind: str, name: str) -> Actions:
         """Decide about an object as the loop does: anew after a creation that failed."""
         row, manifest = kinds.kind_of(kind), self.objects[kind, name]
+        if self.settings.network_policies:
+            row = row.isolated()
         observed = self.observe(row, manifest)
         for _ in range(MAX_ROUNDS):
             actions = row.decide(copy.deepcopy(manifest), observed)

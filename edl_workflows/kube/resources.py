@@ -12,6 +12,7 @@ from edl_workflows.jobs.api import (
     EVENTS,
     LEASES,
     NAMESPACES,
+    NETWORK_POLICIES,
     NODES,
     POD_GROUPS,
     PODS,
@@ -33,6 +34,7 @@ __all__ = [
     "KNOWN",
     "LEASES",
     "NAMESPACES",
+    "NETWORK_POLICIES",
     "NODES",
     "PODS",
     "ROLES",
@@ -59,7 +61,7 @@ Object = dict[str, Any]
 
 KNOWN = (
     NAMESPACES, NODES, PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, LEASES, ROLES, ROLE_BINDINGS,
-    CRDS, ELASTIC_JOBS, SCALE_PLANS, POD_GROUPS,
+    CRDS, ELASTIC_JOBS, SCALE_PLANS, POD_GROUPS, NETWORK_POLICIES,
 )  # fmt: skip
 """Resources that this layer's users name; `of_kind` knows the registered job kinds besides."""
 

@@ -18,6 +18,7 @@ from edl_workflows.install.manifests import installation, render
 from edl_workflows.install.options import InstallOptions, Part, PullPolicy
 from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
 from edl_workflows.jobs import names
+from edl_workflows.jobs.kind import Kind
 from edl_workflows.kube import client, logs, resources, transport
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope
@@ -26,10 +27,12 @@ from edl_workflows.stages.goals import Failed, GoneGoal, Handle
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import PLAIN_RUNTIME
 from tests.cluster.bed.wait import until
+from tests.unit.jobs.network_policies import admits
 
 USER = 65532
 """Who the pods run as. The image of the bed's nodes has no user of its own, as a real one has."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+_NETWORK = (resources.NETWORK_POLICIES, resources.PODS)
 RBAC = "rbac.authorization.k8s.io/v1"
 READY_SECONDS = 120
 STEPS_FOR_EVER = """
@@ -297,6 +300,24 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
             # Jobs first, while their controller lives: nothing of theirs waits for a finalizer of its own.
             for namespace in (options.jobs_namespace, options.namespace):
                 client.delete(cluster, resources.NAMESPACES, namespace)
+
+
+def keeps_strangers_out(here: Installed, kind: Kind, name: str) -> None:
+    """See that the policies in a job's namespace, as the API server has them, admit its own pods alone.
+
+    The bed's network plugin enforces none, so they are evaluated here.
+    """
+    listed = (client.list_objects(here.cluster, Scope(one, here.jobs)) for one in _NETWORK)
+    policies, pods = (found.items for found in listed)
+    selector = Scope(resources.PODS, here.jobs, kind.pods_of(name))
+    own = client.list_objects(here.cluster, selector).items
+    strangers = [pod for pod in pods if pod["metadata"]["uid"] not in {one["metadata"]["uid"] for one in own}]
+    strangers.append({"metadata": {"namespace": here.jobs, "labels": {"app": "notebook"}}})
+    assert own
+    for target in own:
+        for port in (names.MASTER_PORT, *names.NODE_PORTS["ps"], names.AGENT_PORT, 22270):
+            assert all(admits(policies, source, target, port) for source in own)
+            assert not any(admits(policies, source, target, port) for source in strangers)
 
 
 def wait_in_vain(cluster: Cluster, handle: Handle) -> None:

@@ -12,6 +12,7 @@ from edl_workflows.install import rbac
 from edl_workflows.install.manifests import installation
 from edl_workflows.install.options import InstallOptions, Part
 from edl_workflows.jobs import names
+from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobPhase
@@ -35,6 +36,7 @@ from tests.cluster.installed import (
     from_host,
     installed,
     job,
+    keeps_strangers_out,
     make_namespace,
     wait_in_vain,
 )
@@ -245,9 +247,11 @@ def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -
 
 
 def test_a_master_reaches_its_own_job_only(here: Installed, pipeline: Cluster) -> None:
-    """A master's account reads no Secret, not even its own job's, and writes no other job's status and state."""
+    """A master's account reads no Secret, not even its own job's, and writes no other job's status and state; no other job's pod
+    reaches it."""
     for name in ("mine", "others"):
         SubmittedJob.submit(pipeline, job(here.bed, name)).wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
+        keeps_strangers_out(here, kind_of("ElasticJob"), name)
     master = here.as_account(names.master_account_name("mine"))
 
     assert client.get(master, resources.ELASTIC_JOBS, "mine")["metadata"]["name"] == "mine"

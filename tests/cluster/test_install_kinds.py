@@ -27,7 +27,15 @@ from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.wait import WAIT, WaitRequest
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
-from tests.cluster.installed import Installed, apply, from_host, installed, restricted_pod, wait_in_vain
+from tests.cluster.installed import (
+    Installed,
+    apply,
+    from_host,
+    installed,
+    keeps_strangers_out,
+    restricted_pod,
+    wait_in_vain,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -147,6 +155,7 @@ def test_a_job_of_any_kind_needs_no_more(
     viewer = here.account(f"{role}-viewer", rbac.VIEWER)
     running = WaitRequest(name=begun.name, kind=kind.name, phases=(JobPhase.RUNNING,))
     run(pipeline, WAIT, running)
+    keeps_strangers_out(here, kind, begun.name)
     one = ScaleRequest(job=begun.name, kind=kind.name, replicas={role: ReplicaResourceSpec(replicas=1)})
     run(pipeline, SCALE, one)
 

@@ -1,0 +1,73 @@
+"""A job's NetworkPolicy: only the job's own pods reach its pods, on any port. Pure.
+
+One a job, since a policy's selectors do not compare labels: no single policy says "pods of the same job". It is owned by the
+job and goes with it. Policies add up, so whoever wants others let in, as Prometheus, writes one more beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from edl_workflows.jobs import api, manifests, names, obstacles
+from edl_workflows.jobs.actions import Actions, Manifest, Observed, merge_patch
+from edl_workflows.jobs.objects import Resource
+
+
+def network_policy(job: Resource, pod_labels: Mapping[str, str]) -> dict[str, Any]:
+    """The policy of a job.
+
+    Args:
+        job: the job.
+        pod_labels: what all its pods carry, and no others.
+    """
+    policy = manifests.owned(
+        api.NETWORK_POLICIES.api_version,
+        api.NETWORK_POLICIES.kind,
+        names.network_policy_name(job.kind, job.metadata.name),
+        job,
+        {names.ISOLATES_LABEL: job.metadata.name},
+    )
+    pods = {"matchLabels": dict(pod_labels)}
+    # A peer without a namespaceSelector is of the policy's own namespace.
+    policy["spec"] = {
+        "podSelector": pods,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": pods}]}],
+    }
+    return policy
+
+
+def isolate_pods(
+    job: Resource, pod_labels: Mapping[str, str], manifest: Manifest, observed: Observed, actions: Actions
+) -> Actions:
+    """A decision with the job's policy in front of its pods.
+
+    No pod is made before its policy is there: where the policy can't be made, nothing is done but to say why.
+
+    Args:
+        job: the job.
+        pod_labels: see `network_policy`.
+        manifest: the job as it is stored.
+        observed: its world, with its policies.
+        actions: the decision without the policy.
+    """
+    makes_pods = any(one["kind"] == "Pod" for one in actions.create)
+    if not makes_pods and not _has_pods(job, observed):
+        return actions
+    policy = network_policy(job, pod_labels)
+    key = (policy["kind"], manifests.name_of(policy))
+    there = observed.find(*key)
+    if there is not None and manifests.owned_by(there, job):
+        return actions
+    create = (policy,) if there is None else ()
+    obstacle = obstacles.in_the_way(job, observed, [key]) or obstacles.refused(observed, create)
+    if obstacle is None or not makes_pods:
+        return replace(actions, create=(*create, *actions.create))
+    status = manifest.get("status") or {}
+    told = {"reason": obstacle.reason, "message": obstacle.message}
+    return Actions(create=create, status=merge_patch(status, told), requeue_after=obstacle.seconds)
+
+
+def _has_pods(job: Resource, observed: Observed) -> bool:
+    own = (pod for pod in observed.of("Pod") if manifests.owned_by(pod, job))
+    return any(not manifests.ended(pod) for pod in own)

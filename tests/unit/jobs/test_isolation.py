@@ -1,0 +1,140 @@
+"""Each job's pods are reached by its own pods only: `edl_workflows.jobs.isolation`, for every kind."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.actions import Refusal
+from edl_workflows.jobs.kinds import kind_of
+from edl_workflows.jobs.testing import NAMESPACE, World
+from tests.unit.controller.support import auto_plan
+from tests.unit.jobs.network_policies import admits
+from tests.unit.jobs.test_user_labels import JOBS
+
+PORTS = (names.MASTER_PORT, names.AGENT_PORT, *names.NODE_PORTS["ps"], 22270, 7164, 40_001)
+"""The master's, an agent's, training programs', and one that a program took for itself."""
+
+
+def guarded_world() -> World:
+    """An installation that makes policies."""
+    world = World()
+    world.settings = replace(world.settings, network_policies=True)
+    return world
+
+
+def of_kind(world: World, kind: str) -> list[dict[str, Any]]:
+    return [obj for (what, _), obj in world.objects.items() if what == kind]
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_only_a_jobs_own_pods_reach_its_pods(kind: str) -> None:
+    """On every port: not another job's pods, not pods of the same names in another namespace, not anybody else's."""
+    world = guarded_world()
+    world.add(JOBS[kind]())
+    other = JOBS[kind]()
+    other["metadata"]["name"] = "other"
+    world.add(other)
+    world.settle()
+    policies, pods = of_kind(world, "NetworkPolicy"), of_kind(world, "Pod")
+    mine = [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["name"] != "other"]
+    others = [pod for pod in pods if pod not in mine]
+    assert mine
+    assert others
+    elsewhere = copy.deepcopy(mine[0])
+    elsewhere["metadata"]["namespace"] = "elsewhere"
+    stranger = {"metadata": {"namespace": NAMESPACE, "labels": {"app": "notebook"}}}
+
+    for target in mine:
+        for port in PORTS:
+            assert all(admits(policies, source, target, port) for source in mine)
+            assert not any(admits(policies, s, target, port) for s in (*others, elsewhere, stranger))
+
+
+def test_nodes_that_a_master_asks_for_are_guarded_too() -> None:
+    """Pods of an auto ScalePlan are reached by the master and by each other."""
+    world = guarded_world()
+    world.add(JOBS["ElasticJob"]())
+    world.settle()
+    world.set_pod("elasticjob-digits-dlrover-master-0", "Running")
+    world.add(auto_plan("digits", 0, 1))
+    world.settle()
+    policies, pods = of_kind(world, "NetworkPolicy"), of_kind(world, "Pod")
+    stranger = {"metadata": {"namespace": NAMESPACE, "labels": {names.JOB_LABEL: "another"}}}
+
+    assert len(pods) == 3
+    for target in pods:
+        assert all(admits(policies, source, target, 3333) for source in pods)
+        assert not admits(policies, stranger, target, 3333)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_no_pod_is_made_before_its_policy(kind: str) -> None:
+    """The policy comes before the pods, belongs to the job, and is made once."""
+    world = guarded_world()
+    job = world.add(JOBS[kind]())
+    name = job["metadata"]["name"]
+    for _ in range(5):
+        kinds = [one["kind"] for one in world.decide(kind, name).create]
+        if "Pod" in kinds:
+            break
+        world.reconcile()
+    assert kinds.index("NetworkPolicy") < kinds.index("Pod")
+    world.settle()
+
+    (policy,) = of_kind(world, "NetworkPolicy")
+    assert policy["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    world.delete(kind, name)
+    assert not of_kind(world, "NetworkPolicy")
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_policy_that_is_lost_is_made_anew(kind: str) -> None:
+    """Level-triggered, as all children are."""
+    world = guarded_world()
+    world.add(JOBS[kind]())
+    world.settle()
+    (policy,) = of_kind(world, "NetworkPolicy")
+    world.delete("NetworkPolicy", policy["metadata"]["name"])
+    world.settle()
+    assert of_kind(world, "NetworkPolicy")
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
+    """Whether the API server refuses it or somebody else has its name; once that is over the job starts."""
+    world = guarded_world()
+    job = world.add(JOBS[kind]())
+    name = names.network_policy_name(kind, job["metadata"]["name"])
+    world.refuse[name] = Refusal("NetworkPolicy", name, invalid=False, message="forbidden")
+    for _ in range(5):
+        world.reconcile()
+    assert not of_kind(world, "Pod")
+    assert job["status"]["reason"] == "CreateRefused"
+    assert name in job["status"]["message"]
+
+    world.refuse.clear()
+    foreign = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
+    world.add(foreign)
+    world.settle()
+    assert not of_kind(world, "Pod")
+    assert job["status"]["reason"] == "NameConflict"
+
+    world.delete("NetworkPolicy", name)
+    world.settle()
+    assert of_kind(world, "Pod")
+    assert job["status"]["reason"] != "NameConflict"
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_an_installation_may_go_without(kind: str) -> None:
+    """Off by `--no-network-policies`: no policy is made, and none is watched."""
+    world = World()
+    world.add(JOBS[kind]())
+    world.settle()
+    assert not of_kind(world, "NetworkPolicy")
+    assert of_kind(world, "Pod")
+    assert "NetworkPolicy" not in {source.api.kind for source in kind_of(kind).observes}
+    assert "NetworkPolicy" in {source.api.kind for source in kind_of(kind).isolated().observes}
