@@ -46,6 +46,15 @@ def up(
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds that pods get to end when the cluster is stopped.")
     ] = 10.0,
+    allow_open_ports: Annotated[
+        bool,
+        typer.Option(
+            "--allow-open-ports",
+            envvar="EDL_LOCAL_ALLOW_OPEN_PORTS",
+            help="Let servers in pods listen on every interface of this machine, as they ask; "
+            "else they are kept on loopback, and the cluster does not start where it can't do so.",
+        ),
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Serve in this process until Ctrl-C.")
     ] = False,
@@ -70,13 +79,14 @@ def up(
         from edl_workflows.local.serve import serve
 
         configure_logs(log_format, verbose=verbose)
-        options = Options(where, capacity, timedelta(seconds=back_off), grace)
+        options = Options(where, capacity, timedelta(seconds=back_off), grace, allow_open_ports)
         asyncio.run(serve(options, controller=controller, di_server=di_server))
         return
     arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory, "--pods-per-core", str(most)]
     arguments += ["--back-off", str(back_off), "--grace", str(grace)]
     arguments += ["--controller" if controller else "--no-controller"]
     arguments += [*(["--di-server"] if di_server else []), *(["--verbose"] if verbose else [])]
+    arguments += ["--allow-open-ports"] if allow_open_ports else []
     found, started = daemon.up(daemon.Start(where, arguments))
     typer.echo(
         f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})"

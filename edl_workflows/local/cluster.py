@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 import uvicorn
 
+from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local import events, files, job_kinds, node
 from edl_workflows.local.apiserver import serving
 from edl_workflows.local.apiserver.app import build_app
@@ -27,6 +28,7 @@ from edl_workflows.local.pods import Pod, Service
 from edl_workflows.local.runner.launches import Launches
 from edl_workflows.local.runner.pod_worker import Services
 from edl_workflows.local.runner.runner import Runner, lookups
+from edl_workflows.local.runner.support import loopback_obstacle
 from edl_workflows.local.scheduler.loop import Scheduler
 from edl_workflows.local.scheduler.resources import Amounts
 from edl_workflows.local.selection import Selection
@@ -34,6 +36,12 @@ from edl_workflows.local.selection import Selection
 POD_TOKEN_SECONDS = 365 * 24 * 3600
 """A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the pod."""
 _SWEEP_SECONDS = 600.0
+_OPEN_PORTS = (
+    "this machine does not let the cluster keep the servers of pods on the loopback interface ({}): TensorFlow's and others "
+    "would listen on every interface and serve whoever connects. Linux 5.9 or newer allows it, but not in a container "
+    "whose seccomp profile forbids seccomp or pidfd_getfd. To run without, on a machine that nobody else can reach, "
+    "use --allow-open-ports"
+)
 _POLL_SECONDS = 0.01
 _log = structlog.get_logger(__name__)
 
@@ -47,12 +55,14 @@ class Options:
         capacity: what its node offers.
         back_off: first pause before a crashed container is restarted.
         grace: seconds that pods get when the cluster goes down, if they ask for as many.
+        allow_open_ports: let pods' servers listen on every interface of the machine, as they ask.
     """
 
     folder: Path
     capacity: Capacity
     back_off: timedelta = timedelta(seconds=10)
     grace: float = 10.0
+    allow_open_ports: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,10 @@ async def running(options: Options) -> AsyncIterator[Running]:
 
     Raises:
         ConflictError: a cluster runs on this folder already.
+        UnavailableError: pods' servers can't be kept on the loopback interface, and nobody allowed them to be open.
     """
+    if not options.allow_open_ports and (obstacle := loopback_obstacle()):
+        raise UnavailableError(_OPEN_PORTS.format(obstacle))
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with hold(options.folder / LOCK_FILE):
         port = steady_port(options.folder / "port.json")
@@ -153,6 +166,7 @@ def _build(options: Options, access: serving.Access, server: ApiServer) -> _Part
         lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
         allocatable=Amounts.parse(options.capacity.quantities(options.folder)).values,
         kubeconfig=functools.partial(_pod_kubeconfig, server, access),
+        loopback_only=not options.allow_open_ports,
     )
     recorder = events.EventRecorder(client, "kubelet", NODE_NAME)
     shared = Services(client, recorder, network, launches, options.back_off)

@@ -167,10 +167,10 @@ def _stop(pid: int, seconds: float) -> None:
 def _marks(folder: Path) -> Iterator[str]:
     """Marks of everything that a daemon of this folder may have left behind."""
     yield controller_mark(folder)
-    yield from _pods(folder)
+    yield from pod_uids(folder)
 
 
-def _pods(folder: Path) -> list[str]:
+def pod_uids(folder: Path) -> list[str]:
     """Uids of the pods that have a folder."""
     pods = folder / "pods"
     return [one.name for one in pods.iterdir()] if pods.is_dir() else []
@@ -178,6 +178,6 @@ def _pods(folder: Path) -> list[str]:
 
 def delete(folder: Path) -> None:
     """Remove a stopped cluster's state."""
-    for uid in _pods(folder):
+    for uid in pod_uids(folder):
         remove_memory(uid)
     shutil.rmtree(folder, ignore_errors=True)

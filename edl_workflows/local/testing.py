@@ -1,6 +1,7 @@
 """A running embedded cluster for tests: a process of its own with its state in a given folder."""
 
 import contextlib
+import ipaddress
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ import psutil
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import daemon
+from edl_workflows.local.runner import listening, processes
 
 STOP_SECONDS = 30.0
 
@@ -85,6 +87,31 @@ class LocalCluster:
     def client(self, namespace: str = "default") -> Cluster:
         """A handle with the administrator's rights."""
         return Cluster.from_kubeconfig(self.kubeconfig).in_namespace(namespace)
+
+
+def servers(folder: Path) -> dict[str, bool]:
+    """The TCP servers in the pods of a cluster: who listens where, and whether only processes of this machine can connect.
+
+    Args:
+        folder: the cluster's.
+    """
+    found: dict[str, bool] = {}
+    for uid in daemon.pod_uids(folder):
+        for process in processes.marked(uid):
+            with contextlib.suppress(psutil.Error, OSError):  # it has just ended
+                found |= _servers_of(process)
+    return found
+
+
+def _servers_of(process: psutil.Process) -> dict[str, bool]:
+    found = {}
+    for one in process.net_connections("tcp"):
+        if one.status == psutil.CONN_LISTEN:
+            private = ipaddress.ip_address(one.laddr.ip).is_loopback
+            with listening.socket_of(process.pid, one.fd) as server:
+                tied = server is not None and listening.on_loopback(server)
+            found[f"{' '.join(process.cmdline())}: {one.laddr.ip}:{one.laddr.port}"] = private or tied
+    return found
 
 
 def _await_end(pid: int) -> None:

@@ -81,7 +81,7 @@ def _bindable(port: int) -> bool:
         # A connection in TIME_WAIT is no obstacle for a server, so it is none here.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("", port))
+            probe.bind((LOOPBACK, port))  # in conflict with a listener on all interfaces, too
             probe.listen(1)
         except OSError:
             return False

@@ -3,6 +3,7 @@
 From the bottom to the top:
 
 - `shim`         the small process above each container: mounts, starts, forwards signals, reaps, records the end
+- `listening`    keeps a container's servers on the loopback interface
 - `attempts`     one start of one container on disk, and its shim as seen from the cluster process
 - `processes`    whose processes live: found by ancestry and by mark, so that none is leaked
 - `memory`       limits by resident memory

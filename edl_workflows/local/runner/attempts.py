@@ -38,13 +38,15 @@ class Mount:
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run: arguments, whole environment, working folder, mounts, and whether setuid programs gain nothing."""
+    """What to run: arguments, whole environment, working folder, mounts, whether setuid programs gain nothing, and whether
+    its servers are kept on the loopback interface."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
     mounts: Sequence[Mount] = ()
     no_new_privileges: bool = False
+    loopback_only: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Attempt:
             "cwd": launch.cwd,
             "mounts": mounts,
             "noNewPrivileges": launch.no_new_privileges,
+            "loopbackOnly": launch.loopback_only,
             "log": str(self.log),
             "scratch": str(self.folder / "scratch"),
             "crashes": crashes,

@@ -22,6 +22,8 @@ MACHINE_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
 )  # fmt: skip
 """What a container inherits from the cluster process: what programs need to run here, and nothing secret."""
+LOOPBACK_VARIABLES = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
+"""Tell PyTorch's transports, which look for an interface of the machine, to use the only one on which pods can listen."""
 TERMINATION_LOG_VARIABLE = "EDL_TERMINATION_LOG"
 """Where a container writes its termination message, as ``/dev/termination-log`` is not mounted."""
 
@@ -35,12 +37,14 @@ class Launches:
         lookups: contents of ConfigMaps and Secrets of a namespace.
         allocatable: the node's resources in units.
         kubeconfig: text of the kubeconfig of a pod's service account.
+        loopback_only: whether containers' servers are kept on the loopback interface.
     """
 
     network: Network
     lookups: Callable[[str], Lookups]
     allocatable: Mapping[str, int]
     kubeconfig: Callable[[str, str], str]
+    loopback_only: bool
 
     def prepare(self, pod: Pod, container: ContainerRunner, folder: Path) -> Launch:
         """Everything that the container needs, made and ready.
@@ -68,7 +72,7 @@ class Launches:
         work.mkdir(parents=True, exist_ok=True)
         self.network.publish()
         restricted = spec.security_context.allow_privilege_escalation is False
-        return Launch(argv, env, spec.working_dir or str(work), mounts, restricted)
+        return Launch(argv, env, spec.working_dir or str(work), mounts, restricted, self.loopback_only)
 
     def refresh(self, pod: Pod, folder: Path) -> None:
         """Bring volumes of ConfigMaps and Secrets up to date.
@@ -90,6 +94,7 @@ class Launches:
         lookups = self.lookups(pod.metadata.namespace)
         attached = self.network.attach(pod)
         base = machine_variables() | self._cluster_variables(pod, folder)
+        base |= LOOPBACK_VARIABLES if self.loopback_only else {}
         if pod.spec.enable_service_links:
             base |= self.network.service_variables(pod)
         base |= {

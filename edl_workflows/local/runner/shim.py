@@ -1,14 +1,15 @@
 """The process above a container: starts it, passes signals on, ends everything it started, records how it ended.
 
-Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses the standard library alone,
-since it must start fast and stay small. It outlives the cluster process, which finds it again by what it writes:
+Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses the standard library alone
+(`listening`, too), since it must start fast and stay small. It outlives the cluster process, which finds it again by what it writes:
 
 - ``shim.json``: process ids with start times, once the container runs;
 - ``log`` and ``log.times``: the container's output, and when each piece of it was written (`log_output`);
 - ``exit.json``: how it ended, as the shim's last act.
 
 SIGTERM goes on to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the main process
-ends, whatever it left behind is killed, as with the first process of a container elsewhere.
+ends, whatever it left behind is killed, as with the first process of a container elsewhere. If the spec says so, it keeps
+the container's servers on the loopback interface (`listening`).
 
 ``python -I -S shim.py FOLDER --exec JSON`` runs one command as the container would run it (probes, hooks), in its place.
 """
@@ -25,8 +26,14 @@ import sys
 import time
 from _thread import allocate_lock, start_new_thread
 
+if __name__ == "__main__":  # run as a file: `edl_workflows` must be found, after all else
+    sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), *3 * [os.pardir])))
+
+from edl_workflows.local.runner import listening
+
 TYPE_CHECKING = False  # `typing` itself costs as much as the rest
 if TYPE_CHECKING:
+    import _socket
     from _thread import LockType
     from collections.abc import Iterator
     from typing import Any, NoReturn
@@ -54,8 +61,23 @@ def main(arguments: list[str]) -> None:
     folder = arguments[0]
     spec = _read(os.path.join(folder, "spec.json"))
     if len(arguments) > 1:
-        _become(spec, json.loads(arguments[2]))
+        execute(spec, json.loads(arguments[2]))
     supervise(folder, spec)
+
+
+def execute(spec: dict[str, Any], argv: list[str]) -> NoReturn:
+    """Run one more command in a container's surroundings and end as it ends."""
+    if not spec.get("loopbackOnly"):  # nor in the spec of a container that an older version started
+        _become(spec, argv)
+    ours, theirs = listening.channel()
+    child = os.fork()
+    if child == 0:
+        _become(spec, argv, channel=theirs)
+    theirs.close()
+    _end_with_parent()
+    listening.supervise_in_thread(ours)
+    _, status = os.waitpid(child, 0)
+    os._exit(_exit_code(status))
 
 
 def supervise(folder: str, spec: dict[str, Any]) -> None:
@@ -64,10 +86,14 @@ def supervise(folder: str, spec: dict[str, Any]) -> None:
     _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
     read_end, write_end = os.pipe()
     output, container_output = os.pipe()
+    ours, theirs = listening.channel() if spec["loopbackOnly"] else (None, None)
     started = time.time()
     main_pid = os.fork()
     if main_pid == 0:
-        _child(spec, write_end, container_output)
+        _child(spec, write_end, container_output, theirs)
+    if ours and theirs:
+        theirs.close()
+        listening.supervise_in_thread(ours)
     os.close(write_end)
     os.close(container_output)
     logged = _start_logging(output, spec["log"])
@@ -180,10 +206,10 @@ def _exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _child(spec: dict[str, Any], report: int, output: int) -> NoReturn:
+def _child(spec: dict[str, Any], report: int, output: int, channel: _socket.socket | None) -> NoReturn:
     """In the new process: become the container, or say why not."""
     try:
-        _become(spec, spec["argv"], output)
+        _become(spec, spec["argv"], output, channel)
     except SetupError as error:
         failure = {"reason": CONFIG_ERROR, "message": str(error)}
     except OSError as error:
@@ -196,13 +222,16 @@ def _child(spec: dict[str, Any], report: int, output: int) -> NoReturn:
     os._exit(START_ERROR_CODE)
 
 
-def _become(spec: dict[str, Any], argv: list[str], output: int | None = None) -> NoReturn:
+def _become(
+    spec: dict[str, Any], argv: list[str], output: int | None = None, channel: _socket.socket | None = None
+) -> NoReturn:
     """Turn this process into `argv` in the container's surroundings.
 
     Args:
         spec: the container's.
         argv: the command.
         output: where the container writes; None: this is one more command, which keeps the output it has.
+        channel: to the process that keeps its servers on loopback; None: they may listen anywhere.
 
     Raises:
         SetupError: the surroundings can't be made.
@@ -218,14 +247,22 @@ def _become(spec: dict[str, Any], argv: list[str], output: int | None = None) ->
         raise SetupError(f"workingDir {spec['cwd']!r}: {error.strerror}") from error
     if output is not None:
         _redirect(output)
-    # The container goes with its shim; what it started is found by its mark.
-    _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    _end_with_parent()  # the container goes with its shim; what it started is found by its mark
     if spec["noNewPrivileges"]:
         _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # Python ignores or handles these
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if channel is not None:
+        try:
+            listening.confine(channel)
+        except OSError as error:
+            raise SetupError(f"servers can't be kept on loopback: {error.strerror}") from error
     os.execvpe(argv[0], argv, spec["env"])
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
 def _redirect(output: int) -> None:

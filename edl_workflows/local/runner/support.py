@@ -13,6 +13,7 @@ from typing import Any
 
 from edl_workflows.exceptions import Problem
 from edl_workflows.local.apiserver import builtin, quantities
+from edl_workflows.local.runner import listening
 
 VOLUME_KINDS = ("configMap", "downwardAPI", "emptyDir", "hostPath", "projected", "secret")
 DEFAULT_TERMINATION_LOG = "/dev/termination-log"
@@ -31,6 +32,20 @@ def mounts_possible() -> bool:
         [sys.executable, "-I", "-S", "-c", _PROBE], check=False, capture_output=True, timeout=30
     )
     return probe.returncode == 0
+
+
+@functools.cache
+def loopback_obstacle() -> str:
+    """Why this user can't keep a container's servers on the loopback interface of this machine; empty if it is possible."""
+    probe = subprocess.run(
+        [sys.executable, "-I", "-S", listening.__file__],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    said = probe.stderr.strip().splitlines()
+    return "" if probe.returncode == 0 else (said or [f"exit code {probe.returncode}"])[-1]
 
 
 def problems(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) -> list[Problem]:

@@ -8,6 +8,7 @@ import pytest
 from edl_workflows.jobs import names
 from edl_workflows.kube import client
 from edl_workflows.kube.resources import CONFIG_MAPS
+from edl_workflows.local.runner.launches import LOOPBACK_VARIABLES
 from edl_workflows.local.runner.support import mounts_possible
 from tests.unit.local.support import Pods, container, eventually
 
@@ -89,7 +90,7 @@ def test_a_container_inherits_nothing_secret(pods: Pods) -> None:
         "USER",
         "VIRTUAL_ENV",
     }
-    own = {"HOSTNAME", "KUBECONFIG", "PWD", "OLDPWD", "_", "SHLVL"}
+    own = {"HOSTNAME", "KUBECONFIG", "PWD", "OLDPWD", "_", "SHLVL", *LOOPBACK_VARIABLES}
 
     assert {one for one in pods.logs("bare").split() if not one.startswith("EDL_")} - allowed - own == set()
 

@@ -1,0 +1,236 @@
+"""Keeps TCP servers of containers on the loopback interface, whatever address they ask for.
+
+Programs that are not ours decide which address they listen on; TensorFlow's server takes every interface even where it
+is told 127.0.0.1. So a container runs under a seccomp filter that hands each ``listen`` call to the shim above it. The shim
+ties the socket to the interface ``lo`` and then listens in the caller's place: ``ss -tln`` shows ``*%lo:2222``. Processes of
+this machine connect to it at every loopback address, those of pods included. A socket that asks for another address of
+the machine could not be reached through ``lo``; its ``listen`` fails with EADDRNOTAVAIL.
+
+Neither root nor a user namespace is needed, and the container's network is the machine's in every other respect: whoever
+only connects is not touched. The filter is no defence against a hostile container, which is a process of the same user.
+
+Standard library only: `shim` loads this. Run as a file, it tells whether this machine lets the present user do so.
+"""
+
+from __future__ import annotations  # the types cost nothing at run time
+
+import _socket
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import struct
+import sys
+from _thread import start_new_thread
+
+TYPE_CHECKING = False  # `typing` itself costs as much as the rest
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_INTERFACE = b"lo\0"
+_INTERNET = (_socket.AF_INET, _socket.AF_INET6)
+_SYSTEM_CALLS = {  # machine: its audit architecture, and its numbers of listen and seccomp
+    "x86_64": (0xC000003E, 50, 317),
+    "aarch64": (0xC00000B7, 201, 277),
+    "riscv64": (0xC00000F3, 201, 277),
+}
+_IO_URING_SETUP, _PIDFD_GETFD = 425, 438  # the same on all of them
+_X32_CALLS = 0x40000000  # from here on, calls of x86's 32-bit ABI
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER_OFFSET, _ARCHITECTURE_OFFSET = 0, 4
+_ALLOW, _NOTIFY, _FAIL = 0x7FFF0000, 0x7FC00000, 0x00050000
+_SET_FILTER, _ALLOW_SPECULATION, _NEW_LISTENER = 1, 4, 8
+_NO_NEW_PRIVILEGES = 38
+_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_REQUEST, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
+_CONTINUE = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def confine(supervisor: _socket.socket) -> None:
+    """Put this process, and all that it becomes and starts, under the filter.
+
+    Args:
+        supervisor: the channel to whoever runs `supervise`.
+
+    Raises:
+        OSError: the machine does not allow it.
+    """
+    architecture, listen, seccomp = _system_calls()
+    code = _filter(architecture, listen)
+    kept = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
+    arguments = (seccomp, _SET_FILTER, _NEW_LISTENER | _ALLOW_SPECULATION, ctypes.c_char_p(program))
+    listener = _libc.syscall(*arguments)
+    if (
+        listener < 0 and ctypes.get_errno() == errno.EACCES
+    ):  # who isn't root must first give up set-uid programs
+        _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        listener = _libc.syscall(*arguments)
+    if listener < 0:
+        raise _failure("seccomp")
+    sent = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("=i", listener))]
+    supervisor.sendmsg([b"\0"], sent)
+
+
+def supervise(confined: _socket.socket) -> None:
+    """Carry out the ``listen`` calls of a process and its descendants until all of them have ended.
+
+    Args:
+        confined: the channel to the process that calls `confine`.
+    """
+    _, received, _, _ = confined.recvmsg(1, 64)
+    confined.close()
+    if not received:
+        return  # it ended before it came to `confine`
+    (listener,) = struct.unpack("=i", received[0][2])
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    while not any(event & select.POLLHUP for _, event in poll.poll()):
+        request = bytearray(_REQUEST.size)
+        with contextlib.suppress(OSError):  # the caller was killed, before or after
+            fcntl.ioctl(listener, _RECEIVE, request)
+            fcntl.ioctl(listener, _SEND, _answer(bytes(request)))
+    os.close(listener)
+
+
+def channel() -> tuple[_socket.socket, _socket.socket]:
+    """The two ends for `supervise` and `confine`; they do not survive an exec."""
+    return _socket.socketpair()
+
+
+def supervise_in_thread(confined: _socket.socket) -> None:
+    """As `supervise`, beside what the caller does."""
+    start_new_thread(supervise, (confined,))
+
+
+def _system_calls() -> tuple[int, int, int]:
+    machine = os.uname().machine
+    if machine not in _SYSTEM_CALLS:
+        raise OSError(errno.ENOSYS, f"not known how on {machine}")
+    return _SYSTEM_CALLS[machine]
+
+
+def _filter(architecture: int, listen: int) -> bytes:
+    """The program in BPF: each instruction has how many to skip if its comparison holds, and if it does not.
+
+    Calls of another ABI (32-bit programs) and io_uring, which could listen unseen, do not exist in a container.
+    """
+    missing = _FAIL | errno.ENOSYS
+    instructions = (
+        (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
+        (_EQUAL, 0, 4, architecture),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+        (_EQUAL, 3, 0, listen),
+        (_EQUAL, 1, 0, _IO_URING_SETUP),
+        (_AT_LEAST, 0, 2, _X32_CALLS),
+        (_RETURN, 0, 0, missing),
+        (_RETURN, 0, 0, _NOTIFY),
+        (_RETURN, 0, 0, _ALLOW),
+    )
+    return b"".join(struct.pack("=HBBI", *one) for one in instructions)
+
+
+def _answer(request: bytes) -> bytes:
+    """What the caller gets for its ``listen(descriptor, backlog)``."""
+    identity, thread, _, _, _, _, descriptor, backlog, *_ = _REQUEST.unpack(request)
+    try:
+        done = _listen(thread, descriptor & 0xFFFFFFFF, backlog & 0xFFFFFFFF)
+    except OSError as error:
+        return _ANSWER.pack(identity, 0, -(error.errno or errno.EACCES), 0)
+    except Exception:  # noqa: BLE001 - without an answer the caller would wait for ever
+        return _ANSWER.pack(identity, 0, -errno.EACCES, 0)
+    return _ANSWER.pack(identity, 0, 0, 0 if done else _CONTINUE)
+
+
+def _listen(thread: int, descriptor: int, backlog: int) -> bool:
+    """Listen on another process's socket, on loopback only; False if it is not of the internet family."""
+    with socket_of(_process_of(thread), descriptor) as copied:
+        if copied is None or copied.family not in _INTERNET:
+            return False
+        if not _through_loopback(copied.getsockname()[0]):
+            raise OSError(errno.EADDRNOTAVAIL, "not a loopback address")
+        copied.setsockopt(_socket.SOL_SOCKET, _socket.SO_BINDTODEVICE, _INTERFACE)
+        copied.listen(min(backlog, 0x7FFFFFFF))
+        return True
+
+
+def _through_loopback(address: str) -> bool:
+    host = address.removeprefix("::ffff:")
+    return host in ("0.0.0.0", "::", "::1") or host.startswith("127.")  # noqa: S104 - compared, not listened on
+
+
+@contextlib.contextmanager
+def socket_of(process: int, descriptor: int) -> Iterator[_socket.socket | None]:
+    """Another process's socket while the context lasts; None if the descriptor is not that of a socket.
+
+    Raises:
+        OSError: the process is gone, has no such descriptor, or is not ours to look into.
+    """
+    handle = os.pidfd_open(process)
+    try:
+        copy = _libc.syscall(_PIDFD_GETFD, handle, descriptor, 0)
+        if copy < 0:
+            raise _failure("pidfd_getfd")
+    finally:
+        os.close(handle)
+    try:
+        found = _socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        yield None
+        return
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def on_loopback(server: _socket.socket) -> bool:
+    """Whether a listening socket is tied to the loopback interface."""
+    return server.getsockopt(_socket.SOL_SOCKET, _socket.SO_BINDTODEVICE, 16) == _INTERFACE
+
+
+def _process_of(thread: int) -> int:
+    with open(f"/proc/{thread}/status", encoding="ascii", errors="replace") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Tgid:"))
+
+
+def _failure(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _try() -> str:
+    """Let a child process listen on all interfaces; why that did not end on loopback, empty if it did."""
+    ours, theirs = channel()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        os.write(write_end, _listen_confined(theirs).encode())
+        os._exit(0)
+    theirs.close()
+    os.close(write_end)
+    supervise(ours)
+    os.waitpid(child, 0)
+    with os.fdopen(read_end, "rb") as said:
+        return said.read().decode()
+
+
+def _listen_confined(supervisor: _socket.socket) -> str:
+    try:
+        confine(supervisor)
+        server = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+        server.listen(1)
+        tied = on_loopback(server)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if tied else "the kernel did not tie a socket to the loopback interface"
+
+
+if __name__ == "__main__":
+    sys.exit(_try() or 0)
