@@ -203,6 +203,8 @@ class PodWorker:
         self._wake_at = decision.wake
         over = decision.finished and not decision.start
         self._write_status(finished=over)
+        if over:
+            remove_memory(self.pod.metadata.uid)  # the volumes on disk stay until the pod is deleted
         return over and self._finalise()
 
     def _start(self, container: ContainerRunner) -> None:

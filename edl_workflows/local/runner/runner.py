@@ -17,7 +17,7 @@ from edl_workflows.local.runner import logs, processes
 from edl_workflows.local.runner.environment import decode_secret
 from edl_workflows.local.runner.memory import Snapshot
 from edl_workflows.local.runner.pod_worker import PodWorker, Services
-from edl_workflows.local.runner.volumes import Lookups, remove_memory
+from edl_workflows.local.runner.volumes import Lookups, remove_memory, remove_orphaned_memory
 
 MEMORY_POLL_SECONDS = 0.5
 VOLUME_POLL_SECONDS = 2.0
@@ -57,6 +57,7 @@ class Runner:
 
     async def clean_up(self) -> None:
         """End what belongs to pods that were deleted while nobody watched. Call it once, with `pods` current."""
+        await asyncio.to_thread(remove_orphaned_memory)
         known = {pod.metadata.uid for pod in self._pods.objects.values()}
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in self._folder.iterdir():

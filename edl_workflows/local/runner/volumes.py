@@ -5,7 +5,9 @@ whole, so that a reader sees one version of all files and an update reaches a ru
 """
 
 import contextlib
+import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ from edl_workflows.local.runner.environment import (
 from edl_workflows.local.runner.support import in_place
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where emptyDir volumes of medium Memory belong
+_OWNER = ".pod"
+"""In a pod's folder there: link to the pod's folder on disk."""
 _BLOCK_BYTES = 512
 """Unit of ``st_blocks``, whatever the file system's own."""
 Files = dict[str, bytes]
@@ -63,6 +67,8 @@ class Volumes:
         """
         for name, volume in self._declared.items():
             if "emptyDir" in volume:
+                if self._in_memory(name):
+                    self._make_memory()
                 self._source(name).mkdir(parents=True, exist_ok=True)
                 self._source(name).chmod(0o777)
             elif "hostPath" in volume:
@@ -104,20 +110,31 @@ class Volumes:
         """
         if any(Path(mount.mount_path) == _SHARED_MEMORY for mount in container.volume_mounts):
             return _SHARED_MEMORY
-        folder = _SHARED_MEMORY / self._memory_name("_pod")  # no name of a volume
+        folder = _memory_of(self._uid) / "_pod"  # no name of a volume
         if _SHARED_MEMORY.is_dir():
+            self._make_memory()
             folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
-    def _memory_name(self, volume: str) -> str:
-        return f"edl-{self._uid}-{volume}"
+    def _in_memory(self, name: str) -> bool:
+        return (self._declared[name].get("emptyDir") or {}).get("medium") == "Memory"
+
+    def _make_memory(self) -> None:
+        """Make the pod's folder in shared memory, closed to other users whatever the volumes in it allow."""
+        folder = _memory_of(self._uid)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        if not _is_ours(folder):
+            raise ContainerConfigError(f"{folder} is not a folder of this user alone; remove it")
+        with contextlib.suppress(FileExistsError):
+            (folder / _OWNER).symlink_to(self._folder.parent.absolute())
 
     def _source(self, name: str) -> Path:
         volume = self._declared[name]
         if "hostPath" in volume:
             return Path(volume["hostPath"]["path"])
-        if (volume.get("emptyDir") or {}).get("medium") == "Memory":
-            return _SHARED_MEMORY / self._memory_name(name)
+        if self._in_memory(name):
+            return _memory_of(self._uid) / name
         return self._folder / name
 
     def _inside(self, source: Path, mount: VolumeMount, values: Mapping[str, str]) -> Path:
@@ -149,8 +166,25 @@ class Volumes:
 
 def remove_memory(uid: str) -> None:
     """Remove a pod's emptyDir volumes of medium Memory and its shared memory, which lie outside its folder."""
-    for folder in _SHARED_MEMORY.glob(f"edl-{uid}-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(_memory_of(uid), ignore_errors=True)
+
+
+def remove_orphaned_memory() -> None:
+    """Remove what this user's pods had in shared memory, where a pod's folder is gone: its whole cluster was removed."""
+    for folder in _SHARED_MEMORY.glob("edl-*"):
+        owner = folder / _OWNER
+        with contextlib.suppress(OSError):  # somebody else's, or its own cluster removes it now
+            if _is_ours(folder) and owner.is_symlink() and not owner.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _memory_of(uid: str) -> Path:
+    return _SHARED_MEMORY / f"edl-{uid}"
+
+
+def _is_ours(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def _size(folder: Path) -> int:

@@ -1,6 +1,8 @@
 """What a container sees: variables, arguments and volumes."""
 
 import json
+import stat
+import uuid
 from pathlib import Path
 
 import pytest
@@ -8,11 +10,23 @@ import pytest
 from edl_workflows.jobs import names
 from edl_workflows.kube import client
 from edl_workflows.kube.resources import CONFIG_MAPS
+from edl_workflows.local.pods import Container
+from edl_workflows.local.runner.environment import ContainerConfigError
 from edl_workflows.local.runner.launches import LOOPBACK_VARIABLES
 from edl_workflows.local.runner.support import mounts_possible
+from edl_workflows.local.runner.volumes import Lookups, Volumes, remove_memory, remove_orphaned_memory
 from tests.unit.local.support import Pods, container, eventually
 
 needs_mounts = pytest.mark.skipif(not mounts_possible(), reason="the machine grants no mount namespaces")
+
+
+def missing(_name: str) -> None:
+    """No ConfigMap or Secret."""
+
+
+def uid_of(pods: Pods, name: str) -> str:
+    """A pod's."""
+    return str(pods.get(name)["metadata"]["uid"])
 
 
 def make(pods: Pods, kind: str, name: str, **data: str) -> None:
@@ -203,12 +217,64 @@ def test_an_empty_dir_over_its_limit_evicts_the_pod(pods: Pods) -> None:
 
 def test_shared_memory_of_a_pod_goes_with_it(pods: Pods) -> None:
     """Each pod has a place of its own in the machine's shared memory, where agents keep copies of the model: what a container
-    that is killed leaves there stays for the next one of the pod, and for nobody after the pod."""
+    that is killed leaves there stays for the next one of the pod, and for nobody after the pod's end."""
     place = f"${names.ENV_SHARED_MEMORY}"
-    pods.create("keeps", container(f"echo {place}; mkdir {place}/left; kill -9 $$$$"))
-    pods.end("keeps")
-    folder = Path(pods.logs("keeps").strip())
-    assert folder.parent == Path("/dev/shm")
+    script = f"echo {place}; ls {place}; mkdir {place}/left && kill -9 $$$$; exec sleep 300"
+    pods.create("keeps", container(script), restartPolicy="OnFailure")
+    folder = Path(pods.prints("keeps", "left").split()[0])
     assert (folder / "left").is_dir()
-    pods.delete("keeps")
-    eventually(lambda: not folder.exists(), folder)
+    assert folder.parent.parent == Path("/dev/shm")
+    pods.delete("keeps", grace=0)
+    eventually(lambda: not folder.parent.exists(), folder)
+
+
+def test_the_memory_of_a_finished_pod_is_free(pods: Pods) -> None:
+    """A pod that has ended holds no memory of the machine, though it may not be deleted for days."""
+    volume = {"name": "m", "emptyDir": {"medium": "Memory"}}
+    pods.create("done", container("true"), volumes=[volume])
+    uid = uid_of(pods, "done")
+    pods.end("done")
+
+    eventually(lambda: not Path(f"/dev/shm/edl-{uid}").exists(), uid)
+
+
+@needs_mounts
+def test_volumes_in_memory_are_closed_to_other_users(pods: Pods) -> None:
+    """An emptyDir of medium Memory lets every user of its pod write, as elsewhere, but lies in a folder of its pod alone."""
+    volume = {"name": "m", "emptyDir": {"medium": "Memory"}}
+    mount = {"name": "m", "mountPath": "/mnt"}
+    pods.create("writes", container("touch /mnt/x; sleep 300", volumeMounts=[mount]), volumes=[volume])
+    folder = Path(f"/dev/shm/edl-{uid_of(pods, 'writes')}")
+    eventually((folder / "m" / "x").exists, folder)
+
+    assert stat.S_IMODE((folder / "m").stat().st_mode) == 0o777
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_memory_that_is_not_ours_is_not_used(tmp_path: Path) -> None:
+    """A link or an open folder that somebody has put in the place of a pod's memory fails the start."""
+    volumes = Volumes(tmp_path / "pod" / "volumes", uid := str(uuid.uuid4()), [], Lookups(missing, missing))
+    place = Path(f"/dev/shm/edl-{uid}")
+    place.symlink_to(tmp_path)
+    try:
+        with pytest.raises(ContainerConfigError, match="not a folder of this user alone"):
+            volumes.shared_memory(Container(name="main"))
+    finally:
+        place.unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_of_clusters_that_were_removed_goes_at_the_next_start(tmp_path: Path) -> None:
+    """What pods of a killed cluster hold is removed by the next cluster of this user, once their state folder is gone."""
+    uids = [str(uuid.uuid4()), str(uuid.uuid4())]
+    for uid in uids:
+        (tmp_path / uid).mkdir()
+        volumes = Volumes(tmp_path / uid / "volumes", uid, [], Lookups(missing, missing))
+        volumes.shared_memory(Container(name="main"))
+    (tmp_path / uids[0]).rmdir()
+
+    remove_orphaned_memory()
+    left = [Path(f"/dev/shm/edl-{uid}").exists() for uid in uids]
+    remove_memory(uids[1])
+
+    assert left == [False, True]
