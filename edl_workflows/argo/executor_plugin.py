@@ -7,13 +7,11 @@ set, so it can tell time-outs, retries and restarts as ever. The request itself 
 
 import contextlib
 import hmac
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 import yaml
 from fastapi import FastAPI, Header, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,6 +20,7 @@ from edl_workflows.argo.task import PLUGIN
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.install.rbac import argo_agent_rules
 from edl_workflows.install.workloads import CONTAINER_SECURITY
+from edl_workflows.process import http
 
 NAME = "edl"
 ACCOUNT = f"{NAME}-executor-plugin"
@@ -80,26 +79,13 @@ def read_token() -> str:
         ) from error
 
 
-def serve_in_thread(app: FastAPI, port: int) -> uvicorn.Server:
-    """Serve in a daemon thread, on all of the pod's addresses; set ``should_exit`` to end.
+def serving(app: FastAPI, port: int) -> contextlib.AbstractContextManager[str]:
+    """Serve in a thread, on all of the pod's addresses, while the context lasts.
 
     Raises:
         UnavailableError: the port is taken.
     """
-    config = uvicorn.Config(app, host="0.0.0.0", port=port, log_config=None, access_log=False)  # noqa: S104
-    server = uvicorn.Server(config)
-
-    def run() -> None:
-        with contextlib.suppress(SystemExit):  # uvicorn's way to say that it can't listen
-            server.run()
-
-    thread = threading.Thread(target=run, name="plugin", daemon=True)
-    thread.start()
-    while not server.started:
-        if not thread.is_alive():
-            raise UnavailableError(f"can't listen on port {port}; choose another with --port")
-        thread.join(0.01)
-    return server
+    return http.serving(app, http.Listen("0.0.0.0", port), "plugin server")  # noqa: S104
 
 
 @dataclass(frozen=True)

@@ -107,15 +107,12 @@ def plugin_server(
 ) -> None:
     """The sidecar that `edl argo executor-plugin` describes: serves the steps of one workflow until SIGTERM."""
     from edl_workflows.argo.agent.run import Agent, AgentOptions
-    from edl_workflows.argo.executor_plugin import create_app, read_token, serve_in_thread
+    from edl_workflows.argo.executor_plugin import create_app, read_token, serving
     from edl_workflows.process.signals import stop_on_signals
 
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
     stop = stop_on_signals()
-    server = serve_in_thread(create_app(read_token), port)
     options = AgentOptions(namespace=cluster.namespace, workflow=workflow, drain_seconds=DRAIN_SECONDS)
-    try:
+    with serving(create_app(read_token), port):
         Agent(cluster, options).run(stop)
-    finally:
-        server.should_exit = True

@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import functools
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
 
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local import events, files, job_kinds, node
@@ -32,6 +31,7 @@ from edl_workflows.local.runner.support import loopback_obstacle
 from edl_workflows.local.scheduler.loop import Scheduler
 from edl_workflows.local.scheduler.resources import Amounts
 from edl_workflows.local.selection import Selection
+from edl_workflows.process.http import HttpServer
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
 """A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the pod."""
@@ -80,15 +80,6 @@ class Running:
     server: ApiServer
     runner: Runner
     failed: "asyncio.Future[None]"
-
-
-class _Http(serving.Http):
-    """Signals are the daemon's business: pods end before the API does."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
 
 
 @contextlib.asynccontextmanager
@@ -186,7 +177,7 @@ async def _serving(
     parts = _build(options, access, server)
     server.logs = parts.runner.logs
     await parts.take_over()
-    http = _Http(serving.uvicorn_config(build_app(server), access, port), server.registry.store)
+    http = serving.ApiHttpServer(build_app(server), access, port, server.registry.store)
     work = [*parts.work(), _follow_node(server, parts.scheduler, options), _sweep(server)]
     async with _background(http, work) as failed:
         try:
@@ -198,7 +189,7 @@ async def _serving(
 
 @contextlib.asynccontextmanager
 async def _background(
-    http: uvicorn.Server, work: list[Coroutine[Any, Any, None]]
+    http: HttpServer, work: list[Coroutine[Any, Any, None]]
 ) -> "AsyncIterator[asyncio.Future[None]]":
     """Run everything; the API server goes last."""
     serving_task = asyncio.create_task(http.serve(), name="api server")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 
@@ -28,6 +27,7 @@ from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.master.store import ConfigMapStore, FileStore, Store
+from edl_workflows.process.http import HttpServer, Listen
 from edl_workflows.protocol.message import problems
 
 SUCCEEDED = 0
@@ -184,17 +184,7 @@ async def serve(parts: Parts, address: Address) -> int:
     Returns:
         The exit code.
     """
-    server = _Server(
-        uvicorn.Config(
-            parts.app,
-            host=address.host,
-            port=address.port,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=2,
-            timeout_keep_alive=60,
-        )
-    )
+    server = HttpServer(parts.app, Listen(address.host, address.port, keep_alive=60, stop_seconds=2))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -251,12 +241,3 @@ def _raise_failure(tasks: list[asyncio.Task[None]]) -> None:
             if isinstance(error, EdlError):
                 raise error
             raise UnavailableError(f"the master's {task.get_name()} ended: {error}") from error
-
-
-class _Server(uvicorn.Server):
-    """Signals are the process's: uvicorn would end the API before the state is stored."""
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
-        """Leaves signals alone."""
-        yield

@@ -1,32 +1,22 @@
 """``/healthz``, ``/readyz`` and ``/metrics`` over HTTP, for probes and for Prometheus. Reads only; no token."""
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from socketserver import ThreadingMixIn
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from collections.abc import Callable, Iterator
 
 import structlog
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
-from edl_workflows.exceptions import UnavailableError
+from edl_workflows.process import http
 
 log = structlog.get_logger(__name__)
 
 Check = Callable[[], list[str]]
 """What is wrong at the moment; empty for nothing."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = 10  # seconds that a client may take to send its request
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it
-        """Probes every few seconds are no news."""
 
 
 class HealthServer:
@@ -44,38 +34,31 @@ class HealthServer:
     """
 
     def __init__(self, host: str, port: int, alive: Check, ready: Check, registry: CollectorRegistry) -> None:
-        self._checks = {"/healthz": alive, "/livez": alive, "/readyz": ready}
-        self._metrics = make_wsgi_app(registry)
-        try:
-            self._server = make_server(host, port, self._app, _Server, _Handler)
-        except OSError as error:
-            raise UnavailableError(
-                f"can't listen on {host}:{port}: {error.strerror or error}; choose another with --metrics-port"
-            ) from error
-        self.port = self._server.server_port
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="health", daemon=True
-        )
-        self._thread.start()
+        self._exit = contextlib.ExitStack()
+        listen = http.Listen(host, port, option="--metrics-port", stop_seconds=1)
+        url = self._exit.enter_context(http.serving(_application(alive, ready, registry), listen, "health"))
+        self.port = int(url.rpartition(":")[2])
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._exit.close()
 
-    def _app(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        if path == "/metrics":
-            metrics: Iterable[bytes] = self._metrics(environ, start_response)
-            return metrics
-        check = self._checks.get(path)
-        if check is None:
-            return _answer(start_response, "404 Not Found", "known are /healthz, /readyz and /metrics\n")
-        problems = check()
-        if problems:
-            return _answer(start_response, "503 Service Unavailable", "\n".join(problems) + "\n")
-        return _answer(start_response, "200 OK", "ok\n")
+
+def _application(alive: Check, ready: Check, registry: CollectorRegistry) -> Starlette:
+    checks = {"/healthz": alive, "/livez": alive, "/readyz": ready}
+
+    async def check(request: Request) -> PlainTextResponse:
+        problems = await run_in_threadpool(checks[request.url.path])  # it may ask a database
+        return PlainTextResponse("\n".join(problems or ["ok"]) + "\n", 503 if problems else 200)
+
+    async def metrics(_request: Request) -> Response:
+        return Response(await run_in_threadpool(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def absent(_request: Request, _error: Exception) -> PlainTextResponse:
+        return PlainTextResponse("known are /healthz, /readyz and /metrics\n", 404)
+
+    routes = [*(Route(path, check) for path in checks), Route("/metrics", metrics)]
+    return Starlette(routes=routes, exception_handlers={404: absent})
 
 
 @contextlib.contextmanager
@@ -90,10 +73,3 @@ def endpoints(
     log.info("health and metrics", host=host, port=health.port)
     with contextlib.closing(health):
         yield
-
-
-def _answer(start_response: Any, status: str, text: str) -> Iterable[bytes]:
-    body = text.encode()
-    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
-    start_response(status, headers)
-    return [body]

@@ -4,11 +4,13 @@ Writes ``D/kubeconfig``, then listens. Pods stay pending: nothing schedules or r
 """
 
 import argparse
+import asyncio
+import signal
 from pathlib import Path
 
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.server import open_server
-from edl_workflows.local.apiserver.serving import Http, prepare, uvicorn_config
+from edl_workflows.local.apiserver.serving import ApiHttpServer, prepare
 
 
 def main() -> None:
@@ -20,7 +22,10 @@ def main() -> None:
     options = parser.parse_args()
     access = prepare(options.dir, options.port)
     server = open_server(options.dir, {access.token: "admin"}, history=options.history)
-    Http(uvicorn_config(build_app(server), access, options.port), server.registry.store).run()
+    http = ApiHttpServer(build_app(server), access, options.port, server.registry.store)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, http.handle_exit)
+    asyncio.run(http.serve())
     server.close()
 
 

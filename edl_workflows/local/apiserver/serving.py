@@ -1,4 +1,4 @@
-"""How the API server is reached: its token, certificates and kubeconfig on disk, and uvicorn's settings."""
+"""How the API server is reached: its token, certificates and kubeconfig on disk, and its HTTP server."""
 
 import base64
 import secrets
@@ -6,12 +6,12 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 import yaml
 from starlette.applications import Starlette
 
 from edl_workflows.local.apiserver import certificates
 from edl_workflows.local.apiserver.store import Store
+from edl_workflows.process.http import HttpServer, Listen
 
 HOST = "127.0.0.1"
 SHUTDOWN_SECONDS = 1
@@ -83,35 +83,25 @@ def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default
     return yaml.safe_dump(config)
 
 
-class Http(uvicorn.Server):
-    """Uvicorn that ends the open watches when it stops; they would not end by themselves.
+class ApiHttpServer(HttpServer):
+    """Serves the API over TLS on the loopback interface; ends the open watches when it stops, which would not end by themselves.
 
     Args:
-        config: of `uvicorn_config`.
+        app: of `edl_workflows.local.apiserver.app.build_app`.
+        access: certificate and key.
+        port: where to listen.
         store: whose watches.
     """
 
-    def __init__(self, config: uvicorn.Config, store: Store) -> None:
-        super().__init__(config)
+    def __init__(self, app: Starlette, access: Access, port: int, store: Store) -> None:
+        files = access.files
+        super().__init__(
+            app,
+            Listen(HOST, port, files.certificate, files.key, keep_alive=75, stop_seconds=SHUTDOWN_SECONDS),
+        )
         self._store = store
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop serving."""
         self._store.end_watches()
         await super().shutdown(sockets)
-
-
-def uvicorn_config(app: Starlette, access: Access, port: int) -> uvicorn.Config:
-    """Settings to serve `app` over TLS on the loopback interface."""
-    return uvicorn.Config(
-        app,
-        host=HOST,
-        port=port,
-        ssl_certfile=access.files.certificate,
-        ssl_keyfile=access.files.key,
-        ws="none",  # a WebSocket handshake is a request like others, and is answered with the reason of its refusal
-        log_level="error",  # a warning for each such handshake says nothing to users
-        access_log=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        timeout_keep_alive=75,
-    )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import structlog
 
 from edl_workflows.local.network.ports import LOOPBACK
+from edl_workflows.process.connections import ACCEPTED_IN_A_TURN, Connections, connection_limit, listen
 
 _CHUNK = 256 * 1024
 _log = structlog.get_logger(__name__)
@@ -24,6 +25,7 @@ class Forwarders:
     def __init__(self) -> None:
         self._servers: dict[int, asyncio.Server] = {}
         self._targets: dict[int, int] = {}
+        self._connections = Connections(connection_limit() // 4)  # each takes two descriptors
 
     async def update(self, wanted: Mapping[int, int]) -> None:
         """Listen on exactly these ports.
@@ -36,8 +38,9 @@ class Forwarders:
         self._targets = dict(wanted)
         for port in wanted.keys() - self._servers.keys():
             try:
+                [listener] = listen(LOOPBACK, port, self._connections)
                 self._servers[port] = await asyncio.start_server(
-                    functools.partial(self._serve, port), LOOPBACK, port
+                    functools.partial(self._serve, port), sock=listener, backlog=ACCEPTED_IN_A_TURN
                 )
             except OSError as error:
                 # Its former pod may not be quite gone; the next change of the cluster tries again.

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edl_workflows.argo.agent.run import Agent, AgentOptions
-from edl_workflows.argo.executor_plugin import PluginOptions, create_app, manifests, serve_in_thread
+from edl_workflows.argo.executor_plugin import PluginOptions, create_app, manifests, serving
 from edl_workflows.cli import main
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.kube.connect import Cluster
@@ -30,10 +30,11 @@ def asked(plugin: Any) -> dict[str, Any]:
 def http() -> Iterator[httpx.Client]:
     """Argo's agent."""
     port = free_port()
-    server = serve_in_thread(create_app(lambda: "secret"), port)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with (
+        serving(create_app(lambda: "secret"), port),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
         yield client
-    server.should_exit = True
 
 
 def test_our_tasks_are_taken_and_others_left(http: httpx.Client) -> None:
@@ -57,8 +58,12 @@ def test_a_request_that_is_none_is_refused(http: httpx.Client) -> None:
 
 def test_a_taken_port_is_said(http: httpx.Client) -> None:
     """The sidecar must not go on where Argo's agent can't ask it."""
-    with pytest.raises(UnavailableError, match="can't listen on port"):
-        serve_in_thread(create_app(lambda: "secret"), http.base_url.port or 0)
+    port = http.base_url.port or 0
+    with (
+        pytest.raises(UnavailableError, match=f"can't listen on 0.0.0.0:{port}"),
+        serving(create_app(lambda: "secret"), port),
+    ):
+        pass
 
 
 def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,68 @@
+"""Log lines that a client can cause at will: some of them, and how many were left out."""
+
+import logging
+import time
+from collections.abc import Callable, Hashable
+
+SECONDS = 10.0
+"""Between two lines about the same."""
+MAX_KEYS = 256
+"""Kinds of lines that are told apart; with more of them, all begin anew."""
+
+
+class LogLimit:
+    """Admits one line of a kind in `SECONDS`.
+
+    Args:
+        clock: seconds, from any start.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kinds: dict[Hashable, tuple[float, int]] = {}
+
+    def admit(self, kind: Hashable) -> int | None:
+        """How many lines of this kind were left out since the last one; None: leave out this one."""
+        now = self._clock()
+        if len(self._kinds) >= MAX_KEYS:
+            self._kinds.clear()
+        last, left_out = self._kinds.get(kind, (float("-inf"), 0))
+        if now - last < SECONDS:
+            self._kinds[kind] = last, left_out + 1
+            return None
+        self._kinds[kind] = now, 0
+        return left_out
+
+
+class LogLimitFilter(logging.Filter):
+    """The same for a logger of the standard library. Errors are of one kind if they come from the same line of code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limit = LogLimit()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is logged."""
+        left_out = self._limit.admit((record.msg, _origin(record)))
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} more like this in between)"
+        return left_out is not None
+
+
+def _origin(record: logging.LogRecord) -> Hashable:
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return None
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return type(error), trace and (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
+_filter = LogLimitFilter()
+
+
+def limit_server_logs() -> None:
+    """Limit what uvicorn and asyncio log about connections and requests."""
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).addFilter(_filter)  # the same filter is added only once

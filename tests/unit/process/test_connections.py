@@ -1,0 +1,254 @@
+"""Clients of our HTTP servers that connect and say nothing, say too much, or do not listen."""
+
+import asyncio
+import contextlib
+import http.client
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+
+from edl_workflows.process import connections, http_protocol
+from edl_workflows.process.connections import Connections, listen
+from edl_workflows.process.http import HttpServer, Listen, serving
+
+DEADLINE = 60.0
+TOLD = b"GET / HTTP/1.1\r\nHost: here\r\n"
+
+
+async def answer(request: Request) -> PlainTextResponse:
+    """Says how long the body was."""
+    return PlainTextResponse(str(len(await request.body())))
+
+
+async def flood(_request: Request) -> StreamingResponse:
+    """More than any client's buffers hold."""
+
+    async def blocks() -> AsyncIterator[bytes]:
+        for _ in range(1024):
+            yield bytes(2**20)
+
+    return StreamingResponse(blocks())
+
+
+APP = Starlette(routes=[Route("/", answer, methods=["GET", "POST"]), Route("/flood", flood)])
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, int]]:
+    """Host and port of a server."""
+    with serving(APP, Listen("127.0.0.1", 0), "server") as url:
+        yield "127.0.0.1", int(url.rpartition(":")[2])
+
+
+def ask(address: tuple[str, int]) -> int:
+    """The status of the answer to a well-behaved client."""
+    client = http.client.HTTPConnection(*address, timeout=DEADLINE)
+    with contextlib.closing(client):
+        client.request("GET", "/")
+        return client.getresponse().status
+
+
+def ended(client: socket.socket) -> bytes:
+    """What the server says before it closes the connection; fails if it does not close it."""
+    client.settimeout(DEADLINE)
+    said = bytearray()
+    with contextlib.suppress(ConnectionError):
+        while data := client.recv(65536):
+            said += data
+    return bytes(said)
+
+
+def sent_until_cut(client: socket.socket, piece: bytes, most: int) -> int:
+    """Bytes that the server takes of an endless stream before it cuts the connection."""
+    client.settimeout(DEADLINE)
+    sent = 0
+    with contextlib.suppress(ConnectionError):
+        while sent < most:
+            client.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+ENDLESS: dict[str, tuple[bytes, bytes]] = {
+    "one header": (TOLD + b"X: ", b"x" * 65536),
+    "many headers": (TOLD, b"X: x\r\n" * 10000),
+    "a header's name": (TOLD, b"x" * 65536),
+    "the target": (b"GET /", b"x" * 65536),
+    "trailers": (
+        b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"X: x\r\n" * 10000,
+    ),
+    "one trailer": (
+        b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+        b"x" * 65536,
+    ),
+    "a chunk's extension": (
+        b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n1;x=",
+        b"x" * 65536,
+    ),
+    "requests that wait": (b"", (TOLD + b"\r\n") * 2000),
+}
+
+
+@pytest.mark.parametrize("part", ENDLESS)
+def test_heads_are_bounded(server: tuple[str, int], part: str) -> None:
+    """No part of a request but its body can take the server's memory: the connection is cut, others are answered."""
+    begin, piece = ENDLESS[part]
+    with socket.create_connection(server) as client:
+        client.sendall(begin)
+        reader = threading.Thread(target=ended, args=(client,))
+        reader.start()
+        sent = sent_until_cut(client, piece, 64 * 2**20)
+        reader.join()
+
+    assert sent < 32 * 2**20  # what the kernel's buffers hold is among it
+    assert ask(server) == 200
+
+
+def test_a_head_that_is_too_large_is_answered(server: tuple[str, int]) -> None:
+    """With the status that says so, as long as it is sent at once."""
+    with socket.create_connection(server) as client:
+        client.sendall(TOLD + b"X: " + b"x" * http_protocol.MAX_HEAD_BYTES + b"\r\n\r\n")
+        assert ended(client).startswith(b"HTTP/1.1 431 ")
+
+
+def test_large_heads_and_bodies_in_many_chunks_pass(server: tuple[str, int]) -> None:
+    """The bounds are far from what clients send: a header of 16 KiB, and a body in chunks of one byte."""
+    with socket.create_connection(server) as client:
+        client.sendall(
+            b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+            b"X: " + b"x" * 16384 + b"\r\n\r\n" + b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n"
+        )
+        assert ended(client).endswith(b"50000")
+
+
+def test_silent_connections_make_room() -> None:
+    """When as many connections are open as may be, the one that has waited longest gives way to a new one."""
+    with running(limit=4) as (server, address):
+        silent = [socket.create_connection(address) for _ in range(12)]
+        try:
+            assert ask(address) == 200
+            assert ended(silent[0]) == b""
+            assert len(server.connections) <= 4
+        finally:
+            for client in silent:
+                client.close()
+
+
+def test_busy_connections_are_kept() -> None:
+    """Connections whose requests are being answered are not dropped: new ones are refused, until there is room."""
+    with running(limit=2) as (server, address), contextlib.ExitStack() as clients:
+        busy = [clients.enter_context(socket.create_connection(address)) for _ in range(2)]
+        for client in busy:
+            client.sendall(b"GET /flood HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        with socket.create_connection(address) as refused:
+            assert ended(refused) == b""
+        for client in busy:
+            assert client.recv(1)
+        busy[0].close()
+        wait_for(lambda: len(server.connections) < 2)
+        assert ask(address) == 200
+
+
+LATE: dict[str, tuple[str, bytes]] = {
+    "no request": ("REQUEST_SECONDS", b""),
+    "half a head": ("REQUEST_SECONDS", TOLD),
+    "half a body": ("BODY_SECONDS", TOLD.replace(b"GET", b"POST") + b"Content-Length: 9\r\n\r\nhalf"),
+    "an answer that is not read": ("READING_SECONDS", b"GET /flood HTTP/1.1\r\nHost: here\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("owed", LATE)
+def test_late_clients_are_dropped(monkeypatch: pytest.MonkeyPatch, owed: str) -> None:
+    """Whatever a client owes, it has a while for it; then its connection is closed."""
+    limit, said = LATE[owed]
+    monkeypatch.setattr(http_protocol, limit, 0.5)
+    monkeypatch.setattr("edl_workflows.process.http.REQUEST_SECONDS", http_protocol.REQUEST_SECONDS)
+    with running(limit=8) as (server, address), socket.create_connection(address) as client:
+        client.sendall(said)
+        wait_for(lambda: len(server.connections) == 1)
+        wait_for(lambda: len(server.connections) == 0)
+        assert ask(address) == 200
+
+
+@contextlib.contextmanager
+def running(limit: int) -> Iterator[tuple[HttpServer, tuple[str, int]]]:
+    """A server that may have so many connections, and its address."""
+    server = HttpServer(APP, Listen("127.0.0.1", 0))
+    server.connections.limit = limit
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    wait_for(lambda: server.started)
+    try:
+        yield server, ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_no_descriptor_left() -> None:
+    """Where the process has no descriptor left, a new connection is closed at once instead of being tried forever."""
+    [listener] = listen("127.0.0.1", 0, Connections(100), 10.0)
+    with listener:
+        listener.listen()
+        listener.setblocking(False)
+        client = socket.create_connection(listener.getsockname())
+        held, soft = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(int(file.name) for file in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, soft[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, soft)
+            for descriptor in held:
+                os.close(descriptor)
+        with client:
+            assert ended(client) == b""
+        with socket.create_connection(listener.getsockname()):
+            wait_for(lambda: accepts(listener))
+
+
+def accepts(listener: socket.socket) -> bool:
+    """Whether there is a connection."""
+    with contextlib.suppress(BlockingIOError):
+        listener.accept()[0].close()
+        return True
+    return False
+
+
+def test_descriptor_limit_is_raised() -> None:
+    """A server asks for as many descriptors as it may have, up to a bound, and for half of them as connections."""
+    program = (
+        "import resource; from edl_workflows.process.connections import connection_limit;"
+        "print(connection_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    limited = f"ulimit -Sn 100; ulimit -Hn 600; exec {sys.executable} -c '{program}'"
+    said = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=True).stdout
+
+    assert said.split() == ["300", "600"]
+    assert connections.connection_limit() <= connections.MAX_CONNECTIONS
