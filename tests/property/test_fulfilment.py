@@ -165,11 +165,9 @@ def check_exhausted(cluster: Cluster, planned: Plan) -> None:
     left = {name: after.left(name) for name in RESOURCES}
     attainable = {name: after.free(name, minima=True) for name in RESOURCES}
     for key, job in after.jobs.items():
-        waits = job.pending
-        if waits:
-            assert fitting(job, after, attainable) < (
-                (job.min_instances if job.elastic else job.parallelism) - len(job.places)
-            ), (key, "could be helped")
+        waiting = (job.min_instances if job.elastic else job.parallelism) - len(job.places)
+        if waiting > 0:
+            assert fitting(job, after, attainable) < waiting, (key, "could be helped")
         elif job.elastic and job.parallelism < job.max_instances:
             in_limits = all(
                 amount <= left[name] - 1e-6 * GI * (name == "memory") for name, amount in job.requests.items()
