@@ -1,15 +1,20 @@
 """What a test started ends with it: threads of this process, and processes that carry this run's mark."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-_MARK = "EDL_TEST_RUN"
+_VARIABLE = "EDL_TEST_RUN"
+_MARK = f"{os.getpid()}-{uuid.uuid4().hex}"
 _SECONDS = 30.0
 """How long threads and processes that were told to end may take. Most end at once."""
 
@@ -25,8 +30,17 @@ _POOLS = (
 
 
 def mark_processes() -> None:
-    """Let every process that this one starts carry the run's mark in its environment."""
-    os.environ[_MARK] = str(os.getpid())
+    """Let every process that this one starts carry the run's mark in its environment, and end with it if it is killed."""
+    os.environ[_VARIABLE] = _MARK
+    program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("orphans.py"))]
+    subprocess.run(
+        [*program, str(os.getpid()), f"{_VARIABLE}={_MARK}"],
+        env={},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
 
 
 def _threads() -> set[threading.Thread]:
@@ -35,11 +49,10 @@ def _threads() -> set[threading.Thread]:
 
 def _processes() -> set[psutil.Process]:
     """Processes of this run, its own left out. Others' cannot be read, and zombies have ended."""
-    mark = str(os.getpid())
     found = set()
     for process in psutil.process_iter():
         try:
-            ours = process.pid != os.getpid() and process.environ().get(_MARK) == mark
+            ours = process.pid != os.getpid() and process.environ().get(_VARIABLE) == _MARK
             if ours and process.status() != psutil.STATUS_ZOMBIE and not _is_pythons_own(process):
                 found.add(process)
         except psutil.Error:

@@ -119,7 +119,7 @@ def test_ci_runs_every_check(tmp_path: Path) -> None:
     status, output = _ci(tmp_path, failing="none")
 
     assert status == 0, output
-    for command in ("lint", "type docs-check", "test", "cluster-build", "test-e2e E2E=not long"):
+    for command in ("lint", "type docs-check style", "test", "cluster-build", "test-e2e E2E=not long"):
         assert f"make {command}\n" in output or f" {command}\n" in output, command
     assert "make test-cluster CLUSTER_TESTS=not long\n" in output
 

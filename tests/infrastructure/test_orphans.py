@@ -1,0 +1,89 @@
+"""A test run that is killed leaves no process behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.bed.wait import until
+
+ROOT = Path(__file__).resolve().parents[2]
+ENDLESS = """
+import time
+from pathlib import Path
+
+import psutil
+
+from edl_workflows.local import daemon
+from edl_workflows.local.testing import cluster
+from tests.unit.local.support import Pods, container
+
+
+def test_endless(tmp_path):
+    with cluster(tmp_path / "state") as running:
+        pods = Pods(running.client())
+        pods.create("one", container("sleep 600"))
+        pods.phase("one", "Running")
+        server = psutil.Process(daemon.find(tmp_path / "state").pid)
+        found = [server.pid, *(child.pid for child in server.children(recursive=True))]
+        Path("new").write_text(" ".join(map(str, found)))
+        Path("new").rename("processes")
+        time.sleep(600)
+"""
+
+
+@pytest.fixture
+def kill_tests(tmp_path: Path) -> Iterator[None]:
+    """End what a failed test leaves."""
+    yield
+    for process in _started(tmp_path):
+        process.kill()
+
+
+def _started(folder: Path) -> list[psutil.Process]:
+    """What the endless test started and still runs."""
+    written = folder / "processes"
+    found = []
+    for pid in map(int, written.read_text().split() if written.exists() else ()):
+        try:
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.mark.usefixtures("kill_tests")
+@pytest.mark.parametrize(
+    "options", [pytest.param([], id="one process"), pytest.param(["-n", "1"], id="xdist")]
+)
+def test_servers_and_pods_end_with_a_killed_run(tmp_path: Path, options: list[str]) -> None:
+    """After a SIGKILL of pytest the embedded cluster, which has a session of its own, and its pods are gone."""
+    (tmp_path / "test_endless.py").write_text(ENDLESS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.conftest",
+        "--basetemp=base",
+        *options,
+        "test_endless.py",
+    ]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=log, stderr=log
+        )
+    with run:
+        until(lambda: (tmp_path / "processes").exists() or run.poll() is not None, "the server runs")
+        assert run.poll() is None, (tmp_path / "log").read_text()
+        assert len(_started(tmp_path)) >= 2
+        run.kill()
+
+    until(lambda: not _started(tmp_path), "all processes are gone")
