@@ -7,6 +7,7 @@ From the bottom to the top:
 - `attempts`     one start of one container on disk, and its shim as seen from the cluster process
 - `processes`    whose processes live: found by ancestry and by mark, so that none is leaked
 - `memory`       limits by resident memory
+- `log_files`    a container's output on disk, in files of bounded size
 - `logs`         the output of containers
 - `support`      what of a pod the runner can't honour
 - `environment`  variables, arguments, addresses

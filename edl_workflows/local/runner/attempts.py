@@ -19,6 +19,7 @@ from pathlib import Path
 
 from edl_workflows.local import files
 from edl_workflows.local.runner import processes, shim
+from edl_workflows.local.runner.log_files import LogFiles
 
 KILLED_CODE = 137
 _SHIM = Path(shim.__file__)
@@ -73,7 +74,7 @@ class Attempt:
         self.number = number
         self.folder = folder / str(number)
         self.log = self.folder / "log"
-        self.log_times = self.folder / "log.times"
+        self.output = LogFiles(str(self.log))
         self.termination_log = self.folder / "termination-log"
         self._mark = f"{mark}/{number}"
         self._child: subprocess.Popen[bytes] | None = None

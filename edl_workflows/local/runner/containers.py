@@ -163,7 +163,9 @@ class ContainerRunner:
         written = _tail(attempt.termination_log, _MESSAGE_BYTES)
         if written or ended.code == 0 or self.container.termination_message_policy != "FallbackToLogsOnError":
             return written
-        return "".join(_tail(attempt.log, _LOG_BYTES).splitlines(keepends=True)[-_LOG_LINES:])
+        return "".join(
+            attempt.output.tail(_LOG_BYTES).decode(errors="replace").splitlines(keepends=True)[-_LOG_LINES:]
+        )
 
     def custom_termination_log(self) -> str:
         """The path at which the container wants to write its message, if it is not the default one."""

@@ -7,17 +7,15 @@ import io
 import os
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 from edl_workflows.local.apiserver import errors
 from edl_workflows.local.apiserver.pods import LogRequest
 from edl_workflows.local.runner.attempts import Attempt
 from edl_workflows.local.runner.containers import ContainerRunner
+from edl_workflows.local.runner.log_files import RECORD_BYTES, LogFiles
 
 _PIECE = 64 * 1024
 _POLL_SECONDS = 0.1
-RECORD_BYTES = 16
-"""Length of a record of `shim.log_output`: two little-endian integers, position and nanoseconds since the epoch."""
 
 
 async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncIterator[bytes]:
@@ -33,12 +31,14 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
             raise errors.bad_request(f"previous terminated {what} not found")
         raise errors.bad_request(f"{what} {request.not_started}")
     times = LineTimes(attempt)
-    position = await asyncio.to_thread(_start, attempt.log, request.tail_lines)
+    position = await asyncio.to_thread(_start, attempt.output, request.tail_lines)
     if request.since is not None:
-        position = max(position, await asyncio.to_thread(_first_since, attempt.log, times, request.since))
+        position = max(position, await asyncio.to_thread(_first_since, attempt.output, times, request.since))
     left = request.limit_bytes
     begins_line = True
     async for at, piece in _pieces(attempt, position, request):
+        begins_line = begins_line or at != position  # what was between them has been removed
+        position = at + len(piece)
         answer = times.stamp(piece, at, begins_line=begins_line) if request.timestamps else piece
         begins_line = piece.endswith(b"\n")
         yield answer[:left]
@@ -51,7 +51,8 @@ async def _pieces(attempt: Attempt, position: int, request: LogRequest) -> Async
     while True:
         # Asked before reading, so that what is written before the end is read after it.
         ended = attempt.ended() is not None
-        if piece := _read(attempt.log, position, _PIECE):
+        position, piece = attempt.output.read(position, _PIECE)
+        if piece:
             yield position, piece
             position += len(piece)
         elif ended or not request.follow:
@@ -61,14 +62,14 @@ async def _pieces(attempt: Attempt, position: int, request: LogRequest) -> Async
 
 
 class LineTimes:
-    """When the lines of an attempt's log were written, as its shim recorded it (`shim.log_output`).
+    """When the lines of an attempt's log were written, as its shim recorded it (`log_files`).
 
     Args:
         attempt: whose log; where it has no records, its lines count as written at its start.
     """
 
     def __init__(self, attempt: Attempt) -> None:
-        self._file = attempt.log_times
+        self._files = attempt.output
         self._started = attempt.started_at() or datetime.now(UTC)
 
     def stamp(self, piece: bytes, position: int, *, begins_line: bool) -> bytes:
@@ -76,11 +77,11 @@ class LineTimes:
 
         Args:
             piece: the piece.
-            position: where in the log it stands.
+            position: where in the output it stands; all of it is in one file.
             begins_line: whether a line begins with it.
         """
         stamped: list[bytes] = []
-        with self._records() as records:
+        with self._records(position) as records:
             for line in io.BytesIO(piece):
                 stamped += [records.time_of(position) + b" ", line] if begins_line else [line]
                 begins_line = True
@@ -89,13 +90,18 @@ class LineTimes:
 
     def first_since(self, since: datetime) -> int | None:
         """Where the first piece begins that was written at a time or later; None if there is none."""
-        with self._records() as records:
-            return records.first_since(int(since.timestamp() * 1e9))
+        for begin in self._files.begins():
+            with self._records(begin) as records:
+                if (found := records.first_since(int(since.timestamp() * 1e9))) is not None:
+                    return found
+        return None
 
     @contextlib.contextmanager
-    def _records(self) -> "Iterator[_Records]":
+    def _records(self, position: int) -> "Iterator[_Records]":
+        """The records of the file in which a position is."""
+        begin = max((one for one in self._files.begins() if one <= position), default=0)
         try:
-            descriptor = os.open(self._file, os.O_RDONLY)
+            descriptor = os.open(self._files.times(begin), os.O_RDONLY)
         except FileNotFoundError:
             descriptor = os.open(os.devnull, os.O_RDONLY)
         try:
@@ -105,7 +111,7 @@ class LineTimes:
 
 
 class _Records:
-    """The open file of an attempt's times."""
+    """An open file of times."""
 
     def __init__(self, descriptor: int, started: datetime) -> None:
         self._descriptor = descriptor
@@ -134,50 +140,42 @@ class _Records:
         return self._begin(number) if number < len(self._numbers) else None
 
 
-def _first_since(log: Path, times: LineTimes, since: datetime) -> int:
+def _first_since(output: LogFiles, times: LineTimes, since: datetime) -> int:
     """Where the first line begins that was written at a time or later: at or after the first such piece."""
-    if not log.exists():
-        return 0
-    with log.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)  # before the records are read: what is written meanwhile is newer
-        position = times.first_since(since)
-        if position == 0:
-            return 0
-        if position is None:
-            return end
-        file.seek(position - 1)
-        file.readline()
-        return file.tell()
+    begins, end = (
+        output.begins(),
+        output.end(),
+    )  # before the records are read: what is written meanwhile is newer
+    position = times.first_since(since) if begins else 0
+    if position is None:
+        return end
+    if not begins or position <= begins[0]:
+        return position
+    position -= 1  # a line begins here if the one before has just ended
+    while True:
+        position, piece = output.read(position, _PIECE)
+        if (at := piece.find(b"\n")) >= 0 or not piece:
+            return position + at + 1
+        position += len(piece)
 
 
-def _read(log: Path, position: int, size: int) -> bytes:
-    try:
-        with log.open("rb") as file:
-            file.seek(position)
-            return file.read(size)
-    except FileNotFoundError:
-        return b""
-
-
-def _start(log: Path, lines: int | None) -> int:
+def _start(output: LogFiles, lines: int | None) -> int:
     """Where the last `lines` lines begin."""
-    if lines is None or not log.exists():
+    if lines is None:
         return 0
-    with log.open("rb") as file:
-        position = file.seek(0, 2)
-        if lines == 0:
-            return position
-        found = 0
-        first = True
-        while position > 0:
-            size = min(_PIECE, position)
-            position -= size
-            file.seek(position)
-            block = file.read(size)
-            at = len(block) - 1 if first and block.endswith(b"\n") else len(block)  # the last line's own end
-            first = False
-            while (at := block.rfind(b"\n", 0, at)) >= 0:
-                found += 1
-                if found == lines:
-                    return position + at + 1
-    return 0
+    begins, position = output.begins(), output.end()
+    if lines == 0:
+        return position
+    left = lines
+    first = True
+    while begins and position > begins[0]:
+        # A block lies in one file, so that one call reads all of it.
+        begin = max(position - _PIECE, *(one for one in begins if one < position))
+        _, block = output.read(begin, position - begin)
+        at = len(block) - 1 if first and block.endswith(b"\n") else len(block)  # the last line's own end
+        position, first = begin, False
+        while (at := block.rfind(b"\n", 0, at)) >= 0:
+            left -= 1
+            if left == 0:
+                return position + at + 1
+    return position

@@ -1,10 +1,10 @@
 """The process above a container: starts it, passes signals on, ends everything it started, records how it ended.
 
 Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses the standard library alone
-(`listening`, too), since it must start fast and stay small. It outlives the cluster process, which finds it again by what it writes:
+(so do `listening` and `log_files`), since it must start fast and stay small. It outlives the cluster process, which finds it again by what it writes:
 
 - ``shim.json``: process ids with start times, once the container runs;
-- ``log`` and ``log.times``: the container's output, and when each piece of it was written (`log_output`);
+- ``log…``: the container's output, and when each piece of it was written (`log_files`);
 - ``exit.json``: how it ended, as the shim's last act.
 
 SIGTERM goes on to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the main process
@@ -29,7 +29,7 @@ from _thread import allocate_lock, start_new_thread
 if __name__ == "__main__":  # run as a file: `edl_workflows` must be found, after all else
     sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), *3 * [os.pardir])))
 
-from edl_workflows.local.runner import listening
+from edl_workflows.local.runner import listening, log_files
 
 TYPE_CHECKING = False  # `typing` itself costs as much as the rest
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ _SUBREAPER, _DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 36, 1, 38
 _NEW_NAMESPACE, _NEW_USER = 0x00020000, 0x10000000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8}
-_PIECE = 64 * 1024
 _DRAIN_SECONDS = 5.0
 """How long output is awaited after the container's end: somebody outside may hold its pipe open."""
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD}
@@ -115,30 +114,12 @@ def _start_logging(output: int, log: str) -> LockType:
 
     def work() -> None:
         try:
-            log_output(output, log)
+            log_files.log_output(output, log)
         finally:
             done.release()
 
     start_new_thread(work, ())
     return done
-
-
-def log_output(output: int, log: str) -> None:
-    """Append what comes from a pipe to the file `log`, and to ``<log>.times`` one record a piece.
-
-    A record is 16 bytes: where in the log the piece begins, and when it was read, in nanoseconds since the epoch; both
-    little-endian, neither ever less than in the record before. It is written before its piece.
-    """
-    last = 0
-    with open(log, "ab", 0) as text, open(log + ".times", "ab", 0) as times:
-        at = text.tell()
-        while piece := os.read(output, _PIECE):
-            last = max(last, time.time_ns())
-            with contextlib.suppress(OSError):  # a full disk loses output; the container goes on
-                times.write(at.to_bytes(8, "little") + last.to_bytes(8, "little"))
-                while piece:
-                    written = text.write(piece)
-                    at, piece = at + written, piece[written:]
 
 
 def start_ticks(pid: int | str) -> int:

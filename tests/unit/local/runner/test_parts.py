@@ -13,8 +13,9 @@ import pytest
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.pods import LogRequest
 from edl_workflows.local.pods import Probe
-from edl_workflows.local.runner import logs, processes, shim, volumes
+from edl_workflows.local.runner import log_files, logs, processes, volumes
 from edl_workflows.local.runner.attempts import Attempt
+from edl_workflows.local.runner.log_files import LogFiles
 from edl_workflows.local.runner.memory import Snapshot
 from edl_workflows.local.runner.probes import Health, Result
 from edl_workflows.local.runner.support import problems
@@ -147,7 +148,7 @@ def test_the_last_lines_of_a_log(tmp_path: Path, content: bytes, lines: int, exp
     log = tmp_path / "log"
     log.write_bytes(content)
 
-    assert content[logs._start(log, lines) :] == expected
+    assert content[logs._start(LogFiles(str(log)), lines) :] == expected
 
 
 def record_output(folder: Path, *pieces: bytes) -> tuple[Attempt, list[datetime]]:
@@ -159,7 +160,7 @@ def record_output(folder: Path, *pieces: bytes) -> tuple[Attempt, list[datetime]
         read_end, write_end = os.pipe()
         os.write(write_end, piece)
         os.close(write_end)
-        shim.log_output(read_end, str(attempt.log))
+        log_files.log_output(read_end, str(attempt.log))
         os.close(read_end)
         after.append(datetime.now(UTC))
     return attempt, after
@@ -171,7 +172,7 @@ def test_a_line_has_the_time_of_its_first_byte(tmp_path: Path) -> None:
     times = logs.LineTimes(attempt)
     content = attempt.log.read_bytes()
     stamps = [line.partition(b" ") for line in times.stamp(content, 0, begins_line=True).splitlines(True)]
-    since = [content[logs._first_since(attempt.log, times, time) :] for time in after]
+    since = [content[logs._first_since(attempt.output, times, time) :] for time in after]
 
     assert [rest for _, _, rest in stamps] == [b"a\n", b"begun ended\r\n", b"z"]
     assert stamps[0][0] == stamps[1][0] < stamps[2][0]
@@ -189,8 +190,8 @@ def test_a_log_without_times_counts_as_written_at_the_start(tmp_path: Path) -> N
     start = datetime.fromtimestamp(1e9, UTC)
 
     assert times.stamp(b"b\n", 2, begins_line=True) == b"2001-09-09T01:46:40.000000000Z b\n"
-    assert logs._first_since(attempt.log, times, start) == 0
-    assert logs._first_since(attempt.log, times, start + timedelta(seconds=1)) == 4
+    assert logs._first_since(attempt.output, times, start) == 0
+    assert logs._first_since(attempt.output, times, start + timedelta(seconds=1)) == 4
 
 
 def test_a_log_that_is_not_there_yet_is_empty_since_any_time(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_a_log_that_is_not_there_yet_is_empty_since_any_time(tmp_path: Path) -> 
     times = logs.LineTimes(attempt)
 
     for since in (datetime.fromtimestamp(0, UTC), datetime.now(UTC) + timedelta(hours=1)):
-        assert logs._first_since(attempt.log, times, since) == 0
+        assert logs._first_since(attempt.output, times, since) == 0
 
 
 def test_a_container_that_never_started_has_no_log() -> None:

@@ -1,0 +1,152 @@
+"""A container's output on disk: files of bounded size, of which the oldest are removed, by kubelet's defaults.
+
+The file ``log`` holds the beginning, ``log.<position>`` what follows from that position of the whole output on. Names and
+contents never change, so a position stays valid for a reader while the shim goes on to the next file.
+
+Beside each file lies ``<file>.times``, with one record for each piece of output as the shim read it. A record is 16 bytes:
+where in the whole output the piece begins, and when it was read, in nanoseconds since the epoch; both little-endian,
+neither ever less than in the record before. It is written before its piece.
+
+Standard library only: `shim` loads this.
+"""
+
+from __future__ import annotations  # the types cost nothing at run time
+
+import contextlib
+import os
+import time
+from bisect import bisect_right
+
+MAX_BYTES = 10 * 1024 * 1024
+"""Size from which a file gets a successor: kubelet's ``containerLogMaxSize``."""
+MAX_FILES = 5
+"""Files kept: kubelet's ``containerLogMaxFiles``."""
+LINE_BYTES = 1024 * 1024
+"""How much longer a file may get in order to end with a whole line."""
+RECORD_BYTES = 16
+_PIECE = 64 * 1024
+
+
+class LogFiles:
+    """The output of one start of a container, for readers.
+
+    Args:
+        log: path of the first file.
+    """
+
+    def __init__(self, log: str) -> None:
+        self._folder, self._name = os.path.split(log)
+
+    def begins(self) -> list[int]:
+        """The positions at which the present files begin, ascending."""
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        suffixes = [one.removeprefix(f"{self._name}.") for one in names if one.startswith(f"{self._name}.")]
+        later = [int(one) for one in suffixes if one.isdigit()]
+        return sorted([*later, 0] if self._name in names else later)
+
+    def path(self, begin: int) -> str:
+        """The file that begins at a position."""
+        return os.path.join(self._folder, f"{self._name}.{begin}" if begin else self._name)
+
+    def times(self, begin: int) -> str:
+        """The file of that file's times."""
+        return f"{self.path(begin)}.times"
+
+    def end(self) -> int:
+        """Where the output ends now."""
+        begins = self.begins()
+        return begins[-1] + os.path.getsize(self.path(begins[-1])) if begins else 0
+
+    def read(self, position: int, size: int) -> tuple[int, bytes]:
+        """At most `size` bytes of one file, from a position on, or from the oldest that is left; with their position."""
+        while begins := self.begins():
+            begin = begins[max(bisect_right(begins, position) - 1, 0)]
+            position = max(position, begin)
+            try:
+                descriptor = os.open(self.path(begin), os.O_RDONLY)
+            except FileNotFoundError:
+                continue  # it has just been removed
+            try:
+                return position, os.pread(descriptor, size, position - begin)
+            finally:
+                os.close(descriptor)
+        return position, b""
+
+    def tail(self, size: int) -> bytes:
+        """The last `size` bytes."""
+        position, found = max(self.end() - size, 0), b""
+        while piece := self.read(position, size)[1]:
+            found, position = found + piece, position + len(piece)
+        return found[-size:]
+
+
+def log_output(output: int, log: str) -> None:
+    """Keep what comes from a pipe, until its other end is closed.
+
+    Args:
+        output: the pipe.
+        log: path of the first file.
+    """
+    keeper, last = _Keeper(LogFiles(log)), 0
+    while piece := os.read(output, _PIECE):
+        last = max(last, time.time_ns())
+        with contextlib.suppress(OSError):  # a full disk loses output; the container goes on
+            keeper.keep(piece, last)
+    keeper.close()
+
+
+class _Keeper:
+    """Appends to the newest file, and begins another when that is full."""
+
+    def __init__(self, files: LogFiles) -> None:
+        self._files = files
+        self._begin = (files.begins() or [0])[-1]
+        self._size = self._times_size = 0
+        self._ends_line = True
+        self._open: list[int] = []
+
+    def keep(self, piece: bytes, nanoseconds: int) -> None:
+        """Append a piece of output that was read at a time."""
+        if not self._open or self._is_full():
+            self._go_on()
+        text, times = self._open
+        at = self._begin + self._size
+        self._times_size += os.write(times, at.to_bytes(8, "little") + nanoseconds.to_bytes(8, "little"))
+        while piece:
+            written = os.write(text, piece)
+            self._size += written
+            self._ends_line = piece[:written].endswith(b"\n")
+            piece = piece[written:]
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._open:
+            os.close(self._open.pop())
+
+    def _is_full(self) -> bool:
+        enough = MAX_BYTES if self._ends_line else MAX_BYTES + LINE_BYTES
+        return self._size >= enough or self._times_size >= MAX_BYTES
+
+    def _go_on(self) -> None:
+        """Open the newest file, or a new one if that is open and full; the oldest is removed first, to make room for it."""
+        if self._open:
+            for begin in self._files.begins()[: 1 - MAX_FILES]:
+                os.unlink(self._files.path(begin))
+                os.unlink(self._files.times(begin))
+        begin = self._begin + self._size if self._open else self._begin
+        opened = [_open_to_append(self._files.path(begin))]
+        try:
+            opened.append(_open_to_append(self._files.times(begin)))
+        except OSError:
+            os.close(opened[0])
+            raise
+        self.close()
+        self._open, self._begin, self._ends_line = opened, begin, True
+        self._size, self._times_size = (os.fstat(one).st_size for one in opened)
+
+
+def _open_to_append(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
