@@ -35,6 +35,7 @@ from edl_workflows.agent.checkpoints import (
 from edl_workflows.agent.layout import Layout
 from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.reported import check_checkpoint_place
 
 _URI = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _NAME = re.compile(rf"^{PREFIX}[0-9A-Za-z-]+$")
@@ -48,13 +49,16 @@ def open_store(where: str | Path, keep: int = 3) -> CheckpointStore:
         keep: how many of the newest complete checkpoints stay; at least 1.
 
     Raises:
-        InvalidError: fsspec, or its driver for the URI, is not installed.
+        InvalidError: fsspec, or its driver for the URI, is not installed; or no checkpoint's URI may be so.
     """
     if isinstance(where, Path) or not _URI.match(where):
-        return CheckpointStore(Path(where), keep)
-    if urlsplit(where).scheme.lower() == "file":
-        return CheckpointStore(Path(unquote(urlsplit(where).path)), keep)
-    return RemoteStore(where, keep)
+        store = CheckpointStore(Path(where), keep)
+    elif urlsplit(where).scheme.lower() == "file":
+        store = CheckpointStore(Path(unquote(urlsplit(where).path)), keep)
+    else:
+        store = RemoteStore(where, keep)
+    check_checkpoint_place(store.place)
+    return store
 
 
 class RemoteStore(CheckpointStore):

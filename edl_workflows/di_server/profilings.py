@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.reported_text import inert_value
 
 MAX_BYTES = 64 * 1024
 """Of a job's profilings as JSON. They stand in the job, which every change sends to all who watch it."""
@@ -21,7 +22,7 @@ def merged(current: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, An
         InvalidError: they would be larger or deeper than a status may keep.
     """
     _check_values(patch)
-    found = _merge(current, patch)
+    found = _merge(current, inert_value(patch))
     size = len(json.dumps(found, separators=(",", ":")))
     if size > MAX_BYTES:
         raise InvalidError(

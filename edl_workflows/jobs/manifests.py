@@ -7,6 +7,7 @@ from typing import Any
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Deletion, Manifest
 from edl_workflows.jobs.objects import Resource
+from edl_workflows.jobs.reported_text import inert_text
 
 _MAX_SAID = 1024
 """Characters of a pod's last words that stand in a job's message."""
@@ -201,7 +202,7 @@ def last_words(pod: Manifest) -> str:
     its own where nothing of it ran; "" where neither says anything."""
     said = exit_of_first_container(pod).get("message") or (pod.get("status") or {}).get("message") or ""
     lines = str(said).strip().splitlines()
-    return f": {lines[-1][:_MAX_SAID]}" if lines else ""
+    return f": {inert_text(lines[-1][:_MAX_SAID])}" if lines else ""
 
 
 def why_pending(pod: Manifest) -> str:

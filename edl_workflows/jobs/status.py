@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_snake
 
 from edl_workflows.jobs.actions import Event
 from edl_workflows.jobs.objects import Condition, Resource, Status, set_condition
+from edl_workflows.jobs.reported_text import inert_text
 
 CREATED = "Created"
 """The condition that every job has from its first decision on."""
@@ -122,11 +123,18 @@ class Job(Resource):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The phase and why."""
+    """The phase and why.
+
+    Attributes:
+        message: it may quote what pods said; it is kept as `inert_text` writes it.
+    """
 
     phase: KindPhase
     reason: str
     message: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", inert_text(self.message))
 
 
 def conditions(

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.reported import ShortText
 
 MAX_RECORDS = 10**11
 MAX_SHARDS_PER_MESSAGE = 10_000
@@ -163,7 +164,7 @@ class ShardKey(Message):
     epoch: int = Field(ge=1)
     ordinal: int = Field(ge=0)
     lease: int = Field(ge=1)
-    partition: str = Field(default="", max_length=200)
+    partition: Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9._:/-]*$")] = ""
 
 
 class Shard(ShardKey):
@@ -219,7 +220,7 @@ class LeaseReply(Message):
 class FailedShard(ShardKey):
     """A shard that could not be processed, and why (for the data set's failure reason)."""
 
-    message: str = Field(default="", max_length=1024)
+    message: ShortText = ""
 
 
 class ReleasedShard(ShardKey):

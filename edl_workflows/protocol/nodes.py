@@ -8,6 +8,7 @@ from pydantic import Field
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.node_check import CheckRound
+from edl_workflows.protocol.reported import Identifier, OutputText, PodName, ShortText
 
 NodeType = Annotated[str, Field(pattern=r"^(ps|worker|chief|evaluator)$")]
 
@@ -33,8 +34,8 @@ class Registration(Message):
 
     node: NodeRef
     rank: int = Field(ge=0)
-    pod: str = Field(default="", max_length=253)
-    incarnation: str = Field(max_length=64)
+    pod: PodName = ""
+    incarnation: Identifier = Field(max_length=64)
 
 
 class Usage(Message):
@@ -53,7 +54,7 @@ class Heartbeat(Message):
     """
 
     node: NodeRef
-    incarnation: str = Field(max_length=64)
+    incarnation: Identifier = Field(max_length=64)
     usage: Usage | None = None
     known: int = -1
 
@@ -75,7 +76,7 @@ class ServerReport(Message):
     """
 
     changes: ServerChanges
-    reason: str = Field(default="", max_length=1024)
+    reason: ShortText = ""
 
 
 class ProcessState(StrEnum):
@@ -116,11 +117,11 @@ class CrashReport(Message):
     """
 
     node: NodeRef
-    incarnation: str = Field(max_length=64)
+    incarnation: Identifier = Field(max_length=64)
     version: int = Field(ge=1)
     crashes: int = Field(ge=1)
     code: int
-    last_lines: str = Field(default="", max_length=8192)
+    last_lines: OutputText = ""
 
 
 class ExitReport(Message):
@@ -132,10 +133,10 @@ class ExitReport(Message):
     """
 
     node: NodeRef
-    incarnation: str = Field(max_length=64)
+    incarnation: Identifier = Field(max_length=64)
     version: int = Field(ge=0)
     code: int
-    last_lines: str = Field(default="", max_length=8192)
+    last_lines: OutputText = ""
 
 
 class CheckReport(Message):
@@ -150,7 +151,7 @@ class CheckReport(Message):
     node: NodeRef
     round: int = Field(ge=1)
     seconds: float = Field(default=0.0, ge=0, le=1e6)
-    error: str = Field(default="", max_length=1024)
+    error: ShortText = ""
 
 
 CLUSTER_LOST_EXIT_CODE = 75

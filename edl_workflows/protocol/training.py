@@ -3,15 +3,23 @@
 import math
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, TypeAdapter, field_validator
 
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import MAX_SHARDS_PER_MESSAGE, DatasetName, ReleasedShard, ShardKey
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.reported import (
+    CheckpointUri,
+    ErrorText,
+    Identifier,
+    OptionalCheckpointUri,
+    ShortText,
+)
 
 UnixSeconds = Annotated[float, Field(ge=0, le=1e11)]
 """A time, within what calendars can say."""
+_CHECKPOINT_URI: TypeAdapter[str] = TypeAdapter(CheckpointUri)
 GlobalStep = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -63,7 +71,7 @@ class Evaluation(Message):
     """
 
     value: float | None = None
-    problem: str = Field(default="", max_length=1024)
+    problem: ShortText = ""
 
 
 class ModelReport(Message):
@@ -99,7 +107,7 @@ class CheckpointBegin(Message):
 
     node: NodeRef
     version: int = Field(ge=1)
-    request: str = Field(default="", max_length=128)
+    request: Identifier = ""
     consumed: dict[DatasetName, Consumed] = Field(default_factory=dict, max_length=1000)
     evaluation: Evaluation | None = None
     last: bool = False
@@ -121,9 +129,9 @@ class CheckpointEnd(Message):
     """``POST /v1/checkpoints/{id}``: the checkpoint is complete on storage (or failed, with the reason). Repeatable."""
 
     node: NodeRef
-    uri: str = Field(default="", max_length=4096)
+    uri: OptionalCheckpointUri = ""
     step: GlobalStep = 0
-    error: str = Field(default="", max_length=4096)
+    error: ErrorText = ""
 
 
 class CheckpointRestore(Message):
@@ -137,7 +145,7 @@ class CheckpointRestore(Message):
 
     node: NodeRef
     version: int = Field(ge=1)
-    uri: str = Field(min_length=1, max_length=4096)
+    uri: CheckpointUri
     step: GlobalStep
     position: dict[str, Any] | None = None
 
@@ -155,6 +163,13 @@ class CheckpointDamage(Message):
 
     node: NodeRef
     version: int = Field(ge=1)
-    uri: str = Field(min_length=1, max_length=4096)
-    error: str = Field(max_length=4096)
+    uri: CheckpointUri
+    error: ErrorText
     instead: CheckpointRef | None = None
+
+    @field_validator("instead")
+    @classmethod
+    def _reported(cls, value: CheckpointRef | None) -> CheckpointRef | None:
+        if value is not None:
+            _CHECKPOINT_URI.validate_python(value.uri)
+        return value

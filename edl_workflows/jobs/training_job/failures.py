@@ -6,6 +6,7 @@ Upstream compares failed trainers with the number that the job began with, and r
 from datetime import timedelta
 
 from edl_workflows.jobs import manifests
+from edl_workflows.jobs.reported_text import inert_text
 from edl_workflows.jobs.status import Outcome
 from edl_workflows.jobs.training_job.facts import Facts, Place
 from edl_workflows.jobs.training_job.model import Failure, Phase
@@ -110,7 +111,7 @@ def how(place: Place) -> str:
     if place.exit_code in _EXITS:
         text += f", {_EXITS[place.exit_code]}"
     said = str(place.end.get("message") or "").strip()
-    return f"{text}: {said[-_SAID:]}" if said else text
+    return f"{text}: {inert_text(said[-_SAID:])}" if said else text
 
 
 def _recent(facts: Facts, failure: Failure) -> bool:

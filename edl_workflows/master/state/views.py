@@ -14,6 +14,7 @@ from edl_workflows.jobs.elastic_job.model import (
     RestartRecord,
     RestartsStatus,
 )
+from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanVerification, ScalePlanStatus, Step
 from edl_workflows.master.state import fault_steps, world_steps
 from edl_workflows.master.state.checkpoints import FailedSaves
@@ -135,7 +136,7 @@ def plan_status(run: PlanRun) -> dict[str, Any]:
     )
     patch = status.to_dict()
     patch.pop("conditions", None)
-    return patch
+    return dict(inert_value(patch))
 
 
 def _verification(run: PlanRun) -> PlanVerification | None:
@@ -184,7 +185,7 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         patch["checkpoint"] = checkpoint.to_dict()
     if state.outcome is not None and not state.outcome.succeeded:
         patch["failure"] = _failure(state.outcome)
-    return patch
+    return dict(inert_value(patch))
 
 
 def _parameter_servers(state: JobState) -> dict[str, Any]:

@@ -456,3 +456,37 @@ def test_impossible_uses_and_steps_are_refused() -> None:
         assert status["nodes"][0]["usage"] is None
 
     with_master(test)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["/work/'; touch owned; '", "/work/$(touch owned)", "/work/{{workflow.name}}", "/work/\x1b[2J", "--rm"],
+)
+def test_a_hostile_checkpoint_does_not_reach_the_status(uri: str) -> None:
+    """It is refused with 422 and the field's name; the job goes on, and takes an ordinary one."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        ticket = await it.post("/v1/checkpoints", node=WORKER, version=1)
+        place = f"/v1/checkpoints/{ticket['id']}"
+        answer = await it.client.post(place, json={"node": WORKER, "uri": uri, "step": 1})
+        assert answer.status_code == 422, answer.text
+        assert "uri" in answer.json()["error"]
+        assert "checkpoint" not in (await it.client.get("/v1/status")).json()
+        assert (await it.post(place, node=WORKER, uri="/work/step-1", step=1))["uri"] == "/work/step-1"
+
+    with_master(test)
+
+
+def test_a_program_s_words_stand_in_the_status_without_what_acts() -> None:
+    """Neither a terminal nor Argo acts on what a program said when it failed."""
+
+    async def test(it: Served) -> None:
+        await it.train()
+        words = "\x1b]0;owned\x07 {{workflow.name}}"
+        body = {"node": WORKER, "version": 1, "uri": "/work/step-1", "error": words}
+        await it.post("/v1/checkpoints/damaged", **body, instead={"uri": "/work/step-0", "step": 0})
+        text = "".join((await it.client.get("/v1/status")).json()["warnings"])
+        assert "\\x1b]0;owned\\x07 { {workflow.name}}" in text
+
+    with_master(test)

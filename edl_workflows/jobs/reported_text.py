@@ -1,0 +1,56 @@
+"""Text that pods report, before it stands in a status: no control characters, and nothing that Argo would expand.
+
+A training program is not trusted with what its text is used for later: a terminal, a web page, a parameter of a workflow.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
+"""Unicode's categories of control characters, of those that change the direction of text, and of line separators."""
+_KEPT = "\n\t"
+_JOINERS = "\u200c\u200d"
+"""Parts of words and of emoji: they have the category of format characters."""
+_PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
+_BRACES = re.compile(r"\{(?=\{)")
+
+
+def escape_controls(text: str, keep: str = _KEPT) -> str:
+    r"""The text with control characters made visible: ``\x1b`` for Escape, ``\u202e`` for a change of direction.
+
+    Args:
+        text: any.
+        keep: control characters that stay.
+    """
+    if _PLAIN.fullmatch(text) and keep == _KEPT:
+        return text
+    return "".join(_escaped(one, keep) for one in text)
+
+
+def inert_text(text: str) -> str:
+    """Text as a status may keep it. Argo puts parameters into templates as text: ``{{`` is written ``{ {``."""
+    return _BRACES.sub("{ ", escape_controls(text))
+
+
+def inert_value(value: Any) -> Any:
+    """A JSON value whose texts, keys of maps too, are as `inert_text` writes them."""
+    if isinstance(value, str):
+        return inert_text(value)
+    if isinstance(value, Mapping):
+        return {inert_text(key): inert_value(below) for key, below in value.items()}
+    return [inert_value(below) for below in value] if isinstance(value, list) else value
+
+
+def _escaped(character: str, keep: str) -> str:
+    if character in keep or character in _JOINERS or unicodedata.category(character) not in _UNSEEN:
+        return character
+    number = ord(character)
+    return (
+        f"\\x{number:02x}"
+        if number < 0x100
+        else f"\\u{number:04x}"
+        if number < 0x10000
+        else f"\\U{number:08x}"
+    )

@@ -1,0 +1,153 @@
+"""What pods report: checkpoints by a bounded grammar, words without control characters or templates."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from edl_workflows.agent.remote_store import open_store
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.reported_text import escape_controls, inert_text, inert_value
+from edl_workflows.protocol.datasets import FailedShard
+from edl_workflows.protocol.message import Message
+from edl_workflows.protocol.nodes import CheckReport, ExitReport, Registration, ServerReport
+from edl_workflows.protocol.training import CheckpointDamage, CheckpointEnd, CheckpointRestore, Evaluation
+
+WORKER = {"type": "worker", "id": 0}
+PLACES = (
+    "/work/run/step-00000100-a1b2",
+    "s3://bucket/a-b_c/run=7/step-1",
+    "abfs://container@account.dfs.core.windows.net/run",
+    "file:///mnt/my%20runs/step-1",
+    "hdfs://name:8020/runs/~me/step-1",
+    "runs/step-1",
+)
+HOSTILE: Mapping[str, str] = {
+    "quotes": "/work/'; id; echo '",
+    "double quotes": '/work/"; id',
+    "a substitution": "/work/$(id)",
+    "backquotes": "/work/`id`",
+    "Argo's template": "/work/{{workflow.name}}",
+    "Airflow's template": "/work/{% raw %}",
+    "two lines": "/work/a\nb",
+    "a last line feed": "/work/a\n",
+    "Escape": "/work/\x1b]0;title\x07",
+    "NUL": "/work/\0",
+    "a space": "/work/a b",
+    "an option": "--rm",
+    "a wild card": "/work/*",
+    "a change of direction": "/work/\u202eabc",
+    "no text of ASCII": "/work/données",
+    "too long": "/" + "a" * 4096,
+}
+
+
+def messages(uri: str) -> dict[str, tuple[type[Message], dict[str, Any]]]:
+    """Every message by which a pod names a checkpoint."""
+    instead = {"uri": uri, "step": 1}
+    damage = {"node": WORKER, "version": 1, "error": "torn"}
+    return {
+        "end": (CheckpointEnd, {"node": WORKER, "uri": uri, "step": 1}),
+        "restore": (CheckpointRestore, {"node": WORKER, "version": 1, "uri": uri, "step": 1}),
+        "damage": (CheckpointDamage, {**damage, "uri": uri}),
+        "instead": (CheckpointDamage, {**damage, "uri": "/work", "instead": instead}),
+    }
+
+
+@pytest.mark.parametrize("message", messages(""))
+@pytest.mark.parametrize("row", HOSTILE)
+def test_a_hostile_checkpoint_is_refused(row: str, message: str) -> None:
+    """No message that names a checkpoint takes characters which a shell, a template or a terminal would act on."""
+    model, body = messages(HOSTILE[row])[message]
+    with pytest.raises(ValidationError, match=r"uri|instead"):
+        model.model_validate_json(json.dumps(body))
+
+
+@pytest.mark.parametrize("message", messages(""))
+@pytest.mark.parametrize("uri", PLACES)
+def test_a_folder_or_a_uri_is_taken(uri: str, message: str) -> None:
+    """What stores name their checkpoints."""
+    model, body = messages(uri)[message]
+    model.model_validate_json(json.dumps(body))
+
+
+@pytest.mark.parametrize("row", [row for row in HOSTILE if row not in ("an option", "a last line feed")])
+def test_a_store_whose_checkpoints_would_be_refused_is_not_opened(row: str) -> None:
+    """A program is told when it starts, not after the first hours of training."""
+    with pytest.raises(InvalidError, match="the job's master would refuse them: letters, digits"):
+        open_store(HOSTILE[row])
+
+
+def words(text: str) -> dict[str, tuple[type[Message], dict[str, Any], str]]:
+    """Every message in which a pod says words, and their field."""
+    shard = {"epoch": 1, "ordinal": 0, "lease": 1}
+    return {
+        "the end of its output": (
+            ExitReport,
+            {"node": WORKER, "incarnation": "a", "version": 1, "code": 1, "last_lines": text},
+            "last_lines",
+        ),
+        "why it failed to save": (CheckpointEnd, {"node": WORKER, "error": text}, "error"),
+        "what is damaged": (
+            CheckpointDamage,
+            {"node": WORKER, "version": 1, "uri": "/work", "error": text},
+            "error",
+        ),
+        "why a node did not measure": (CheckReport, {"node": WORKER, "round": 1, "error": text}, "error"),
+        "why servers must stay": (ServerReport, {"changes": "Never", "reason": text}, "reason"),
+        "why there is no value": (Evaluation, {"problem": text}, "problem"),
+        "why a shard failed": (FailedShard, {**shard, "message": text}, "message"),
+    }
+
+
+@pytest.mark.parametrize("row", words(""))
+def test_words_are_kept_without_what_acts(row: str) -> None:
+    """A report is never lost for a character; what a terminal or Argo would act on is made visible."""
+    model, body, field = words("a\x1b[2J {{workflow.name}}\n\tb\u202e\x9b")[row]
+    said = model.model_validate_json(json.dumps(body))
+    assert getattr(said, field) == "a\\x1b[2J { {workflow.name}}\n\tb\\u202e\\x9b"
+
+
+@pytest.mark.parametrize("row", words(""))
+def test_words_of_the_greatest_length_are_taken(row: str) -> None:
+    """What was made visible does not count for the length."""
+    model, _, field = words("")[row]
+    length = {"last_lines": 8192}.get(field, 4096 if model in (CheckpointEnd, CheckpointDamage) else 1024)
+    for text, taken in (("\x1b" * length, True), ("a" * (length + 1), False)):
+        body = words(text)[row][1]
+        if taken:
+            model.model_validate(body)
+        else:
+            with pytest.raises(ValidationError, match="at most"):
+                model.model_validate(body)
+
+
+@pytest.mark.parametrize(("field", "value"), [("pod", "a\nb"), ("pod", "{{a}}"), ("incarnation", "a\x1b")])
+def test_names_are_names(field: str, value: str) -> None:
+    """What names something has the characters of names."""
+    body = {"node": WORKER, "rank": 0, "pod": "a", "incarnation": "a", field: value}
+    with pytest.raises(ValidationError, match=field):
+        Registration.model_validate(body)
+
+
+def test_ordinary_text_is_as_it_was() -> None:
+    """Letters of any script, emoji with their joiners, and single braces."""
+    text = "Größe {a: {b: 1}} 训练 👩\u200d💻\n\tend"
+    assert inert_text(text) == text
+
+
+def test_no_row_of_braces_is_left() -> None:
+    """However many there are."""
+    assert inert_text("{{{{=1}}}}") == "{ { { {=1}}}}"
+
+
+def test_values_are_made_inert_with_their_keys() -> None:
+    """Also in maps and lists; what is no text stays."""
+    assert inert_value({"{{a": ["\x07", 1, None, {"b": "{{"}]}) == {"{ {a": ["\\x07", 1, None, {"b": "{ {"}]}
+
+
+def test_line_feeds_may_be_escaped_too() -> None:
+    """Where text has one line."""
+    assert escape_controls("a\r\n\tb", keep="") == "a\\x0d\\x0a\\x09b"
