@@ -121,6 +121,20 @@ def _immutable(obj: Object, old: Object | None, fields: tuple[str, ...]) -> list
     ]
 
 
+MAX_DATA_BYTES = 2**20
+"""Of all values of a ConfigMap or a Secret together, as upstream."""
+
+
+def _check_data_size(obj: Object, *encoded: str) -> list[Cause]:
+    """The values of ``data`` and ``binaryData``; those of the fields `encoded` are base64."""
+    size = 0
+    for field in ("data", "binaryData"):
+        for value in (obj.get(field) or {}).values():
+            size += len(value) * 3 // 4 - value[-2:].count("=") if field in encoded else len(value.encode())
+    message = f"Too long: may not be more than {MAX_DATA_BYTES} bytes"
+    return [Cause("FieldValueTooLong", message, "data")] if size > MAX_DATA_BYTES else []
+
+
 def _check_data(obj: Object, old: Object | None) -> list[Cause]:
     return _check_keys(obj) + _check_immutable_data(obj, old)
 
@@ -144,8 +158,12 @@ def _check_immutable_data(obj: Object, old: Object | None) -> list[Cause]:
     return []
 
 
+def _check_config_map(obj: Object, old: Object | None) -> list[Cause]:
+    return _check_data(obj, old) + _check_data_size(obj, "binaryData")
+
+
 def _check_secret(obj: Object, old: Object | None) -> list[Cause]:
-    causes = _immutable(obj, old, ("type",)) + _check_data(obj, old)
+    causes = _immutable(obj, old, ("type",)) + _check_data(obj, old) + _check_data_size(obj, "data")
     for key, value in (obj.get("data") or {}).items():
         try:
             base64.b64decode(value, validate=True)
@@ -223,7 +241,7 @@ def _configuration(types: Types) -> tuple[Resource, ...]:
     return (
         Resource(
             "", "v1", "configmaps", "ConfigMap", singular="configmap", short_names=("cm",), schema=types["V1ConfigMap"],
-            check=_check_data,
+            check=_check_config_map,
         ),
         Resource(
             "", "v1", "secrets", "Secret", singular="secret", schema=types["V1Secret"], fill=_fill_secret, check=_check_secret,

@@ -104,6 +104,12 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
     return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {body}', details)
 
 
+def too_large(resource: str, name: str, size: int, most: int) -> ApiError:
+    """413: more than the store keeps of one object."""
+    message = f"etcdserver: request is too large: {resource} {name!r} has {size} bytes, of at most {most}"
+    return ApiError(413, "RequestEntityTooLarge", message)
+
+
 def bad_request(message: str) -> ApiError:
     """400: the request can't be read."""
     return ApiError(400, "BadRequest", message)

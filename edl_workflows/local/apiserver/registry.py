@@ -13,7 +13,14 @@ from datetime import UTC, datetime, timedelta
 from edl_workflows.local.apiserver import admission, builtin, crds, deletion, errors, metadata, schemas
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
 from edl_workflows.local.apiserver.deletion import DeleteOptions
-from edl_workflows.local.apiserver.store import Key, Object, Revision, Store
+from edl_workflows.local.apiserver.store import (
+    MAX_OBJECT_BYTES,
+    MAX_STORED_BYTES,
+    Key,
+    Object,
+    Revision,
+    Store,
+)
 
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
 _GENERATE_ATTEMPTS = 8
@@ -311,7 +318,8 @@ class Registry:
         if deletion.released(resource, obj):
             removed = self._remove(resource, current, obj)
             return Outcome(removed.obj, warnings, gone=True)
-        return Outcome(self._after(resource, self.store.update(current.key, obj)), warnings)
+        most = MAX_STORED_BYTES if options.subresource == "status" else MAX_OBJECT_BYTES
+        return Outcome(self._after(resource, self.store.update(current.key, obj, most=most)), warnings)
 
     def _remove(self, resource: Resource, current: Revision, obj: Object) -> Outcome:
         last = self.store.delete(current.key, last=obj).decode()

@@ -16,7 +16,7 @@ import itertools
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -30,6 +30,17 @@ FieldIndex = Callable[[str, Object], Mapping[str, str]]
 """(resource, object) → the values that field selectors can see."""
 
 ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
+
+MAX_OBJECT_BYTES = 3 * 2**19
+"""Of an object as a client writes it: what etcd takes in a request by default."""
+MAX_STORED_BYTES = 2**21
+"""With what is written beside that: its status, and that it is being deleted."""
+MAX_HISTORY_BYTES = 128 * 2**20
+"""Of the changes that are kept for watches and consistent pages, of all resources together."""
+MAX_PENDING_BYTES = 16 * 2**20
+"""That a watch may be behind, beside what it began with."""
+BATCH_BYTES = 2**20
+"""Of events that a reader gets at once, or one event that is larger."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS log (
@@ -123,20 +134,34 @@ class Watch:
         self._namespace = namespace
         self._match = match
         self._pending: deque[WatchEvent] = deque()
+        self._pending_bytes = 0
+        self._replayed = (0, 0)
         self._wake = asyncio.Event()
         self._lost = False
         self.ended = False
         """The store ends its watches: nothing more will come."""
 
+    def replay(self, changes: Iterable[Change]) -> None:
+        """Queue the changes of the history; called by the store. However many they are, all fit."""
+        for event in filter(None, map(self._view, changes)):
+            self._queue(event)
+        self._replayed = len(self._pending), self._pending_bytes
+
     def offer(self, change: Change) -> None:
         """Queue the change if it concerns this watch; called by the store."""
         event = self._view(change)
-        if event is None:
+        if event is None or self._lost:
             return
-        if len(self._pending) >= self._store.history * 2:  # twice, as a replay of all the history must fit
+        self._queue(event)
+        count, size = self._replayed
+        if len(self._pending) > count + self._store.history or self._pending_bytes > size + MAX_PENDING_BYTES:
             self._lost = True  # too slow a reader: it must list again, as with a history that is too short
             self._pending.clear()
+            self._pending_bytes = 0
+
+    def _queue(self, event: WatchEvent) -> None:
         self._pending.append(event)
+        self._pending_bytes += len(event.body)
         self._wake.set()
 
     def _view(self, change: Change) -> WatchEvent | None:
@@ -157,7 +182,8 @@ class Watch:
         return WatchEvent(DELETED, revision.rv, encode(gone))
 
     async def batch(self, wait: float | None = None) -> list[WatchEvent]:
-        """The events since the last call, waiting for one at most `wait` seconds; empty after that.
+        """The events since the last call, waiting for one at most `wait` seconds; empty after that. Of many events some:
+        the next call has more.
 
         Raises:
             ApiError: 410 Expired, this reader was too slow; list again.
@@ -171,8 +197,11 @@ class Watch:
         self._wake.clear()
         if self._lost:
             raise errors.expired("too many changes since the last read of this watch; list again")
-        events = list(self._pending)
-        self._pending.clear()
+        events, size = [], 0
+        while self._pending and size < BATCH_BYTES:
+            events.append(self._pending.popleft())
+            size += len(events[-1].body)
+        self._pending_bytes -= size
         return events
 
     def end(self) -> None:
@@ -196,7 +225,8 @@ class Store:
 
     Args:
         path: the SQLite file; made if absent.
-        history: changes kept per resource for watches and consistent pages; older ones answer 410.
+        history: changes kept per resource for watches and consistent pages, as far as `MAX_HISTORY_BYTES` allows; older
+            ones answer 410.
         index: computes what field selectors can see.
     """
 
@@ -205,6 +235,7 @@ class Store:
         self._index = index
         self._objects: dict[str, dict[str, dict[str, Revision]]] = {}
         self._changes: dict[str, deque[Change]] = {}
+        self._change_bytes: dict[str, int] = {}
         self._floor: dict[str, int] = {}
         self._watches: dict[str, set[Watch]] = {}
         self._observers: list[Callable[[Change], None]] = []
@@ -224,6 +255,8 @@ class Store:
             previous = self.get(revision.key)
             self._remember(Change(kind, revision, previous), record=rv > self._floor.get(resource, 0))
             self._rv = rv
+        for resource in self._changes:
+            self._compact(resource)
 
     @property
     def revision(self) -> int:
@@ -259,23 +292,25 @@ class Store:
         """Add an object; its ``metadata.resourceVersion`` is set.
 
         Raises:
-            ApiError: 409 AlreadyExists.
+            ApiError: 409 AlreadyExists; 413, it is larger than `MAX_OBJECT_BYTES`.
         """
         if self.get(key) is not None:
             raise errors.already_exists(key.resource, key.name)
-        return self._write(ADDED, key, obj, None)
+        return self._write(ADDED, key, obj, None, MAX_OBJECT_BYTES)
 
-    def update(self, key: Key, obj: Object, expect: int | None = None) -> Revision:
+    def update(
+        self, key: Key, obj: Object, expect: int | None = None, *, most: int = MAX_STORED_BYTES
+    ) -> Revision:
         """Replace an object; a replacement that changes nothing keeps its version.
 
         Raises:
-            ApiError: 404 NotFound; 409 Conflict, its version is not `expect`.
+            ApiError: 404 NotFound; 409 Conflict, its version is not `expect`; 413, it has more than `most` bytes.
         """
         current = self._expect(key, expect)
         unchanged = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(current.rv)}}
         if unchanged == current.decode():
             return current
-        return self._write(MODIFIED, key, obj, current)
+        return self._write(MODIFIED, key, obj, current, most)
 
     def delete(self, key: Key, expect: int | None = None, last: Object | None = None) -> Revision:
         """Remove an object; watchers see it as `last`, or as it stood.
@@ -348,8 +383,7 @@ class Store:
         if since > self._rv:
             raise errors.expired(f"resourceVersion {since} is newer than the newest, {self._rv}; list again")
         watch = Watch(self, resource, namespace, match)
-        for change in self._since(resource, since):
-            watch.offer(change)
+        watch.replay(self._since(resource, since))
         self._watches.setdefault(resource, set()).add(watch)
         return watch
 
@@ -394,10 +428,14 @@ class Store:
             deleting="deletionTimestamp" in meta,
         )
 
-    def _write(self, kind: str, key: Key, obj: Object, previous: Revision | None) -> Revision:
+    def _write(
+        self, kind: str, key: Key, obj: Object, previous: Revision | None, most: int | None = None
+    ) -> Revision:
         rv = self._rv + 1
         stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(rv)}}
         revision = self._revision(key, rv, encode(stored), stored)
+        if most is not None and len(revision.body) > most:
+            raise errors.too_large(key.resource, key.name, len(revision.body), most)
         self._db.execute(
             "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)",
             (rv, *key, kind, previous.rv if previous else None, revision.body),
@@ -421,16 +459,39 @@ class Store:
             objects[key.name] = change.revision
         if record:
             self._changes.setdefault(key.resource, deque()).append(change)
+            size = len(change.revision.body)
+            self._change_bytes[key.resource] = self._change_bytes.get(key.resource, 0) + size
 
     def _compact(self, resource: str) -> None:
+        # In slices, so that one in many changes pays for it.
         changes = self._changes[resource]
-        if len(changes) <= self.history * 5 // 4:  # in slices, so that one in many changes pays for it
-            return
-        dropped = [changes.popleft() for _ in range(len(changes) - self.history)]
-        rows = [change.previous.rv for change in dropped if change.previous]
-        rows += [change.revision.rv for change in dropped if change.type == DELETED]
-        self._floor[resource] = dropped[-1].revision.rv
+        if len(changes) > self.history * 5 // 4:
+            self._drop(resource, changes[len(changes) - self.history - 1].revision.rv)
+        while sum(self._change_bytes.values()) > MAX_HISTORY_BYTES:
+            largest = max(self._change_bytes, key=self._change_bytes.__getitem__)
+            self._drop(largest, self._half(largest))
+
+    def _half(self, resource: str) -> int:
+        """The version up to which the older half of the history's bytes reaches."""
+        left = self._change_bytes[resource] // 2
+        for change in self._changes[resource]:
+            left -= len(change.revision.body)
+            if left <= 0:
+                return change.revision.rv
+        return self._rv
+
+    def _drop(self, resource: str, floor: int) -> None:
+        """Forget the changes up to a version."""
+        changes, rows = self._changes[resource], []
+        while changes and changes[0].revision.rv <= floor:
+            change = changes.popleft()
+            self._change_bytes[resource] -= len(change.revision.body)
+            if change.previous:
+                rows.append(change.previous.rv)
+            if change.type == DELETED:
+                rows.append(change.revision.rv)
+        self._floor[resource] = floor
         with self._db:
             self._db.execute("BEGIN")
-            self._db.execute("INSERT OR REPLACE INTO floor VALUES (?, ?)", (resource, self._floor[resource]))
+            self._db.execute("INSERT OR REPLACE INTO floor VALUES (?, ?)", (resource, floor))
             self._db.executemany("DELETE FROM log WHERE rv = ?", ((rv,) for rv in rows))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -119,15 +119,29 @@ async def _lines(
         yield _error_line(error)
         return
     with watched:
-        lines = [view.event(store.ADDED, revision.body) for revision in present]
+        at = objects.revision
+        for block in _blocks(view.event(store.ADDED, revision.body) for revision in present):
+            yield block
+            await asyncio.sleep(0)  # other requests between two blocks
         if terms.marked:
-            lines.append(view.bookmark(objects.revision, ends_initial_events=True))
-        yield b"".join(lines)
+            yield view.bookmark(at, ends_initial_events=True)
         try:
             async for line in _changes(objects, watched, view, terms):
                 yield line
         except errors.ApiError as error:
             yield _error_line(error)
+
+
+def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines in blocks, so that a long list does not lie in memory a second time for each reader."""
+    block = bytearray()
+    for line in lines:
+        block += line
+        if len(block) >= store.BATCH_BYTES:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
 
 
 async def _changes(

@@ -199,3 +199,36 @@ def test_account_made_anew_does_not_inherit_tokens(server: ApiServer) -> None:
         server.authenticator.identify(f"Bearer {token}")
 
     assert refused.value.code == 401
+
+
+SIZES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "config map that fits": ("configmaps", {"data": {"a": "x" * 2**20}}, 201),
+    "config map": ("configmaps", {"data": {"a": "x" * 2**19, "b": "é" * 2**18 + "x"}}, 422),
+    "binary data that fit": ("configmaps", {"binaryData": {"a": "A" * (2**20 // 3 * 4)}}, 201),
+    "binary data": ("configmaps", {"data": {"b": "xx"}, "binaryData": {"a": "A" * (2**20 // 3 * 4)}}, 422),
+    "secret that fits": ("secrets", {"stringData": {"a": "x" * 2**20}}, 201),
+    "secret": ("secrets", {"stringData": {"a": "x" * 2**20, "b": "x"}}, 422),
+    "object": ("services", {"spec": {"ports": [{"port": 1}]}, "metadata": {"annotations": {}}}, 413),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes_of_objects(server: ApiServer, case: str) -> None:
+    """ConfigMaps and Secrets hold 1 MiB of data; any object is as large as etcd allows by default."""
+    resource, obj, expected = SIZES[case]
+    if expected == 413:
+        obj = {**obj, "spec": {"ports": [{"port": 1, "name": "a" * 15}], "externalName": "x" * 1_600_000}}
+    body = {**obj, "metadata": {"name": "large"}}
+
+    async def post() -> httpx.Response:
+        transport = httpx.ASGITransport(build_app(server))
+        async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
+            return await client.post(
+                f"/api/v1/namespaces/default/{resource}",
+                json=body,
+                headers={"authorization": "Bearer secret"},
+            )
+
+    reply = asyncio.run(post())
+
+    assert reply.status_code == expected, reply.text[:300]

@@ -106,6 +106,90 @@ def test_slow_watcher_is_told_to_list_again(store: Store) -> None:
     assert refused.value.code == 410
 
 
+def test_watcher_is_behind_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watcher that does not read holds no more than so many bytes, however few the changes, and then none."""
+    monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_PENDING_BYTES", 1000)
+    watch = store.watch("things", since=store.revision)
+    store.create(A, _thing(text="x" * 600))
+    held = watch._pending_bytes
+    store.update(A, _thing(text="y" * 600))
+    store.update(A, _thing(text="z" * 600))
+    with pytest.raises(ApiError) as refused:
+        _next(watch)
+
+    assert 600 < held < 1000
+    assert (refused.value.code, watch._pending_bytes, len(watch._pending)) == (410, 0, 0)
+
+
+def test_history_that_is_replayed_does_not_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch may begin with all of the history, however large; only what comes later can be too much."""
+    start = store.revision
+    store.create(A, _thing(text="x" * 600))
+    for index in range(5):
+        store.update(A, _thing(text="y" * 600, n=index))
+    monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_PENDING_BYTES", 1000)
+    watch = store.watch("things", since=start)
+    store.update(A, _thing(text="z" * 600))
+
+    assert len(_next(watch)) == 7
+
+
+def test_events_come_in_portions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader gets many large events some at a time, all of them, in order."""
+    monkeypatch.setattr("edl_workflows.local.apiserver.store.BATCH_BYTES", 1000)
+    watch = store.watch("things", since=store.revision)
+    store.create(A, _thing(text="x" * 600))
+    for index in range(4):
+        store.update(A, _thing(text="y" * 600, n=index))
+    portions = [_next(watch) for _ in range(4)]
+
+    assert [len(portion) for portion in portions] == [2, 2, 1, 0]
+    versions = [event.rv for portion in portions for event in portion]
+    assert versions == sorted(versions)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_history_is_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
+) -> None:
+    """Few changes of large objects are forgotten earlier, first those of the resource that has most; what is kept
+    is served on, and what is not answers 410."""
+    most = 100_000
+    if not restarted:
+        monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_HISTORY_BYTES", most)
+    kept = Store(tmp_path / "s.db")
+    start = kept.create(Key("others", "ns", "o"), _thing("o")).rv
+    kept.create(A, _thing())
+    versions = [kept.update(A, _thing(text=f"{index:010000}")).rv for index in range(40)]
+    monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_HISTORY_BYTES", most)
+    if restarted:
+        kept.close()
+        kept = Store(tmp_path / "s.db")
+    rows = kept._db.execute("SELECT sum(length(body)) FROM log").fetchone()[0]
+    with pytest.raises(ApiError) as refused:
+        kept.watch("things", since=versions[0])
+
+    assert refused.value.code == 410
+    assert rows <= most + 20_000
+    assert kept._change_bytes["things"] == sum(len(one.revision.body) for one in kept._changes["things"])
+    assert _next(kept.watch("things", since=kept.revision - 1))
+    assert _next(kept.watch("others", since=start)) == []
+    kept.close()
+
+
+def test_object_is_too_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object larger than etcd takes is refused, and the one before stays; its deletion mark has room."""
+    monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_OBJECT_BYTES", 1000)
+    with pytest.raises(ApiError, match="etcdserver: request is too large") as refused:
+        store.create(A, _thing(text="x" * 1000))
+    store.create(A, _thing(text="x" * 800))
+    with pytest.raises(ApiError, match="of at most 1000"):
+        store.update(A, _thing(text="x" * 1000), most=1000)
+
+    assert refused.value.code == 413
+    assert store.update(A, _thing(text="x" * 1000)).rv == store.revision
+
+
 def test_closed_watch_is_forgotten(store: Store) -> None:
     """A closed watch costs nothing."""
     with store.watch("things", since=store.revision):
