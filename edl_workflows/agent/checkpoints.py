@@ -11,6 +11,7 @@ Any framework's files will do. Not here: when to save (`edl_workflows.agent.job`
 import contextlib
 import errno
 import hashlib
+import io
 import logging
 import os
 import secrets
@@ -290,8 +291,9 @@ def verify(path: Path) -> CheckpointRef:
         if not file.resolve().is_relative_to(root):
             raise CheckpointError(f"{file}: is a link that leads out of the checkpoint")
         try:
-            size = file.stat().st_size
-            digest = _sha256(file) if size == entry.size else ""
+            with open_regular(file) as content:
+                size = os.fstat(content.fileno()).st_size
+                digest = hashlib.file_digest(content, "sha256").hexdigest() if size == entry.size else ""
         except OSError as error:
             raise CheckpointError(f"{file}: a file of the checkpoint is missing: {error}") from error
         if size != entry.size:
@@ -301,13 +303,30 @@ def verify(path: Path) -> CheckpointRef:
     return CheckpointRef(uri=str(path), step=manifest.step)
 
 
+def open_regular(file: Path) -> io.BufferedReader:
+    """Open a file of a checkpoint to read it. What is no file is not opened: a pipe would keep the reader waiting, a link
+    may lead anywhere, and to open a device can have effects.
+
+    Raises:
+        CheckpointError: it is a link, a pipe, a device, a socket or a folder.
+        OSError: it is missing, or can't be read.
+    """
+    if stat.S_ISREG(file.lstat().st_mode):
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # it may be replaced in between
+        opened = os.fdopen(os.open(file, flags), "rb")
+        if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            return opened
+        opened.close()
+    raise CheckpointError(f"{file}: is no file, and is not opened: a checkpoint consists of files alone")
+
+
 def _manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
-        found = file.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_MANIFEST_BYTES:
-            raise CheckpointError(f"{file}: is no file, or has more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        content = file.read_bytes()
+        with open_regular(file) as opened:
+            content = opened.read(MAX_MANIFEST_BYTES + 1)
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise CheckpointError(f"{file}: has more than {MAX_MANIFEST_BYTES >> 20} MiB")
     except OSError as error:
         raise CheckpointError(f"{file}: no complete checkpoint: {error}") from error
     return parse_manifest(content, str(file))
@@ -356,12 +375,15 @@ def seal(
     """Write a folder's manifest, and see that all of it stands on the disk.
 
     Raises:
-        CheckpointError: it has no files.
+        CheckpointError: it has no files, or something else than files.
     """
     files = {}
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        _sync(file)
-        files[str(file.relative_to(folder))] = FileEntry(size=file.stat().st_size, sha256=_sha256(file))
+    for file in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+        with open_regular(file) as content:
+            os.fsync(content.fileno())
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+            entry = FileEntry(size=os.fstat(content.fileno()).st_size, sha256=digest)
+        files[str(file.relative_to(folder))] = entry
     if not files:
         raise CheckpointError(f"{folder}: nothing was saved for step {step}")
     manifest = Manifest(
@@ -374,11 +396,6 @@ def seal(
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     for path in (folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder):
         _sync(path)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

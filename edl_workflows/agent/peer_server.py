@@ -8,6 +8,7 @@ node holds of another one count like its own: a chief in place of a lost one get
 import contextlib
 import hmac
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,14 +16,20 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder
 
-MAX_CONNECTIONS = 8
+MAX_QUESTIONS = 8
+"""That are answered at a time."""
+MAX_SILENT = 32
+"""Connections that have not shown the token yet. The oldest of more gives way to a new one."""
+MAX_HEAD_BYTES = 16 * 2**10
+HEAD_SECONDS = 5.0
+"""For a question to arrive."""
 MAX_WAIT_SECONDS = 30.0
 IDLE_SECONDS = 10.0
-"""A partner that neither asks nor reads for so long is cut off: it holds a slot."""
+"""A partner that does not read for so long is cut off."""
 LOOK_SECONDS = 0.1
 CHUNK_BYTES = 4 * 2**20
 _COPY = re.compile(r"^/v1/snapshots/(checkpoint-[0-9a-f-]{1,64})$")
@@ -42,12 +49,15 @@ class PeerServer(ThreadingTCPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 64
 
     def __init__(self, folder: SnapshotFolder, address: tuple[str, int], token: str) -> None:
         self.folders = (folder, folder.of_peer)
         self.authorization = f"Bearer {token}".encode()
         self.closing = threading.Event()
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._free = threading.BoundedSemaphore(MAX_QUESTIONS)
+        self._silent: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
         super().__init__(address, _Handler)
         self._thread = threading.Thread(target=self.serve_forever, name="peer-server", daemon=True)
 
@@ -79,16 +89,43 @@ class PeerServer(ThreadingTCPServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Each in a thread of its own; those beyond the limit are cut off."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Each in a thread of its own; those that say nothing give way."""
+        with self._lock:
+            while len(self._silent) >= MAX_SILENT:
+                self._drop(next(iter(self._silent)))
+            self._silent[request] = time.monotonic() + HEAD_SECONDS
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """In that thread."""
         try:
             super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._silent.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Called twice a second: cuts off who did not ask in time."""
+        now = time.monotonic()
+        with self._lock:
+            for request in [request for request, deadline in self._silent.items() if deadline < now]:
+                self._drop(request)
+
+    def _drop(self, request: socket.socket) -> None:
+        del self._silent[request]
+        with contextlib.suppress(OSError):  # it went away by itself
+            request.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def answering(self, request: socket.socket) -> Iterator[bool]:
+        """Whether a question that has shown the token is answered now: only so many are at a time."""
+        with self._lock:
+            self._silent.pop(request, None)
+        if not self._free.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield True
         finally:
             self._free.release()
 
@@ -96,23 +133,54 @@ class PeerServer(ThreadingTCPServer):
         """A partner that goes away is no error of ours."""
 
 
+class _BoundedHead:
+    """The lines of a question, as far as they may go."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._left = MAX_HEAD_BYTES
+        self.close = file.close
+
+    def readline(self, limit: int = -1) -> bytes:
+        """The next line; empty at the end, and beyond the bound."""
+        most = self._left if limit < 0 else min(limit, self._left)
+        line: bytes = self._file.readline(most)
+        self._left -= len(line)
+        return line
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: PeerServer
     protocol_version = "HTTP/1.1"
     timeout = IDLE_SECONDS
 
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _BoundedHead(self.rfile)  # type: ignore[assignment]
+
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
         said = self.headers.get("Authorization", "").encode()
         if not hmac.compare_digest(said, self.server.authorization):
             self._answer(HTTPStatus.UNAUTHORIZED)
-        elif url.path == "/v1/snapshots/newest":
+            return
+        with self.server.answering(self.connection) as admitted:
+            if admitted:
+                self._say(urlsplit(self.path))
+            else:
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _say(self, url: SplitResult) -> None:
+        if url.path == "/v1/snapshots/newest":
             query = parse_qs(url.query)
             self._newest(query.get("unless", [""])[0], _seconds(query.get("wait", ["0"])[0]))
         elif found := _COPY.match(url.path):
             self._copy(found[1])
         else:
             self._answer(HTTPStatus.NOT_FOUND)
+
+    def end_headers(self) -> None:
+        self.send_header("Connection", "close")  # one question a connection
+        super().end_headers()
 
     def _newest(self, unless: str, wait: float) -> None:
         deadline = time.monotonic() + wait

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.checkpoints import STATE_FILE, open_regular
 from edl_workflows.agent.layout import Layout
 from edl_workflows.exceptions import CheckpointError, InvalidError
 
@@ -186,7 +186,7 @@ def load(path: Path) -> Loaded:
         CheckpointError: it is missing, or not whole.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
     except OSError as error:

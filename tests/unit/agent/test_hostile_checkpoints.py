@@ -1,7 +1,10 @@
 """Checkpoints that a disk, a user or an attacker has changed: one clear error, and never a file from elsewhere."""
 
+import contextlib
+import hashlib
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,35 @@ def linked_outside(path: Path) -> None:
     path.symlink_to(outside)
 
 
+def linked_inside(path: Path) -> None:
+    (path.parent / "weights").write_bytes(b"weights")
+    path.symlink_to("weights")
+
+
+def in_linked_folder(checkpoint: Path) -> None:
+    outside = checkpoint.parent / "outside"
+    outside.mkdir()
+    (checkpoint / "model").rename(outside / "model")
+    (checkpoint / "inner").symlink_to(outside)
+    with_file_named("inner/model")(checkpoint)
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(path.parent):
+        listener.bind(path.name)  # the whole path may be longer than a socket's may
+
+
+def emptied(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """In place of a file that is empty, as the manifest says: its size shows nothing."""
+
+    def change(checkpoint: Path) -> None:
+        empty = {"size": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+        with_manifest(files={"model": empty})(checkpoint)
+        replaced("model", make)(checkpoint)
+
+    return change
+
+
 CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "file above": (with_file_named("../../model"), "outside of the checkpoint"),
     "absolute file": (with_file_named("/etc/passwd"), "outside of the checkpoint"),
@@ -56,7 +88,11 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no UTF-8": (replaced(MANIFEST, lambda f: f.write_bytes(b"\xff")), "the manifest is damaged: the document: "),
     "endless manifest": (replaced(MANIFEST, lambda f: f.symlink_to("/dev/zero")), "is no file"),
     "pipe as manifest": (replaced(MANIFEST, os.mkfifo), "is no file"),
-    "pipe as file": (replaced("model", os.mkfifo), "torn"),
+    "pipe as file": (replaced("model", os.mkfifo), "is no file"),
+    "pipe as empty file": (emptied(os.mkfifo), "is no file"),
+    "link to another file": (replaced("model", linked_inside), "is no file"),
+    "folder that is a link": (in_linked_folder, "a link that leads out of the checkpoint"),
+    "socket as empty file": (emptied(bound_socket), "is no file"),
     "folder as manifest": (replaced(MANIFEST, Path.mkdir), "is no file"),
     "torn": (replaced("model", lambda f: f.write_bytes(b"w")), "torn: 1 bytes where the manifest says 7"),
     "changed": (replaced("model", lambda f: f.write_bytes(b"WEIGHTS")), "its SHA-256 is not the manifest's"),
@@ -79,3 +115,18 @@ def test_a_changed_checkpoint_is_refused_and_the_one_before_wins(row: str, tmp_p
     assert changed.uri in str(refused.value)
     assert "\n" not in str(refused.value)
     assert store.newest() == whole
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, linked_inside, linked_outside], ids=lambda make: make.__name__)
+def test_only_files_are_saved(make: Callable[[Path], object], tmp_path: Path) -> None:
+    """A program that saves a pipe or a link is told so at once: nobody could use that checkpoint."""
+
+    def write(folder: Path) -> None:
+        (folder / "model").write_bytes(b"weights")
+        make(folder / "other")
+
+    store = CheckpointStore(tmp_path / "checkpoints")
+    with pytest.raises(CheckpointError, match="other: is no file"):
+        store.publish(1, write)
+
+    assert store.newest() is None

@@ -1,5 +1,6 @@
 """A second copy of the model in the memory of another node."""
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.agent import peer_server
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
-from edl_workflows.agent.peer_server import MAX_CONNECTIONS, PeerServer
+from edl_workflows.agent.peer_server import PeerServer
 from edl_workflows.agent.peers import Peer, Peers, partner
 from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, take_folder
 from edl_workflows.exceptions import UnavailableError
@@ -165,23 +167,75 @@ def test_hostile_question_is_refused(row: str, source: SnapshotFolder, port: int
     connection.close()
 
 
-def test_crowd_is_cut_off(source: SnapshotFolder, port: int) -> None:
-    """Connections that say nothing hold no more than their places; when they go, the partner is served again."""
+SILENT: dict[str, bytes] = {
+    "nothing": b"",
+    "half a question": b"GET /v1/snapshots/newest HTTP/1.1\r\nAuthorization: Bearer x\r\n",
+}
+
+
+@pytest.mark.parametrize("said", SILENT)
+def test_silent_crowd_keeps_nobody_out(said: str, source: SnapshotFolder, port: int) -> None:
+    """Connections that do not show the token hold no place of the partner's, however many they are: the oldest are closed
+    in favour of new ones."""
     copied(source, b"x")
-    crowd = [socket.create_connection((HOST, port)) for _ in range(MAX_CONNECTIONS)]
-    eventually(lambda: threading.active_count() > MAX_CONNECTIONS)
-    with pytest.raises(UnavailableError):
-        Peer(HOST, TOKEN).newest("", 0)
-    for one in crowd:
-        one.close()
+    with contextlib.ExitStack() as crowd:
+        for _ in range(peer_server.MAX_SILENT + 8):
+            crowd.enter_context(socket.create_connection((HOST, port))).sendall(SILENT[said])
+        for _ in range(3):
+            assert Peer(HOST, TOKEN).newest("", 0) is not None
 
-    def served() -> bool:
-        try:
-            return Peer(HOST, TOKEN).newest("", 0) is not None
-        except UnavailableError:
-            return False
 
-    eventually(served)
+def test_late_question_is_cut_off(source: SnapshotFolder, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends now and then a byte has as little time as one that sends nothing."""
+    monkeypatch.setattr(peer_server, "HEAD_SECONDS", 0.5)
+    with socket.create_connection((HOST, port)) as late:
+        late.settimeout(0.1)
+
+        def cut() -> bool:
+            try:
+                late.sendall(b"X")
+                return late.recv(1) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        eventually(cut)
+
+
+def test_endless_question_is_cut_off(source: SnapshotFolder, port: int) -> None:
+    """A question has a bound, too: without a token nobody takes the agent's memory."""
+    with socket.create_connection((HOST, port)) as endless:
+        endless.settimeout(30)
+        endless.sendall(b"GET /v1/snapshots/newest HTTP/1.1\r\n")
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 64 * 2**20:
+                endless.sendall(b"X: " + b"x" * 60_000 + b"\r\n")
+                sent += 60_000
+    assert sent < 32 * 2**20
+
+
+def test_questions_with_the_token_are_bounded(source: SnapshotFolder, port: int) -> None:
+    """More than so many partners are told to come again; when one is done, they are served."""
+    newest = copied(source, b"x")
+    assert newest is not None
+    question = f"GET /v1/snapshots/newest?unless={newest.name}&wait=30 HTTP/1.1\r\n"
+    question += f"Authorization: Bearer {TOKEN}\r\n\r\n"
+    with contextlib.ExitStack() as crowd:
+        for _ in range(peer_server.MAX_QUESTIONS):
+            crowd.enter_context(socket.create_connection((HOST, port))).sendall(question.encode())
+        eventually(lambda: not served())
+        copied(source, b"y", step=2)  # answers them all
+        eventually(served)
+
+
+def served() -> bool:
+    """Whether the partner is."""
+    try:
+        return Peer(HOST, TOKEN).newest("", 0) is not None
+    except UnavailableError:
+        return False
 
 
 @pytest.fixture
