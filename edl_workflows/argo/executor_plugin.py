@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fastapi import FastAPI, Header, HTTPException
+from fastapi import FastAPI, Header, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from edl_workflows.argo.task import PLUGIN
@@ -21,6 +23,7 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.install.rbac import argo_agent_rules
 from edl_workflows.install.workloads import CONTAINER_SECURITY
 from edl_workflows.process import http
+from edl_workflows.protocol.message import problems
 
 NAME = "edl"
 ACCOUNT = f"{NAME}-executor-plugin"
@@ -54,6 +57,7 @@ def create_app(token: Callable[[], str]) -> FastAPI:
         token: what requests must carry.
     """
     app = FastAPI(title="edl executor plugin", openapi_url=None)
+    app.add_exception_handler(RequestValidationError, _invalid_body)
 
     @app.post("/api/v1/template.execute")
     def execute(body: ExecuteTemplate, authorization: str = Header(default="")) -> dict[str, Any]:
@@ -63,6 +67,12 @@ def create_app(token: Callable[[], str]) -> FastAPI:
         return {"node": {}} if PLUGIN in body.template.plugin else {}
 
     return app
+
+
+async def _invalid_body(_request: Request, error: Exception) -> Response:
+    # FastAPI's own answer repeats the body, which may hold what JSON can't be written with.
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse({"error": "; ".join(problems(error))}, 422)
 
 
 def read_token() -> str:

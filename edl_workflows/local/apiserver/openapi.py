@@ -6,7 +6,6 @@ fields are left out. ``/openapi/v2`` says the same of all kinds in one document.
 
 import hashlib
 import json
-from typing import Any
 
 from edl_workflows.local.apiserver import discovery
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
@@ -59,11 +58,16 @@ def swagger(catalog: Catalog) -> Object:
     for resource in catalog:
         definitions[_component(resource)] = _schema(resource)
         for path, item in _paths(resource).items():
-            parameters = [{**one, "type": "string"} for one in item.pop("parameters")]
+            parameters = [_parameter_v2(one) for one in item.pop("parameters")]
             actions = {method: _operation_v2(resource, operation) for method, operation in item.items()}
             paths[path] = {"parameters": parameters, **actions}
     info = {"title": "Kubernetes", "version": discovery.SERVER_VERSION["gitVersion"]}
     return {"swagger": "2.0", "info": info, "paths": paths, "definitions": definitions}
+
+
+def _parameter_v2(parameter: Object) -> Object:
+    schema: Object = parameter["schema"]
+    return {name: value for name, value in parameter.items() if name != "schema"} | schema
 
 
 def _operation_v2(resource: Resource, operation: Object) -> Object:
@@ -101,22 +105,24 @@ def _schema(resource: Resource) -> Object:
 def _paths(resource: Resource) -> Object:
     below = "/namespaces/{namespace}" if resource.namespaced else ""
     collection = f"/{_base(resource)}{below}/{resource.plural}"
-    parameters: list[Any] = [
-        {"name": name, "in": "path", "required": True} for name in ("namespace",) if below
-    ]
+    parameters = [_path_parameter("namespace")] if below else []
     post = _operation(resource, "post", ("application/json", "application/yaml"))
     if "get" not in resource.verbs:
         return {collection: {"parameters": parameters, "post": post}}
     return {
         collection: {"parameters": parameters, "get": _operation(resource, "list"), "post": post},
         f"{collection}/{{name}}": {
-            "parameters": [*parameters, {"name": "name", "in": "path", "required": True}],
+            "parameters": [*parameters, _path_parameter("name")],
             "get": _operation(resource, "get"),
             "put": _operation(resource, "put", ("application/json", "application/yaml")),
             "patch": _operation(resource, "patch", _patches(resource)),
             "delete": _operation(resource, "delete"),
         },
     }
+
+
+def _path_parameter(name: str) -> Object:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 def _patches(resource: Resource) -> tuple[str, ...]:

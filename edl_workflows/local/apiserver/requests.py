@@ -16,6 +16,8 @@ from edl_workflows.local.apiserver.deletion import DeleteOptions
 from edl_workflows.local.apiserver.registry import WriteOptions
 from edl_workflows.local.apiserver.store import Object
 
+MAX_DIGITS = 18
+"""Of a number in the query: what a 64-bit integer holds. Python refuses to read one of more than 4,300 by another error."""
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """Largest request body, as upstream."""
 
@@ -122,8 +124,10 @@ def number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if not text:
         return None
-    if not text.isascii() or not text.isdigit():
-        raise errors.bad_request(f"{name}: {text!r} is not a non-negative integer")
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
+        raise errors.bad_request(
+            f"{name}: {text[:40]!r} is not a non-negative integer of at most {MAX_DIGITS} digits"
+        )
     return int(text)
 
 
