@@ -15,7 +15,7 @@ CLUSTER_TESTS := cluster
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules constraints clean
+.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench-allreduce: $(READY)  ## The stall of a collective job's change of workers 
 
 kill-schedules: $(READY)  ## Random kills of jobs on the embedded cluster; SCHEDULES=200 SEED=1
 	$(BIN)/python -m tests.e2e.kill_schedules --schedules $(or $(SCHEDULES),200) --seed $(or $(SEED),1)
+
+fuzz: $(READY)  ## Attacks on every server, by seeds; MINUTES=30 SEEDS="1 2 3"
+	$(BIN)/python -m tests.security.fuzz --minutes $(or $(MINUTES),30) --seeds $(or $(SEEDS),1 2 3)
 
 bench-airflow: $(READY)  ## DAG parse time; what a waiting task costs
 	$(BIN)/python tests/benchmarks/bench_airflow.py

@@ -1,0 +1,318 @@
+"""Objects that no honest user writes: valid manifests of every kind, with values changed where nobody would.
+
+Each is refused, or runs, or says why it does not; whatever it is, the cluster lives, its neighbours go on, and it can be deleted.
+"""
+
+import copy
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, Phase, given, settings
+
+from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.jobs.names import API_VERSION
+from tests.security.from_openapi import NAMESPACE, make_namespace
+from tests.security.servers import Server
+from tests.security.tally import Tally
+
+Object = dict[str, Any]
+PATIENCE = 90.0
+"""Seconds in which an object says what becomes of it, also on a loaded machine."""
+BATCH = 30
+
+
+def _template(**container: Any) -> Object:
+    main = {
+        "name": "main",
+        "image": "none",
+        "command": ["sleep", "300"],
+        "args": ["1"],
+        "env": [{"name": "A", "value": "$(B)"}, {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": {"memory": "64Mi"}},
+        "ports": [{"containerPort": 2222, "name": "http"}],
+        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp/edl-fuzzed"}],
+        **container,
+    }  # fmt: skip
+    volume = {"name": "scratch", "emptyDir": {"sizeLimit": "1Mi", "medium": ""}}
+    return {
+        "metadata": {"labels": {"app": "fuzzed"}, "annotations": {"note": "x"}},
+        "spec": {
+            "containers": [main],
+            "volumes": [volume],
+            "terminationGracePeriodSeconds": 0,
+            "restartPolicy": "Never",
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule"}],
+        },
+    }
+
+
+def _roles(**more: Any) -> Object:
+    return {name: {"replicas": 1, "template": _template()} | more for name in ("ps", "worker")}
+
+
+def _custom(kind: str, version: str, **spec: Any) -> Object:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+
+
+def _versions() -> dict[str, str]:
+    return {kind.name: kind.source.api.api_version for kind in KINDS}
+
+
+def _bases() -> dict[str, Object]:
+    versions = _versions()
+    meta: Object = {"name": "x", "labels": {"app": "fuzzed"}, "annotations": {"note": "x"}}
+    return {
+        "pods": {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _template()["spec"]},
+        "services": {
+            "apiVersion": "v1", "kind": "Service", "metadata": meta,
+            "spec": {
+                "selector": {"app": "fuzzed"}, "clusterIP": "None", "type": "ClusterIP",
+                "ports": [{"port": 80, "targetPort": "http", "name": "http", "protocol": "TCP"}],
+            },
+        },
+        "configmaps": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"a": "b"}},
+        "secrets": {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"a": "Yg=="}, "type": "Opaque"},
+        "elasticjobs": _custom(
+            "ElasticJob", versions["ElasticJob"], replicaSpecs=_roles(), distributionStrategy="ParameterServerStrategy",
+            envs={"A": {"value": "b"}}, suspend=False,
+        ),
+        "scaleplans": _custom(
+            "ScalePlan", API_VERSION, ownerJob="neighbour",
+            replicaResourceSpecs={"worker": {"replicas": 1, "resource": {"cpu": "10m", "memory": "8Mi"}}},
+        ),
+        "tfjobs": _custom(
+            "TFJob", versions["TFJob"], tfReplicaSpecs={"Worker": {"replicas": 1, "template": _template(name="tensorflow")}},
+            runPolicy={"cleanPodPolicy": "All", "activeDeadlineSeconds": 60, "backoffLimit": 1},
+        ),
+        "dijobs": _custom(
+            "DIJob", versions["DIJob"], minReplicas=1, maxReplicas=2, priority="normal",
+            tasks=[{"type": "learner", "replicas": 1, "template": _template()}],
+        ),
+        "trainingjobs": _custom(
+            "TrainingJob", versions["TrainingJob"], image="none", port=7164, fault_tolerant=True, passes=1,
+            trainer={"entrypoint": "sleep 300", "workspace": "/tmp", "min-instance": 1, "max-instance": 2,
+                     "resources": _template()["spec"]["containers"][0]["resources"]},
+            pserver={"min-instance": 1, "max-instance": 1}, master={},
+        ),
+    }  # fmt: skip
+
+
+BASES = _bases()
+"""Plural → a manifest that would be accepted, or nearly."""
+
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 2**31, 2**63, 10**400, 1.5, 1e308, "", " ", "x" * 300, "x" * 70_000, "1GB", "1e999", "1e-999", "-1",
+    "0x10", "NaN", "inf", "1Ei", "99999999999999999999Ei", "٣", "500m", "\u0000", "\n", "\r\nX: y", "\x1b]0;x\x07\x1b[2J",
+    "\u202e\u4e2d\U0001f4a9", "\ud800", "../../escape", "/", "/proc/self/mem", "$(A)", "$(touch pwned)", "`touch pwned`",
+    "'; touch pwned; '", "{{workflow.name}}", "{{=sprig.env('HOME')}}", "{{ ti.xcom_pull() }}", "<script>alert(1)</script>",
+    "%s%n", "${jndi:ldap://x}", "a.b.c", "A_B", "-x", "x-", [], {}, [[]], [None], {"": ""}, {"a": None}, {"a" * 300: "b"},
+    {"a/b/c": "d"}, {"name": "x"}, [{"name": "x"}] * 300, "2026-02-30T25:61:61Z", "9999-12-31T23:59:59Z",
+)  # fmt: skip
+_DRAWN = (
+    st.sampled_from(VALUES)
+    | st.text(max_size=20)
+    | st.integers()
+    | st.recursive(
+        st.none() | st.booleans() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=5,
+    )
+)
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """One object.
+
+    Attributes:
+        plural: of its kind.
+        manifest: with a name of its own.
+    """
+
+    plural: str
+    manifest: Object
+
+    @property
+    def collection(self) -> str:
+        """Where objects of its kind are."""
+        version = BASES[self.plural]["apiVersion"]
+        group = f"apis/{version}" if "/" in version else f"api/{version}"
+        return f"/{group}/namespaces/{NAMESPACE}/{self.plural}"
+
+
+@st.composite
+def hostile_manifests(draw: st.DrawFn) -> Hostile:
+    """A manifest with one to three values changed, or left out, or added."""
+    plural = draw(st.sampled_from(sorted(BASES)))
+    manifest = copy.deepcopy(BASES[plural])
+    for _ in range(draw(st.integers(1, 3))):
+        _change(draw, manifest)
+    return Hostile(plural, manifest)
+
+
+def _change(draw: st.DrawFn, place: Any) -> None:
+    while True:
+        keys: list[Any] = sorted(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return
+        key = draw(st.sampled_from(keys))
+        inner = place[key]
+        if isinstance(inner, (dict, list)) and inner and draw(st.integers(0, 9)):
+            place = inner
+            continue
+        match draw(st.integers(0, 9)):
+            case 0:
+                del place[key]
+            case 1 if isinstance(place, dict):
+                place[draw(st.text(max_size=10))] = draw(_DRAWN)
+            case _:
+                place[key] = draw(_DRAWN)
+        return
+
+
+def says_why(plural: str, found: Object) -> bool:
+    """Whether an object runs, has ended, or tells by its status why not. Kinds without a status need none."""
+    status = found.get("status") or {}
+    if plural == "pods":
+        waiting = [one.get("state", {}).get("waiting", {}) for one in status.get("containerStatuses") or []]
+        unmet = [one for one in status.get("conditions") or [] if one.get("status") == "False"]
+        told = [one for one in [*waiting, *unmet, status] if one.get("reason")]
+        return status.get("phase") in ("Running", "Succeeded", "Failed") or bool(told)
+    if plural in ("services", "configmaps", "secrets"):
+        return True
+    phase = str(status.get("phase") or "")
+    fine = ("Running", "Succeeded", "Scaling", "Suspended")
+    told = [status.get("reason"), status.get("message"), *(status.get("conditions") or [])]
+    return phase in fine or (bool(phase) and any(told))
+
+
+@dataclass
+class Cluster:
+    """The embedded cluster under attack, with neighbours whose work goes on.
+
+    Attributes:
+        server: its API server.
+        tally: takes what is found.
+        accepted: of the batch.
+    """
+
+    server: Server
+    tally: Tally
+    accepted: list[tuple[Hostile, str]] = field(default_factory=list)
+    _master: str = ""
+
+    def begin(self) -> None:
+        """Start the neighbour: a job with its master and a worker."""
+        make_namespace(self.server)
+        neighbour = copy.deepcopy(BASES["elasticjobs"])
+        neighbour["metadata"]["name"] = "neighbour"
+        neighbour["spec"]["replicaSpecs"] = {"worker": {"replicas": 1, "template": _template()}}
+        collection = Hostile("elasticjobs", neighbour).collection
+        answer = self.server.ask("POST", collection, neighbour)
+        assert answer.status_code in (201, 409), answer.text
+        self._await(lambda: self._phase(f"{collection}/neighbour") == "Running", "the neighbour does not run")
+        self._master = self._masters()
+
+    def submit(self, hostile: Hostile) -> None:
+        """Create it; take in how it was answered."""
+        name = f"h-{uuid.uuid4().hex[:12]}"
+        metadata = hostile.manifest.get("metadata")
+        if isinstance(metadata, dict) and metadata.get("name") == "x":
+            metadata["name"] = name
+        answer = self.server.ask("POST", hostile.collection, hostile.manifest)
+        self.tally.answered(answer.status_code, f"{hostile} says {answer.text[:300]}")
+        if answer.status_code == 201:
+            self.accepted.append((hostile, str(answer.json()["metadata"]["name"])))
+
+    def settle(self) -> None:
+        """Wait until each accepted object says what becomes of it; then look at the neighbours, and delete all."""
+        for hostile, name in self.accepted:
+            explained = partial(self._explained, f"{hostile.collection}/{name}", hostile.plural)
+            self._await(explained, f"it does not say why: {hostile}")
+        self._look_at_neighbours()
+        for hostile, name in self.accepted:
+            answer = self.server.ask("DELETE", f"{hostile.collection}/{name}", {"gracePeriodSeconds": 0})
+            self.tally.answered(answer.status_code, f"DELETE of {hostile} says {answer.text[:300]}")
+        for hostile, name in self.accepted:
+            gone = partial(self._gone, f"{hostile.collection}/{name}")
+            self._await(gone, f"it does not go: {hostile}")
+        self.accepted.clear()
+
+    def _look_at_neighbours(self) -> None:
+        name = f"canary-{uuid.uuid4().hex[:12]}"
+        pod = copy.deepcopy(BASES["pods"])
+        pod["metadata"]["name"] = name
+        pod["spec"]["containers"][0] |= {"command": ["true"], "args": []}
+        pods = Hostile("pods", pod).collection
+        answer = self.server.ask("POST", pods, pod)
+        self.tally.answered(answer.status_code, f"{pod} says {answer.text[:300]}")
+        self._await(lambda: self._phase(f"{pods}/{name}") == "Succeeded", "a new pod does not run to its end")
+        self.server.ask("DELETE", f"{pods}/{name}")
+        if (masters := self._masters()) != self._master:
+            self.tally.found(f"the neighbour's master was replaced: {self._master} before, {masters} now")
+            self._master = masters
+
+    def _masters(self) -> str:
+        pods = self.server.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/pods").json()["items"]
+        return " ".join(
+            f"{pod['metadata']['name']} {pod['metadata']['uid']} {pod['status'].get('phase')}"
+            for pod in pods
+            if pod["metadata"]["name"].startswith("neighbour-") and "master" in pod["metadata"]["name"]
+        )
+
+    def _phase(self, path: str) -> str:
+        return str((self.server.ask("GET", path).json().get("status") or {}).get("phase"))
+
+    def _explained(self, path: str, plural: str) -> bool:
+        answer = self.server.ask("GET", path)
+        return answer.status_code == 404 or says_why(plural, answer.json())  # a TTL may have removed it
+
+    def _gone(self, path: str) -> bool:
+        return self.server.ask("GET", path).status_code == 404
+
+    def _await(self, holds: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            if time.monotonic() > deadline:
+                self.tally.found(otherwise)
+                return
+            time.sleep(0.1)
+
+
+def attack(server: Server, tally: Tally, seed: int, until: float) -> None:
+    """Batches of objects drawn from a seed until the time is over; the first batch is whole.
+
+    Args:
+        server: the embedded cluster's.
+        tally: takes what is found.
+        seed: of the draws.
+        until: as `time.monotonic` has it.
+    """
+    cluster = Cluster(server, tally)
+    cluster.begin()
+    for number in itertools.count():
+        _batch(cluster, seed * 1_000 + number)
+        cluster.settle()
+        if time.monotonic() > until:
+            return
+
+
+def _batch(cluster: Cluster, seed: int) -> None:
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=BATCH, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(hostile_manifests())
+    def submitted(hostile: Hostile) -> None:
+        cluster.submit(hostile)
+
+    submitted()
