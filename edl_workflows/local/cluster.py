@@ -40,7 +40,7 @@ _OPEN_PORTS = (
     "this machine does not let the cluster keep the servers of pods on the loopback interface ({}): TensorFlow's and others "
     "would listen on every interface and serve whoever connects. Linux 5.9 or newer allows it, but not in a container "
     "whose seccomp profile forbids seccomp or pidfd_getfd. To run without, on a machine that nobody else can reach, "
-    "use --allow-open-ports"
+    "use --allow-open-ports or EDL_LOCAL_ALLOW_OPEN_PORTS=1"
 )
 _POLL_SECONDS = 0.01
 _log = structlog.get_logger(__name__)
