@@ -224,7 +224,7 @@ def _by_name(cluster: Cluster, resource: Any) -> dict[str, Object]:
     return {obj["metadata"]["name"]: obj for obj in listed}
 
 
-def eventually(holds: Any, what: str, seconds: float = 60.0) -> None:
+def eventually(holds: Any, what: str, seconds: float = 240.0) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -50,7 +50,7 @@ TOKEN = "fake-token"
 _STATUS = {NotFoundError: 404, ConflictError: 409, InvalidError: 422}
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 240.0, what: str = "") -> Any:
     """The condition's first true value; fails when there is none in time."""
     end = time.monotonic() + seconds
     while not (value := condition()):

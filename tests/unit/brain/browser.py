@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium")
-SECONDS = 60.0
+SECONDS = 240.0
 """For the browser to start, and for a page to become what it shall be."""
 
 

@@ -56,7 +56,7 @@ def allocation(cluster: Cluster, name: str = "walk") -> list[str]:
     return job(cluster, name).status.allocation
 
 
-def becomes(cluster: Cluster, expected: list[str], name: str = "walk", seconds: float = 60) -> None:
+def becomes(cluster: Cluster, expected: list[str], name: str = "walk", seconds: float = 240) -> None:
     """Wait for an allocation."""
     eventually(lambda: allocation(cluster, name) == expected, seconds)
 

@@ -71,7 +71,7 @@ class ScriptedApi:
         self._thread.join()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     """Wait until the condition holds.
 
     Raises:

@@ -88,7 +88,7 @@ def test_survives_a_restart_of_the_server(tmp_path: Path, start: Start) -> None:
         server.start()
         client.create(cluster, config_map("a"))
 
-        eventually(lambda: informer.cache.get(ObjectKey("default", "a")) is not None, 20)
+        eventually(lambda: informer.cache.get(ObjectKey("default", "a")) is not None)
         assert len([r for r in requests if r.verb == "list"]) == 1
     finally:
         server.kill()

@@ -66,6 +66,12 @@ def answering(answer: Callable[[httpx.Request], httpx.Response]) -> BrainClient:
     return BrainClient(BrainAccess("brain:1"), IDENTITY, httpx.MockTransport(answer))
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long Brain takes to answer says something about the machine."""
+    monkeypatch.setattr("edl_workflows.master.brain.ANSWER_SECONDS", 120.0)
+
+
 @pytest.fixture
 def planning(api: Api) -> Api:
     """A Brain that is ready to plan, as a process is when it listens: its client waits for seconds only."""

@@ -37,7 +37,7 @@ SPEC = ScalePlanSpec(
     reason="worker: 1 → 3 nodes",
 )
 TOKEN = "token-of-the-test"
-DEADLINE = 60.0
+DEADLINE = 240.0
 
 
 class World(Protocol):

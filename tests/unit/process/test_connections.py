@@ -23,7 +23,7 @@ from edl_workflows.process import connections, http_protocol
 from edl_workflows.process.connections import Connections, listen
 from edl_workflows.process.http import HttpServer, Listen, serving
 
-DEADLINE = 60.0
+DEADLINE = 240.0
 TOLD = b"GET / HTTP/1.1\r\nHost: here\r\n"
 
 

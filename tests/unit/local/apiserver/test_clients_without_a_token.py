@@ -14,7 +14,7 @@ import pytest
 
 from edl_workflows.testing import free_port
 
-DEADLINE = 60.0
+DEADLINE = 240.0
 DESCRIPTORS = 256
 
 
