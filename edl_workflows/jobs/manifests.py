@@ -88,6 +88,12 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec}
 
 
+def template_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """A pod template's own labels, without those by which jobs know their pods."""
+    labels = metadata.get("labels") or {}
+    return {key: value for key, value in labels.items() if key not in names.JOB_LABELS}
+
+
 def name_of(manifest: Manifest) -> str:
     """``metadata.name``."""
     return str(manifest["metadata"]["name"])

@@ -9,6 +9,8 @@ APP_VALUE = "dlrover"
 """Upstream puts ``app: dlrover`` on an ElasticJob's pods; dashboards select by it. A template's own ``app`` wins."""
 
 JOB_LABEL = "elasticjob.dlrover/name"
+JOB_LABELS = (JOB_LABEL, "training.kubeflow.org/job-name", "paddlepaddle.org/job-name", "diengine/job")
+"""By which jobs of each kind know their pods. A template's own are left out: its pods would join another job."""
 LEGACY_JOB_LABEL = "elasticjob-name"
 """The seed document and older samples mark a ScalePlan's job with this one; both are read, the newer is written."""
 REPLICA_TYPE_LABEL = "elasticjob.dlrover/replica-type"

@@ -161,7 +161,7 @@ class Maker:
         template = copy.deepcopy(task.template)
         metadata = template.get("metadata") or {}
         made = manifests.owned("v1", "Pod", replica.name, job, self._labels(replica))
-        made["metadata"]["labels"] = (metadata.get("labels") or {}) | made["metadata"]["labels"]
+        made["metadata"]["labels"] = manifests.template_labels(metadata) | made["metadata"]["labels"]
         made["metadata"]["annotations"] = (metadata.get("annotations") or {}) | self._annotations(replica)
         made["spec"] = spec = template["spec"]
         spec |= {

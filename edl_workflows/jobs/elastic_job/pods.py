@@ -12,7 +12,7 @@ from typing import Any
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Settings
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ReplicaSpec
-from edl_workflows.jobs.manifests import child, merge_env, over
+from edl_workflows.jobs.manifests import child, merge_env, over, template_labels
 from edl_workflows.jobs.scale_plan.model import NodeResource
 
 _GPU = "nvidia.com/gpu"
@@ -143,7 +143,7 @@ def _pod(
     metadata = template.get("metadata") or {}
     own = pod["metadata"]["labels"]
     app = {names.APP_LABEL: own.pop(names.APP_LABEL)}
-    pod["metadata"]["labels"] = app | (metadata.get("labels") or {}) | own
+    pod["metadata"]["labels"] = app | template_labels(metadata) | own
     if metadata.get("annotations"):
         pod["metadata"]["annotations"] = metadata["annotations"]
     pod["spec"] = (template.get("spec") or {}) | {"restartPolicy": "Never"}

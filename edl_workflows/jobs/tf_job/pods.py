@@ -41,7 +41,7 @@ def pod(job: TFJob, kind: ReplicaType, index: int, settings: Settings) -> dict[s
     template = copy.deepcopy(spec.template)
     metadata = template.get("metadata") or {}
     made = manifests.owned("v1", "Pod", replica_name(job, kind, index), job, _pod_labels(job, kind, index))
-    made["metadata"]["labels"] = (metadata.get("labels") or {}) | made["metadata"]["labels"]
+    made["metadata"]["labels"] = manifests.template_labels(metadata) | made["metadata"]["labels"]
     made["metadata"]["annotations"] = (metadata.get("annotations") or {}) | _gang_annotations(job, kind)
     # The node restarts containers for Always and OnFailure; for ExitCode the exit code must reach us.
     by_node = spec.policy if spec.policy is not RestartPolicy.EXIT_CODE else RestartPolicy.NEVER

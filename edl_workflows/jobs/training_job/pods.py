@@ -47,7 +47,7 @@ def pod(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
     own = {INDEX_LABEL: str(index), CLUSTER_LABEL: members.cluster_id(job)}
     made = manifests.owned("v1", "Pod", members.name(job, role, index), job, labels(job, role) | own)
     template = manifests.over(copy.deepcopy(job.spec.template), {"spec": _pod_spec(job, role, index)})
-    made["metadata"]["labels"] = (template["metadata"].get("labels") or {}) | made["metadata"]["labels"]
+    made["metadata"]["labels"] = manifests.template_labels(template["metadata"]) | made["metadata"]["labels"]
     if annotations := template["metadata"].get("annotations"):
         made["metadata"]["annotations"] = annotations
     made["spec"] = template["spec"]

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from edl_workflows.jobs import names
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.testing import World
 from tests.unit.jobs.conftest import make_job, make_template
 from tests.unit.jobs.di_jobs import make as make_di_job
@@ -68,3 +70,32 @@ def test_pods_of_an_elastic_job_are_dlrovers_unless_they_say_otherwise() -> None
     }
 
     assert found == {"elasticjob-digits-dlrover-master-0": "dlrover", "mnist-worker-0": None}
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_template_can_t_join_another_job(kind: str) -> None:
+    """Labels by which jobs of any kind know their pods are not taken from a template: their Services would send to its pods."""
+    assert {row.labels[0] for row in KINDS} == set(names.JOB_LABELS)
+    stolen = dict.fromkeys(names.JOB_LABELS, "victim") | {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
+    job = JOBS[kind]()
+    _add_labels(job, stolen)
+    world = World()
+    world.add(job)
+    world.settle()
+    pods = [obj["metadata"]["labels"] for (what, _), obj in world.objects.items() if what == "Pod"]
+
+    assert pods
+    assert not [labels for labels in pods if "victim" in labels.values()]
+    assert all(OWN.items() <= labels.items() for labels in pods)
+
+
+def _add_labels(value: Any, labels: dict[str, str]) -> None:
+    """Put labels beside `OWN` wherever that stands."""
+    if isinstance(value, dict):
+        if value.get("labels") == OWN:
+            value["labels"] = OWN | labels
+        for below in value.values():
+            _add_labels(below, labels)
+    elif isinstance(value, list):
+        for below in value:
+            _add_labels(below, labels)
