@@ -44,6 +44,21 @@ NetworkPolicies = Annotated[
         help="Let the controller make a NetworkPolicy for each job, which admits only the job's own pods to its pods.",
     ),
 ]
+AdmissionPolicies = Annotated[
+    bool,
+    typer.Option(
+        "--admission-policies/--no-admission-policies",
+        help="Let the API server refuse forged children of jobs and foreign plans. Kubernetes 1.29 has no such policies.",
+    ),
+]
+MasterAccounts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--master-account",
+        help="ServiceAccount that masters have by their template: it may make auto plans for every job. Repeatable.",
+        show_default=False,
+    ),
+]
 BrainDatabaseSecret = Annotated[
     str,
     typer.Option(
@@ -67,6 +82,8 @@ def install(
     autoscaler: Autoscaler = False,
     brain_database_secret: BrainDatabaseSecret = "",
     network_policies: NetworkPolicies = True,
+    admission_policies: AdmissionPolicies = True,
+    master_account: MasterAccounts = None,
 ) -> None:
     """Print what a cluster needs to run jobs: `edl install --image … --print | kubectl apply -f -`.
 
@@ -87,6 +104,8 @@ def install(
         autoscaler=autoscaler,
         brain_database_secret=brain_database_secret,
         network_policies=network_policies,
+        admission_policies=admission_policies,
+        master_accounts=tuple(master_account or ()),
     )
     if not print_:
         raise InvalidError(

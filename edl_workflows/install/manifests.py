@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.install import rbac, workloads
+from edl_workflows.install import admission, rbac, workloads
 from edl_workflows.install.options import InstallOptions
 from edl_workflows.jobs import schema
 
@@ -20,6 +20,7 @@ def installation(options: InstallOptions) -> list[Manifest]:
         _namespace(options.namespace),
         *_definitions(options),
         *rbac.roles(options),
+        *(admission.admission_policies(options) if options.admission_policies else ()),
         *workloads.workloads(options),
     ]
     for one in objects:

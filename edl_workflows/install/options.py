@@ -49,6 +49,8 @@ class InstallOptions:
         brain_database_secret: name of a Secret in the controller's namespace whose key ``url`` has the URL of Brain's
             PostgreSQL database; "" for an SQLite database on a volume.
         network_policies: whether the controller makes a NetworkPolicy for each job.
+        admission_policies: whether the API server refuses what RBAC can't (`edl_workflows.install.admission`).
+        master_accounts: names of the ServiceAccounts that masters have by their template, in place of one of each job's own.
 
     Raises:
         InvalidError: a value can't be right.
@@ -65,6 +67,8 @@ class InstallOptions:
     autoscaler: bool = False
     brain_database_secret: str = ""
     network_policies: bool = True
+    admission_policies: bool = True
+    master_accounts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -97,6 +101,9 @@ class InstallOptions:
                 f"jobs can't live in the controller's own namespace {self.namespace!r}, which admits restricted pods "
                 "only: choose another one for them"
             )
+        for account in self.master_accounts:
+            if not _SECRET.match(account):
+                raise InvalidError(f"master account {account!r} is no name of a ServiceAccount")
         secrets = [("pull secret", secret) for secret in self.pull_secrets]
         if self.brain_database_secret:
             secrets.append(("brain database secret", self.brain_database_secret))

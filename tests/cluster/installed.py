@@ -14,6 +14,7 @@ import yaml
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError
 from edl_workflows.install import workloads
+from edl_workflows.install.admission import admission_policies
 from edl_workflows.install.manifests import installation, render
 from edl_workflows.install.options import InstallOptions, Part, PullPolicy
 from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
@@ -300,6 +301,8 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
             # Jobs first, while their controller lives: nothing of theirs waits for a finalizer of its own.
             for namespace in (options.jobs_namespace, options.namespace):
                 client.delete(cluster, resources.NAMESPACES, namespace)
+            for policy in admission_policies(options):
+                bed.kubectl("delete", policy["kind"], policy["metadata"]["name"], "--ignore-not-found")
 
 
 def keeps_strangers_out(here: Installed, kind: Kind, name: str) -> None:

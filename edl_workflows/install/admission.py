@@ -1,0 +1,175 @@
+"""What the API server refuses although RBAC allows it: ValidatingAdmissionPolicies (Kubernetes 1.30 and newer).
+
+RBAC grants verbs on resources. It can't say "only the controller makes what a job owns", "a master plans for its own job" or
+"may suspend a job, but not change its template". Each policy here says one of these, in CEL.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from edl_workflows.install.options import InstallOptions
+from edl_workflows.jobs import names
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
+
+Manifest = dict[str, Any]
+_API = "admissionregistration.k8s.io"
+_LABELS = "object.metadata.?labels.orValue({})"
+_OWNERS = "metadata.?ownerReferences.orValue([])"
+_CHILDREN = (
+    ("", ("pods", "services", "secrets", "configmaps", "serviceaccounts")),
+    ("rbac.authorization.k8s.io", ("roles", "rolebindings")),
+    ("networking.k8s.io", ("networkpolicies",)),
+)
+
+
+def admission_policies(options: InstallOptions) -> Iterator[Manifest]:
+    """Policies and their bindings, for the namespaces with jobs of the installation."""
+    jobs = [kind for kind in options.rows if kind.view is not None]
+    yield from _policy(options, "edl-children", _children(options, jobs))
+    yield from _policy(options, "edl-job-labels", _job_labels(options, jobs))
+    if any(kind.source.api.plural == SCALE_PLANS for kind in options.rows):
+        yield from _policy(options, "edl-plans", _plans(options))
+    yield from _policy(options, "edl-job-specs", _job_specs(options, jobs))
+
+
+def _children(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
+    """What a job controls is the controller's work. Otherwise a Secret with a forged owner would be adopted as the job's token."""
+    kinds = " || ".join(
+        f"(o.kind == '{kind.name}' && o.apiVersion.startsWith('{kind.source.api.group}/'))" for kind in jobs
+    )
+    owned = f"{_OWNERS}.exists(o, o.?controller.orValue(false) && ({kinds}))"
+    return {
+        "rules": [_rule(group, resources, "CREATE", "UPDATE") for group, resources in _CHILDREN],
+        "conditions": {
+            "newly-controlled-by-a-job": f"object.{owned} && (request.operation == 'CREATE' || !oldObject.{owned})"
+        },
+        "expression": f"request.userInfo.username == '{_account(options, names.CONTROLLER)}'",
+        "message": "only the installation's controller makes objects that a job controls: leave out the owner reference",
+    }
+
+
+def _job_labels(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
+    """NetworkPolicies and Services tell a job's pods by their labels."""
+    marked = " || ".join(_marked(kind) for kind in jobs)
+    keys = list(dict.fromkeys(kind.labels[0] for kind in jobs))
+    same = " && ".join(
+        f"object.metadata.?labels[?'{key}'] == oldObject.metadata.?labels[?'{key}']" for key in keys
+    )
+    return {
+        "rules": [_rule("", ("pods",), "CREATE", "UPDATE")],
+        "conditions": {
+            "has-a-jobs-labels": marked,
+            "newly": f"request.operation == 'CREATE' || !({same})",
+        },
+        "expression": f"request.userInfo.username == '{_account(options, names.CONTROLLER)}'",
+        "message": "only the installation's controller gives a pod the label of a job: leave it out",
+    }
+
+
+def _marked(kind: Kind) -> str:
+    """Whether an object has the labels of the kind's pods: of its operator, where several share the label with the job's name."""
+    operator, _, value = kind.pods.selector.partition("=")
+    named = f"'{kind.labels[0]}' in {_LABELS}"
+    return f"({named} && {_LABELS}[?'{operator}'].orValue('') == '{value}')" if value else f"({named})"
+
+
+def _plans(options: InstallOptions) -> Manifest:
+    """Auto plans come from the job's master, which plans for no other job."""
+    controller = _account(options, names.CONTROLLER)
+    auto = f"{_LABELS}[?'{names.SCALE_TYPE_LABEL}'].orValue('') == '{names.SCALE_AUTO}'"
+    was_auto = auto.replace("object.", "oldObject.", 1)
+    accounts = [f"'{name}'" for name in options.master_accounts]
+    return {
+        "rules": [_rule(names.GROUP, (SCALE_PLANS,), "CREATE", "UPDATE")],
+        "conditions": {"not-the-controller": f"request.userInfo.username != '{controller}'"},
+        "variables": {
+            "job": "object.spec.?ownerJob.orValue('') != '' ? object.spec.ownerJob"
+            f" : {_LABELS}[?'{names.JOB_LABEL}'].orValue({_LABELS}[?'{names.LEGACY_JOB_LABEL}'].orValue(''))",
+            "account": "request.userInfo.username.startsWith('system:serviceaccount:' + request.namespace + ':')"
+            " ? request.userInfo.username.split(':')[3] : ''",
+            "own": f"variables.account == variables.job + '{names.master_account_name('')}'",
+            "shared": f"variables.account in [{', '.join(accounts)}]",
+            "unchanged": f"request.operation == 'UPDATE' && {was_auto} && object.spec == oldObject.spec",
+        },
+        "expression": f"variables.own || (!variables.account.endsWith('{names.master_account_name('')}')"
+        f" && (variables.shared || !({auto}) || variables.unchanged))",
+        "message": "an auto ScalePlan is made by the master of its job, and a master makes plans for its own job only; for others "
+        "use scale-type: manual. Name the account of masters that share one by `edl install --master-account`",
+    }
+
+
+def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
+    """Who may change a job but not make one, as `edl-triggerer`, may suspend and resume it."""
+    exempt = ", ".join(f"'{_account(options, name)}'" for name in (names.CONTROLLER, names.DI_SERVER))
+    plurals: dict[str, list[str]] = {}
+    for kind in jobs:
+        plurals.setdefault(kind.source.api.group, []).append(kind.source.api.plural)
+    mine = (
+        "authorizer.group(request.resource.group).resource(request.resource.resource)"
+        ".namespace(request.namespace).check('create').allowed()"
+    )
+    nested = next((kind for kind in jobs if len(kind.suspend) > 1), None)
+    parent = nested.suspend[0] if nested else ""
+    of_kind = f"object.kind == '{nested.name}'" if nested else "false"
+    return {
+        "rules": [_rule(group, tuple(found), "UPDATE") for group, found in plurals.items()],
+        "conditions": {
+            "changes-the-spec": "object.spec != oldObject.spec",
+            "not-the-installation": f"!(request.userInfo.username in [{exempt}])",
+        },
+        "variables": {
+            "now": f"{of_kind} ? object.spec.?{parent or 'none'}.orValue({{}}) : object.spec",
+            "then": f"{of_kind} ? oldObject.spec.?{parent or 'none'}.orValue({{}}) : oldObject.spec",
+            "beside": f"!({of_kind}) || ({_same('object.spec', 'oldObject.spec', parent or 'none')})",
+        },
+        "expression": f"{mine} || (variables.beside && {_same('variables.now', 'variables.then', 'suspend')})",
+        "message": "who may not create a job may only suspend and resume it: the other fields of its spec stay",
+    }
+
+
+def _same(now: str, then: str, but: str) -> str:
+    """Whether two maps are the same but for one key."""
+    kept = f"{now}.all(k, k == '{but}' || (k in {then} && {now}[k] == {then}[k]))"
+    return f"{kept} && {then}.all(k, k == '{but}' || k in {now})"
+
+
+def _account(options: InstallOptions, name: str) -> str:
+    return f"system:serviceaccount:{options.namespace}:{name}"
+
+
+def _rule(group: str, resources: Sequence[str], *operations: str) -> Manifest:
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": list(operations),
+        "resources": list(resources),
+    }
+
+
+def _policy(options: InstallOptions, name: str, said: Manifest) -> Iterator[Manifest]:
+    full = f"{name}-{options.jobs_namespace}" if options.jobs_namespace else name
+    head = {"apiVersion": f"{_API}/v1", "metadata": {"name": full}}
+    yield {
+        "kind": "ValidatingAdmissionPolicy",
+        **head,
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": said["rules"]},
+            "matchConditions": [{"name": n, "expression": e} for n, e in said["conditions"].items()],
+            "variables": [{"name": n, "expression": e} for n, e in said.get("variables", {}).items()],
+            "validations": [
+                {"expression": said["expression"], "message": said["message"], "reason": "Forbidden"}
+            ],
+        },
+    }
+    where = {"kubernetes.io/metadata.name": options.jobs_namespace}
+    scope = (
+        {"matchResources": {"namespaceSelector": {"matchLabels": where}}} if options.jobs_namespace else {}
+    )
+    yield {
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "apiVersion": f"{_API}/v1",
+        "metadata": {"name": full},
+        "spec": {"policyName": full, "validationActions": ["Deny"], **scope},
+    }

@@ -1,0 +1,53 @@
+"""The admission policies as manifests; what they refuse is shown on a real API server (``tests/cluster/test_admission.py``)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.install.manifests import installation
+from edl_workflows.install.options import InstallOptions
+from edl_workflows.jobs.kinds import KINDS
+
+IMAGE = "registry.example/edl:1"
+
+
+def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
+    return [one for one in installation(options) if one["kind"] == kind]
+
+
+@pytest.mark.parametrize("jobs_namespace", ["", "training"])
+def test_each_policy_is_bound_and_denies(jobs_namespace: str) -> None:
+    """A policy without a binding does nothing; one for a single namespace leaves the others alone."""
+    options = InstallOptions(IMAGE, jobs_namespace=jobs_namespace)
+    policies = of_kind(options, "ValidatingAdmissionPolicy")
+    bindings = of_kind(options, "ValidatingAdmissionPolicyBinding")
+    assert len(policies) == 4
+    assert [b["spec"]["policyName"] for b in bindings] == [p["metadata"]["name"] for p in policies]
+    assert all(p["spec"]["failurePolicy"] == "Fail" for p in policies)
+    for binding in bindings:
+        assert binding["spec"]["validationActions"] == ["Deny"]
+        assert ("matchResources" in binding["spec"]) is bool(jobs_namespace)
+
+
+def test_all_kinds_of_the_installation_are_guarded() -> None:
+    """Every job kind that is reconciled is named in the policies, and no other."""
+    text = json.dumps(of_kind(InstallOptions(IMAGE), "ValidatingAdmissionPolicy"))
+    jobs = [kind for kind in KINDS if kind.view is not None]
+    assert all(f"'{kind.name}'" in text and kind.labels[0] in text for kind in jobs)
+    few = json.dumps(of_kind(InstallOptions(IMAGE, kinds=("DIJob",)), "ValidatingAdmissionPolicy"))
+    assert [kind.name for kind in jobs if f"'{kind.name}'" in few] == ["DIJob"]
+
+
+def test_they_can_be_left_out() -> None:
+    """Kubernetes 1.29 does not have them."""
+    options = InstallOptions(IMAGE, admission_policies=False)
+    assert not of_kind(options, "ValidatingAdmissionPolicy")
+    assert not of_kind(options, "ValidatingAdmissionPolicyBinding")
+
+
+def test_a_masters_account_is_a_name() -> None:
+    """It stands in an expression that the API server evaluates: nothing else gets in."""
+    with pytest.raises(InvalidError, match="no name of a ServiceAccount"):
+        InstallOptions(IMAGE, master_accounts=("a' || true || 'b",))
