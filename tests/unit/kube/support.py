@@ -1,6 +1,8 @@
 """An API server that answers as a test says."""
 
+import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -29,11 +31,15 @@ class ScriptedApi:
     def __init__(self) -> None:
         self.answers: list[Answer] = [Answer(body={})]
         self.requests: list[tuple[str, str]] = []
+        self._connections: list[socket.socket] = []
         script = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            timeout = 5.0  # a connection that is kept alive and not used ends by itself
+
+            def setup(self) -> None:
+                super().setup()
+                script._connections.append(self.connection)
 
             def _answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -67,6 +73,9 @@ class ScriptedApi:
 
     def close(self) -> None:
         self._server.shutdown()
+        for connection in self._connections:  # clients keep theirs open for another request
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._thread.join()
 

@@ -1,5 +1,6 @@
 """The agent against a real API server: what it answers, what it cancels, and what it leaves alone."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -440,22 +441,31 @@ def test_waiting_steps_cost_no_request(cluster: Cluster, argo: Argo, stand_in: S
         # A request is counted when its answer is back, which the server's state may show a moment before.
         eventually(lambda: requests(agent, "get") == len(workflows) + 2, "all are begun")
         eventually(lambda: requests(agent, "patch") == 1, "the first answer is counted")
+        eventually(lambda: requests(agent, "watch") == 2, "both watches stand")
+        eventually(
+            lambda: requests(agent, "list") == 2 + len(KINDS), "it has looked for earlier agents' work"
+        )
         before = requests(agent)
         client.create(cluster, elastic_job("somebody"))
         add_at_once("n2")
         eventually(lambda: requests(agent, "patch") == 2, "the second answer is counted")
-        assert requests(agent) - before == 3, "two looks and one answer of the new step"
+        assert requests(agent) - before == 3, f"two looks and one answer of the new step: {counts(agent)}"
         assert requests(agent, "watch") == 2
 
 
 def requests(agent: Agent, verb: str = "") -> float:
     """How many the agent made."""
-    samples = [one for family in agent.metrics.registry.collect() for one in family.samples]
-    return sum(
-        one.value
-        for one in samples
-        if one.name == "edl_api_requests_total" and verb in ("", one.labels["verb"])
-    )
+    return sum(value for (found, _plural), value in counts(agent).items() if verb in ("", found))
+
+
+def counts(agent: Agent) -> Counter[tuple[str, str]]:
+    """How many requests the agent made, by verb and resource."""
+    found: Counter[tuple[str, str]] = Counter()
+    for family in agent.metrics.registry.collect():
+        for one in family.samples:
+            if one.name == "edl_api_requests_total":
+                found[one.labels["verb"], one.labels["resource"]] += int(one.value)
+    return found
 
 
 def test_jobs_of_another_instance_are_left_alone(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
