@@ -69,7 +69,7 @@ async def list_objects(server: ApiServer, request: Request, target: Target) -> R
         list_metadata["continue"] = requests.encode_continue(version, last.namespace, last.name)
         list_metadata["remainingItemCount"] = len(found) - limit
         found = found[:limit]
-    return views.answer(view.many((revision.body for revision in found), list_metadata))
+    return views.answer(await view.many((revision.body for revision in found), list_metadata))
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ async def delete_collection(server: ApiServer, request: Request, target: Target)
         deleted.append(store.encode(outcome.obj))
         await asyncio.sleep(0)  # other requests between two deletions
     view = views.View(target.resource)
-    return views.answer(view.many(deleted, {"resourceVersion": str(server.registry.store.revision)}))
+    return views.answer(await view.many(deleted, {"resourceVersion": str(server.registry.store.revision)}))
 
 
 BY_NAME = {

@@ -1,7 +1,9 @@
 """Objects as the client asked for them: whole, as table rows or their metadata alone."""
 
+import asyncio
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,6 +14,8 @@ from edl_workflows.local.apiserver.catalog import Resource
 from edl_workflows.local.apiserver.store import Object
 
 WHOLE, TABLE, PARTIAL = "whole", "table", "partial"
+PORTION = 100
+"""Objects of a list that are shown without a pause: some 10 ms as a table."""
 _FORMS = {"Table": TABLE, "PartialObjectMetadata": PARTIAL, "PartialObjectMetadataList": PARTIAL}
 
 
@@ -61,15 +65,23 @@ class View:
             return store.encode(self._table([obj], {"resourceVersion": obj["metadata"]["resourceVersion"]}))
         return store.encode(tables.partial(obj) if self.form == PARTIAL else obj)
 
-    def many(self, bodies: Iterable[bytes], list_metadata: Object) -> bytes:
-        """A list of stored objects."""
+    async def many(self, bodies: Iterable[bytes], list_metadata: Object) -> bytes:
+        """A list of stored objects, made in portions: other requests go on in between."""
         if self.form == TABLE:
-            return store.encode(self._table([json.loads(body) for body in bodies], list_metadata))
+            table = self._table([], list_metadata)
+            for portion in _portions(bodies):
+                table["rows"] += self._table([json.loads(body) for body in portion], list_metadata)["rows"]
+                await asyncio.sleep(0)
+            return store.encode(table)
         kind, version = f"{self.resource.kind}List", self.resource.api_version
         if self.form == PARTIAL:
             kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
         head = store.encode({"kind": kind, "apiVersion": version, "metadata": list_metadata})
-        return head[:-1] + b',"items":[' + b",".join(self.one(body) for body in bodies) + b"]}"
+        items: list[bytes] = []
+        for portion in _portions(bodies):
+            items += map(self.one, portion)
+            await asyncio.sleep(0)
+        return head[:-1] + b',"items":[' + b",".join(items) + b"]}"
 
     def event(self, kind: str, body: bytes) -> bytes:
         """One line of a watch."""
@@ -89,6 +101,12 @@ class View:
 
     def _table(self, objects: list[Object], list_metadata: Object) -> Object:
         return tables.table(self.resource, objects, datetime.now(UTC), self.include, list_metadata)
+
+
+def _portions(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+    remaining = iter(bodies)
+    while portion := list(itertools.islice(remaining, PORTION)):
+        yield portion
 
 
 def answer(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Response:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from edl_workflows.local.apiserver import auth, errors, expiry, requests
+from edl_workflows.local.apiserver import auth, errors, expiry, requests, views
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.deletion import DeleteOptions
 from edl_workflows.local.apiserver.errors import ApiError
@@ -232,3 +232,40 @@ def test_sizes_of_objects(server: ApiServer, case: str) -> None:
     reply = asyncio.run(post())
 
     assert reply.status_code == expected, reply.text[:300]
+
+
+FORMS = {
+    "whole": "application/json",
+    "table": "application/json;as=Table;v=v1;g=meta.k8s.io",
+    "metadata": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_long_lists_let_others_go_on(server: ApiServer, form: str) -> None:
+    """While a long list is made, the event loop has other turns, and the list is of one version and whole."""
+    for index in range(10 * views.PORTION):
+        server.client.create("configmaps", {"metadata": {"name": f"c{index:05}", "namespace": "default"}})
+    turns = 0
+
+    async def get() -> httpx.Response:
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+                if turns == 5:
+                    server.client.delete("configmaps", "c00999", "default")
+
+        transport = httpx.ASGITransport(build_app(server))
+        async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
+            headers = {"authorization": "Bearer secret", "accept": FORMS[form]}
+            counting = asyncio.create_task(count())
+            reply = await client.get("/api/v1/namespaces/default/configmaps", headers=headers)
+            counting.cancel()
+            return reply
+
+    listed = asyncio.run(get()).json()
+
+    assert len(listed.get("items") or listed["rows"]) == 10 * views.PORTION
+    assert turns >= 8
