@@ -150,8 +150,9 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
     causes += quantities.check_requests(container.get("resources") or {}, f"{path}.resources")
     causes += _check_handlers(container, path)
     mounts = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]
+    seen: set[str] = set()
     for index, mount in enumerate(mounts):
-        if mount in mounts[:index]:
+        if mount in seen:
             causes.append(
                 Cause(
                     "FieldValueInvalid",
@@ -159,6 +160,7 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
                     f"{path}.volumeMounts[{index}].mountPath",
                 )
             )
+        seen.add(mount)
     return causes
 
 

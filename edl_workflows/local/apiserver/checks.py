@@ -27,6 +27,29 @@ def unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]
     ]
 
 
+MAX_DEPTH, MAX_VALUES, MAX_DEFINITION_VALUES = 100, 10_000, 200_000
+"""Of an object: levels, and fields and entries together. Checking more would keep all other requests waiting."""
+
+
+def size_problem(obj: Any, most: int) -> str:
+    """Why an object is too large to be checked; empty if it is not."""
+    count, level = 0, [obj]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                below += one.values()
+            elif isinstance(one, list):
+                below += one
+        count += len(below)
+        if count > most:
+            return f"it has more than {most} fields and entries"
+        if not below:
+            return ""
+        level = below
+    return f"it is nested deeper than {MAX_DEPTH} levels"
+
+
 _MAX_PORT = 65535
 _PORT_NAME = re.compile(r"(?=[-0-9]*[a-z])(?!.*--)[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?\Z")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from edl_workflows.local.apiserver import metadata, rules, schemas
+from edl_workflows.local.apiserver import metadata, rules, schemas, structural
 from edl_workflows.local.apiserver.catalog import Column, Resource, Scale
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.store import Object
@@ -61,8 +61,8 @@ def _check_identity(crd: Object, old: Object | None) -> list[Cause]:
     spec, names = crd["spec"], crd["spec"]["names"]
     causes: list[Cause] = []
     wanted = f"{names['plural']}.{spec['group']}"
-    if crd["metadata"]["name"] != wanted:
-        message = f'Invalid value: "{crd["metadata"]["name"]}": must be spec.names.plural+"."+spec.group'
+    if (name := crd["metadata"].get("name", "")) != wanted:
+        message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
         causes.append(Cause("FieldValueInvalid", message, "metadata.name"))
     if old is not None:
         causes += [
@@ -82,8 +82,8 @@ def _check_version(version: Mapping[str, Any], path: str) -> list[Cause]:
             )
         ]
     at = f"{path}.schema.openAPIV3Schema"
-    causes = schemas.structural_problems(schema, at)
-    if schema.get("type") != "object":
+    causes = structural.check_definition_schema(schema, at)
+    if not causes and schema.get("type") != "object":
         causes.append(Cause("FieldValueInvalid", "Invalid value: must be object at the root", f"{at}.type"))
     return causes or rules.compile_rules(schema, at)[1]
 

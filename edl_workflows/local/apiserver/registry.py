@@ -10,7 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from edl_workflows.local.apiserver import admission, builtin, crds, deletion, errors, metadata, schemas
+from edl_workflows.local.apiserver import (
+    admission,
+    builtin,
+    checks,
+    crds,
+    deletion,
+    errors,
+    metadata,
+    schemas,
+)
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
 from edl_workflows.local.apiserver.deletion import DeleteOptions
 from edl_workflows.local.apiserver.store import (
@@ -238,6 +247,11 @@ class Registry:
         self, resource: Resource, namespace: str, obj: Object, options: WriteOptions
     ) -> tuple[Object, tuple[str, ...]]:
         """The manifest with its types checked, unknown fields removed and defaults set, and the warnings."""
+        most = checks.MAX_DEFINITION_VALUES if resource.id == builtin.CRDS else checks.MAX_VALUES
+        if problem := checks.size_problem(obj, most):
+            raise errors.ApiError(
+                413, "RequestEntityTooLarge", f"the {resource.kind} is too large: {problem}"
+            )
         obj = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
         if (obj["apiVersion"], obj["kind"]) != (resource.api_version, resource.kind):
             given = f"{obj['apiVersion']}, Kind={obj['kind']}"

@@ -4,6 +4,7 @@ Evaluated by celpy, 0.1 to 0.5 ms a rule. It has the CEL standard functions; the
 url, ip, list sums) are absent, and a rule that calls one fails with an error that says so.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ import celpy
 from celpy import celtypes
 from celpy.adapter import json_to_cel
 from celpy.celparser import CELParseError
-from celpy.evaluation import CELEvalError
 
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.schemas import SchemaDict, join
@@ -24,6 +24,9 @@ _REASONS = {
     "FieldValueRequired": "Required value",
     "FieldValueDuplicate": "Duplicate value",
 }
+_MOST_EVALUATIONS = 1000
+"""Of rules, for one object."""
+_OUT_OF_BUDGET = "Invalid value: validation failed due to running out of cost budget, no further validation rules will be run"
 _OLD = re.compile(r"\boldSelf\b")
 _environment = celpy.Environment()
 _ESCAPES = (("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__"))
@@ -115,12 +118,12 @@ def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> RuleTree:
     for index, raw in enumerate(schema.get("x-kubernetes-validations") or []):
         try:
             tree.rules.append(_rule(raw))
-        except CELParseError as error:
+        except (CELParseError, RecursionError) as error:
             at = f"{path}.x-kubernetes-validations[{index}].rule"
             causes.append(
                 Cause(
                     "FieldValueInvalid",
-                    f'Invalid value: "{raw["rule"]}": compilation failed: {error.args[0]}',
+                    f'Invalid value: "{raw["rule"]}": compilation failed: {error}',
                     at,
                 )
             )
@@ -183,22 +186,23 @@ def _program(text: str) -> Any:
 
 def evaluate(value: Any, old: Any, tree: RuleTree, path: str = "") -> list[Cause]:
     """The rules that `value` breaks; `old` is the value before the change, None if there was none."""
-    return list(_walk(value, old, tree, path))
+    return list(_walk(value, old, tree, path, itertools.count(1)))
 
 
-def _walk(value: Any, old: Any, tree: RuleTree, path: str) -> Iterator[Cause]:
+def _walk(value: Any, old: Any, tree: RuleTree, path: str, run: Iterator[int]) -> Iterator[Cause]:
     if not tree or value is None:
         return
-    yield from _here(value, old, tree, path)
+    yield from _here(value, old, tree, path, run)
     if isinstance(value, dict):
         before = old if isinstance(old, dict) else {}
         for name, child in value.items():
             below = tree.properties.get(name) or tree.values
             if below:
-                yield from _walk(child, before.get(name), below, join(path, name))
+                yield from _walk(child, before.get(name), below, join(path, name), run)
     elif isinstance(value, list) and tree.items:
         for index, child in enumerate(value):
-            yield from _walk(child, _partner(child, old, tree.list_keys), tree.items, join(path, index))
+            partner = _partner(child, old, tree.list_keys)
+            yield from _walk(child, partner, tree.items, join(path, index), run)
 
 
 def _partner(entry: Any, old: Any, keys: Sequence[str]) -> Any:
@@ -208,7 +212,7 @@ def _partner(entry: Any, old: Any, keys: Sequence[str]) -> Any:
     return next((before for before in old if all(before.get(key) == entry.get(key) for key in keys)), None)
 
 
-def _here(value: Any, old: Any, tree: RuleTree, path: str) -> Iterator[Cause]:
+def _here(value: Any, old: Any, tree: RuleTree, path: str, run: Iterator[int]) -> Iterator[Cause]:
     # What did not change has passed the plain rules before (upstream: CRD validation ratcheting).
     changed = value != old
     rules = [rule for rule in tree.rules if (old is not None if rule.transition else changed)]
@@ -218,6 +222,10 @@ def _here(value: Any, old: Any, tree: RuleTree, path: str) -> Iterator[Cause]:
     if old is not None:
         variables["oldSelf"] = _to_cel(old, tree)
     for rule in rules:
+        if (count := next(run)) > _MOST_EVALUATIONS:
+            if count == _MOST_EVALUATIONS + 1:
+                yield Cause("FieldValueInvalid", _OUT_OF_BUDGET, path)
+            return
         problem = _broken(rule, variables)
         if problem:
             spelt = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else value
@@ -241,5 +249,5 @@ def _broken(rule: Rule, variables: Mapping[str, Any]) -> str:
         if rule.program.evaluate(variables) == celtypes.BoolType(True):
             return ""
         return str(rule.message_program.evaluate(variables)) if rule.message_program else rule.message
-    except CELEvalError as error:
-        return f"rule {rule.text!r} could not be evaluated: {error.args[0]}"
+    except Exception as error:  # noqa: BLE001 - whatever the library raises, the object is refused with the rule's text
+        return f"rule {rule.text!r} could not be evaluated: {error}"

@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping
 
 from edl_workflows.local.apiserver import errors, store
 
+MAX_LENGTH, MAX_REQUIREMENTS = 8192, 64
+"""Of a selector."""
 Requirement = Callable[[Mapping[str, str]], bool]
 
 _KEY = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
 _EXISTS = re.compile(rf"^(!?)\s*({_KEY})$")
 _EQUALS = re.compile(rf"^({_KEY})\s*(==|=|!=)\s*({_VALUE})$")
-_ORDER = re.compile(rf"^({_KEY})\s*([<>])\s*(-?\d+)$")
+_ORDER = re.compile(rf"^({_KEY})\s*([<>])\s*(-?[0-9]{{1,18}})$")
 _SET = re.compile(rf"^({_KEY})\s+(in|notin)\s*\(([^()]*)\)$")
-_COMMA = re.compile(r",(?![^(]*\))")
 _FIELD = re.compile(r"^([A-Za-z0-9_.\-/]+)(==|!=|=)(.*)$")
 
 
@@ -44,7 +45,7 @@ def _label_requirement(text: str) -> Requirement:
 
 
 def _ordered(value: str | None, operator: str, bound: int) -> bool:
-    if value is None or not re.fullmatch(r"-?\d+", value):
+    if value is None or not re.fullmatch("-?[0-9]{1,18}", value):
         return False
     return int(value) > bound if operator == ">" else int(value) < bound
 
@@ -55,7 +56,32 @@ def labels(text: str) -> list[Requirement]:
     Raises:
         ApiError: 400, it can't be parsed.
     """
-    return [_label_requirement(part.strip()) for part in _COMMA.split(text) if part.strip()]
+    return [_label_requirement(part.strip()) for part in _split(text) if part.strip()]
+
+
+def _split(text: str) -> list[str]:
+    """The parts between the commas that stand outside of brackets.
+
+    Raises:
+        ApiError: 400, there are too many, or they are too long: each is compared with every object.
+    """
+    _check_length(text)
+    parts, begin, inside = [], 0, False
+    for place, sign in enumerate(text):
+        if sign in "()":
+            inside = sign == "("
+        elif sign == "," and not inside:
+            parts.append(text[begin:place])
+            begin = place + 1
+    parts.append(text[begin:])
+    if len(parts) > MAX_REQUIREMENTS:
+        raise errors.bad_request(f"a selector has at most {MAX_REQUIREMENTS} requirements, not {len(parts)}")
+    return parts
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_LENGTH:
+        raise errors.bad_request(f"a selector has at most {MAX_LENGTH} characters, not {len(text)}")
 
 
 def fields(text: str, supported: frozenset[str]) -> list[Requirement]:
@@ -64,7 +90,7 @@ def fields(text: str, supported: frozenset[str]) -> list[Requirement]:
     Raises:
         ApiError: 400, it can't be parsed or names another field.
     """
-    return [_field_requirement(part.strip(), supported) for part in text.split(",") if part.strip()]
+    return [_field_requirement(part.strip(), supported) for part in _split(text) if part.strip()]
 
 
 def _field_requirement(text: str, supported: frozenset[str]) -> Requirement:
