@@ -57,7 +57,7 @@ DOCUMENTS: dict[str, Callable[[Server], list[Any]]] = {
 }
 """Server → its documents."""
 LONG_POLL = 0.1
-"""Seconds to wait for a directive: without them the master keeps each caller for 30."""
+"""Seconds at most that a request may ask to wait for news: the master would keep each caller for 30."""
 # The administrator's requests to delete the node or a definition are obeyed; everything after them would be refused.
 _KEPT_WHOLE = ("/nodes", "/customresourcedefinitions", "/namespaces/{name}")
 _PATHS = {"namespace": NAMESPACE, "job_id": "default.walk.0", "uid": "uid-1"}
@@ -117,7 +117,8 @@ def _send(
         for name, value in _PATHS.items():
             if name in (case.path_parameters or {}):
                 case.path_parameters[name] = value
-        if operation.path == "/v1/directive":
+        asked = (case.query or {}).get("wait", 30)
+        if "wait" in _parameters(operation) and isinstance(asked, (int, float)) and asked > LONG_POLL:
             case.query = {**(case.query or {}), "wait": LONG_POLL}
         status, said = 0, ""
         try:
@@ -141,6 +142,10 @@ def _send(
             sent()
         except hypothesis.errors.Unsatisfiable:
             return  # an operation that can't be asked wrongly
+
+
+def _parameters(operation: Any) -> set[str]:
+    return {parameter.name for parameter in operation.query}
 
 
 def each_document(server: Server) -> Iterator[Any]:
