@@ -6,13 +6,19 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 
 from starlette.responses import Response
 
+from edl_workflows.jobs.reported_text import escape_controls
 from edl_workflows.local.apiserver import errors, store, tables
 from edl_workflows.local.apiserver.catalog import Resource
 from edl_workflows.local.apiserver.store import Object
 
+MAX_WARNINGS = 50
+"""Of one answer: Python's clients read at most 100 headers."""
+MAX_WARNING = 256
+"""Characters, as Kubernetes cuts them."""
 WHOLE, TABLE, PARTIAL = "whole", "table", "partial"
 PORTION = 100
 """Objects of a list that are shown without a pause: some 10 ms as a table."""
@@ -112,9 +118,11 @@ def _portions(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
 def answer(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Response:
     """A JSON answer, with warnings as kubectl shows them."""
     response = Response(body, code, media_type="application/json")
-    for warning in warnings:
-        quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
-        response.headers.append("Warning", f'299 - "{quoted}"')
+    for warning in islice(warnings, MAX_WARNINGS):
+        line = escape_controls(warning[:MAX_WARNING], keep="")
+        quoted = line.replace("\\", "\\\\").replace('"', '\\"')
+        # As Kubernetes sends them: in UTF-8, which is more than the encoding of Starlette's headers has.
+        response.raw_headers.append((b"warning", f'299 - "{quoted}"'.encode("utf-8", "backslashreplace")))
     return response
 
 
