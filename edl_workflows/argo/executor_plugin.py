@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fastapi import FastAPI, Header, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edl_workflows.argo.task import PLUGIN
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.install.rbac import argo_agent_rules
 from edl_workflows.install.workloads import CONTAINER_SECURITY
 from edl_workflows.process import http
+from edl_workflows.process.http import read_body, replay_body
 from edl_workflows.protocol.message import problems
 
 NAME = "edl"
@@ -31,6 +34,10 @@ ACCOUNT = f"{NAME}-executor-plugin"
 PORT = 4370
 TOKEN_FILE = Path("/var/run/argo/token")
 """Argo's agent writes it for each plugin, and sends it with each request."""
+MAX_BODY = 4 * 2**20
+"""Bytes. Argo keeps a workflow below etcd's 1.5 MiB; a request has one template of it."""
+BODY_SECONDS = 15.0
+"""For a body to arrive."""
 WORKFLOW_VARIABLE = "EDL_ARGO_WORKFLOW"
 WORKFLOW_LABEL = "workflows.argoproj.io/workflow"
 """On the agent pod: its workflow's name."""
@@ -60,19 +67,60 @@ def create_app(token: Callable[[], str]) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid_body)
 
     @app.post("/api/v1/template.execute")
-    def execute(body: ExecuteTemplate, authorization: str = Header(default="")) -> dict[str, Any]:
+    def execute(body: ExecuteTemplate) -> dict[str, Any]:
         """``{"node": {}}``: ours, and nothing to write for now. ``{}``: another plugin's."""
-        if not hmac.compare_digest(authorization.encode(), f"Bearer {token()}".encode()):
-            raise HTTPException(401, f"the request does not carry the token of {TOKEN_FILE}")
         return {"node": {}} if PLUGIN in body.template.plugin else {}
 
+    app.add_middleware(PluginGuard, token=token)
     return app
 
 
 async def _invalid_body(_request: Request, error: Exception) -> Response:
     # FastAPI's own answer repeats the body, which may hold what JSON can't be written with.
     assert isinstance(error, RequestValidationError)
-    return JSONResponse({"error": "; ".join(problems(error))}, 422)
+    return _refusal(422, "; ".join(problems(error)))
+
+
+class PluginGuard:
+    """Lets in who has the token, before the body is read; the body is bounded in bytes and in time.
+
+    Args:
+        app: what is guarded.
+        token: what ``Authorization: Bearer`` must say.
+    """
+
+    def __init__(self, app: ASGIApp, token: Callable[[], str]) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        said = dict(scope["headers"]).get(b"authorization", b"")
+        try:
+            known = hmac.compare_digest(said, f"Bearer {self._token()}".encode())
+        except UnavailableError as error:
+            await _refusal(503, str(error))(scope, receive, send)
+            return
+        if not known:
+            refused = _refusal(401, f"the request does not carry the token of {TOKEN_FILE}")
+            await refused(scope, receive, send)
+            return
+        try:
+            body = await read_body(scope, receive, MAX_BODY, BODY_SECONDS)
+        except ClientDisconnect:
+            return
+        except (OverflowError, TimeoutError) as error:
+            status = 413 if isinstance(error, OverflowError) else 408
+            await _refusal(status, str(error))(scope, receive, send)
+            return
+        await self._app(scope, replay_body(body, receive), send)
+
+
+def _refusal(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status)
 
 
 def read_token() -> str:

@@ -1,5 +1,6 @@
 """The agent in Argo's own agent pods: what its HTTP API answers, and what is installed."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from edl_workflows.argo.agent.run import Agent, AgentOptions
-from edl_workflows.argo.executor_plugin import PluginOptions, create_app, manifests, serving
+from edl_workflows.argo.executor_plugin import MAX_BODY, PluginOptions, create_app, manifests, serving
 from edl_workflows.cli import main
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.kube.connect import Cluster
@@ -99,3 +100,35 @@ def test_a_pod_that_ends_with_its_workflow_cancels_first(
     thread.join(20)
     assert not thread.is_alive()
     assert jobs(cluster) == {}
+
+
+def raw(http: httpx.Client, head: str) -> bytes:
+    """What is answered to a head whose body never comes."""
+    where = (http.base_url.host, http.base_url.port or 0)
+    with socket.create_connection(where, timeout=30) as connection:
+        lines = f"POST /api/v1/template.execute HTTP/1.1\r\nHost: plugin\r\nContent-Type: application/json\r\n{head}"
+        connection.sendall(f"{lines}\r\n\r\n".encode())
+        return connection.recv(65536)
+
+
+def test_a_stranger_is_refused_before_its_body_is_read(http: httpx.Client) -> None:
+    """Nobody without the token makes the server keep a body."""
+    assert raw(http, "Content-Length: 1000000000").startswith(b"HTTP/1.1 401")
+
+
+def test_a_body_that_is_too_large_is_refused_unread(http: httpx.Client) -> None:
+    """Also where the token is right."""
+    head = f"Authorization: Bearer secret\r\nContent-Length: {MAX_BODY + 1}"
+    assert raw(http, head).startswith(b"HTTP/1.1 413")
+
+
+def test_a_server_without_its_token_says_so() -> None:
+    """While Argo's agent has not written the token nobody is let in, and the answer is no 500."""
+
+    def missing() -> str:
+        raise UnavailableError("no token yet")
+
+    port = free_port()
+    with serving(create_app(missing), port):
+        answer = httpx.post(f"http://127.0.0.1:{port}/api/v1/template.execute", json={}, headers=TOKEN)
+    assert (answer.status_code, answer.json()) == (503, {"error": "no token yet"})
