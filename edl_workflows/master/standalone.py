@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Body, FastAPI
+from fastapi import FastAPI, Request
+from pydantic_core import from_json
 
 from edl_workflows.exceptions import AlreadyExistsError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
@@ -102,20 +103,19 @@ class StandaloneOutside:
             AlreadyExistsError: there is one of its name.
         """
         with self._lock:
-            metadata = dict(manifest.get("metadata") or {})
-            name = metadata.get("name", "")
+            name = ScalePlan.parse({**manifest, "status": {}}).metadata.name
             if name in self._plans:
                 raise AlreadyExistsError(f"ScalePlan {name} exists")
             if not name or len(self._plans) >= MAX_PLANS:
                 raise InvalidError(f"metadata.name: a ScalePlan needs one, and there can be {MAX_PLANS}")
             labels = {names.JOB_LABEL: self._settings.name, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
-            metadata |= {
+            metadata = {
+                "name": name,
                 "uid": str(uuid.uuid4()),
                 "labels": labels,
                 "creationTimestamp": datetime.now(UTC).isoformat(),
             }
             stored = {**manifest, "metadata": metadata, "status": {}}
-            ScalePlan.parse(stored)
             self._plans[name] = stored
             self._save()
             return stored
@@ -152,6 +152,17 @@ class StandaloneOutside:
         fresh.replace(self._path)
 
 
+def _manifest(body: bytes) -> dict[str, Any]:
+    """A request's body. Neither NaN nor half a surrogate pair: what can't be written can't be answered."""
+    try:
+        found = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidError(f"the body is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidError(f"the body must be a ScalePlan, this is {type(found).__name__}")
+    return found
+
+
 def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneOutside) -> Callable[[], None]:
     """ScalePlans over HTTP, where there is no Kubernetes API to have them.
 
@@ -164,8 +175,8 @@ def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneOutside) ->
         master.changed(Hurry.NOW)
 
     @app.post("/v1/scaleplans")
-    async def submit(manifest: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
-        stored = outside.submit(manifest)
+    async def submit(request: Request) -> dict[str, Any]:
+        stored = outside.submit(_manifest(await request.body()))
         look()
         return stored
 
