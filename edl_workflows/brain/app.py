@@ -34,6 +34,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         401: "The token is missing or nobody's.",
         408: "The body did not arrive in time.",
         413: "The body is too large.",
+        415: "Without tokens: the body is not said to be application/json.",
+        421: "Without tokens: the request names a host that is not Brain's.",
         422: "The body or a parameter is wrong; the message names it.",
         500: "A defect of the server.",
         503: "The store is away or too slow, or the tenant asks too much: try again after Retry-After seconds.",

@@ -3,6 +3,8 @@
 A request to the API needs a token and has a small body. Everything else that is served is the same for everybody.
 """
 
+import contextlib
+import ipaddress
 import time
 from collections.abc import Callable
 
@@ -21,6 +23,8 @@ MAX_BODY = 8 * 2**20
 BODY_SECONDS = 15.0
 """For a body to arrive."""
 
+_OWN_ZONES = (".svc", ".local", ".internal", ".localhost")
+"""Under which no public name lies: Services', and those of a site's own network."""
 Count = Callable[[str, str, int, float], None]
 """Told of each request to the API: method, path's first part, status and seconds."""
 
@@ -52,6 +56,9 @@ class Guard:
                 self._count(scope["method"], call, message["status"], time.perf_counter() - began)
             await send(message)
 
+        if self._tokens is None and (wrong := _not_from_here(scope)):
+            await answers.refusal(*wrong)(scope, receive, counted)
+            return
         tenant = self._tenant(scope)
         if tenant is None:
             refusal = answers.refusal(
@@ -78,3 +85,31 @@ class Guard:
         if scheme.lower() != b"bearer" or not credentials.strip():
             return None
         return self._tokens.tenant_of(credentials.strip().decode("latin-1"))
+
+
+def _not_from_here(scope: Scope) -> tuple[int, str] | None:
+    """Status and reason if a request without a token may come from a web page that somebody else wrote.
+
+    A page's own name, made to lead here (DNS rebinding), stands in ``Host``. A page elsewhere can post a form or plain text
+    here unasked, but no ``application/json``.
+    """
+    headers = dict(scope["headers"])
+    host = headers.get(b"host", b"").decode("latin-1").lower()
+    if not _is_own_name(host):
+        return (
+            421,
+            f"Host {host!r}: without tokens Brain answers to IP addresses, localhost and names of Services only",
+        )
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if scope["method"] not in ("GET", "HEAD") and kind != b"application/json":
+        return 415, "without tokens Brain takes Content-Type: application/json only"
+    return None
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether a ``Host`` is an address, or a name that no public name server can answer."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].removesuffix(".")
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return bool(name) and ("." not in name or name.endswith(_OWN_ZONES))

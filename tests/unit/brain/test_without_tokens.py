@@ -1,0 +1,73 @@
+"""A Brain without tokens answers no web page that somebody else wrote."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from edl_workflows.brain.server import BrainOptions, BrainServer
+from tests.unit.brain import support
+from tests.unit.brain.support import Api
+
+api = support.api
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Asks a Brain that requires no token."""
+    folder = tmp_path_factory.mktemp("open-brain")
+    server = BrainServer(BrainOptions(f"sqlite:///{folder}/brain.db", port=0))
+    with server.serving() as url, httpx.Client(base_url=url, timeout=30) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "svc.evil.example", ""]
+)
+def test_a_name_of_somebody_else_s_is_refused(http: httpx.Client, host: str) -> None:
+    """A page whose name was made to lead to this address (DNS rebinding) reads and writes nothing."""
+    for method in ("GET", "POST"):
+        answer = http.request(method, "/v1/jobs", headers={"Host": host, **JSON})
+        assert answer.status_code in (400, 421), answer.text
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost:1",
+        "127.0.0.1",
+        "[::1]:8080",
+        "10.0.0.7:80",
+        "edl-brain",
+        "edl-brain.edl.svc",
+        "b.edl.svc.cluster.local.",
+    ],
+)
+def test_addresses_and_services_are_answered(http: httpx.Client, host: str) -> None:
+    """As masters and people reach it."""
+    assert http.get("/v1/jobs", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a", None]
+)
+@pytest.mark.parametrize("path", ["/v1/metrics", "/v1/optimize"])
+def test_a_form_of_another_page_is_refused(http: httpx.Client, path: str, kind: str | None) -> None:
+    """What browsers post to other sites without asking is not read."""
+    headers = {"Content-Type": kind} if kind else {}
+    assert http.post(path, content=b"{}", headers=headers).status_code == 415
+
+
+def test_json_is_read(http: httpx.Client) -> None:
+    """With or without a charset."""
+    for kind in ("application/json", "Application/JSON; charset=utf-8"):
+        answer: httpx.Response = http.post("/v1/optimize", content=b"{}", headers={"Content-Type": kind})
+        assert answer.status_code == 422
+
+
+def test_where_tokens_are_required_the_token_counts(api: Api) -> None:
+    """A page elsewhere does not have it: an ingress may call Brain by any name."""
+    headers = {"Authorization": f"Bearer {api.token}", "Host": "brain.example"}
+    assert api.http.get(f"{api.url}/v1/jobs", headers=headers).status_code == 200
