@@ -15,7 +15,7 @@ CLUSTER_TESTS := cluster
 READY := $(VENV)/.ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints clean
+.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +116,9 @@ bench-airflow: $(READY)  ## DAG parse time; what a waiting task costs
 
 bench-apiserver: $(READY)  ## The embedded API server: creates a second, watch latency
 	$(BIN)/python tests/benchmarks/bench_apiserver.py
+
+bench-jobs: $(READY)  ## 10,000 small jobs on one embedded cluster: each ends or says why it waits (JOBS=2500 MINUTES=3)
+	$(BIN)/python tests/benchmarks/bench_jobs.py --jobs $(or $(JOBS),10000) --minutes $(or $(MINUTES),30)
 
 bench-controller: $(READY)  ## The controller under 1,000 jobs of 4 pods
 	$(BIN)/python tests/benchmarks/bench_controller.py
