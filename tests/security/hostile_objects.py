@@ -172,9 +172,9 @@ def _change(draw: st.DrawFn, place: Any) -> None:
             case 0:
                 del place[key]
             case 1 if isinstance(place, dict):
-                place[draw(st.text(max_size=10))] = draw(_DRAWN)
+                place[draw(st.text(max_size=10))] = copy.deepcopy(draw(_DRAWN))
             case _:
-                place[key] = draw(_DRAWN)
+                place[key] = copy.deepcopy(draw(_DRAWN))
         return
 
 
