@@ -61,8 +61,8 @@ cluster-down: $(READY)  ## End it and remove all of it
 	$(BED) down
 
 test-unit: $(READY)  ## Unit, property, golden and contract tests but for the slow ones (2 min)
-	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/golden tests/contract -m 'not slow'
-	@echo "Left out: tests marked slow, Airflow's, Argo's and the API server's (make test), and all that make test leaves out."
+	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/golden tests/contract tests/argo -m 'not slow'
+	@echo "Left out: tests marked slow, Airflow's and the API server's (make test), and all that make test leaves out."
 
 lint: $(READY)  ## ruff, the layers, generated files
 	$(BIN)/ruff check

@@ -26,6 +26,8 @@ from edl_workflows.protocol.sync import SyncJoin
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster, eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def connected(master: FakeMaster, environment: NodeEnvironment) -> Iterator[Callable[[int], Job]]:

@@ -9,7 +9,11 @@ import pytest
 from edl_workflows.agent.world import Place, Wishes
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120)]  # the import alone takes long
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(120),
+]  # the import alone takes long
 
 PLACE = Place(1, 0, ("127.0.0.1:1",))
 EXAMPLE = {"x": np.zeros((2, 3), np.float32), "y": np.zeros(2, np.float32)}

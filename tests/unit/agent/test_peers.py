@@ -22,6 +22,8 @@ from edl_workflows.protocol.training import CheckpointEnd
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, cluster, eventually, world
 from tests.unit.agent.test_snapshots import content, copied
 
+pytestmark = pytest.mark.slow
+
 HOST = "127.0.0.1"
 
 

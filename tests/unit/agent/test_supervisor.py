@@ -18,6 +18,8 @@ from edl_workflows.protocol.node_check import CheckMember, CheckRound
 from edl_workflows.protocol.nodes import CheckReport, CrashReport, ExitReport, Heartbeat, Registration
 from tests.unit.agent.fake_master import FakeMaster, cluster, eventually, world
 
+pytestmark = pytest.mark.slow
+
 Agent = subprocess.Popen[str]
 Start = Callable[..., Agent]
 

@@ -19,6 +19,8 @@ from edl_workflows.protocol.nodes import ExitReport, ProcessReport, ProcessState
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
 from tests.unit.agent.fake_master import FakeMaster, cluster, eventually, world
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., subprocess.Popen[str]]
 AGENT = (sys.executable, "-m", "edl_workflows.agent", "run")
 PROGRAM = """

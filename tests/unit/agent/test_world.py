@@ -24,6 +24,8 @@ from tests.e2e.pods import free_ports
 from tests.e2e.ring_digits import Batch, SoftmaxRegression, digits
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, world
 
+pytestmark = pytest.mark.slow
+
 DATASET = Dataset(size=600, batch_size=10, num_epochs=2)
 MOST = 4
 STEPS = 30

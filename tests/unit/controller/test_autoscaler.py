@@ -30,6 +30,8 @@ from tests.unit.controller.farm import Farm
 from tests.unit.di_server.support import create, replicas
 from tests.unit.kube.support import eventually
 
+pytestmark = pytest.mark.slow
+
 ME = Identity("tests/autoscaler")
 
 

@@ -12,6 +12,8 @@ from edl_workflows.di_server.limits import Buckets, Rate
 from edl_workflows.kube.connect import Cluster
 from tests.unit.di_server.support import ADMIN, HTTP, Api, create, data, refusal, replicas
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_job_s_token_lets_in_to_that_job_only(api: Api, cluster: Cluster) -> None:
     """Other jobs', wrong and missing tokens are refused alike, whether or not there is such a job."""

@@ -13,6 +13,8 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from tests.unit.di_server.support import ADMIN, HTTP, Api, create, data, job, refusal
 
+pytestmark = pytest.mark.slow
+
 
 def post(api: Api, body: bytes) -> Any:
     url = f"{api.url}/v2alpha1/{api.path('profilings')}"

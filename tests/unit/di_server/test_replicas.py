@@ -18,6 +18,8 @@ from tests.unit.controller.support import names_of
 from tests.unit.di_server.support import Api, create, data, give_address, refusal, replicas, task
 from tests.unit.kube.support import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def controller(cluster: Cluster) -> Iterator[RunningController]:

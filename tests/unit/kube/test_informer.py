@@ -17,6 +17,8 @@ from edl_workflows.testing import ApiServerProcess
 from tests.unit.kube.support import Answer, ScriptedApi, eventually
 from tests.unit.kube.test_client import config_map
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Informer]
 
 

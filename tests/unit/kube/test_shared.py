@@ -15,6 +15,8 @@ from edl_workflows.testing import ApiServerProcess
 from tests.unit.kube.support import Answer, ScriptedApi, eventually
 from tests.unit.kube.test_client import config_map
 
+pytestmark = pytest.mark.slow
+
 
 def _value(state: dict[str, Any] | None) -> str | None:
     return None if state is None else state["data"]["x"]

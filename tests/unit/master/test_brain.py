@@ -39,6 +39,8 @@ from edl_workflows.scaling.resources import (
 from tests.unit.brain import support
 from tests.unit.brain.support import OPERATOR, OTHER, TEAM, Api, sample
 
+pytestmark = pytest.mark.slow
+
 api = support.api
 
 SIZE = NodeResource(4.0, 8_192.0)

@@ -10,6 +10,8 @@ from edl_workflows.kube.resources import LEASES
 from edl_workflows.process.leader import Election, Elector, LeadershipLostError
 from tests.unit.kube.support import Answer, ScriptedApi
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     def __init__(self) -> None:

@@ -15,6 +15,8 @@ from edl_workflows.kube import client, logs
 from edl_workflows.kube.resources import EVENTS, PODS, Scope
 from tests.unit.local.support import Pods, condition, container, eventually
 
+pytestmark = pytest.mark.slow
+
 
 def written(path: Path) -> str:
     """What a container has written to a file, as soon as it has."""
