@@ -32,6 +32,13 @@ class Part(BaseModel):
     )
 
 
+class OwnerReference(Part):
+    """Who an object belongs to."""
+
+    uid: str = ""
+    controller: bool = False
+
+
 class Metadata(Part):
     """Object metadata."""
 
@@ -43,6 +50,12 @@ class Metadata(Part):
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
     deletion_grace_period_seconds: int | None = None
+    owner_references: list[OwnerReference] = Field(default_factory=list)
+
+    @property
+    def controller_uid(self) -> str:
+        """UID of the object that made this one; empty if nobody did."""
+        return next((owner.uid for owner in self.owner_references if owner.controller), "")
 
 
 class Resources(Part):

@@ -1,13 +1,16 @@
 """The scheduling decision as a pure function: (node, pods) → who is bound, and what the others are told.
 
-Order and messages are kube-scheduler's: higher priority first, then the older pod; "0/1 nodes are available: 1
-Insufficient cpu." There is no preemption: a running pod is never evicted for a waiting one.
+Messages are kube-scheduler's: "0/1 nodes are available: 1 Insufficient cpu." There is no preemption: a running pod is
+never evicted for a waiting one. Pods of higher priority go first. Among equals the older pod goes first, as in
+kube-scheduler, but all pods of a job are as old as its first one: a job that began gets its other pods before a younger
+job begins. Masters take half of the places at most, since a master without workers holds its place and never ends.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from edl_workflows.jobs.names import MASTER_TYPE, REPLICA_TYPE_LABEL
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.scheduler import affinity
 from edl_workflows.local.scheduler.resources import Amounts, pod_requests
@@ -57,17 +60,19 @@ def plan(node: Node, pods: Iterable[Pod]) -> Plan:
     """
     everyone = list(pods)
     free = node.allocatable
+    free_for_masters = max(1, _places(node) // 2)
     for pod in everyone:
         if pod.spec.node_name == node.name and not pod.finished:
             free = free.minus(_occupied(pod))
-    waiting = sorted((pod for pod in everyone if _waits(pod)), key=_order)
+            free_for_masters -= _is_master(pod)
+    waiting = _in_order(everyone)
     bind: list[Pod] = []
     refused: list[tuple[Pod, str]] = []
     for pod in waiting:
         if pod.spec.scheduling_gates:
             continue
         try:
-            reason = _misfit(node, free, pod)
+            reason = _misfit(node, free, free_for_masters, pod)
         except ValueError as error:
             reason = f"the pod's requests can't be read: {error}"
         if reason:
@@ -75,6 +80,7 @@ def plan(node: Node, pods: Iterable[Pod]) -> Plan:
         else:
             bind.append(pod)
             free = free.minus(pod_requests(pod))
+            free_for_masters -= _is_master(pod)
     gated = tuple(pod for pod in waiting if pod.spec.scheduling_gates)
     return Plan(tuple(bind), tuple(refused), gated)
 
@@ -95,11 +101,33 @@ def _waits(pod: Pod) -> bool:
     )
 
 
-def _order(pod: Pod) -> tuple[int, datetime, str]:
-    return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or _EPOCH, pod.key)
+def _in_order(everyone: list[Pod]) -> list[Pod]:
+    """The waiting pods: by priority, then by the age of their job, then by their own."""
+    began: dict[str, datetime] = {}
+    for pod in everyone:
+        if job := pod.metadata.controller_uid:
+            began[job] = min(_created(pod), began.get(job, _created(pod)))
+
+    def order(pod: Pod) -> tuple[int, datetime, str, datetime, str]:
+        job = pod.metadata.controller_uid
+        return (-(pod.spec.priority or 0), began.get(job, _created(pod)), job, _created(pod), pod.key)
+
+    return sorted(filter(_waits, everyone), key=order)
 
 
-def _misfit(node: Node, free: Amounts, pod: Pod) -> str:
+def _created(pod: Pod) -> datetime:
+    return pod.metadata.creation_timestamp or _EPOCH
+
+
+def _is_master(pod: Pod) -> bool:
+    return pod.metadata.labels.get(REPLICA_TYPE_LABEL) == MASTER_TYPE
+
+
+def _places(node: Node) -> int:
+    return node.allocatable.values.get("pods", 0)
+
+
+def _misfit(node: Node, free: Amounts, free_for_masters: int, pod: Pod) -> str:
     """Why the pod can't be bound now; empty if it can."""
     if node.unschedulable:
         return "1 node(s) were unschedulable"
@@ -109,6 +137,8 @@ def _misfit(node: Node, free: Amounts, pod: Pod) -> str:
     if affinity.unsupported(pod.spec.affinity):
         return "1 node(s) can't evaluate affinity to other pods, which the embedded cluster does not support"
     lacking = free.lacking(pod_requests(pod))
-    most = node.allocatable.values.get("pods", 0)
+    most = _places(node)
     too_many = f"1 Too many pods ({most} run at once: edl local up --pods-per-core)"
+    if not lacking and free_for_masters < 1 and _is_master(pod):
+        return f"1 Too many masters (half of the {most} pods that run at once: edl local up --pods-per-core)"
     return ", ".join(too_many if name == "pods" else f"1 Insufficient {name}" for name in lacking)

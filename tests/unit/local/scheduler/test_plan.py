@@ -51,6 +51,63 @@ def test_older_pods_of_equal_priority_go_first() -> None:
     ]
 
 
+def of_job(pod: Pod, job: str, *, master: bool = False) -> Pod:
+    """The same pod, as a job's."""
+    labels = {"elasticjob.dlrover/replica-type": "dlrover-master" if master else "worker"}
+    owners = [{"uid": job, "controller": True}]
+    document = pod.model_dump(by_alias=True)
+    document["metadata"] |= {"labels": labels, "ownerReferences": owners}
+    return Pod.model_validate(document)
+
+
+def test_a_job_that_began_gets_its_pods_before_a_younger_job_begins() -> None:
+    """A worker that was made later than the master of another job goes before it."""
+    pods = [
+        of_job(make_pod("a-master", age=9, nodeName="edl-local"), "a", master=True),
+        of_job(make_pod("b-master", age=8), "b", master=True),
+        of_job(make_pod("a-worker", age=1), "a"),
+        make_pod("single", age=7),
+    ]
+
+    assert names(plan(make_node(), pods).bind) == ["a-worker", "b-master", "single"]
+    assert names(plan(make_node(pods=2), pods).bind) == ["a-worker"]
+
+
+def test_masters_leave_room_for_the_pods_of_their_jobs() -> None:
+    """As many jobs as pods run at once, submitted together: half begin, and the others' masters say what they wait for."""
+    masters = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcd"]
+    decision = plan(make_node(pods=4), masters)
+
+    assert names(decision.bind) == ["a-master", "b-master"]
+    assert {why for _, why in decision.refused} == {
+        "0/1 nodes are available: 1 Too many masters (half of the 4 pods that run at once: edl local up --pods-per-core)."
+    }
+
+
+@pytest.mark.parametrize("places", range(1, 7))
+def test_jobs_submitted_together_all_end(places: int) -> None:
+    """A job's worker is made when its master runs, and both end when the worker has run: no number of jobs stops that."""
+    running: dict[str, list[Pod]] = {}
+    waiting = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcdefgh"]
+    for _ in range(40):
+        bound = [
+            pod.model_copy(update={"spec": pod.spec.model_copy(update={"node_name": "edl-local"})})
+            for pods in running.values()
+            for pod in pods
+        ]
+        decision = plan(make_node(pods=places), [*bound, *waiting])
+        for pod in decision.bind:
+            job = pod.metadata.controller_uid
+            waiting.remove(pod)
+            running.setdefault(job, []).append(pod)
+            if pod.metadata.name.endswith("master"):
+                waiting.append(of_job(make_pod(f"{job}-worker"), job))
+            else:
+                del running[job]
+
+    assert bool(waiting) is (places == 1)  # one place holds no job of two pods
+
+
 def test_a_large_pod_does_not_hold_back_small_ones() -> None:
     """A pod that does not fit waits; later ones that fit are bound."""
     decision = plan(make_node("2"), [make_pod("big", "3", age=9), make_pod("small", "1")])
