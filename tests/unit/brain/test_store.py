@@ -190,8 +190,11 @@ def test_former_jobs(store: Store) -> None:
 
 
 def test_running_jobs(store: Store) -> None:
-    """Those that reported lately and have not ended."""
+    """Those that the monitor sees, that reported lately and have not ended; not those that only a report tells of."""
+    seen = [JobSeen(uid, "ElasticJob", "team", uid, "Running") for uid in ("running", "silent", "over")]
+    store.record_jobs(seen, [], NOW)
     store.record(Report(facts("running")), NOW)
+    store.record(Report(facts("invented")), NOW)
     store.record(Report(facts("silent")), NOW - 500)
     store.record(Report(facts("over"), end=JobEnd(time=NOW, completed=True)), NOW)
     assert [job.key.uid for job in store.running(NOW - 100, 9)] == ["running"]
