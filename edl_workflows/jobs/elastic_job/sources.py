@@ -12,10 +12,13 @@ _by_job_label = by_label(names.JOB_LABEL)
 
 
 def _by_owner_job(manifest: Manifest) -> str:
-    # As ScalePlan.job, but for manifests that may not validate.
-    labels = manifest["metadata"].get("labels") or {}
+    # As ScalePlan.job, but for manifests that may not validate. A plan that names no job is decided on alone: no job's name
+    # has a slash.
+    metadata = manifest["metadata"]
+    labels = metadata.get("labels") or {}
     owner = (manifest.get("spec") or {}).get("ownerJob") or ""
-    return owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
+    job = owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
+    return job or f"/{metadata['name']}"
 
 
 def _owned(

@@ -65,7 +65,7 @@ def test_unknown_kind_is_told() -> None:
         pytest.param({"ownerJob": "a"}, {names.JOB_LABEL: "b"}, "a", id="spec wins"),
         pytest.param({}, {names.JOB_LABEL: "b"}, "b", id="label"),
         pytest.param({}, {names.LEGACY_JOB_LABEL: "c"}, "c", id="older label"),
-        pytest.param({}, None, "", id="none"),
+        pytest.param({}, None, "/p", id="none: alone, since no job has such a name"),
     ],
 )
 def test_plan_belongs_to_its_job(spec: dict[str, Any], labels: dict[str, str] | None, job: str) -> None:
