@@ -50,7 +50,12 @@ def call(server: str, *messages: Message) -> tuple[list[bytes], list[int]]:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
 
-    headers = [(b"authorization", b"Bearer secret"), (b"transfer-encoding", b"chunked")]
+    headers = [
+        (b"host", b"localhost"),
+        (b"authorization", b"Bearer secret"),
+        (b"content-type", b"application/json"),
+        (b"transfer-encoding", b"chunked"),
+    ]
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "headers": headers}
 
     async def served() -> None:
