@@ -23,10 +23,11 @@ OptionalCheckpointUri = Annotated[
 ]
 PodName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9.-]*$")]
 Identifier = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9._:/-]*$")]
-ShortText = Annotated[str, Field(max_length=1024), AfterValidator(inert_text)]
+# Each is cut to its bound after the escapes, which are longer: a message that was read can be sent and read again.
+ShortText = Annotated[str, Field(max_length=1024), AfterValidator(lambda text: inert_text(text)[:1024])]
 """Words about what went wrong. They are never refused for a character, which would lose the report."""
-ErrorText = Annotated[str, Field(max_length=4096), AfterValidator(inert_text)]
-OutputText = Annotated[str, Field(max_length=8192), AfterValidator(inert_text)]
+ErrorText = Annotated[str, Field(max_length=4096), AfterValidator(lambda text: inert_text(text)[:4096])]
+OutputText = Annotated[str, Field(max_length=8192), AfterValidator(lambda text: inert_text(text)[-8192:])]
 """The end of a program's output."""
 
 

@@ -124,6 +124,25 @@ def test_words_of_the_greatest_length_are_taken(row: str) -> None:
                 model.model_validate(body)
 
 
+@pytest.mark.parametrize("row", words(""))
+@pytest.mark.parametrize("hostile", ["\x1b", "{", "\U000e0001"])
+def test_words_that_were_read_can_be_written_and_read_again(row: str, hostile: str) -> None:
+    """Agents make messages that a master reads, and a master reads its stored state: an escape must not make either too long."""
+    model, _, field = words("")[row]
+    length = {"last_lines": 8192}.get(field, 4096 if model in (CheckpointEnd, CheckpointDamage) else 1024)
+    said = model.model_validate(words(hostile * length)[row][1])
+    assert model.model_validate_json(said.model_dump_json()) == said
+
+
+def test_of_output_the_end_is_kept() -> None:
+    """An error stands at the end of what a program wrote, with colours in front of it."""
+    said = ExitReport.model_validate(
+        words("\x1b[31m" * 1600 + "ValueError: no data")["the end of its output"][1]
+    )
+    assert len(said.last_lines) == 8192
+    assert said.last_lines.endswith("ValueError: no data")
+
+
 @pytest.mark.parametrize(("field", "value"), [("pod", "a\nb"), ("pod", "{{a}}"), ("incarnation", "a\x1b")])
 def test_names_are_names(field: str, value: str) -> None:
     """What names something has the characters of names."""
