@@ -52,7 +52,8 @@ def _children(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
 def _job_labels(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
     """NetworkPolicies and Services tell a job's pods by their labels."""
     marked = " || ".join(_marked(kind) for kind in jobs)
-    keys = list(dict.fromkeys(kind.labels[0] for kind in jobs))
+    pairs = ((kind.labels[0], kind.pods.selector.partition("=")[0]) for kind in jobs)
+    keys = list(dict.fromkeys(key for pair in pairs for key in pair))
     same = " && ".join(
         f"object.metadata.?labels[?'{key}'] == oldObject.metadata.?labels[?'{key}']" for key in keys
     )

@@ -40,6 +40,16 @@ def test_all_kinds_of_the_installation_are_guarded() -> None:
     assert [kind.name for kind in jobs if f"'{kind.name}'" in few] == ["DIJob"]
 
 
+def test_a_change_of_any_label_that_marks_a_jobs_pod_is_looked_at() -> None:
+    """A pod of another operator can't join a TFJob later, by an edit of the operator's label alone."""
+    policies = of_kind(InstallOptions(IMAGE), "ValidatingAdmissionPolicy")
+    labels = next(one for one in policies if one["metadata"]["name"] == "edl-job-labels")
+    newly = next(one for one in labels["spec"]["matchConditions"] if one["name"] == "newly")["expression"]
+    for kind in (kind for kind in KINDS if kind.view is not None):
+        for key in (kind.labels[0], kind.pods.selector.partition("=")[0]):
+            assert f"object.metadata.?labels[?'{key}'] == oldObject.metadata.?labels[?'{key}']" in newly
+
+
 def test_they_can_be_left_out() -> None:
     """Kubernetes 1.29 does not have them."""
     options = InstallOptions(IMAGE, admission_policies=False)
