@@ -153,7 +153,8 @@ def _listen(thread: int, descriptor: int, backlog: int) -> bool:
             return False
         if not _through_loopback(copied.getsockname()[0]):
             raise OSError(errno.EADDRNOTAVAIL, "not a loopback address")
-        copied.setsockopt(_socket.SOL_SOCKET, _socket.SO_BINDTODEVICE, _INTERFACE)
+        if not on_loopback(copied):  # only root may tie a socket again; servers call listen more than once
+            copied.setsockopt(_socket.SOL_SOCKET, _socket.SO_BINDTODEVICE, _INTERFACE)
         copied.listen(min(backlog, 0x7FFFFFFF))
         return True
 
@@ -215,7 +216,7 @@ def _try() -> str:
         os._exit(0)
     theirs.close()
     os.close(write_end)
-    supervise(ours)
+    supervise_in_thread(ours)  # before Linux 6.11 it ends only after the child was waited for
     os.waitpid(child, 0)
     with os.fdopen(read_end, "rb") as said:
         return said.read().decode()

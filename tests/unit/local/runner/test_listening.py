@@ -62,6 +62,40 @@ local.bind(sys.argv[1] + ".socket")
 local.listen()
 """
 
+TWICE = """
+import ctypes, os, socket, sys
+from edl_workflows.local.runner import listening
+
+listening._process_of(os.getpid())  # loads what another user may not be able to
+if os.getuid() == 0:
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as a process that had this user from the start
+ours, theirs = listening.channel()
+child = os.fork()
+if child == 0:
+    listening.confine(theirs)
+    server = socket.socket()
+    server.listen(1)
+    server.listen(2)
+    os._exit(0 if listening.on_loopback(server) else 1)
+theirs.close()
+listening.supervise_in_thread(ours)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+UNTOLD = """
+import sys, time
+from edl_workflows.local.runner import listening
+
+supervise = listening.supervise
+
+def supervise_for_ever(confined):
+    supervise(confined)
+    time.sleep(3600)
+
+listening.supervise = supervise_for_ever
+sys.exit(listening._try() or 0)
+"""
+
 
 def run(folder: Path, script: str, *, loopback_only: bool) -> None:
     """Run a Python script, told the file for its answer, as a container that must succeed."""
@@ -102,6 +136,16 @@ def test_what_a_probe_or_hook_starts_stays_on_loopback(tmp_path: Path) -> None:
     assert subprocess.run(command, check=False, timeout=60).returncode == 0
     assert set(json.loads((tmp_path / "answer").read_text())) == {"lo"}
     assert subprocess.run(failing, check=False, timeout=60).returncode == 3
+
+
+def test_a_server_may_listen_again() -> None:
+    """For users other than root, too: servers of asyncio and of several processes call `listen` on a listening socket."""
+    assert subprocess.run([sys.executable, "-c", TWICE], check=False, timeout=60).returncode == 0
+
+
+def test_the_check_of_the_machine_needs_no_word_of_the_end() -> None:
+    """Linux before 6.11 says that no process is left under a filter only when the last one has been waited for."""
+    assert subprocess.run([sys.executable, "-c", UNTOLD], check=False, timeout=60).returncode == 0
 
 
 def test_servers_of_a_pod_stay_on_loopback(local: LocalCluster, pods: Pods) -> None:
