@@ -11,7 +11,7 @@ from edl_workflows.jobs.reported_text import inert_text
 _URI = r"[A-Za-z0-9/._][A-Za-z0-9/._~:@%+,=-]*"
 _URI_RULE = (
     "letters, digits and / . _ ~ : @ % + , = - are allowed, the first a letter, digit, / . or _; "
-    "write others in a URI as %20, and rename a folder"
+    "use a folder or a prefix with another name"
 )
 MAX_URI = 4096
 
