@@ -2,6 +2,9 @@
 
 One a job, since a policy's selectors do not compare labels: no single policy says "pods of the same job". It is owned by the
 job and goes with it. Policies add up, so whoever wants others let in, as Prometheus, writes one more beside it.
+
+A job with pods on their nodes' network has none: such a pod has its node's address, which no policy takes for one of the job's,
+so a worker there would not reach a master that has an address of its own.
 """
 
 from collections.abc import Mapping
@@ -59,6 +62,8 @@ def isolate_pods(
     there = observed.find(*key)
     if there is not None and manifests.owned_by(there, job):
         return actions
+    if _uses_nodes_network(manifest.get("spec")):
+        return actions
     create = (policy,) if there is None else ()
     obstacle = obstacles.in_the_way(job, observed, [key]) or obstacles.refused(observed, create)
     if obstacle is None or not makes_pods:
@@ -66,6 +71,20 @@ def isolate_pods(
     status = manifest.get("status") or {}
     told = {"reason": obstacle.reason, "message": obstacle.message}
     return Actions(create=create, status=merge_patch(status, told), requeue_after=obstacle.seconds)
+
+
+def _uses_nodes_network(spec: Any) -> bool:
+    """Whether a pod template somewhere in a job's spec says ``hostNetwork``, as TrainingJobs do for all their pods."""
+    left = [spec]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            if any(value.get(name) is True for name in ("hostNetwork", "host_network")):
+                return True
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
+    return False
 
 
 def _has_pods(job: Resource, observed: Observed) -> bool:

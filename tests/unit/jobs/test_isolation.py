@@ -129,6 +129,33 @@ def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", JOBS)
+def test_a_job_on_its_nodes_network_has_no_policy(kind: str) -> None:
+    """Its pods have their nodes' addresses, by which no policy knows them: it would keep workers from their own master."""
+    world = guarded_world()
+    job = JOBS[kind]()
+    if kind == "TrainingJob":
+        job["spec"]["host_network"] = True
+    else:
+        on_nodes_network(job["spec"])
+    world.add(job)
+    world.settle()
+    assert of_kind(world, "Pod")
+    assert not of_kind(world, "NetworkPolicy")
+
+
+def on_nodes_network(value: Any) -> None:
+    """Make each template below ask for its node's network."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            value["hostNetwork"] = True
+        for below in value.values():
+            on_nodes_network(below)
+    elif isinstance(value, list):
+        for below in value:
+            on_nodes_network(below)
+
+
+@pytest.mark.parametrize("kind", JOBS)
 def test_an_installation_may_go_without(kind: str) -> None:
     """Off by `--no-network-policies`: no policy is made, and none is watched."""
     world = World()
