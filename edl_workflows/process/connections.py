@@ -29,6 +29,7 @@ BACKLOG = 1024
 """Connections that the kernel holds until they are accepted."""
 ACCEPTED_IN_A_TURN = 64
 """By an event loop, so that a thousand connections at once do not keep it from its other work."""
+_NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = structlog.get_logger(__name__)
@@ -238,7 +239,7 @@ class Listener(socket.socket):
 
 
 def listen(host: str, port: int, connections: Connections, seconds: float | None = None) -> list[Listener]:
-    """Listeners on all addresses of a host.
+    """Listeners on all addresses of a host that this machine has: ``localhost`` often has one for IPv6, where IPv6 is off.
 
     Args:
         host: a name or an address; "" for all of this machine.
@@ -247,13 +248,21 @@ def listen(host: str, port: int, connections: Connections, seconds: float | None
         seconds: see `Listener`.
 
     Raises:
-        OSError: an address can't be had.
+        OSError: an address is taken, or the machine has none of them.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[Listener] = []
+    absent: OSError | None = None
     try:
         for family, _type, _protocol, _name, address in dict.fromkeys(found):
-            listeners.append(Listener(family, address, connections, seconds))
+            try:
+                listeners.append(Listener(family, address, connections, seconds))
+            except OSError as error:
+                if error.errno not in _NO_SUCH_FAMILY:
+                    raise
+                absent = error
+        if absent is not None and not listeners:
+            raise absent
     except OSError:
         for listener in listeners:
             listener.close()

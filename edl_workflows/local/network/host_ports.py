@@ -77,12 +77,18 @@ class HostPorts:
 
 
 def _bindable(port: int) -> bool:
+    # A pod's server may ask for all interfaces: a listener on any of them is in its way. We listen on loopback alone.
+    return _binds("", port) and _binds(LOOPBACK, port, listens=True)
+
+
+def _binds(address: str, port: int, *, listens: bool = False) -> bool:
     with contextlib.closing(socket.socket()) as probe:
         # A connection in TIME_WAIT is no obstacle for a server, so it is none here.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))  # in conflict with a listener on all interfaces, too
-            probe.listen(1)
+            probe.bind((address, port))
+            if listens:
+                probe.listen(1)
         except OSError:
             return False
     return True

@@ -27,8 +27,6 @@ from edl_workflows.local.runner.environment import (
 from edl_workflows.local.runner.support import in_place
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where emptyDir volumes of medium Memory belong
-_OWNER = ".pod"
-"""In a pod's folder there: link to the pod's folder on disk."""
 _BLOCK_BYTES = 512
 """Unit of ``st_blocks``, whatever the file system's own."""
 Files = dict[str, bytes]
@@ -127,7 +125,7 @@ class Volumes:
         if not _is_ours(folder):
             raise ContainerConfigError(f"{folder} is not a folder of this user alone; remove it")
         with contextlib.suppress(FileExistsError):
-            (folder / _OWNER).symlink_to(self._folder.parent.absolute())
+            _owner(folder).symlink_to(self._folder.parent.absolute())
 
     def _source(self, name: str) -> Path:
         volume = self._declared[name]
@@ -170,9 +168,13 @@ def remove_memory(uid: str) -> None:
 
 
 def remove_orphaned_memory() -> None:
-    """Remove what this user's pods had in shared memory, where a pod's folder is gone: its whole cluster was removed."""
+    """Remove what this user's pods had in shared memory, where a pod's folder is gone: its whole cluster was removed.
+
+    Containers may share the machine's ``/dev/shm`` and not its file systems. What belongs to a cluster that sees others
+    than this one is left alone.
+    """
     for folder in _SHARED_MEMORY.glob("edl-*"):
-        owner = folder / _OWNER
+        owner = _owner(folder)
         with contextlib.suppress(OSError):  # somebody else's, or its own cluster removes it now
             if _is_ours(folder) and owner.is_symlink() and not owner.exists():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -180,6 +182,11 @@ def remove_orphaned_memory() -> None:
 
 def _memory_of(uid: str) -> Path:
     return _SHARED_MEMORY / f"edl-{uid}"
+
+
+def _owner(folder: Path) -> Path:
+    """In a pod's folder there: link to the pod's folder on disk, with the mount namespace in which that is its path."""
+    return folder / f".pod-{Path('/proc/self/ns/mnt').stat().st_ino}"
 
 
 def _is_ours(folder: Path) -> bool:

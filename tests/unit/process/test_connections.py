@@ -241,6 +241,22 @@ def accepts(listener: socket.socket) -> bool:
     return False
 
 
+def test_an_address_that_the_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`localhost` in a container without IPv6 has an address that can't be had; its other one serves."""
+    kind = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+    found = [
+        (socket.AF_INET6, *kind, ("2001:db8::1", 0, 0, 0)),
+        (socket.AF_INET, *kind, ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found)
+    [listener] = listen("localhost", 0, Connections(100))
+    with listener:
+        assert listener.family == socket.AF_INET
+    del found[1]
+    with pytest.raises(OSError, match="address"):
+        listen("localhost", 0, Connections(100))
+
+
 def test_descriptor_limit_is_raised() -> None:
     """A server asks for as many descriptors as it may have, up to a bound, and for half of them as connections."""
     program = (

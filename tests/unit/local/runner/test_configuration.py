@@ -2,6 +2,8 @@
 
 import json
 import stat
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -278,3 +280,21 @@ def test_memory_of_clusters_that_were_removed_goes_at_the_next_start(tmp_path: P
     remove_memory(uids[1])
 
     assert left == [False, True]
+
+
+@needs_mounts
+def test_memory_of_a_cluster_in_another_container_is_left_alone(tmp_path: Path) -> None:
+    """A cluster that shares /dev/shm but does not see a pod's folder can't tell whether the pod lives."""
+    volumes = Volumes(tmp_path / "pod" / "volumes", uid := str(uuid.uuid4()), [], Lookups(missing, missing))
+    (tmp_path / "pod").mkdir()
+    volumes.shared_memory(Container(name="main"))
+    program = (
+        "from edl_workflows.local.runner.volumes import remove_orphaned_memory; remove_orphaned_memory()"
+    )
+    elsewhere = 'mount -t tmpfs tmpfs "$0" && exec "$1" -c "$2"'
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", elsewhere, str(tmp_path)]
+    try:
+        subprocess.run([*command, sys.executable, program], check=True, timeout=120)
+        assert Path(f"/dev/shm/edl-{uid}").exists()
+    finally:
+        remove_memory(uid)
