@@ -1,5 +1,6 @@
 """The routes: parse, call the service, answer. `guard` stands before them."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, TypeVar
 
 import structlog
@@ -69,7 +70,14 @@ Paged = Annotated[Page, Depends(_page)]
 Search = Annotated[str, Query(max_length=253, pattern=r"^[^\x00-\x1f]*$")]
 
 
-def create_app(service: Service, tokens: Tokens | None, count: Count, *, monitored: bool = False) -> FastAPI:
+def create_app(
+    service: Service,
+    tokens: Tokens | None,
+    count: Count,
+    *,
+    monitored: bool = False,
+    allowed_hosts: Collection[str] = (),
+) -> FastAPI:
     """The API.
 
     Args:
@@ -77,6 +85,7 @@ def create_app(service: Service, tokens: Tokens | None, count: Count, *, monitor
         tokens: who may ask; None: anybody.
         count: told of each request.
         monitored: whether this Brain watches the cluster.
+        allowed_hosts: see `Guard`.
     """
     app = FastAPI(
         title="edl-workflows Brain",
@@ -92,7 +101,7 @@ def create_app(service: Service, tokens: Tokens | None, count: Count, *, monitor
     app.include_router(_master_routes(service), prefix="/v1")
     app.include_router(_page_routes(service, monitored=monitored), prefix="/v1")
     add_page(app)
-    app.add_middleware(Guard, tokens=tokens, count=count)
+    app.add_middleware(Guard, tokens=tokens, count=count, hosts=allowed_hosts)
     return app
 
 

@@ -6,7 +6,7 @@ A request to the API needs a token and has a small body. Everything else that is
 import contextlib
 import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,12 +36,16 @@ class Guard:
         app: what is guarded.
         tokens: who may ask; None: anybody.
         count: see `Count`.
+        hosts: names that a request without a token may give as ``Host``, beside addresses and names of Services.
     """
 
-    def __init__(self, app: ASGIApp, tokens: Tokens | None, count: Count) -> None:
+    def __init__(
+        self, app: ASGIApp, tokens: Tokens | None, count: Count, hosts: Collection[str] = ()
+    ) -> None:
         self._app = app
         self._tokens = tokens
         self._count = count
+        self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -56,7 +60,7 @@ class Guard:
                 self._count(scope["method"], call, message["status"], time.perf_counter() - began)
             await send(message)
 
-        if self._tokens is None and (wrong := _not_from_here(scope)):
+        if self._tokens is None and (wrong := _not_from_here(scope, self._hosts)):
             await answers.refusal(*wrong)(scope, receive, counted)
             return
         tenant = self._tenant(scope)
@@ -87,7 +91,7 @@ class Guard:
         return self._tokens.tenant_of(credentials.strip().decode("latin-1"))
 
 
-def _not_from_here(scope: Scope) -> tuple[int, str] | None:
+def _not_from_here(scope: Scope, hosts: Collection[str]) -> tuple[int, str] | None:
     """Status and reason if a request without a token may come from a web page that somebody else wrote.
 
     A page's own name, made to lead here (DNS rebinding), stands in ``Host``. A page elsewhere can post a form or plain text
@@ -95,21 +99,19 @@ def _not_from_here(scope: Scope) -> tuple[int, str] | None:
     """
     headers = dict(scope["headers"])
     host = headers.get(b"host", b"").decode("latin-1").lower()
-    if not _is_own_name(host):
-        return (
-            421,
-            f"Host {host!r}: without tokens Brain answers to IP addresses, localhost and names of Services only",
-        )
+    if not _is_own_name(host, hosts):
+        names = "IP addresses, localhost, names of Services and those of --allowed-host"
+        return 421, f"Host {host!r}: without tokens Brain answers to {names} only"
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if scope["method"] not in ("GET", "HEAD") and kind != b"application/json":
         return 415, "without tokens Brain takes Content-Type: application/json only"
     return None
 
 
-def _is_own_name(host: str) -> bool:
-    """Whether a ``Host`` is an address, or a name that no public name server can answer."""
+def _is_own_name(host: str, hosts: Collection[str]) -> bool:
+    """Whether a ``Host`` is an address, one of `hosts`, or a name that no public name server can answer."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].removesuffix(".")
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
         return True
-    return bool(name) and ("." not in name or name.endswith(_OWN_ZONES))
+    return bool(name) and ("." not in name or name in hosts or name.endswith(_OWN_ZONES))

@@ -35,6 +35,7 @@ class BrainOptions:
     Attributes:
         database_url: see `database.parse`.
         tokens_file: who may ask; None: anybody.
+        allowed_hosts: names for requests without a token, see `Guard`.
         host, port: where the API listens; port 0 for any free one.
         certificate, key: PEM files, for HTTPS.
         metrics_host: address of the health and metrics endpoints.
@@ -45,6 +46,7 @@ class BrainOptions:
 
     database_url: str
     tokens_file: Path | None = None
+    allowed_hosts: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = names.BRAIN_PORT
     certificate: Path | None = None
@@ -131,9 +133,12 @@ class BrainServer:
 
     def _listening(self) -> contextlib.AbstractContextManager[str]:
         options = self._options
-        monitored = self._monitor is not None
         app = create_app(
-            Service(self.store, self.planner), self._tokens, self.metrics.answered, monitored=monitored
+            Service(self.store, self.planner),
+            self._tokens,
+            self.metrics.answered,
+            monitored=self._monitor is not None,
+            allowed_hosts=options.allowed_hosts,
         )
         # Masters pause for less than a minute between reports.
         listen = Listen(options.host, options.port, options.certificate, options.key, keep_alive=60)

@@ -45,6 +45,14 @@ RequireToken = Annotated[
         help="Let in only who shows a token of --tokens-file. Without it whoever reaches the port may see and write all."
     ),
 ]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        help="With --no-require-token: a name by which people and masters reach it, as an Ingress's; repeat it for more.",
+        show_default=False,
+    ),
+]
 Host = Annotated[str, typer.Option(help="Address of the API; in a pod 0.0.0.0, for the masters of jobs.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 for any free one.")]
 Certificate = Annotated[Path | None, typer.Option(help="Certificate for HTTPS, as PEM.", show_default=False)]
@@ -63,6 +71,7 @@ def run(
     database_url: DatabaseUrl = "sqlite:///brain.db",
     tokens_file: TokensFile = None,
     require_token: RequireToken = True,
+    allowed_host: AllowedHosts = None,
     host: Host = "127.0.0.1",
     port: Port = names.BRAIN_PORT,
     tls_cert_file: Certificate = None,
@@ -100,6 +109,7 @@ def run(
     options = BrainOptions(
         database_url=database_url,
         tokens_file=tokens_file if require_token else None,
+        allowed_hosts=tuple(allowed_host or ()),
         host=host,
         port=port,
         certificate=tls_cert_file,

@@ -18,7 +18,9 @@ JSON = {"Content-Type": "application/json"}
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Asks a Brain that requires no token."""
     folder = tmp_path_factory.mktemp("open-brain")
-    server = BrainServer(BrainOptions(f"sqlite:///{folder}/brain.db", port=0))
+    server = BrainServer(
+        BrainOptions(f"sqlite:///{folder}/brain.db", port=0, allowed_hosts=("Brain.corp.example",))
+    )
     with server.serving() as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
 
@@ -43,6 +45,7 @@ def test_a_name_of_somebody_else_s_is_refused(http: httpx.Client, host: str) -> 
         "edl-brain",
         "edl-brain.edl.svc",
         "b.edl.svc.cluster.local.",
+        "brain.corp.example:8443",
     ],
 )
 def test_addresses_and_services_are_answered(http: httpx.Client, host: str) -> None:
