@@ -35,6 +35,10 @@ MAIN = "spec.containers[0]"
 DIVISOR = f"{MAIN}.env[0].valueFrom.resourceFieldRef.divisor"
 CLAIM = {"volumeClaimTemplate": {"spec": {"resources": {"requests": {"storage": "5 gigs"}}}}}
 REFUSED: dict[str, tuple[Object, str]] = {
+    "digits of another script": (
+        with_container(resources={"limits": {"cpu": "\u0661"}}),
+        f"{MAIN}.resources.limits[cpu]",
+    ),
     "sizeLimit in GB": (with_volume(emptyDir={"sizeLimit": "1GB"}), "spec.volumes[0].emptyDir.sizeLimit"),
     "sizeLimit below zero": (with_volume(emptyDir={"sizeLimit": "-1"}), "spec.volumes[0].emptyDir.sizeLimit"),
     "sizeLimit an object": (with_volume(emptyDir={"sizeLimit": {}}), "spec.volumes[0].emptyDir.sizeLimit"),
