@@ -18,6 +18,7 @@ from edl_workflows.cli.options import (
     configure_logs,
     connect,
 )
+from edl_workflows.cli.output import print_document
 
 app = typer.Typer()
 
@@ -90,7 +91,7 @@ def executor_plugin(
 
     from edl_workflows.argo.executor_plugin import PluginOptions, manifests
 
-    typer.echo(yaml.safe_dump_all(manifests(PluginOptions(image, namespace)), sort_keys=False), nl=False)
+    print_document(yaml.safe_dump_all(manifests(PluginOptions(image, namespace)), sort_keys=False))
 
 
 @app.command("plugin-server")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_workflows.cli.options import Namespace
+from edl_workflows.cli.output import print_document, print_line
 from edl_workflows.exceptions import InvalidError
 
 app = typer.Typer(no_args_is_help=True)
@@ -81,12 +82,12 @@ def build(
 
     if list_names:
         for product in catalog.PRODUCTS:
-            typer.echo(product.name)
+            print_line(product.name)
         return
     options = Options(waiting.value, cluster_scope, values(parameter))
     text = to_yaml(catalog.build(template or (), options, namespace or "default"))
     if output is None:
-        typer.echo(text, nl=False)
+        print_document(text)
         return
     try:
         output.write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edl_workflows.cli.output import print_document, print_line, print_styled
 from edl_workflows.exceptions import InvalidError, NotFoundError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def lint(
     texts = [read for file in files for read in _read(file)]
     findings = [one for one in check_texts(texts) if one.rule.name not in ignored]
     if output is LintFormat.JSON:
-        typer.echo(report.as_json(findings, len(texts)))
+        print_document(report.as_json(findings, len(texts)) + "\n")
     else:
         _print(findings, len(texts))
     if any(one.is_error or strict for one in findings):
@@ -94,12 +95,8 @@ def _read(file: str) -> Iterator[tuple[str, str]]:
 
 
 def _print(findings: "list[Finding]", files: int) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
     from edl_workflows.argo.lint import report
 
-    console = Console(soft_wrap=True, highlight=False)
     for line in report.lines(findings):
-        console.print(Text.assemble(*((text, STYLES.get(style, style)) for text, style in line)))
-    console.print(Text(report.counted(findings, files)))
+        print_styled((text, STYLES.get(style, style)) for text, style in line)
+    print_line(report.counted(findings, files))

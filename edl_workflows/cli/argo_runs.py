@@ -7,7 +7,7 @@ import typer
 
 from edl_workflows.cli.argo_build import Parameters, values
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
-from edl_workflows.cli.output import Table, emit
+from edl_workflows.cli.output import Table, emit, print_line, say
 from edl_workflows.exceptions import JobFailedError, NotFoundError, StageTimeoutError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def submit(
 
     cluster = connect(kubeconfig, context, namespace)
     made = runs.submit(cluster, runs.Submission(template, values(parameter), name, cluster_scope))
-    typer.echo(made["metadata"]["name"])
+    print_line(made["metadata"]["name"])
     if watch:
         _conclude(_follow(cluster, made["metadata"]["name"], None))
 
@@ -97,7 +97,7 @@ def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
             if workflow is None:
                 raise NotFoundError(f"workflow {cluster.namespace}/{name} was deleted")
             for line in runs.news(workflow, told):
-                typer.echo(line, err=True)
+                say(line)
             if runs.phase_of(workflow) in runs.ENDED:
                 return workflow
 
@@ -110,4 +110,4 @@ def _conclude(workflow: "Object") -> None:
     if phase != "Succeeded":
         message = workflow["status"].get("message") or "no reason given"
         raise JobFailedError(f"{where} ended in phase {phase}: {message}")
-    typer.echo(f"{where} succeeded", err=True)
+    say(f"{where} succeeded")

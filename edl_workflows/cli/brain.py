@@ -19,6 +19,7 @@ from edl_workflows.cli.options import (
     configure_logs,
     connect,
 )
+from edl_workflows.cli.output import print_line
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 
@@ -143,4 +144,4 @@ def token(
         raise InvalidError("say either --namespace, once or more, or --operator")
     made, row = auth.new_token(tenant, [auth.EVERYTHING] if operator else list(namespace or ()))
     auth.add(tokens_file, row)
-    typer.echo(made)
+    print_line(made)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_workflows.cli.jobs import say
 from edl_workflows.cli.manifests import read_manifest
 from edl_workflows.cli.options import OutputFormat
-from edl_workflows.cli.output import Table, emit
+from edl_workflows.cli.output import Table, emit, say
 from edl_workflows.exceptions import InvalidError
 
 if TYPE_CHECKING:

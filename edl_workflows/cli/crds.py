@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_workflows.cli.options import Context, Kubeconfig, connect
+from edl_workflows.cli.output import print_document, print_line
 from edl_workflows.exceptions import AlreadyExistsError, InvalidError, UnavailableError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def print_(
     unknown = [kind for kind in kinds or () if kind not in known]
     if unknown:
         raise InvalidError(f"there is no definition {unknown[0]!r}; there are {', '.join(known)}")
-    typer.echo("---\n".join(known[kind] for kind in kinds or known), nl=False)
+    print_document("---\n".join(known[kind] for kind in kinds or known))
 
 
 @app.command()
@@ -57,7 +58,7 @@ def install(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
         except AlreadyExistsError:
             client.patch(cluster, CRDS, manifest["metadata"]["name"], {"spec": manifest["spec"]})
         _wait_until_served(cluster, manifest["metadata"]["name"])
-        typer.echo(f"{plural}: installed")
+        print_line(f"{plural}: installed")
 
 
 def _wait_until_served(cluster: "Cluster", name: str) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from edl_workflows.cli.options import Kinds, kinds_of
+from edl_workflows.cli.output import print_document
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.install.options import NAMESPACE, InstallOptions, Part, PullPolicy
 
@@ -112,4 +113,4 @@ def install(
             "edl install changes no cluster itself: add --print, look at the manifests, and give them to "
             "`kubectl apply -f -` or to your repository"
         )
-    typer.echo(render(installation(options)), nl=False)
+    print_document(render(installation(options)))

@@ -12,7 +12,7 @@ import typer
 
 from edl_workflows.cli.completion import complete_job, complete_kind, complete_node
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
-from edl_workflows.cli.output import Table, emit
+from edl_workflows.cli.output import Table, emit, print_line, print_log, say
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.jobs.view import JobPhase
 
@@ -63,11 +63,6 @@ def run(
     return now.outputs
 
 
-def say(message: str) -> None:
-    """Tell the person, not the program that reads stdout."""
-    typer.echo(message, err=True)
-
-
 def show(outputs: "Outputs", output: OutputFormat) -> None:
     """Print what a stage came to."""
     data = outputs.to_dict()
@@ -98,7 +93,7 @@ def describe(
     about = collect(cluster, kind, name)
     if output is OutputFormat.TABLE:
         for line in lines(about):
-            typer.echo(line)
+            print_line(line)
     else:
         emit(output, about.to_data(), Table((), ()))
 
@@ -149,7 +144,7 @@ def delete(
     cluster = connect(kubeconfig, context, namespace)
     client.get(cluster, resource_of(kind), name)  # a person who mistypes a name wants to know
     run(cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout)
-    typer.echo(f"{kind} {cluster.namespace}/{name} deleted")
+    print_line(f"{kind} {cluster.namespace}/{name} deleted")
 
 
 @app.command()
@@ -171,7 +166,11 @@ def logs(
     context: Context = None,
     namespace: Namespace = None,
 ) -> None:
-    """Print what a node of a job, or its master, has printed."""
+    """Print what a node of a job, or its master, has printed.
+
+    On a terminal control characters other than line feeds, carriage returns and tabs are escaped, so that a log can't change what the
+    terminal shows; colours go with them. To a file or a program the log goes as it is: `edl logs NAME | less -R`.
+    """
     from edl_workflows.kube import logs as pod_logs
 
     cluster = connect(kubeconfig, context, namespace)
@@ -180,10 +179,10 @@ def logs(
     options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
     name = pod["metadata"]["name"]
     if not follow:
-        typer.echo(pod_logs.read(cluster, name, options=options), nl=False)
+        print_log(pod_logs.read(cluster, name, options=options))
         return
     for line in pod_logs.follow(cluster, name, options=options):
-        typer.echo(line)
+        print_log(f"{line}\n")
 
 
 def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any]:

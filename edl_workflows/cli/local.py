@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edl_workflows.cli.options import LogFormat, Logs, Output, OutputFormat, Verbose, configure_logs
-from edl_workflows.cli.output import Table, emit
+from edl_workflows.cli.output import Table, emit, print_line
 
 app = typer.Typer(help="The embedded cluster of this machine.", no_args_is_help=True)
 
@@ -88,14 +88,14 @@ def up(
     arguments += [*(["--di-server"] if di_server else []), *(["--verbose"] if verbose else [])]
     arguments += ["--allow-open-ports"] if allow_open_ports else []
     found, started = daemon.up(daemon.Start(where, arguments))
-    typer.echo(
+    print_line(
         f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})"
     )
-    typer.echo(f"use it:   export KUBECONFIG={found.kubeconfig}")
-    typer.echo("          kubectl get nodes    or    edl get")
+    print_line(f"use it:   export KUBECONFIG={found.kubeconfig}")
+    print_line("          kubectl get nodes    or    edl get")
     if found.di_server:
-        typer.echo(f"DIJobs:   their DI server is {found.di_server}")
-    typer.echo("stop it:  edl local down" + (f" --dir {where}" if folder else ""))
+        print_line(f"DIJobs:   their DI server is {found.di_server}")
+    print_line("stop it:  edl local down" + (f" --dir {where}" if folder else ""))
 
 
 @app.command()
@@ -113,7 +113,7 @@ def down(
     stopped = daemon.down(where, seconds=timeout)
     if delete:
         daemon.delete(where)
-    typer.echo("the embedded cluster is stopped" if stopped else "no embedded cluster runs")
+    print_line("the embedded cluster is stopped" if stopped else "no embedded cluster runs")
 
 
 @app.command()
@@ -128,9 +128,10 @@ def status(folder: Folder = None, output: Output = OutputFormat.TABLE) -> None:
         raise NotFoundError(f"no embedded cluster runs on {where}; start it with `edl local up`")
     shown = overview.read(found)
     if output is OutputFormat.TABLE:
-        typer.echo(f"{found.url}   process {found.pid}   kubeconfig {found.kubeconfig}\n")
+        print_line(f"{found.url}   process {found.pid}   kubeconfig {found.kubeconfig}")
+        print_line()
         emit(output, None, Table(("resource", "requested", "capacity"), shown.resource_rows()))
-        typer.echo("")
+        print_line()
     emit(
         output,
         shown.model_dump(mode="json"),

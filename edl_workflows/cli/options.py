@@ -9,13 +9,15 @@
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from edl_workflows.jobs.reported_text import escape_controls
 
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
@@ -149,19 +151,29 @@ def configure_logs(
 
     level = logging.DEBUG if verbose else logging.INFO
     as_json = log_format is LogFormat.JSON or (log_format is LogFormat.AUTO and not sys.stderr.isatty())
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
-    )
+    last: tuple[structlog.typing.Processor, ...] = (structlog.processors.JSONRenderer(),)
+    if not as_json:
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        last = (_escape_texts, renderer)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             lambda _logger, _method, event: {**event, **whose},
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([structlog.processors.format_exc_info] if as_json else []),
-            renderer,
+            structlog.processors.format_exc_info,
+            *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def _escape_texts(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The event for a terminal: objects and pods may have put control characters into its texts. A traceback keeps its lines."""
+    kept = {"exception": "\n\t"}
+    return {
+        key: escape_controls(value, keep=kept.get(key, "\t")) if isinstance(value, str) else value
+        for key, value in event.items()
+    }

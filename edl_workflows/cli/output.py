@@ -1,6 +1,11 @@
-"""Printing what a command found: a table for people, JSON or YAML for programs."""
+r"""Printing what a command found: a table for people, JSON or YAML for programs. No command prints in another way.
+
+Objects and logs hold text of pods and of other users. A terminal would obey the control characters in it, so people see
+them escaped, as ``\x1b``; JSON and YAML have escapes of their own.
+"""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +13,7 @@ from typing import Any
 import typer
 
 from edl_workflows.cli.options import OutputFormat
+from edl_workflows.jobs.reported_text import escape_controls
 
 
 @dataclass(frozen=True)
@@ -16,6 +22,40 @@ class Table:
 
     columns: Sequence[str]
     rows: Iterable[Sequence[object]]
+
+
+def print_line(text: str = "") -> None:
+    """Print one line to stdout, whatever the text holds."""
+    typer.echo(escape_controls(text, keep="\t"))
+
+
+def say(message: str) -> None:
+    """Tell the person, not the program that reads stdout: one line on stderr."""
+    typer.echo(escape_controls(message, keep="\t"), err=True)
+
+
+def print_document(text: str) -> None:
+    """Print JSON or YAML to stdout as it is: its writer has escaped what has to be."""
+    typer.echo(text, nl=False)
+
+
+def print_log(text: str) -> None:
+    """Print what a container has printed: unchanged to a file or a program, without terminal commands to a terminal."""
+    shown = escape_controls(text, keep="\n\t\r") if sys.stdout.isatty() else text
+    typer.echo(shown, nl=False, color=True)  # else typer would take the colours out of what is piped
+
+
+def print_styled(line: Iterable[tuple[str, str]]) -> None:
+    """Print one line to stdout.
+
+    Args:
+        line: pieces of text, each with its style as rich names it; a terminal without colours shows the text alone.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    pieces = ((escape_controls(text, keep="\t"), style) for text, style in line)
+    Console(soft_wrap=True, highlight=False).print(Text.assemble(*pieces))
 
 
 def emit(output: OutputFormat, data: Any, table: Table) -> None:
@@ -28,9 +68,9 @@ def emit(output: OutputFormat, data: Any, table: Table) -> None:
     """
     match output:
         case OutputFormat.JSON:
-            typer.echo(json.dumps(data, indent=2, default=str))
+            print_document(json.dumps(data, indent=2, default=str) + "\n")
         case OutputFormat.YAML:
-            typer.echo(_yaml(json.loads(json.dumps(data, default=str))), nl=False)
+            print_document(_yaml(json.loads(json.dumps(data, default=str))))
         case OutputFormat.TABLE:
             _print_table(table)
 
@@ -48,7 +88,9 @@ def _yaml(data: Any) -> str:
 def _print_table(table: Table) -> None:
     """Columns as wide as their longest cell, as kubectl prints: greppable, no boxes, nothing cut."""
     lines = [[str(column).upper() for column in table.columns]]
-    lines += [["" if cell is None else str(cell) for cell in row] for row in table.rows]
+    lines += [
+        ["" if cell is None else escape_controls(str(cell), keep="") for cell in row] for row in table.rows
+    ]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
     for line in lines:
-        typer.echo("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print_line("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

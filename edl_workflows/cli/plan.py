@@ -9,7 +9,7 @@ import typer
 from edl_workflows.cli.jobs import JOB, Kind, Name
 from edl_workflows.cli.listing import duration, job_kinds
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
-from edl_workflows.cli.output import Table, emit
+from edl_workflows.cli.output import Table, emit, print_line
 from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError
 from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job.model import ElasticJob, HistoryPoint
@@ -48,7 +48,7 @@ def plan(
     emit(output, _data(job, change), table)
     if explain and output is OutputFormat.TABLE:
         for line in explanation(job, dt.datetime.now(dt.UTC)):
-            typer.echo(line)
+            print_line(line)
 
 
 def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:

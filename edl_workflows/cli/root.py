@@ -3,7 +3,6 @@
 A new command is a row of `COMMANDS` and a module with a typer application called ``app`` (see `cli.lazy`).
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from edl_workflows import exceptions
 from edl_workflows.cli.lazy import Command, lazy_group
+from edl_workflows.cli.output import print_line, say
 
 COMMANDS = (
     Command(
@@ -86,7 +86,7 @@ def _print_version(asked: bool) -> None:
     if asked:
         from edl_workflows import __version__
 
-        typer.echo(f"edl {__version__}")
+        print_line(f"edl {__version__}")
         raise typer.Exit
 
 
@@ -111,12 +111,12 @@ def run(arguments: Sequence[str]) -> int:
     try:
         app(args=list(arguments), prog_name="edl")
     except exceptions.EdlError as error:
-        print(f"edl: {error}", file=sys.stderr)  # noqa: T201 - a command line speaks
+        say(f"edl: {error}")
         return exit_code(error)
     except ModuleNotFoundError as error:
         if not error.name or error.name.startswith("edl_workflows"):
             raise  # a defect, not a missing extra
-        print(_missing_extra(arguments, error.name), file=sys.stderr)  # noqa: T201
+        say(_missing_extra(arguments, error.name))
         return 1
     except SystemExit as end:  # how typer ends, well or with wrong usage
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1

@@ -10,7 +10,7 @@ import typer
 
 from edl_workflows.cli import simulations
 from edl_workflows.cli.options import Output, OutputFormat
-from edl_workflows.cli.output import emit
+from edl_workflows.cli.output import emit, print_line, say
 from edl_workflows.exceptions import InvalidError
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def simulate(
         simulations.save(save, answer, studies, runs)
     emit(output, answer, simulations.run_table(found, evaluation.PUBLISHED_RUNS if alike else {}))
     if output is OutputFormat.TABLE and (len(found) > len(totals) or totals[0].published):
-        typer.echo()
+        print_line()
         emit(output, None, simulations.summary_table(totals))
 
 
@@ -328,7 +328,7 @@ def _run(studies: "Sequence[Study]", path: Path | None) -> "tuple[list[Result], 
         runs.append(run)
         if len(studies) > 1:
             done = "was there" if run is None else f"mean {result.metrics.jct_mean:.0f} s"
-            typer.echo(f"{number} of {len(studies)}: {simulations.label(study)}: {done}", err=True)
+            say(f"{number} of {len(studies)}: {simulations.label(study)}: {done}")
     return results, runs
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_workflows.cli.jobs import Timeout, Wait, identity, say, show
+from edl_workflows.cli.jobs import Timeout, Wait, identity, show
 from edl_workflows.cli.manifests import read_manifests
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
-from edl_workflows.cli.output import Table, emit
+from edl_workflows.cli.output import Table, emit, say
 from edl_workflows.exceptions import EdlError, InvalidError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_workflows.cli.jobs import Name, say
+from edl_workflows.cli.jobs import Name
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
-from edl_workflows.cli.output import Table, emit
+from edl_workflows.cli.output import Table, emit, print_line, say
 from edl_workflows.exceptions import InvalidError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def timeline(
         raise InvalidError(
             f"can't write {picture}: {error}; give a file that ends in .png or .svg"
         ) from error
-    typer.echo(f"wrote {picture}")
+    print_line(f"wrote {picture}")
 
 
 def rows(line: "Timeline") -> list[Sequence[object]]:

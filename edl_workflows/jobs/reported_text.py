@@ -8,12 +8,13 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
-"""Unicode's categories of control characters, of those that change the direction of text, and of line separators."""
+_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
+"""Unicode's categories of control characters, of those that change the direction of text, of line separators, and of lone
+surrogates, which JSON can hold and UTF-8 cannot."""
 _KEPT = "\n\t"
 _JOINERS = "\u200c\u200d"
 """Parts of words and of emoji: they have the category of format characters."""
-_PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
+_NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
 _BRACES = re.compile(r"\{(?=\{)")
 
 
@@ -24,9 +25,7 @@ def escape_controls(text: str, keep: str = _KEPT) -> str:
         text: any.
         keep: control characters that stay.
     """
-    if _PLAIN.fullmatch(text) and keep == _KEPT:
-        return text
-    return "".join(_escaped(one, keep) for one in text)
+    return _NOT_PLAIN.sub(lambda found: _escaped(found[0], keep), text)
 
 
 def inert_text(text: str) -> str:

@@ -43,4 +43,4 @@ def as_json(findings: Sequence[Finding], files: int) -> str:
         "warnings": len(findings) - errors,
         "findings": [one.to_dict() for one in findings],
     }
-    return json.dumps(whole, indent=2, ensure_ascii=False)
+    return json.dumps(whole, indent=2)
