@@ -58,11 +58,10 @@ def connection_limit() -> int:
 
 
 class Awaited(enum.Enum):
-    """What the client of a connection owes."""
+    """What the server waits for, from the client of a connection."""
 
     REQUEST = "request"
     BODY = "body"
-    READING = "reading"
 
 
 class Connection(socket.socket):

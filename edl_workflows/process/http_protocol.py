@@ -21,8 +21,8 @@ REQUEST_SECONDS = 10.0
 """For the TLS handshake and the first head together; for each further head, from its first byte."""
 BODY_SECONDS = 60.0
 """For a body. Applications may allow less."""
-READING_SECONDS = 30.0
-"""That a client may leave an answer unread when no more fits into the buffers."""
+READING_SECONDS, READING_BYTES = 300.0, 256 * 2**10
+"""When no more of an answer fits into the buffers: the client reads so much of it in each such time, or all there is."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -40,6 +40,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unread = 0
         self._head_bytes = 0
         self._too_large = False
+        self._reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection was made, with TLS if there is any."""
@@ -128,10 +129,29 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read as fast as we write."""
-        self._connection.expect(Awaited.READING, READING_SECONDS)
+        self._watch_reading()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """It has read."""
-        self._connection.received(Awaited.READING)
+        self._stop_watching()
         super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def _watch_reading(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(READING_SECONDS, self._look_at_reading, unread)
+
+    def _look_at_reading(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() > unread - READING_BYTES:
+            self.transport.abort()
+        else:
+            self._watch_reading()
+
+    def _stop_watching(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()

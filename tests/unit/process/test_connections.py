@@ -42,7 +42,17 @@ async def flood(_request: Request) -> StreamingResponse:
     return StreamingResponse(blocks())
 
 
-APP = Starlette(routes=[Route("/", answer, methods=["GET", "POST"]), Route("/flood", flood)])
+LARGE = 64 * 2**20
+
+
+async def large(_request: Request) -> PlainTextResponse:
+    """An answer that the server has as a whole."""
+    return PlainTextResponse(bytes(LARGE))
+
+
+APP = Starlette(
+    routes=[Route("/", answer, methods=["GET", "POST"]), Route("/flood", flood), Route("/large", large)]
+)
 
 
 @pytest.fixture
@@ -182,6 +192,21 @@ def test_late_clients_are_dropped(monkeypatch: pytest.MonkeyPatch, owed: str) ->
         wait_for(lambda: len(server.connections) == 1)
         wait_for(lambda: len(server.connections) == 0)
         assert ask(address) == 200
+
+
+def test_a_slow_client_gets_its_answer(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes on reading is waited for, however long the whole takes."""
+    monkeypatch.setattr(http_protocol, "READING_SECONDS", 3.0)
+    client = http.client.HTTPConnection(*server, timeout=DEADLINE)
+    with contextlib.closing(client):
+        client.request("GET", "/large")
+        answer, read = client.getresponse(), 0
+        began = time.monotonic()
+        while part := answer.read(2**20):
+            read += len(part)
+            time.sleep(0.07)
+    assert read == LARGE
+    assert time.monotonic() - began > 3.0
 
 
 @contextlib.contextmanager
