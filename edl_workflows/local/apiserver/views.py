@@ -122,7 +122,7 @@ def answer(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Respon
         line = escape_controls(warning[:MAX_WARNING], keep="")
         quoted = line.replace("\\", "\\\\").replace('"', '\\"')
         # As Kubernetes sends them: in UTF-8, which is more than the encoding of Starlette's headers has.
-        response.raw_headers.append((b"warning", f'299 - "{quoted}"'.encode("utf-8", "backslashreplace")))
+        response.raw_headers.append((b"warning", f'299 - "{quoted}"'.encode()))
     return response
 
 

@@ -19,7 +19,7 @@ def sent(*warnings: str) -> list[bytes]:
         ("two\r\nlines", '299 - "two\\\\x0d\\\\x0alines"'),
         ("a\x1b[2J\x00b", '299 - "a\\\\x1b[2J\\\\x00b"'),
         ("a back\\slash", '299 - "a back\\\\slash"'),
-        ("half a pair \ud800", '299 - "half a pair \\ud800"'),
+        ("half a pair \ud800", '299 - "half a pair \\\\ud800"'),
     ],
     ids=[
         "plain",
