@@ -65,6 +65,8 @@ def nightly(here: Argo) -> str:
     """A CronWorkflow that was there from the module's beginning, so that its minute passes meanwhile; its name."""
     template = client.get(here.cluster, WORKFLOW_TEMPLATES, "elastic-scale-plugin")
     cron = schedules.cron(template, "* * * * *", {"job": "absent"})
+    # Argo deletes older workflows, and the test may come to look at this one's first after many minutes.
+    cron["spec"]["failedJobsHistoryLimit"] = 1000
     return str(create(here.cluster, CRON_WORKFLOWS, cron)["metadata"]["name"])
 
 
