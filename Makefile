@@ -13,9 +13,10 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 E2E := e2e
 CLUSTER_TESTS := cluster
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs check docs-check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints clean
+.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +27,10 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[all]' --group dev
+	@touch $@
+
+$(DOCS_READY): $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group docs
 	@touch $@
 
 demo: $(READY)  ## Train a real elastic job through an Airflow pipeline on this machine
@@ -82,6 +87,9 @@ type: $(READY)  ## mypy, strict, over package, DAGs and tests
 
 docs: $(READY)  ## Write the generated reference pages
 	$(BIN)/python docs/generate.py --write
+
+docs-site: $(DOCS_READY)  ## Build the documentation as a site in site/; dead links and missing pages are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 check: lint type docs-check test  ## What a change must pass before it is offered; CI adds the other tests
 
@@ -143,10 +151,10 @@ bench-brain: $(READY)  ## Brain: 100 to 3,000 jobs that report every 15 s, on SQ
 
 constraints: $(READY)  ## Resolve anew and write constraints.txt
 	$(BIN)/uv venv --quiet --clear $(VENV)-resolve
-	$(BIN)/uv pip install --quiet --python $(VENV)-resolve/bin/python --editable '.[all]' --group dev uv
+	$(BIN)/uv pip install --quiet --python $(VENV)-resolve/bin/python --editable '.[all]' --group dev --group docs uv
 	{ head -1 constraints.txt; $(BIN)/uv pip freeze --python $(VENV)-resolve/bin/python --exclude-editable; } > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf $(VENV)-resolve
 
 clean:  ## Remove the virtual environment and what was built
-	rm -rf $(VENV) .venv-bench dist demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-bench dist site demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis

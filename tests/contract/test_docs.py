@@ -1,5 +1,6 @@
 """The documentation tells the truth: its snippets are excerpts of tested files or run, its commands parse, its links lead somewhere."""
 
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
@@ -147,3 +148,34 @@ def test_every_page_is_in_the_index() -> None:
 
     missing = [page for page in index.parent.rglob("*.md") if page != index and page not in linked]
     assert not missing
+
+
+def _site() -> dict[str, Any]:
+    settings: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    return settings
+
+
+def _nav_pages(entry: Any) -> Iterator[str]:
+    if isinstance(entry, str):
+        yield entry
+        return
+    for inner in entry.values() if isinstance(entry, dict) else entry:
+        yield from _nav_pages(inner)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """The built site's navigation has each page of docs/ and each API page, and no others."""
+    site = _site()
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    pages += [f"api/{name}.md" for name in site["extra"]["api_pages"]]
+
+    listed = [page for page in _nav_pages(site["nav"]) if not page.startswith("source/")]
+    assert sorted(listed) == sorted(pages)
+
+
+def test_api_pages_name_modules_that_exist() -> None:
+    """A renamed module is noticed without building the site."""
+    pages = _site()["extra"]["api_pages"].values()
+    modules = [module.removesuffix(".*") for page in pages for module in page["modules"]]
+
+    assert not [module for module in modules if importlib.util.find_spec(module) is None]
