@@ -6,7 +6,8 @@ numbers, sums, products and quotients alone, so that it is itself the same on ev
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 
 from edl_workflows.scaling.goodput import BatchLimits, GoodputModel, GradParams
 from edl_workflows.scaling.goodput_fit import Measurement, fit
@@ -110,8 +111,16 @@ def _changes() -> list[CapacityChange]:
 
 
 def _digest(result: object) -> str:
-    """Of all its floats to the last bit, as their shortest texts are."""
-    return hashlib.sha256(repr(result).encode()).hexdigest()[:16]
+    """Covers every value, floats to the last bit; the names of classes and fields don't matter."""
+    return hashlib.sha256(repr(_plain(result)).encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value):
+        return [_plain(getattr(value, field.name)) for field in fields(value)]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value
 
 
 if __name__ == "__main__":

@@ -17,17 +17,17 @@ from edl_workflows.simulator.policies import POLICIES
 from tests.unit.simulator.fixed_day import digests
 
 RECORDED = {
-    "fit": "a5a7ec3845a7a957",
-    "fulfilment": "f02cbfa9909abcd0",
-    "optimus": "3d1b0b225f0dcd17",
-    "pollux": "df2dd2c051a3241b",
-    "pollux-history": "a5c7f75448f81de5",
-    "shortest": "75774f8e78d76ded",
-    "shortest-history": "1aad950b02af0e3d",
-    "tiresias": "2731f413aee4604d",
-    "paddle": "9d60450cdd2d10d2",
-    "failures": "3599db93eea7a6fe",
-    "fits": "b612350f4425daea",
+    "fit": "da7897a1e5d63b9f",
+    "fulfilment": "331f2e719b0836a7",
+    "optimus": "22739a82555db886",
+    "pollux": "281876efce4fd970",
+    "pollux-history": "979f4489667a9986",
+    "shortest": "8e540928824a4845",
+    "shortest-history": "ef76a7dcedc202a9",
+    "tiresias": "9eb776938e570d5a",
+    "paddle": "4f3922ef256ec18e",
+    "failures": "e54497565e3e05f6",
+    "fits": "b9b0b7b6e5fd0d51",
 }
 """What is computed → its digest; see `tests.unit.simulator.fixed_day`."""
 
