@@ -3,7 +3,7 @@
 Everything but `rows`, `readers`, `store` and `pictures` is pure: values in, values out, the same answer for the same seed.
 
 - `rows`, `readers`: workloads, measured traces, failures and services from CSV files.
-- `workload`: the jobs of a run, and workloads drawn from a Philly-style trace.
+- `workload`: the jobs of a run.
 - `trace`: jobs of a cluster's trace, of which only GPUs and durations are known, as a workload.
 - `throughput`: how long a training step takes on a placement, from measurements.
 - `application`: what one kind of training does: its step times, and its progress epoch by epoch.

@@ -104,11 +104,6 @@ class Application:
         self._gradients: dict[tuple[int, int], Gradient] = {}
 
     @property
-    def batch_sizes(self) -> Sequence[int]:
-        """Those that were measured, ascending."""
-        return self._sizes
-
-    @property
     def init_batch_size(self) -> int:
         """The batch that a training begins with, and the unit of progress."""
         return self._sizes[0]
@@ -147,18 +142,15 @@ class Application:
             found = self._steps[placement, local_bsz] = self._throughput.step_time(placement, local_bsz)
         return found
 
-    def split(self, batch_size: int, replicas: int, *, measured: bool = True) -> Split:
-        """How replicas share a batch: mini-batches of one size, at most `max_local_bsz`, rounded up.
+    def split(self, batch_size: int, replicas: int) -> Split:
+        """Divide a batch into mini-batches of one size, at most `max_local_bsz`, rounded up.
 
-        Args:
-            batch_size: of all replicas.
-            replicas: how many.
-            measured: whether the gradient's noise is measured. It can't be from a single mini-batch: one replica that
-                trains with more than the initial batch then accumulates at least once.
+        The gradient's noise can't be measured from a single mini-batch, so one replica that trains with more than
+        the initial batch accumulates at least once.
         """
         local = -(-batch_size // replicas)
         accumulation = -(-local // self.max_local_bsz) - 1
-        if measured and replicas == 1 and batch_size > self.init_batch_size:
+        if replicas == 1 and batch_size > self.init_batch_size:
             accumulation = max(1, accumulation)
         mini_batches = accumulation + 1
         size = min(-(-local // mini_batches), self.max_batch_size // (replicas * mini_batches))

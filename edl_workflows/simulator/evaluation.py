@@ -12,7 +12,6 @@ from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.readers import read_application, read_workload
 from edl_workflows.simulator.study import Workload
-from edl_workflows.simulator.workload import Category
 
 WORKLOADS = range(1, 9)
 
@@ -42,14 +41,6 @@ PUBLISHED_EACH: Mapping[float, tuple[float, ...]] = {
     2.0: (6186.3, 4190.8, 5131.8, 5262.4, 6590.8, 5105.3, 3836.3, 6009.8),
 }
 """Relative load → the same of Pollux, workload by workload; from the same summaries."""
-
-CATEGORIES = (
-    Category(1 * 3600.0, ("cifar10", "ncf")),
-    Category(10 * 3600.0, ("deepspeech2", "bert")),
-    Category(100 * 3600.0, ("yolov3",)),
-    Category(1000 * 3600.0, ("imagenet",)),
-)
-"""What stands for the jobs of the Philly trace, by their GPU time."""
 
 _MAX_LOCAL_BSZ = {"yolov3": 8}
 """Mini-batches above this were measured on a few GPUs only."""

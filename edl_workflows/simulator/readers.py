@@ -11,10 +11,9 @@ from edl_workflows.simulator.capacity import FAILURE, CapacityChange
 from edl_workflows.simulator.rows import Row, read_rows
 from edl_workflows.simulator.throughput import StepTime, ThroughputTable
 from edl_workflows.simulator.trace import ClusterJob
-from edl_workflows.simulator.workload import TraceJob, WorkloadJob
+from edl_workflows.simulator.workload import WorkloadJob
 
 _Value = TypeVar("_Value")
-_DAY = 24 * 3600.0
 
 
 def is_pollux_workload(path: Path) -> bool:
@@ -86,23 +85,6 @@ def read_cluster_jobs(path: Path, statuses: Collection[str] = ()) -> list[Cluste
 def _name(row: Row) -> str:
     names = ("job_id", "jobid", "name")
     return row.text(*names) if any(name in row.fields for name in names) else f"job-{row.line}"
-
-
-def read_trace(path: Path) -> list[TraceJob]:
-    """A cluster's trace to draw workloads from: ``timestamp,duration,num_gpus,gpu_time,…``.
-
-    Raises:
-        NotFoundError: there is no such file.
-        InvalidError: a field that can't be read, with its file and line.
-    """
-    return [
-        TraceJob(
-            row.moment("timestamp") % _DAY,
-            row.number("duration", zero=True),
-            row.number("gpu_time", zero=True),
-        )
-        for row in read_rows(path)
-    ]
 
 
 def read_failures(path: Path, nodes: Mapping[str, int]) -> list[CapacityChange]:

@@ -20,12 +20,11 @@ from edl_workflows.simulator.readers import (
     read_cluster_jobs,
     read_failures,
     read_services,
-    read_trace,
     read_workload,
 )
 from edl_workflows.simulator.throughput import StepTime
 from edl_workflows.simulator.trace import ClusterJob
-from edl_workflows.simulator.workload import TraceJob, WorkloadJob
+from edl_workflows.simulator.workload import WorkloadJob
 
 WORKLOAD = "name,time,application,num_replicas,batch_size\n"
 PLACEMENTS = "placement,local_bsz,step_time,sync_time\n1,10,1.0,0.0\n12,10,2.0,0.5\n12,20,3.0,0.5\n"
@@ -131,13 +130,6 @@ def test_a_folder_without_traces(tmp_path: Path) -> None:
     """It says which files it looks for."""
     with pytest.raises(NotFoundError, match=r"no validation-\*\.csv"):
         read_application(tmp_path)
-
-
-def test_trace(tmp_path: Path) -> None:
-    """Times of day, durations and GPU time of a real cluster's jobs."""
-    path = tmp_path / "philly.csv"
-    path.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,66.0,2,132.0,11cb48\n")
-    assert read_trace(path) == [TraceJob(7 * 3600 + 115.0, 66.0, 132.0)]
 
 
 def test_a_validation_without_epochs(tmp_path: Path) -> None:
