@@ -2,7 +2,7 @@
 
 The global batch is fixed: N mini-batches of `Dataset.batch_size` records, N being the most workers of the job. The
 mini-batches of a step are cut from the epoch's order one after the other, and dealt out by rank as
-`edl_workflows.scaling.allreduce.mini_batches` says. So where training stands is a place in the order alone; the number of
+`mini_batch_counts` says. So where training stands is a place in the order alone; the number of
 members is no part of it. When that changes, what is left of the epoch is split among the new members by itself, and no
 record is seen twice but those of steps after the checkpoint from which training goes on.
 
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.protocol.permutation import Permutation
-from edl_workflows.scaling import allreduce
 
 State = dict[str, int | str]
 """What `ElasticSampler.state_dict` gives."""
@@ -93,7 +92,7 @@ class ElasticSampler:
         Raises:
             InvalidError: there are more members than mini-batches, or no such rank.
         """
-        counts = allreduce.mini_batches(self._max_workers, members)
+        counts = mini_batch_counts(self._max_workers, members)
         if not 0 <= rank < members:
             raise InvalidError(f"rank {rank} among {members} members: 0 to {members - 1} are possible")
         first = sum(counts[:rank])
@@ -154,3 +153,21 @@ class ElasticSampler:
 def _order(dataset: Dataset) -> State:
     """What the order of records depends on."""
     return {"size": dataset.size, "shuffle": int(dataset.shuffle), "seed": dataset.seed}
+
+
+def mini_batch_counts(max_workers: int, workers: int) -> tuple[int, ...]:
+    """How many mini-batches each worker computes in a step, by rank: ⌊N/N0⌋ + (1 if rank < N mod N0).
+
+    This is the "fixed batch size" of DLRover's design.
+
+    Args:
+        max_workers: N, which is also the number of mini-batches in a global batch.
+        workers: N0, the present number of workers.
+
+    Raises:
+        InvalidError: there is no worker, or more than N: some would have nothing to compute.
+    """
+    if not 1 <= workers <= max_workers:
+        raise InvalidError(f"{workers} workers can't share a batch of {max_workers}: 1 to {max_workers} can")
+    each, rest = divmod(max_workers, workers)
+    return tuple(each + (rank < rest) for rank in range(workers))

@@ -10,11 +10,11 @@ from edl_workflows.brain.seen import Amounts, ClusterSample
 from edl_workflows.brain.store.reader import Reader
 from edl_workflows.brain.store.stored import JobKey, StoredJob
 from edl_workflows.protocol.brain import MAX_COUNT, OptimizeRequest
-from edl_workflows.scaling.bounds import count_range, problems
-from edl_workflows.scaling.brain.fairness import Claim, fair_shares
-from edl_workflows.scaling.brain.messages import job_of, training_of
-from edl_workflows.scaling.brain.request import Request
-from edl_workflows.scaling.resources import AMOUNTS, WORKER, Job, NodeResource
+from edl_workflows.scaling.dlrover.bounds import count_range, job_problems
+from edl_workflows.scaling.dlrover.brain.fairness import WorkerClaim, fair_shares
+from edl_workflows.scaling.dlrover.brain.messages import job_of, training_of
+from edl_workflows.scaling.dlrover.brain.request import BrainRequest
+from edl_workflows.scaling.dlrover.resources import AMOUNTS, WORKER, NodeSize, OptimizerJob
 
 HISTORY_SECONDS = 7 * 86_400.0
 """Former jobs tell of this one for so long, as upstream's."""
@@ -51,7 +51,7 @@ class Histories:
         self._shared_at = float("-inf")
         self._shares: Mapping[JobKey, int] = {}
 
-    def request(self, asked: OptimizeRequest, now: float) -> Request:
+    def request(self, asked: OptimizeRequest, now: float) -> BrainRequest:
         """A job and all that may matter for it.
 
         Raises:
@@ -65,8 +65,8 @@ class Histories:
         )
         share = self._share(key, now)
         # The others' claims are in the share already: within it nothing is scarce.
-        claims = () if share is None else (Claim(job.name, NodeResource(), least=share, wanted=share),)
-        return Request(job, tuple(former), training_of(facts.training), claims=claims)
+        claims = () if share is None else (WorkerClaim(job.name, NodeSize(), least=share, wanted=share),)
+        return BrainRequest(job, tuple(former), training_of(facts.training), claims=claims)
 
     def _share(self, key: JobKey, now: float) -> int | None:
         """How many workers the job may have beside the others; None where that is not known."""
@@ -99,7 +99,7 @@ def shares(running: Iterable[StoredJob], cluster: ClusterSample) -> dict[JobKey,
     return {claiming[name][0].key: max(workers, 1) for name, workers in found.items()}
 
 
-def claim(stored: StoredJob) -> Claim | None:
+def claim(stored: StoredJob) -> WorkerClaim | None:
     """What a job wants; None of one that the monitor does not see, has no workers, or makes no sense.
 
     What its master says of sizes and counts is a tenant's word. So no more is reserved for the job than its pods hold;
@@ -109,7 +109,7 @@ def claim(stored: StoredJob) -> Claim | None:
         return None
     key, job = stored.key, job_of(stored.facts)
     role = job.roles.get(WORKER)
-    if role is None or problems(job):
+    if role is None or job_problems(job):
         return None
     allowed = count_range(job, WORKER)
     least, wanted = int(allowed.low), int(min(allowed.high, _most_by_limits(job)))
@@ -120,12 +120,12 @@ def claim(stored: StoredJob) -> Claim | None:
     fixed = {name: min(beside.amount(name) or 0.0, held[name]) for name in AMOUNTS}
     left = {name: held[name] - fixed[name] for name in AMOUNTS}
     least = min(least, role.count, _workers_in(left, role.resource))
-    return Claim(
-        f"{key.namespace}/{key.uid}", role.resource, least, max(least, wanted), fixed=NodeResource.of(fixed)
+    return WorkerClaim(
+        f"{key.namespace}/{key.uid}", role.resource, least, max(least, wanted), fixed=NodeSize.of(fixed)
     )
 
 
-def _workers_in(room: Mapping[str, float], worker: NodeResource) -> int:
+def _workers_in(room: Mapping[str, float], worker: NodeSize) -> int:
     """How many workers of a size a room holds."""
     fitting = [room[name] / value for name in AMOUNTS if (value := worker.amount(name) or 0.0) > 0]
     return math.floor(min(fitting, default=MAX_COUNT) + _ROUNDING)
@@ -148,7 +148,7 @@ def _amounts(seen: Amounts) -> dict[str, float]:
     return {"cpu": seen.get("cpu", 0.0), "memory": seen.get("memory", 0.0) / _MIB, "gpu": gpus}
 
 
-def _most_by_limits(job: Job) -> float:
+def _most_by_limits(job: OptimizerJob) -> float:
     """Workers that the job's own limits hold."""
     size, fixed = job.roles[WORKER].resource, _beside_workers(job)
     rooms = [
@@ -159,9 +159,9 @@ def _most_by_limits(job: Job) -> float:
     return max(0.0, min(rooms, default=float("inf")))
 
 
-def _beside_workers(job: Job) -> NodeResource:
+def _beside_workers(job: OptimizerJob) -> NodeSize:
     """What a job's other nodes have together."""
     others = [role for name, role in job.roles.items() if name != WORKER]
-    return NodeResource.of(
+    return NodeSize.of(
         {name: sum(role.count * (role.resource.amount(name) or 0.0) for role in others) for name in AMOUNTS}
     )

@@ -21,9 +21,9 @@ from edl_workflows.brain.store import database
 from edl_workflows.brain.store.reader import Reader
 from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.protocol.brain import OptimizeRequest
-from edl_workflows.scaling.brain import table
-from edl_workflows.scaling.brain.messages import question_of
-from edl_workflows.scaling.resources import ResourcePlan
+from edl_workflows.scaling.dlrover.brain import algorithms
+from edl_workflows.scaling.dlrover.brain.messages import question_of
+from edl_workflows.scaling.dlrover.resources import ResourcePlan
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +135,7 @@ def _work(calls: Connection, database_url: str, set_up_process: Callable[[], Non
 
 def _answer(histories: Histories, asked: OptimizeRequest, now: float) -> ResourcePlan | EdlError:
     try:
-        return table.optimize(question_of(asked), histories.request(asked, now))
+        return algorithms.optimize_job(question_of(asked), histories.request(asked, now))
     except EdlError as error:
         return error
     except Exception as error:  # one plan's; the next is made

@@ -16,9 +16,9 @@ from edl_workflows.brain.store.store import Store
 from edl_workflows.brain.store.stored import Answer, JobKey, Report
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.protocol import brain
-from edl_workflows.scaling.brain.messages import plan_message, sample_message, sample_of
-from edl_workflows.scaling.resources import ResourcePlan
-from edl_workflows.scaling.samples import Sample, usable
+from edl_workflows.scaling.dlrover.brain.messages import plan_message, sample_message, sample_of
+from edl_workflows.scaling.dlrover.resources import ResourcePlan
+from edl_workflows.scaling.dlrover.samples import JobSample, valid_samples
 
 log = structlog.get_logger(__name__)
 
@@ -101,18 +101,18 @@ class Service:
             self.store.record_answer(answer)
 
 
-def _sayable(samples: Iterable[Sample]) -> list[brain.Sample]:
+def _sayable(samples: Iterable[JobSample]) -> list[brain.Sample]:
     """Messages of stored samples; one that a damaged row became is left out."""
     found = []
-    for sample in usable(samples).samples:
+    for sample in valid_samples(samples).samples:
         with contextlib.suppress(ValidationError):
             found.append(sample_message(sample))
     return found
 
 
-def believed(samples: Iterable[Sample], now: float) -> tuple[Sequence[Sample], list[str]]:
+def believed(samples: Iterable[JobSample], now: float) -> tuple[Sequence[JobSample], list[str]]:
     """Samples that can be believed, and why others can't."""
-    known = usable(samples)
+    known = valid_samples(samples)
     kept = [sample for sample in known.samples if 0 <= sample.time <= now + AHEAD_SECONDS]
     late = len(known.samples) - len(kept)
     problems = list(known.problems)

@@ -14,8 +14,8 @@ from edl_workflows.cli.output import emit, print_line, say
 from edl_workflows.exceptions import InvalidError
 
 if TYPE_CHECKING:
-    from edl_workflows.simulator.cluster import Run, Settings
-    from edl_workflows.simulator.study import Result, Study, Workload
+    from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings
+    from edl_workflows.simulator.study import Study, StudyResult, Workload
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -194,8 +194,8 @@ def simulate(
     The same call has the same answer. Times are in seconds, simulated.
     """
     from edl_workflows.simulator import evaluation
-    from edl_workflows.simulator.cluster import Settings
-    from edl_workflows.simulator.study import Study, summaries
+    from edl_workflows.simulator.cluster import SimulationSettings
+    from edl_workflows.simulator.study import Study, summarize_results
 
     _check(context, scenario)
     if scenario in (Scenario.PADDLE, Scenario.PADDLE_MIXED):
@@ -203,7 +203,7 @@ def simulate(
         return
     source = _Source(scenario, workload, data, load or [1.0], number or range(1, 9), status or [])
     disturbance = _Disturbance(node_failures, repair_time, services)
-    settings = Settings(
+    settings = SimulationSettings(
         nodes, gpus_per_node, interval, restart_penalty, checkpoint_interval=checkpoint_interval
     )
     studies = [
@@ -213,8 +213,8 @@ def simulate(
         for chance in seed or [0]
     ]
     found, runs = _run(studies, results)
-    alike = scenario is Scenario.POLLUX and all(study.settings == Settings() for study in studies)
-    totals = summaries(found, evaluation.PUBLISHED_MEANS if alike else {})
+    alike = scenario is Scenario.POLLUX and all(study.settings == SimulationSettings() for study in studies)
+    totals = summarize_results(found, evaluation.PUBLISHED_MEANS if alike else {})
     answer = {"runs": [one.to_json() for one in found], "summaries": [one.to_json() for one in totals]}
     if save is not None:
         simulations.save(save, answer, studies, runs)
@@ -273,7 +273,9 @@ def _needed(data: Path | None) -> Path:
     return data
 
 
-def _disturbed(settings: "Settings", by: _Disturbance, workload: "Workload", seed: int) -> "Settings":
+def _disturbed(
+    settings: "SimulationSettings", by: _Disturbance, workload: "Workload", seed: int
+) -> "SimulationSettings":
     """The cluster with what takes its nodes away.
 
     Raises:
@@ -284,14 +286,14 @@ def _disturbed(settings: "Settings", by: _Disturbance, workload: "Workload", see
     nodes, changes = settings.capacity(), []
     if by.services is not None:
         for name, demand in readers.read_services(by.services).items():
-            changes += capacity.service(name, nodes, demand)
+            changes += capacity.service_changes(name, nodes, demand)
     if by.failures is not None:
         hours = _number(by.failures)
         if hours is None:
             changes += readers.read_failures(Path(by.failures), nodes)
         else:
             last = max(job.submitted for job in workload.jobs)
-            changes += capacity.failures(
+            changes += capacity.draw_failures(
                 nodes,
                 mean_time_between=hours * _HOUR,
                 repair_time=by.repair_time,
@@ -308,20 +310,22 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _run(studies: "Sequence[Study]", path: Path | None) -> "tuple[list[Result], list[Run | None]]":
+def _run(
+    studies: "Sequence[Study]", path: Path | None
+) -> "tuple[list[StudyResult], list[SimulationRun | None]]":
     """The results, and the runs that were made for them."""
-    from edl_workflows.simulator.pollux import Fits
+    from edl_workflows.simulator.pollux import SharedFits
     from edl_workflows.simulator.store import ResultFile
-    from edl_workflows.simulator.study import Result
+    from edl_workflows.simulator.study import StudyResult
 
-    file, fits = None if path is None else ResultFile(path), Fits()
-    results: list[Result] = []
-    runs: list[Run | None] = []
+    file, fits = None if path is None else ResultFile(path), SharedFits()
+    results: list[StudyResult] = []
+    runs: list[SimulationRun | None] = []
     for number, study in enumerate(studies, 1):
         run, result = None, None if file is None else file.find(study.key)
         if result is None:
             run = study.run(fits)
-            result = Result.of(study, run)
+            result = StudyResult.of(study, run)
             if file is not None:
                 file.add(result)
         results.append(result)
@@ -337,7 +341,7 @@ def _paddle(scenario: Scenario, save: Path | None, output: OutputFormat) -> None
     from edl_workflows.simulator import paddle
 
     cases = paddle.SCENARIOS[scenario]
-    outcomes = {name: paddle.run(case) for name, case in cases.items()}
+    outcomes = {name: paddle.run_case(case) for name, case in cases.items()}
     answer, table = simulations.of_paddle(cases, outcomes)
     if save is not None:
         simulations.save_paddle(save, scenario, answer, outcomes)

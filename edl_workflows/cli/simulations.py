@@ -10,9 +10,9 @@ from edl_workflows.cli.output import Table
 from edl_workflows.exceptions import InvalidError
 
 if TYPE_CHECKING:
-    from edl_workflows.simulator.cluster import Run
-    from edl_workflows.simulator.paddle import Case, Outcome
-    from edl_workflows.simulator.study import Result, Study, Summary
+    from edl_workflows.simulator.cluster import SimulationRun
+    from edl_workflows.simulator.paddle import PaddleCase, PaddleResult
+    from edl_workflows.simulator.study import Study, StudyResult, StudySummary
 
 _RUN_COLUMNS = (
     "workload",
@@ -35,7 +35,7 @@ def label(study: "Study") -> str:
     return f"{study.workload.name} {study.policy} seed {study.seed}"
 
 
-def run_table(results: "Sequence[Result]", published: Mapping[tuple[str, str], float]) -> Table:
+def run_table(results: "Sequence[StudyResult]", published: Mapping[tuple[str, str], float]) -> Table:
     """A row a run.
 
     Args:
@@ -57,7 +57,7 @@ def run_table(results: "Sequence[Result]", published: Mapping[tuple[str, str], f
     return Table((*_RUN_COLUMNS, "published") if published else _RUN_COLUMNS, rows)
 
 
-def summary_table(summaries: "Sequence[Summary]") -> Table:
+def summary_table(summaries: "Sequence[StudySummary]") -> Table:
     """A row for each group of workloads and policy."""
     rows = [
         (
@@ -70,7 +70,9 @@ def summary_table(summaries: "Sequence[Summary]") -> Table:
     return Table(("workloads", "policy", "runs", "jct mean", "spread", "published", "ratio"), rows)
 
 
-def save(folder: Path, answer: Any, studies: "Sequence[Study]", runs: "Sequence[Run | None]") -> None:
+def save(
+    folder: Path, answer: Any, studies: "Sequence[Study]", runs: "Sequence[SimulationRun | None]"
+) -> None:
     """Write results and pictures.
 
     Args:
@@ -88,8 +90,8 @@ def save(folder: Path, answer: Any, studies: "Sequence[Study]", runs: "Sequence[
     made = [(study, run) for study, run in zip(studies, runs, strict=True) if run is not None]
     jobs = {label(study): jobs_of(run) for study, run in made}
     _write(folder, answer | {"jobs": jobs})
-    together: dict[str, dict[str, Run]] = {}
-    groups: dict[str, dict[str, list[Run]]] = {}
+    together: dict[str, dict[str, SimulationRun]] = {}
+    groups: dict[str, dict[str, list[SimulationRun]]] = {}
     for study, run in made:
         together.setdefault(f"{study.workload.name} seed {study.seed}", {})[study.policy] = run
         groups.setdefault(study.workload.group, {}).setdefault(study.policy, []).append(run)
@@ -103,7 +105,9 @@ def save(folder: Path, answer: Any, studies: "Sequence[Study]", runs: "Sequence[
             pictures.draw_completion(by_group, name, _file(folder, "completion", name))
 
 
-def of_paddle(cases: "Mapping[str, Case]", outcomes: "Mapping[str, Outcome]") -> tuple[list[Any], Table]:
+def of_paddle(
+    cases: "Mapping[str, PaddleCase]", outcomes: "Mapping[str, PaddleResult]"
+) -> tuple[list[Any], Table]:
     """PaddlePaddle EDL's experiment as plain values and as a table."""
     from edl_workflows.simulator.paddle import PUBLISHED_CPU, PUBLISHED_PENDING
 
@@ -130,7 +134,7 @@ def of_paddle(cases: "Mapping[str, Case]", outcomes: "Mapping[str, Outcome]") ->
     return answer, Table(("case", "jobs", "started", "pending", "published", "cpu", "published"), rows)
 
 
-def save_paddle(folder: Path, name: str, answer: Any, outcomes: "Mapping[str, Outcome]") -> None:
+def save_paddle(folder: Path, name: str, answer: Any, outcomes: "Mapping[str, PaddleResult]") -> None:
     """Write results and the picture.
 
     Args:

@@ -1,7 +1,7 @@
 """The cluster's autoscaler: other replicas for elastic jobs, in a fixed cycle and at once on what matters.
 
 Every job that `edl_workflows.jobs.autoscaling` permits is planned together with the others by
-`edl_workflows.scaling.fulfilment`: room goes to the least fulfilled job, pods that wait make others give way. A change is
+`edl_workflows.scaling.paddle.fulfilment`: room goes to the least fulfilled job, pods that wait make others give way. A change is
 an edit of the job's spec, which carries the version that the plan rests on: a job that somebody else edits meanwhile is
 planned anew. Each has an Event with its reason.
 
@@ -35,7 +35,7 @@ from edl_workflows.kube.cache import Change
 from edl_workflows.kube.events import EventNote, Recorder
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.kube.watch import EventType
-from edl_workflows.scaling import fulfilment
+from edl_workflows.scaling.paddle import fulfilment
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class AutoscalerOptions:
     Attributes:
         period: seconds of the cycle.
         cool_down: seconds after a change of a job in which it does not grow; it may always give way.
-        max_load: resource → the part of the cluster that may be used, as `fulfilment.plan` takes it.
+        max_load: resource → the part of the cluster that may be used, as `plan_fulfilment` takes it.
         dry_run: tell what would be changed, by Events and in the log, and change nothing.
     """
 
@@ -129,7 +129,7 @@ class Autoscaler:
         now = dt.datetime.now(dt.UTC)
         asked = question(candidates.values(), watches.nodes.cache.items(), watches.pods.cache.items(), now)
         started = time.perf_counter()
-        plan = fulfilment.plan(asked.jobs, asked.nodes, self._options.max_load)
+        plan = fulfilment.plan_fulfilment(asked.jobs, asked.nodes, self._options.max_load)
         self._around.metrics.autoscaled(time.perf_counter() - started, len(plan.changes), len(plan.held_back))
         done = [
             self._carry_out(candidates[key], change)
@@ -179,7 +179,7 @@ class Autoscaler:
         objects = {SCALE_PLAN.name: self._around.world.of_group(SCALE_PLAN.source, group)}
         return order.plans_of(Observed(dt.datetime.now(dt.UTC), objects), job)
 
-    def _carry_out(self, one: Candidate, change: fulfilment.Change) -> bool:
+    def _carry_out(self, one: Candidate, change: fulfilment.InstanceChange) -> bool:
         """Whether it was done, or there is nobody left to do it to; else the job has changed meanwhile."""
         message = f"{one.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
         around, metadata = self._around, one.manifest["metadata"]
@@ -204,7 +204,7 @@ class Autoscaler:
         self._tell(one.manifest, EventNote("Autoscaled", message))
         return True
 
-    def _edit(self, one: Candidate, change: fulfilment.Change) -> dict[str, Any]:
+    def _edit(self, one: Candidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
         """The patch of a job that is scaled by its spec: of this very version.
 
         Raises:
@@ -214,7 +214,7 @@ class Autoscaler:
         spec = one.row.rescale(one.manifest, {one.elastic.role: Wanted(change.after)}).spec
         return {"metadata": metadata, "spec": spec}
 
-    def _plan(self, one: Candidate, change: fulfilment.Change) -> dict[str, Any]:
+    def _plan(self, one: Candidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
         """The ScalePlan of a job of another kind."""
         name = one.manifest["metadata"]["name"]
         group = Group(one.manifest["metadata"]["namespace"], name)

@@ -15,8 +15,8 @@ from edl_workflows.controller.snapshot import admits, gone, is_open
 from edl_workflows.jobs import demand
 from edl_workflows.jobs.autoscaling import Elastic
 from edl_workflows.jobs.kind import Kind
-from edl_workflows.scaling import fulfilment
-from edl_workflows.scaling.fulfilment_nodes import Node
+from edl_workflows.scaling.paddle import fulfilment
+from edl_workflows.scaling.paddle.nodes import FulfilmentNode
 
 Object = Mapping[str, Any]
 
@@ -47,15 +47,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Question:
-    """What `fulfilment.plan` is asked.
+    """What `plan_fulfilment` is asked.
 
     Attributes:
         jobs: candidates by key, and pods that wait.
         nodes: by name.
     """
 
-    jobs: dict[str, fulfilment.Job]
-    nodes: dict[str, Node]
+    jobs: dict[str, fulfilment.FulfilmentJob]
+    nodes: dict[str, FulfilmentNode]
 
 
 def question(
@@ -76,7 +76,7 @@ def question(
     rows = {row.name: row for row in (one.row for one in mine.values())}.values()
     places: dict[str, list[tuple[int, str]]] = {one.key: [] for one in mine.values()}
     used: dict[str, dict[str, float]] = {name: {} for name in there}
-    jobs: dict[str, fulfilment.Job] = {}
+    jobs: dict[str, fulfilment.FulfilmentJob] = {}
     for pod in pods:
         if pod["over"]:
             continue
@@ -92,19 +92,24 @@ def question(
         jobs[one.key] = _asked(one, held, there)
     return Question(
         jobs,
-        {name: Node(_finite(node["allocatable"]), used[name], is_open(node)) for name, node in there.items()},
+        {
+            name: FulfilmentNode(_finite(node["allocatable"]), used[name], is_open(node))
+            for name, node in there.items()
+        },
     )
 
 
-def _asked(one: Candidate, places: tuple[str, ...], nodes: Mapping[str, Object]) -> fulfilment.Job:
+def _asked(one: Candidate, places: tuple[str, ...], nodes: Mapping[str, Object]) -> fulfilment.FulfilmentJob:
     elastic = one.elastic
     most = elastic.maximum if one.growing else max(elastic.minimum, min(elastic.replicas, elastic.maximum))
     excluded = frozenset(name for name, node in nodes.items() if not admits(node, elastic.placement))
-    return fulfilment.Job(elastic.requests, elastic.minimum, most, elastic.replicas, places, excluded)
+    return fulfilment.FulfilmentJob(
+        elastic.requests, elastic.minimum, most, elastic.replicas, places, excluded
+    )
 
 
-def _waiting(pod: Object) -> fulfilment.Job:
-    return fulfilment.Job(pod["requests"], 1, 1, 1)
+def _waiting(pod: Object) -> fulfilment.FulfilmentJob:
+    return fulfilment.FulfilmentJob(pod["requests"], 1, 1, 1)
 
 
 def _owner(

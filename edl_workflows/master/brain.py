@@ -25,7 +25,7 @@ from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses, brain
 from edl_workflows.protocol.brain import JobEnd
 from edl_workflows.protocol.message import Message, problems
-from edl_workflows.scaling.brain.messages import (
+from edl_workflows.scaling.dlrover.brain.messages import (
     limits_of,
     nodes_of,
     plan_of,
@@ -33,10 +33,10 @@ from edl_workflows.scaling.brain.messages import (
     sample_message,
     training_facts,
 )
-from edl_workflows.scaling.brain.request import Training
-from edl_workflows.scaling.ps_stages import Question
-from edl_workflows.scaling.resources import Job, ResourcePlan
-from edl_workflows.scaling.samples import Sample, usable
+from edl_workflows.scaling.dlrover.brain.request import TrainingParameters
+from edl_workflows.scaling.dlrover.ps_stages import OptimizerQuestion
+from edl_workflows.scaling.dlrover.resources import OptimizerJob, ResourcePlan
+from edl_workflows.scaling.dlrover.samples import JobSample, valid_samples
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
@@ -90,7 +90,7 @@ class JobIdentity:
     uid: str
     namespace: str
     scenario: str = ""
-    training: Training = field(default_factory=Training)
+    training: TrainingParameters = field(default_factory=TrainingParameters)
 
 
 class BrainClient:
@@ -129,7 +129,7 @@ class BrainClient:
         """Close the connections."""
         self._http.close()
 
-    def report(self, job: Job, samples: tuple[Sample, ...], end: JobEnd | None = None) -> None:
+    def report(self, job: OptimizerJob, samples: tuple[JobSample, ...], end: JobEnd | None = None) -> None:
         """Have Brain keep what was measured, and how the job ended; done when it is durable there. Repeatable.
 
         Args:
@@ -137,7 +137,7 @@ class BrainClient:
             samples: those that Brain has not confirmed yet; what can't be believed is left out.
             end: of a job that is over.
         """
-        known = usable(samples).samples
+        known = valid_samples(samples).samples
         try:
             ooms = [
                 brain.NodeOom(node=node.name, time=max(known[-1].time, 0.0) if known else 0.0)
@@ -153,7 +153,7 @@ class BrainClient:
             report = brain.MetricsReport(job=facts, samples=some, ooms=ooms, end=end)
             self._post("metrics", report, brain.MetricsReceipt)
 
-    def optimize(self, question: Question, job: Job) -> ResourcePlan:
+    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
         """Brain's plan, from the samples that were reported."""
         try:
             asked = brain.OptimizeRequest(
@@ -167,7 +167,7 @@ class BrainClient:
             raise _unsayable(job, error) from error
         return plan_of(self._post("optimize", asked, brain.Plan))
 
-    def _facts(self, job: Job) -> brain.JobFacts:
+    def _facts(self, job: OptimizerJob) -> brain.JobFacts:
         identity = self._identity
         try:
             return brain.JobFacts(
@@ -230,5 +230,5 @@ def _token_in(file: Path) -> str:
         raise UnavailableError(f"{names.ENV_BRAIN_TOKEN_FILE}={file}: can't be read: {error}") from error
 
 
-def _unsayable(job: Job, error: ValidationError) -> InvalidError:
+def _unsayable(job: OptimizerJob, error: ValidationError) -> InvalidError:
     return InvalidError(f"job {job.name} can't be told to Brain: {problems(error)[0]}")

@@ -16,10 +16,10 @@ from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.master.state.autoscale_steps import Asked, local_answer, too_early
 from edl_workflows.master.state.autoscaling import BRAIN, Answer
 from edl_workflows.protocol.brain import JobEnd
-from edl_workflows.scaling.bounds import bounded
-from edl_workflows.scaling.ps_stages import Question, advance
-from edl_workflows.scaling.resources import Job, ResourcePlan
-from edl_workflows.scaling.samples import Sample
+from edl_workflows.scaling.dlrover.bounds import bound_plan
+from edl_workflows.scaling.dlrover.ps_stages import OptimizerQuestion, advance_stage
+from edl_workflows.scaling.dlrover.resources import OptimizerJob, ResourcePlan
+from edl_workflows.scaling.dlrover.samples import JobSample
 
 CALL_SECONDS = 10.0
 """For an answer of Brain. Its client should give up earlier; one that does not is no longer waited for."""
@@ -35,7 +35,7 @@ class Brain(Protocol):
     Each raises an `EdlError`, most often UnavailableError, when Brain does not answer as it should.
     """
 
-    def report(self, job: Job, samples: tuple[Sample, ...], end: JobEnd | None = None) -> None:
+    def report(self, job: OptimizerJob, samples: tuple[JobSample, ...], end: JobEnd | None = None) -> None:
         """Has Brain keep what was measured since the last report that it took. Repeatable.
 
         Args:
@@ -44,7 +44,7 @@ class Brain(Protocol):
             end: of a job that is over.
         """
 
-    def optimize(self, question: Question, job: Job) -> ResourcePlan:
+    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
         """Brain's answer for this job."""
 
 
@@ -72,14 +72,16 @@ class Optimizers:
         if not asked.brain or too_early(asked) is not None:
             return local_answer(asked, now)
         try:
-            plan, after = await self._called(lambda brain: advance(asked.progress, job, now, brain.optimize))
+            plan, after = await self._called(
+                lambda brain: advance_stage(asked.progress, job, now, brain.optimize)
+            )
         except EdlError as error:
             local = local_answer(asked, now)
             notes = (f"Brain does not answer: {error}", *local.plan.notes)
             return replace(local, plan=replace(local.plan, notes=notes))
         return Answer(_within_bounds(job, plan), after, BRAIN)
 
-    async def report(self, job: Job, end: JobEnd | None = None) -> bool:
+    async def report(self, job: OptimizerJob, end: JobEnd | None = None) -> bool:
         """Has Brain keep the samples that it has not yet, and nodes that ran out of memory. What it does not take now is to
         be offered again.
 
@@ -135,9 +137,9 @@ def _forget(call: "asyncio.Future[T]") -> None:
         log.info("a call of Brain ended late", error=str(call.exception()))
 
 
-def _within_bounds(job: Job, plan: ResourcePlan) -> ResourcePlan:
+def _within_bounds(job: OptimizerJob, plan: ResourcePlan) -> ResourcePlan:
     """Another program's plan, with what the job's own bounds leave of it."""
-    allowed = bounded(job, plan, tolerance=0.0)
+    allowed = bound_plan(job, plan, tolerance=0.0)
     same = (allowed.node_group_resources, allowed.node_resources) == (
         plan.node_group_resources,
         plan.node_resources,

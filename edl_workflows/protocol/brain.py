@@ -1,7 +1,7 @@
 """Messages between the Brain service and the masters of jobs (HTTP + JSON). CPU is in cores, memory in MiB, GPUs in pieces.
 
 What is said of a job must make sense, or the whole message is refused. What was *measured* may be anything: a sample that
-can't be believed is left out by itself (`edl_workflows.scaling.samples`), and the receipt says why. Everything may be sent
+can't be believed is left out by itself (`edl_workflows.scaling.dlrover.samples`), and the receipt says why. Everything may be sent
 twice: a sample is known by its time.
 """
 
@@ -83,7 +83,7 @@ class JobLimits(Message):
 
 
 class TrainingFacts(Message):
-    """What a job says of its training; 0 is not known. See `edl_workflows.scaling.brain.request.Training`."""
+    """What a job says of its training; 0 is not known. See `edl_workflows.scaling.dlrover.brain.request.TrainingParameters`."""
 
     batch_size: Number = 0
     dataset_size: Number = 0
@@ -208,7 +208,7 @@ class OptimizeRequest(Message):
     """``POST /v1/optimize``: what should change of a job? Samples are those that were reported.
 
     Attributes:
-        stage, phase, ps_may_change: see `edl_workflows.scaling.ps_stages.Question`.
+        stage, phase, ps_may_change: see `edl_workflows.scaling.dlrover.ps_stages.OptimizerQuestion`.
         nodes: all of the job's.
     """
 
@@ -227,7 +227,7 @@ class GroupPlan(Message):
 
 
 class Plan(Message):
-    """Answer to `OptimizeRequest`; see `edl_workflows.scaling.resources.ResourcePlan`.
+    """Answer to `OptimizeRequest`; see `edl_workflows.scaling.dlrover.resources.ResourcePlan`.
 
     Attributes:
         groups: by role.

@@ -1,9 +1,11 @@
-"""Which job gets how many replicas, and on which nodes: pure algorithms.
+"""Which job gets how many replicas, and on which nodes: pure algorithms, in a folder for each system they come from.
 
-`policy` is the contract: what a policy is told of jobs and nodes, and the two questions that it answers. Each policy is a
-module of its own; `fit` is first-fit, `pollux` maximises the goodput that jobs report. `fulfilment` sizes the jobs of a cluster
-as Paddle EDL describes it. `ps_stages`, `local_optimizer`, `recovery` and `brain` plan jobs of parameter servers as DLRover does;
-`allreduce` those of all-reduce. `edl_workflows.controller` asks and carries the answers out.
+- `policy`: the contract of allocation policies; `policies`: their registry; `first_fit`: the default policy.
+- `paddle`: Paddle EDL's fulfilment planner, which sizes the elastic jobs of a cluster.
+- `dlrover`: DLRover's optimizers, which plan the nodes of one job, and the Brain's algorithms.
+- `pollux`: Pollux, which allocates by the goodput that jobs report.
+- `portable_math`: floating-point functions with the same result on every machine.
 
-Not here: anything that talks to a cluster, a clock, or what a job of some kind looks like.
+Nothing here talks to a cluster, reads a clock, or knows the kinds of jobs; `edl_workflows.controller`,
+`edl_workflows.master` and `edl_workflows.brain` observe, ask, and carry out the answers.
 """

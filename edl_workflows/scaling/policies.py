@@ -4,26 +4,26 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.scaling.first_fit import FirstFitPolicy
 from edl_workflows.scaling.policy import Policy
 
 
 def _pollux() -> Policy:
     # Imported where it is chosen: it brings numpy, which a controller with another policy need not hold in memory.
-    from edl_workflows.scaling.pollux_policy import PolluxPolicy
+    from edl_workflows.scaling.pollux.policy import PolluxPolicy
 
     return PolluxPolicy()
 
 
 def _shortest() -> Policy:
-    from edl_workflows.scaling.pollux_model import SHORTEST_FIRST
-    from edl_workflows.scaling.pollux_policy import PolluxPolicy
+    from edl_workflows.scaling.pollux.model import SHORTEST_FIRST
+    from edl_workflows.scaling.pollux.policy import PolluxPolicy
 
     return PolluxPolicy(SHORTEST_FIRST)
 
 
 POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
-    {"fit": FitPolicy, "pollux": _pollux, "shortest": _shortest}
+    {"fit": FirstFitPolicy, "pollux": _pollux, "shortest": _shortest}
 )
 
 

@@ -18,7 +18,7 @@ from edl_workflows.simulator.throughput import Placement, StepTime, ThroughputTa
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationTrace:
     """A measured training at one batch size; an item an epoch, in order.
 
     Attributes:
@@ -34,7 +34,7 @@ class Validation:
 
 
 @dataclass(frozen=True)
-class Gradient:
+class GradientNoise:
     """The gradient's squared norm and its variance at the initial batch size."""
 
     sqr: float
@@ -47,7 +47,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Split:
+class BatchSplit:
     """How a batch is divided.
 
     Attributes:
@@ -80,7 +80,7 @@ class Application:
     def __init__(
         self,
         name: str,
-        validation: Mapping[int, Validation],
+        validation: Mapping[int, ValidationTrace],
         throughput: ThroughputTable,
         *,
         min_local_bsz: int,
@@ -101,7 +101,7 @@ class Application:
         self._throughput = throughput
         # The same few placements and batches are asked for in each interval of a run.
         self._steps: dict[tuple[Placement, int], StepTime] = {}
-        self._gradients: dict[tuple[int, int], Gradient] = {}
+        self._gradients: dict[tuple[int, int], GradientNoise] = {}
 
     @property
     def init_batch_size(self) -> int:
@@ -124,12 +124,12 @@ class Application:
         low, high, part = self._around(batch_size)
         return low.iterations[epoch] + (high.iterations[epoch] - low.iterations[epoch]) * part
 
-    def gradient(self, batch_size: int, epoch: int) -> Gradient:
+    def gradient(self, batch_size: int, epoch: int) -> GradientNoise:
         """What was measured in an epoch, counted from 0, of a training with this batch."""
         found = self._gradients.get((batch_size, epoch))
         if found is None:
             low, high, part = self._around(batch_size)
-            found = self._gradients[batch_size, epoch] = Gradient(
+            found = self._gradients[batch_size, epoch] = GradientNoise(
                 low.grad_sqr[epoch] + (high.grad_sqr[epoch] - low.grad_sqr[epoch]) * part,
                 low.grad_var[epoch] + (high.grad_var[epoch] - low.grad_var[epoch]) * part,
             )
@@ -142,7 +142,7 @@ class Application:
             found = self._steps[placement, local_bsz] = self._throughput.step_time(placement, local_bsz)
         return found
 
-    def split(self, batch_size: int, replicas: int) -> Split:
+    def split(self, batch_size: int, replicas: int) -> BatchSplit:
         """Divide a batch into mini-batches of one size, at most `max_local_bsz`, rounded up.
 
         The gradient's noise can't be measured from a single mini-batch, so one replica that trains with more than
@@ -154,9 +154,9 @@ class Application:
             accumulation = max(1, accumulation)
         mini_batches = accumulation + 1
         size = min(-(-local // mini_batches), self.max_batch_size // (replicas * mini_batches))
-        return Split(max(1, size), accumulation)
+        return BatchSplit(max(1, size), accumulation)
 
-    def _around(self, batch_size: int) -> tuple[Validation, Validation, float]:
+    def _around(self, batch_size: int) -> tuple[ValidationTrace, ValidationTrace, float]:
         """The measured trainings with the next smaller and larger batch, and how far it is from one to the other."""
         size = min(max(batch_size, self._sizes[0]), self._sizes[-1])
         high = self._sizes[bisect_left(self._sizes, size)]

@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.portable import portable_log
+from edl_workflows.scaling.portable_math import portable_log
 
 FAILURE = "failure"
 """What takes all of a node that is down."""
@@ -36,7 +36,7 @@ class CapacityChange:
     taken: int
 
 
-def failures(
+def draw_failures(
     nodes: Mapping[str, int], *, mean_time_between: float, repair_time: float, until: float, seed: int
 ) -> list[CapacityChange]:
     """Nodes that fail independently, with exponential times between failures, and come back.
@@ -73,7 +73,9 @@ def _exponential(random: np.random.Generator, mean: float) -> float:
     return -mean * float(portable_log(1.0 - random.random()))
 
 
-def service(name: str, nodes: Mapping[str, int], demand: Sequence[tuple[float, int]]) -> list[CapacityChange]:
+def service_changes(
+    name: str, nodes: Mapping[str, int], demand: Sequence[tuple[float, int]]
+) -> list[CapacityChange]:
     """A service that comes before jobs, spread over the nodes that have most left of it.
 
     Args:

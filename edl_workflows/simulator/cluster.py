@@ -13,14 +13,14 @@ from math import inf, isfinite
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
-from edl_workflows.simulator.job import Job
-from edl_workflows.simulator.scheduler import ActiveJob, Scheduler
+from edl_workflows.simulator.job import SimulatedJob
+from edl_workflows.simulator.scheduler import ActiveJob, JobScheduler
 from edl_workflows.simulator.throughput import Placement
 from edl_workflows.simulator.workload import WorkloadJob
 
 
 @dataclass(frozen=True)
-class Settings:
+class SimulationSettings:
     """The cluster and its rules; the defaults are those of the Pollux paper's evaluation.
 
     Attributes:
@@ -89,7 +89,7 @@ class JobResult:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ClusterSample:
     """The cluster after one decision.
 
     Attributes:
@@ -108,7 +108,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Holding:
+class HoldingPeriod:
     """What a job held for a while.
 
     Attributes:
@@ -124,7 +124,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulationRun:
     """The result.
 
     Attributes:
@@ -134,16 +134,16 @@ class Run:
     """
 
     jobs: Sequence[JobResult]
-    samples: Sequence[Sample]
-    holdings: Sequence[Holding] = ()
+    samples: Sequence[ClusterSample]
+    holdings: Sequence[HoldingPeriod] = ()
 
 
 def simulate(
     workload: Sequence[WorkloadJob],
     applications: Mapping[str, Application],
-    scheduler: Scheduler,
-    settings: Settings | None = None,
-) -> Run:
+    scheduler: JobScheduler,
+    settings: SimulationSettings | None = None,
+) -> SimulationRun:
     """Run a workload.
 
     Args:
@@ -155,7 +155,7 @@ def simulate(
     Raises:
         InvalidError: an application is missing, two jobs have one name, or the scheduler promised GPUs that aren't there.
     """
-    run = _Simulation(workload, applications, scheduler, settings or Settings())
+    run = _Simulation(workload, applications, scheduler, settings or SimulationSettings())
     while not run.over():
         run.step()
     return run.result()
@@ -168,14 +168,14 @@ class _Simulation:
         self,
         workload: Sequence[WorkloadJob],
         applications: Mapping[str, Application],
-        scheduler: Scheduler,
-        settings: Settings,
+        scheduler: JobScheduler,
+        settings: SimulationSettings,
     ) -> None:
         _check(workload, applications)
         self._settings = settings
         self._scheduler = scheduler
         self._jobs = {
-            spec.name: Job(
+            spec.name: SimulatedJob(
                 spec,
                 applications[spec.application],
                 scheduler.agent(spec, applications[spec.application]),
@@ -186,7 +186,7 @@ class _Simulation:
         self._to_come = list(self._jobs.values())[::-1]
         """The next one last."""
         self._end = max((spec.submitted for spec in workload), default=0.0) + settings.horizon
-        self._active: dict[str, Job] = {}
+        self._active: dict[str, SimulatedJob] = {}
         self._held: dict[str, Sequence[str]] = {}
         self._total = settings.capacity()
         self._taken: Counter[tuple[str, str]] = Counter()
@@ -195,10 +195,10 @@ class _Simulation:
         """Node → GPUs that jobs may have."""
         self._changes = sorted(settings.changes, key=lambda change: change.time)[::-1]
         self._now = 0.0
-        self._samples: list[Sample] = []
+        self._samples: list[ClusterSample] = []
         self._open: dict[str, tuple[float, int]] = {}
         """Job → since when it holds how many GPUs."""
-        self._holdings: list[Holding] = []
+        self._holdings: list[HoldingPeriod] = []
 
     def over(self) -> bool:
         """Whether all is complete, or the time is up."""
@@ -214,11 +214,11 @@ class _Simulation:
         if self._active:
             self._decide()
 
-    def result(self) -> Run:
+    def result(self) -> SimulationRun:
         """What became of all jobs."""
         for name in list(self._open):
             self._book(name, 0, self._now)
-        return Run(
+        return SimulationRun(
             [
                 JobResult(
                     name=job.spec.name,
@@ -239,7 +239,7 @@ class _Simulation:
         """From now on a job holds so many GPUs, others than before."""
         since, before = self._open.pop(name, (now, 0))
         if before:
-            self._holdings.append(Holding(name, since, now, before))
+            self._holdings.append(HoldingPeriod(name, since, now, before))
         if gpus:
             self._open[name] = now, gpus
 
@@ -301,9 +301,9 @@ class _Simulation:
         used = sum(len(self._held.get(name, ())) for name in self._active)
         running = sum(bool(job.placement) for job in self._active.values())
         waiting = len(self._active) - running
-        self._samples.append(Sample(self._now, sum(nodes.values()), used, running, waiting))
+        self._samples.append(ClusterSample(self._now, sum(nodes.values()), used, running, waiting))
 
-    def _seen(self, job: Job) -> ActiveJob:
+    def _seen(self, job: SimulatedJob) -> ActiveJob:
         return ActiveJob(
             spec=job.spec,
             application=job.application,

@@ -57,7 +57,7 @@ PUBLISHED_MEANS = {
     for policy, means in COMPARED.items()
     for load, mean in means.items()
 }
-"""Means as `edl_workflows.simulator.study.summaries` takes them."""
+"""Means as `edl_workflows.simulator.study.summarize_results` takes them."""
 
 PUBLISHED_RUNS = {
     (f"{LOAD_FOLDERS[load]}/workload-{number}", policy): mean

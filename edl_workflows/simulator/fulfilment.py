@@ -2,29 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 
-from edl_workflows.scaling import fulfilment
-from edl_workflows.scaling.fulfilment_nodes import Node
+from edl_workflows.scaling.paddle import fulfilment
+from edl_workflows.scaling.paddle.nodes import FulfilmentNode
 from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.job import Agent, FixedBatch
+from edl_workflows.simulator.job import BatchAgent, FixedBatch
 from edl_workflows.simulator.scheduler import GPU, ActiveJob
 from edl_workflows.simulator.workload import WorkloadJob
 
 
 class FulfilmentScheduler:
-    """`edl_workflows.scaling.fulfilment`, with one instance a GPU. It does not regard what a restart costs."""
+    """`edl_workflows.scaling.paddle.fulfilment`, with one instance a GPU. It does not regard what a restart costs."""
 
-    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """The user's batch."""
         return FixedBatch(application, job.batch_size)
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
         """The plan's places."""
         asked = {
-            job.spec.name: fulfilment.Job(
+            job.spec.name: fulfilment.FulfilmentJob(
                 {GPU: 1.0}, 1, job.spec.replicas, parallelism=max(len(job.held), 1), places=tuple(job.held)
             )
             for job in jobs
         }
-        free = {node: Node({GPU: float(gpus), "pods": float(gpus)}) for node, gpus in nodes.items()}
-        places = fulfilment.plan(asked, free).places
+        free = {node: FulfilmentNode({GPU: float(gpus), "pods": float(gpus)}) for node, gpus in nodes.items()}
+        places = fulfilment.plan_fulfilment(asked, free).places
         return {name: places.get(name, job.places) for name, job in asked.items()}

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from edl_workflows.simulator.application import Application, Gradient, Split
+from edl_workflows.simulator.application import Application, BatchSplit, GradientNoise
 from edl_workflows.simulator.throughput import Placement, StepTime
 from edl_workflows.simulator.workload import WorkloadJob
 
 
 @dataclass(frozen=True)
-class Measurement:
+class TrainingMeasurement:
     """What a job sees of its own training.
 
     Attributes:
@@ -20,19 +20,19 @@ class Measurement:
     """
 
     placement: Placement
-    split: Split
+    split: BatchSplit
     step: StepTime
-    gradient: Gradient
+    gradient: GradientNoise
 
 
-class Agent(Protocol):
+class BatchAgent(Protocol):
     """Decides a job's batch, from what the job measures."""
 
-    def split(self, placement: Placement) -> Split:
+    def split(self, placement: Placement) -> BatchSplit:
         """How the batch is divided on this placement; asked when training begins there and after each epoch."""
         ...
 
-    def observe(self, measurement: Measurement) -> None:
+    def observe(self, measurement: TrainingMeasurement) -> None:
         """Learn from a measurement; told whenever one of its parts changed."""
         ...
 
@@ -44,22 +44,22 @@ class FixedBatch:
     application: Application
     batch_size: int
 
-    def split(self, placement: Placement) -> Split:
+    def split(self, placement: Placement) -> BatchSplit:
         """The same batch on any placement."""
         return self.application.split(self.batch_size, sum(placement))
 
-    def observe(self, measurement: Measurement) -> None:
+    def observe(self, measurement: TrainingMeasurement) -> None:
         """Nothing depends on it."""
 
 
-class Job:
+class SimulatedJob:
     """One job's training.
 
     Args:
         spec: as submitted.
         application: what it trains.
         agent: decides its batch.
-        checkpoint_interval: seconds of training between checkpoints; see `edl_workflows.simulator.cluster.Settings`.
+        checkpoint_interval: seconds of training between checkpoints; see `edl_workflows.simulator.cluster.SimulationSettings`.
 
     Attributes:
         placement: replicas on each node; empty while it holds nothing.
@@ -73,7 +73,7 @@ class Job:
     """
 
     def __init__(
-        self, spec: WorkloadJob, application: Application, agent: Agent, checkpoint_interval: float
+        self, spec: WorkloadJob, application: Application, agent: BatchAgent, checkpoint_interval: float
     ) -> None:
         self.spec = spec
         self.application = application
@@ -86,13 +86,13 @@ class Job:
         self.pending = 0.0
         self.attained_service = 0.0
         self.restarts = 0
-        self._split = Split(1, 0)
+        self._split = BatchSplit(1, 0)
         self._delay = 0.0
         """Seconds of the restart that are left."""
         self._checkpoint_interval = checkpoint_interval
         self._checkpoint = (0, 0.0)
         self._since_checkpoint = 0.0
-        self._observed: Measurement | None = None
+        self._observed: TrainingMeasurement | None = None
 
     def place(self, placement: Placement, now: float, restart_penalty: float) -> None:
         """Go on with these replicas from a checkpoint made now, or with none."""
@@ -163,7 +163,7 @@ class Job:
         batch_size = self._split.batch_size(sum(self.placement))
         gradient = self.application.gradient(batch_size, self.epoch)
         step = self.application.step_time(self.placement, self._split.local_bsz)
-        self.agent.observe(Measurement(self.placement, self._split, step, gradient))
+        self.agent.observe(TrainingMeasurement(self.placement, self._split, step, gradient))
         gain = gradient.gain(batch_size / self.application.init_batch_size)
         return gain / step.accumulated(self._split.accumulation)
 

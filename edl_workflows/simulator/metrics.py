@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edl_workflows.simulator.cluster import Run
+from edl_workflows.simulator.cluster import SimulationRun
 
 
 @dataclass(frozen=True)
-class Metrics:
+class RunMetrics:
     """Of one run. Times are in seconds; NaN where no job was complete.
 
     Attributes:
@@ -33,12 +33,12 @@ class Metrics:
     unfinished: int
 
 
-def measure(run: Run) -> Metrics:
+def measure_run(run: SimulationRun) -> RunMetrics:
     """The metrics of a run."""
     times = completion_times(run)
     first = min((job.submitted for job in run.jobs), default=math.nan)
     last = _end(run)
-    return Metrics(
+    return RunMetrics(
         jct_mean=mean(times),
         jct_p50=percentile(times, 50),
         jct_p99=percentile(times, 99),
@@ -51,7 +51,7 @@ def measure(run: Run) -> Metrics:
     )
 
 
-def completion_times(run: Run) -> list[float]:
+def completion_times(run: SimulationRun) -> list[float]:
     """Of the jobs that were complete, in seconds, ascending."""
     return sorted(job.finished - job.submitted for job in run.jobs if job.finished is not None)
 
@@ -66,7 +66,7 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def _end(run: Run) -> float:
+def _end(run: SimulationRun) -> float:
     """The last completion; where a job was not complete, the last decision."""
     finished = [job.finished for job in run.jobs if job.finished is not None]
     if len(finished) < len(run.jobs) and run.samples:
@@ -74,7 +74,7 @@ def _end(run: Run) -> float:
     return max(finished, default=math.nan)
 
 
-def _utilisation(run: Run, first: float, last: float) -> float:
+def _utilisation(run: SimulationRun, first: float, last: float) -> float:
     """GPU seconds held by those there were."""
     samples = [sample for sample in run.samples if sample.time < last]
     if not samples:

@@ -12,7 +12,7 @@ iterations. A job whose number of replicas stays keeps its places.
 from collections.abc import Mapping, Sequence
 
 from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.job import Agent, FixedBatch
+from edl_workflows.simulator.job import BatchAgent, FixedBatch
 from edl_workflows.simulator.scheduler import ActiveJob, free_gpus, take_emptiest
 from edl_workflows.simulator.workload import WorkloadJob
 
@@ -29,7 +29,7 @@ class OptimusScheduler:
         self._most_replicas = most_replicas or {}
         self._times: dict[tuple[str, int, int, int], float] = {}
 
-    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """The user's batch."""
         return FixedBatch(application, job.batch_size)
 

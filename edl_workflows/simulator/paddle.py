@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import fsum
 from statistics import fmean
 
-from edl_workflows.scaling import fulfilment
-from edl_workflows.scaling.fulfilment_nodes import Node
+from edl_workflows.scaling.paddle import fulfilment
+from edl_workflows.scaling.paddle.nodes import FulfilmentNode
 
 NODES = 133
 CORES = 2348
@@ -31,7 +31,7 @@ STOP_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Case:
+class PaddleCase:
     """One of the report's cases.
 
     Attributes:
@@ -47,16 +47,16 @@ class Case:
     seconds: int = 550
 
 
-TRAINING_ONLY = Case(20, None)
+TRAINING_ONLY = PaddleCase(20, None)
 """Case 1 with autoscaling."""
-TRAINING_ONLY_FIXED = Case(20, 60)
+TRAINING_ONLY_FIXED = PaddleCase(20, 60)
 _DAY = tuple((90 * step, count) for step, count in enumerate((400, 300, 200, 100, 200, 300, 400)))
-MIXED = Case(6, None, _DAY)
+MIXED = PaddleCase(6, None, _DAY)
 """Case 2 with autoscaling."""
-MIXED_FIXED = Case(6, 15, _DAY)
+MIXED_FIXED = PaddleCase(6, 15, _DAY)
 """The report says 60 trainers; its script and logs say 15."""
 
-SCENARIOS: Mapping[str, Mapping[str, Case]] = {
+SCENARIOS: Mapping[str, Mapping[str, PaddleCase]] = {
     "paddle": {"autoscaled": TRAINING_ONLY, "fixed": TRAINING_ONLY_FIXED},
     "paddle-mixed": {"autoscaled": MIXED, "fixed": MIXED_FIXED},
 }
@@ -70,7 +70,7 @@ PUBLISHED_CPU = {TRAINING_ONLY: 0.763, TRAINING_ONLY_FIXED: 0.762, MIXED: 0.834,
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PaddleResult:
     """What was measured.
 
     Attributes:
@@ -101,7 +101,7 @@ class _Pod:
     gone_at: float = float("inf")
 
 
-def run(case: Case) -> Outcome:
+def run_case(case: PaddleCase) -> PaddleResult:
     """Run one case, second by second."""
     experiment = _Experiment(case)
     for now in range(case.seconds):
@@ -112,7 +112,7 @@ def run(case: Case) -> Outcome:
 class _Experiment:
     """The cluster's state."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: PaddleCase) -> None:
         self._case = case
         self._nodes = [f"node-{number:03}" for number in range(NODES)]
         self._cores = CORES / NODES
@@ -136,11 +136,11 @@ class _Experiment:
         self._schedule(now)
         self._measure(now)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PaddleResult:
         """What was measured so far."""
         end = self._case.seconds
         waits = [self._first_run.get(job, end) - begun for job, begun in self._submitted.items()]
-        return Outcome(
+        return PaddleResult(
             pending=fmean(waits),
             cpu=fmean(self._cpu),
             running=len(self._first_run),
@@ -177,14 +177,16 @@ class _Experiment:
     def _plan(self, now: int) -> None:
         """What the planner changes: the pods that aren't in its places go, and new ones come."""
         jobs = {
-            job: fulfilment.Job({"cpu": TRAINER_CORES}, MIN_TRAINERS, MAX_TRAINERS, len(pods), _places(pods))
+            job: fulfilment.FulfilmentJob(
+                {"cpu": TRAINER_CORES}, MIN_TRAINERS, MAX_TRAINERS, len(pods), _places(pods)
+            )
             for job, pods in self._trainers.items()
         }
         for owner, pods in self._others.items():
             for number, pod in enumerate(pods):
                 if pod.node is None:
-                    jobs[f"{owner}/{number}"] = fulfilment.Job({"cpu": pod.cores}, 1, 1, 1)
-        plan = fulfilment.plan(jobs, self._known_nodes())
+                    jobs[f"{owner}/{number}"] = fulfilment.FulfilmentJob({"cpu": pod.cores}, 1, 1, 1)
+        plan = fulfilment.plan_fulfilment(jobs, self._known_nodes())
         for job, change in plan.changes.items():
             pods = self._trainers[job]
             stay = Counter(plan.places.get(job, _places(pods)))
@@ -195,14 +197,14 @@ class _Experiment:
                     self._delete(pods, pod, now)
             self._resize(pods, job, TRAINER_CORES, change.after, now)
 
-    def _known_nodes(self) -> Mapping[str, Node]:
+    def _known_nodes(self) -> Mapping[str, FulfilmentNode]:
         """With what is no trainer's. Pods that are going are left out: else the same room would be made again and again."""
         used = dict.fromkeys(self._nodes, 0.0)
         for pods in self._others.values():
             for pod in pods:
                 if pod.node is not None:
                     used[pod.node] += pod.cores
-        return {node: Node({"cpu": self._cores}, {"cpu": used[node]}) for node in self._nodes}
+        return {node: FulfilmentNode({"cpu": self._cores}, {"cpu": used[node]}) for node in self._nodes}
 
     def _schedule(self, now: int) -> None:
         """Pods that wait, the oldest first, go to the node with most cores free, as Kubernetes' scheduler prefers."""

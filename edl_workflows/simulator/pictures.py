@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.simulator.cluster import Run
+from edl_workflows.simulator.cluster import SimulationRun
 from edl_workflows.simulator.metrics import completion_times, percentile
-from edl_workflows.simulator.paddle import Outcome
+from edl_workflows.simulator.paddle import PaddleResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ _UNITS = ((3 * 24 * 3600.0, 24 * 3600.0, "days"), (3 * 3600.0, 3600.0, "hours"),
 """(From how many seconds on, the unit's seconds, its name)."""
 
 
-def draw_utilisation(runs: Mapping[str, Run], title: str, path: Path) -> None:
+def draw_utilisation(runs: Mapping[str, SimulationRun], title: str, path: Path) -> None:
     """GPUs that jobs hold over time, and jobs that wait; a row a run.
 
     Args:
@@ -57,7 +57,7 @@ def draw_utilisation(runs: Mapping[str, Run], title: str, path: Path) -> None:
     _save(figure, path)
 
 
-def draw_completion(runs: Mapping[str, Sequence[Run]], title: str, path: Path) -> None:
+def draw_completion(runs: Mapping[str, Sequence[SimulationRun]], title: str, path: Path) -> None:
     """The distribution of job completion times, with the 50th and 99th percentile.
 
     Args:
@@ -91,7 +91,7 @@ def draw_completion(runs: Mapping[str, Sequence[Run]], title: str, path: Path) -
     _save(figure, path)
 
 
-def draw_jobs(run: Run, title: str, path: Path) -> None:
+def draw_jobs(run: SimulationRun, title: str, path: Path) -> None:
     """Each job as a bar from its submission to its end: grey while it waits, else by its GPUs.
 
     Args:
@@ -139,7 +139,7 @@ def draw_jobs(run: Run, title: str, path: Path) -> None:
     _save(figure, path)
 
 
-def draw_paddle(outcomes: Mapping[str, Outcome], title: str, path: Path) -> None:
+def draw_paddle(outcomes: Mapping[str, PaddleResult], title: str, path: Path) -> None:
     """Use of the cluster's cores and jobs that run, second by second.
 
     Args:

@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.fit import FitPolicy
-from edl_workflows.scaling.pollux_model import SHORTEST_FIRST
+from edl_workflows.scaling.first_fit import FirstFitPolicy
+from edl_workflows.scaling.pollux.model import SHORTEST_FIRST
 from edl_workflows.simulator.fulfilment import FulfilmentScheduler
 from edl_workflows.simulator.optimus import OptimusScheduler
-from edl_workflows.simulator.pollux import Fits, PolluxScheduler
-from edl_workflows.simulator.scheduler import PolicyScheduler, Scheduler
+from edl_workflows.simulator.pollux import PolluxScheduler, SharedFits
+from edl_workflows.simulator.scheduler import JobScheduler, PolicyScheduler
 from edl_workflows.simulator.tiresias import TiresiasScheduler
 
-_Make = Callable[[Mapping[str, int], Fits], Scheduler]
+_Make = Callable[[Mapping[str, int], SharedFits], JobScheduler]
 
 POLICIES: Mapping[str, _Make] = MappingProxyType(
     {
@@ -27,7 +27,7 @@ POLICIES: Mapping[str, _Make] = MappingProxyType(
         "tiresias": lambda _most, _fits: TiresiasScheduler(),
         "optimus": lambda most_replicas, _fits: OptimusScheduler(most_replicas),
         "fulfilment": lambda _most, _fits: FulfilmentScheduler(),
-        "fit": lambda _most, _fits: PolicyScheduler(FitPolicy()),
+        "fit": lambda _most, _fits: PolicyScheduler(FirstFitPolicy()),
     }
 )
 """Policy → a new scheduler for one run, from what limits applications' replicas and from fits that runs share."""
@@ -36,7 +36,7 @@ RIGID = frozenset({"tiresias"})
 """Policies that give a job all the GPUs that it asks for, or none."""
 
 
-def scheduler_of(name: str, most_replicas: Mapping[str, int], fits: Fits) -> Scheduler:
+def scheduler_of(name: str, most_replicas: Mapping[str, int], fits: SharedFits) -> JobScheduler:
     """A new scheduler for one run.
 
     Args:

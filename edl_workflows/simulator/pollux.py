@@ -1,18 +1,19 @@
-"""Pollux in the simulator: jobs that fit their own goodput, and the optimizer of `edl_workflows.scaling.pollux` over them.
+"""Pollux in the simulator: jobs that fit their own goodput, and the optimizer of `edl_workflows.scaling.pollux.optimizer` over them.
 
 As in the artifact, a job begins with the initial batch on one GPU and may have twice the replicas with which it was seen.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from edl_workflows.scaling import goodput_fit, pollux
-from edl_workflows.scaling.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
-from edl_workflows.scaling.pollux_hints import Hints, best_measured
-from edl_workflows.scaling.pollux_model import PolluxJob, PolluxOptions
-from edl_workflows.scaling.speedup import Speedups, SpeedupTable
-from edl_workflows.simulator.application import Application, Gradient, Split
-from edl_workflows.simulator.job import Agent, FixedBatch, Measurement
+from edl_workflows.scaling.pollux import goodput_fit
+from edl_workflows.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
+from edl_workflows.scaling.pollux.hints import SchedulingHints, best_measured
+from edl_workflows.scaling.pollux.model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux.optimizer import optimize_allocations
+from edl_workflows.scaling.pollux.speedup import SpeedupTable, SpeedupTables
+from edl_workflows.simulator.application import Application, BatchSplit, GradientNoise
+from edl_workflows.simulator.job import BatchAgent, FixedBatch, TrainingMeasurement
 from edl_workflows.simulator.scheduler import GPU, ActiveJob
 from edl_workflows.simulator.throughput import Placement
 from edl_workflows.simulator.workload import WorkloadJob
@@ -21,17 +22,17 @@ MOST_REPLICAS = 64
 """As in the artifact; no more were measured."""
 
 
-class Fits:
+class SharedFits:
     """Fits that several jobs share: jobs of one application that ran alike measured alike."""
 
     def __init__(self) -> None:
-        self._found: dict[frozenset[goodput_fit.Measurement], PerfParams] = {}
+        self._found: dict[frozenset[goodput_fit.StepMeasurement], PerfParams] = {}
 
-    def fit(self, measurements: Iterable[goodput_fit.Measurement]) -> PerfParams:
-        """`goodput_fit.fit`, once for the same measurements."""
+    def fit(self, measurements: Iterable[goodput_fit.StepMeasurement]) -> PerfParams:
+        """`fit_step_times`, once for the same measurements."""
         key = frozenset(measurements)
         if key not in self._found:
-            self._found[key] = goodput_fit.fit(key)
+            self._found[key] = goodput_fit.fit_step_times(key)
         return self._found[key]
 
 
@@ -43,7 +44,7 @@ class AdaptiveBatch:
         fits: shared by the run.
     """
 
-    def __init__(self, application: Application, fits: Fits) -> None:
+    def __init__(self, application: Application, fits: SharedFits) -> None:
         self._application = application
         self._fits = fits
         self.limits = BatchLimits(
@@ -51,14 +52,14 @@ class AdaptiveBatch:
             application.max_batch_size,
             (application.min_local_bsz, application.max_local_bsz),
         )
-        self._measured: dict[tuple[int, int, int], goodput_fit.Measurement] = {}
+        self._measured: dict[tuple[int, int, int], goodput_fit.StepMeasurement] = {}
         """(Nodes, replicas, mini-batch) → its first measurement. The fit knows one node from several, no more."""
         self._stale = False
         """Whether there are measurements that `_perf` does not know."""
         self._perf: PerfParams | None = None
-        self._gradient: Gradient | None = None
+        self._gradient: GradientNoise | None = None
         self._model: GoodputModel | None = None
-        self._splits: dict[tuple[int, int], Split] = {}
+        self._splits: dict[tuple[int, int], BatchSplit] = {}
         """Of the current model."""
         self.profiled = 0
         """The most replicas with which it ran."""
@@ -80,7 +81,7 @@ class AdaptiveBatch:
             self._forget()
         return self.model
 
-    def split(self, placement: Placement) -> Split:
+    def split(self, placement: Placement) -> BatchSplit:
         """The batch with the best goodput; the smallest one before anything is known."""
         nodes, replicas = min(len(placement), 2), sum(placement)
         model = self.model
@@ -89,10 +90,10 @@ class AdaptiveBatch:
             return self._application.split(batch_size, replicas)
         if (nodes, replicas) not in self._splits:
             best = model.best(nodes, replicas)
-            self._splits[nodes, replicas] = Split(int(best.atomic), int(best.accumulation))
+            self._splits[nodes, replicas] = BatchSplit(int(best.atomic), int(best.accumulation))
         return self._splits[nodes, replicas]
 
-    def observe(self, measurement: Measurement) -> None:
+    def observe(self, measurement: TrainingMeasurement) -> None:
         """A placement and batch are measured once, the gradient always."""
         nodes, replicas = min(len(measurement.placement), 2), sum(measurement.placement)
         key = (nodes, replicas, measurement.split.local_bsz)
@@ -100,7 +101,7 @@ class AdaptiveBatch:
             return
         if key not in self._measured:
             step = measurement.step
-            self._measured[key] = goodput_fit.Measurement(*key, step.total, step.total - step.sync)
+            self._measured[key] = goodput_fit.StepMeasurement(*key, step.total, step.total - step.sync)
             self._stale = True
         self.profiled = max(self.profiled, replicas)
         self._gradient = measurement.gradient
@@ -131,20 +132,20 @@ class PolluxScheduler:
         self,
         options: PolluxOptions | None = None,
         most_replicas: Mapping[str, int] | None = None,
-        fits: Fits | None = None,
+        fits: SharedFits | None = None,
         *,
         history: bool = False,
     ) -> None:
         self._options = options or PolluxOptions()
         self._most_replicas = most_replicas or {}
         self._agents: dict[str, AdaptiveBatch] = {}
-        self._fits = fits or Fits()
-        self._speedups = Speedups()
+        self._fits = fits or SharedFits()
+        self._speedups = SpeedupTables()
         self._history = history
-        self._reported: dict[str, dict[str, Hints]] = {}
+        self._reported: dict[str, dict[str, SchedulingHints]] = {}
         """Application → job → what it last reported; in the order in which they came."""
 
-    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """One that adapts the batch, but where replicas are limited."""
         if application.name in self._most_replicas:
             return FixedBatch(application, job.batch_size)
@@ -161,17 +162,21 @@ class PolluxScheduler:
         )
         asked = [self._asked(job, hints[job.spec.name], tables.get(job.spec.name)) for job in jobs]
         free = [NodeInfo(node, {GPU: float(gpus)}) for node, gpus in nodes.items()]
-        return pollux.optimize(asked, free, {job.spec.name: job.held for job in jobs}, self._options)
+        return optimize_allocations(asked, free, {job.spec.name: job.held for job in jobs}, self._options)
 
-    def _hints(self, job: ActiveJob) -> Hints:
+    def _hints(self, job: ActiveJob) -> SchedulingHints:
         """What a job would report. What is left looks at nothing to come: a job declares its epochs and its records."""
         name, application = job.spec.name, job.application
         if (agent := self._agents.get(name)) is None:
-            return Hints()
+            return SchedulingHints()
         left = application.progress_after(application.epochs) - application.progress_after(job.epoch)
-        return Hints(agent.refreshed(), agent.profiled, left * application.init_batch_size, agent.limits)
+        return SchedulingHints(
+            agent.refreshed(), agent.profiled, left * application.init_batch_size, agent.limits
+        )
 
-    def _with_former(self, jobs: Sequence[ActiveJob], hints: Mapping[str, Hints]) -> dict[str, Hints]:
+    def _with_former(
+        self, jobs: Sequence[ActiveJob], hints: Mapping[str, SchedulingHints]
+    ) -> dict[str, SchedulingHints]:
         """What jobs know with what others of their application reported by now, also those that are complete."""
         for job in jobs:
             self._reported.setdefault(job.application.name, {})[job.spec.name] = hints[job.spec.name]
@@ -183,7 +188,7 @@ class PolluxScheduler:
             for job in jobs
         }
 
-    def _asked(self, job: ActiveJob, hints: Hints, table: SpeedupTable | None) -> PolluxJob:
+    def _asked(self, job: ActiveJob, hints: SchedulingHints, table: SpeedupTable | None) -> PolluxJob:
         name, application = job.spec.name, job.application
         most = self._most_replicas.get(application.name, 1)
         if name in self._agents:

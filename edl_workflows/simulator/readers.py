@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from edl_workflows.exceptions import InvalidError, NotFoundError
-from edl_workflows.simulator.application import Application, Validation
+from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
-from edl_workflows.simulator.rows import Row, read_rows
+from edl_workflows.simulator.rows import CsvRow, read_rows
 from edl_workflows.simulator.throughput import StepTime, ThroughputTable
 from edl_workflows.simulator.trace import ClusterJob
 from edl_workflows.simulator.workload import WorkloadJob
@@ -82,7 +82,7 @@ def read_cluster_jobs(path: Path, statuses: Collection[str] = ()) -> list[Cluste
     ]
 
 
-def _name(row: Row) -> str:
+def _name(row: CsvRow) -> str:
     names = ("job_id", "jobid", "name")
     return row.text(*names) if any(name in row.fields for name in names) else f"job-{row.line}"
 
@@ -173,13 +173,13 @@ def _batch_size(path: Path) -> int:
     return int(text)
 
 
-def _read_validation(path: Path) -> Validation:
+def _read_validation(path: Path) -> ValidationTrace:
     columns = ("progress", "iteration", "grad_sqr", "grad_var")
     epochs = [tuple(row.number(name, zero=True) for name in columns) for row in read_rows(path)]
-    return Validation(*([epoch[number] for epoch in epochs] for number in range(len(columns))))
+    return ValidationTrace(*([epoch[number] for epoch in epochs] for number in range(len(columns))))
 
 
-def _read_steps(path: Path, key: Callable[[Row], _Value]) -> dict[_Value, dict[int, StepTime]]:
+def _read_steps(path: Path, key: Callable[[CsvRow], _Value]) -> dict[_Value, dict[int, StepTime]]:
     """Key → local batch size → step time."""
     found: dict[_Value, dict[int, StepTime]] = defaultdict(dict)
     for row in read_rows(path):
@@ -190,7 +190,7 @@ def _read_steps(path: Path, key: Callable[[Row], _Value]) -> dict[_Value, dict[i
     return found
 
 
-def _placement(row: Row) -> tuple[int, ...]:
+def _placement(row: CsvRow) -> tuple[int, ...]:
     """A digit a node: ``42`` is four replicas on one and two on another."""
     digits = str(row.whole("placement"))
     if "0" in digits:

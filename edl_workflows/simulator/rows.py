@@ -11,7 +11,7 @@ from edl_workflows.exceptions import InvalidError, NotFoundError
 
 
 @dataclass(frozen=True)
-class Row:
+class CsvRow:
     """A line.
 
     Attributes:
@@ -105,7 +105,7 @@ class Row:
         return name, text
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[CsvRow]:
     """The lines of a file, without its header.
 
     Raises:
@@ -122,7 +122,7 @@ def read_rows(path: Path) -> Iterator[Row]:
                     raise InvalidError(
                         f"{path}:{lines.line_num}: there are more fields than columns; correct the line"
                     )
-                yield Row(str(path), lines.line_num, fields)
+                yield CsvRow(str(path), lines.line_num, fields)
     except FileNotFoundError as error:
         raise NotFoundError(f"{path}: there is no such file") from error
     except OSError as error:

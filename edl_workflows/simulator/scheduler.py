@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edl_workflows.scaling.policy import JobInfo, NodeInfo, Policy
 from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.job import Agent, FixedBatch
+from edl_workflows.simulator.job import BatchAgent, FixedBatch
 from edl_workflows.simulator.workload import WorkloadJob
 
 GPU = "nvidia.com/gpu"
@@ -39,10 +39,10 @@ class ActiveJob:
     held: Sequence[str]
 
 
-class Scheduler(Protocol):
+class JobScheduler(Protocol):
     """Decides who gets what, once an interval. Made for one run: it may remember."""
 
-    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """Who decides the job's batch; asked once a job, before the run."""
         ...
 
@@ -65,7 +65,7 @@ class PolicyScheduler:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
-    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """The user's batch."""
         return FixedBatch(application, job.batch_size)
 

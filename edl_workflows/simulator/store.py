@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.simulator.study import Result
+from edl_workflows.simulator.study import StudyResult
 
 
 class ResultFile:
@@ -26,11 +26,11 @@ class ResultFile:
         """Bytes of whole lines. The rest is what a call that was killed has left; that run is made again."""
         self._known = {_text(result.key): result for result in _parsed(path, data[: self._whole])}
 
-    def find(self, key: Mapping[str, Any]) -> Result | None:
+    def find(self, key: Mapping[str, Any]) -> StudyResult | None:
         """The result with this key, if there is one."""
         return self._known.get(_text(key))
 
-    def add(self, result: Result) -> None:
+    def add(self, result: StudyResult) -> None:
         """Write one down.
 
         Raises:
@@ -55,11 +55,11 @@ def _read(path: Path) -> bytes:
         raise InvalidError(f"{path}: can't be read: {error.strerror}; give another file") from error
 
 
-def _parsed(path: Path, data: bytes) -> list[Result]:
+def _parsed(path: Path, data: bytes) -> list[StudyResult]:
     found = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            found.append(Result.parse(json.loads(line)))
+            found.append(StudyResult.parse(json.loads(line)))
         except (ValueError, RecursionError, InvalidError) as error:
             raise InvalidError(f"{path}:{number}: {error}") from error
     return found

@@ -9,13 +9,13 @@ from typing import Any
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.cluster import Run, Settings, simulate
-from edl_workflows.simulator.metrics import Metrics, measure
+from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings, simulate
+from edl_workflows.simulator.metrics import RunMetrics, measure_run
 from edl_workflows.simulator.policies import RIGID, scheduler_of
-from edl_workflows.simulator.pollux import Fits
+from edl_workflows.simulator.pollux import SharedFits
 from edl_workflows.simulator.workload import WorkloadJob
 
-_METRICS = tuple(one.name for one in fields(Metrics))
+_METRICS = tuple(one.name for one in fields(RunMetrics))
 _KEY = {"workload", "jobs", "policy", "seed", "settings"}
 
 
@@ -52,7 +52,7 @@ class Study:
     workload: Workload
     policy: str
     seed: int
-    settings: Settings
+    settings: SimulationSettings
 
     @property
     def key(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Study:
             "settings": settings | {"changes": _digest(self.settings.changes)},
         }
 
-    def run(self, fits: Fits) -> Run:
+    def run(self, fits: SharedFits) -> SimulationRun:
         """Make the run.
 
         Args:
@@ -88,7 +88,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Result:
+class StudyResult:
     """What came of a study.
 
     Attributes:
@@ -99,12 +99,12 @@ class Result:
 
     key: Mapping[str, Any]
     group: str
-    metrics: Metrics
+    metrics: RunMetrics
 
     @classmethod
-    def of(cls, study: Study, run: Run) -> "Result":
+    def of(cls, study: Study, run: SimulationRun) -> "StudyResult":
         """The result of a run that was made."""
-        return cls(study.key, study.workload.group, measure(run))
+        return cls(study.key, study.workload.group, measure_run(run))
 
     def to_json(self) -> dict[str, Any]:
         """As JSON; what is no number is null."""
@@ -112,7 +112,7 @@ class Result:
         return {"key": dict(self.key), "group": self.group, "metrics": metrics}
 
     @classmethod
-    def parse(cls, value: Any) -> "Result":
+    def parse(cls, value: Any) -> "StudyResult":
         """The opposite of `to_json`.
 
         Raises:
@@ -128,11 +128,11 @@ class Result:
             sound = False
         if not sound:
             raise InvalidError("not the result of a simulation; give another file, or remove the line")
-        return cls(key, str(group), Metrics(**metrics))
+        return cls(key, str(group), RunMetrics(**metrics))
 
 
 @dataclass(frozen=True)
-class Summary:
+class StudySummary:
     """The runs of one policy over the workloads of a group and over seeds.
 
     Attributes:
@@ -160,16 +160,16 @@ class Summary:
         return {name: _finite(value) for name, value in asdict(self).items()} | {"ratio": self.ratio}
 
 
-def summaries(
-    results: Sequence[Result], published: Mapping[tuple[str, str], tuple[int, float]]
-) -> list[Summary]:
+def summarize_results(
+    results: Sequence[StudyResult], published: Mapping[tuple[str, str], tuple[int, float]]
+) -> list[StudySummary]:
     """One for each group and policy, in the order in which they come.
 
     Args:
         results: of all runs.
         published: (group, policy) → of how many workloads the mean was published, and the mean.
     """
-    found: dict[tuple[str, str], list[Result]] = {}
+    found: dict[tuple[str, str], list[StudyResult]] = {}
     for result in results:
         found.setdefault((result.group, result.key["policy"]), []).append(result)
     rows = []
@@ -178,11 +178,11 @@ def summaries(
         of, mean = published.get((group, policy), (0, 0.0))
         complete = len({run.key["workload"] for run in runs}) == of
         spread = stdev(means) if len(means) > 1 else 0.0
-        rows.append(Summary(group, policy, len(runs), fmean(means), spread, mean if complete else None))
+        rows.append(StudySummary(group, policy, len(runs), fmean(means), spread, mean if complete else None))
     return rows
 
 
-def jobs_of(run: Run) -> list[dict[str, Any]]:
+def jobs_of(run: SimulationRun) -> list[dict[str, Any]]:
     """What became of each job, as JSON."""
     return [asdict(job) for job in run.jobs]
 

@@ -35,13 +35,13 @@ class StepTime:
         return self.total + (self.total - self.sync) * accumulation
 
 
-def ring(placement: Placement) -> Placement:
+def smallest_rotation(placement: Placement) -> Placement:
     """The name of a placement among those that are the same ring begun elsewhere: the smallest rotation."""
     return min(placement[start:] + placement[:start] for start in range(len(placement)))
 
 
 @dataclass(frozen=True)
-class Curve:
+class StepTimeCurve:
     """Step times by local batch size, ascending; linear between the points.
 
     Below the first point its value stays, for a step is never shorter than what it costs to begin one; beyond the last
@@ -52,7 +52,7 @@ class Curve:
     steps: tuple[StepTime, ...]
 
     @classmethod
-    def of(cls, points: Mapping[int, StepTime]) -> "Curve":
+    def of(cls, points: Mapping[int, StepTime]) -> "StepTimeCurve":
         """From local batch size → step time."""
         sizes = tuple(sorted(points))
         return cls(sizes, tuple(points[size] for size in sizes))
@@ -73,12 +73,12 @@ class ThroughputTable:
     """Step times of one application; see the module.
 
     Attributes:
-        placements: measured ones, by their `ring`.
+        placements: measured ones, by their `smallest_rotation`.
         scalability: nodes → replicas → what was measured, averaged over placements.
     """
 
-    placements: Mapping[Placement, Curve]
-    scalability: Mapping[int, Mapping[int, Curve]] = field(repr=False)
+    placements: Mapping[Placement, StepTimeCurve]
+    scalability: Mapping[int, Mapping[int, StepTimeCurve]] = field(repr=False)
 
     @classmethod
     def of(
@@ -97,10 +97,12 @@ class ThroughputTable:
         """
         if not placements:
             raise InvalidError("no placement was measured; give at least the one of one replica")
-        found: dict[int, dict[int, Curve]] = defaultdict(dict)
+        found: dict[int, dict[int, StepTimeCurve]] = defaultdict(dict)
         for (nodes, replicas), points in (_averaged(placements) | dict(scalability)).items():
-            found[nodes][replicas] = Curve.of(points)
-        curves = {ring(placement): Curve.of(points) for placement, points in placements.items()}
+            found[nodes][replicas] = StepTimeCurve.of(points)
+        curves = {
+            smallest_rotation(placement): StepTimeCurve.of(points) for placement, points in placements.items()
+        }
         return cls(curves, {nodes: dict(sorted(found[nodes].items())) for nodes in sorted(found)})
 
     def step_time(self, placement: Placement, local_bsz: int) -> StepTime:
@@ -110,7 +112,7 @@ class ThroughputTable:
             placement: replicas on each node.
             local_bsz: examples in one replica's mini-batch.
         """
-        measured = self.placements.get(ring(placement))
+        measured = self.placements.get(smallest_rotation(placement))
         if measured is not None:
             return measured.at(local_bsz)
         replicas = sum(placement)

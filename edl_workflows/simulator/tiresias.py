@@ -8,7 +8,7 @@ over is preempted.
 from collections.abc import Mapping, Sequence
 
 from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.job import Agent, FixedBatch
+from edl_workflows.simulator.job import BatchAgent, FixedBatch
 from edl_workflows.simulator.scheduler import ActiveJob, free_gpus, take_emptiest
 from edl_workflows.simulator.workload import WorkloadJob
 
@@ -23,7 +23,7 @@ class TiresiasScheduler:
         self._demoted: list[str] = []
         """The second queue."""
 
-    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """The user's batch."""
         return FixedBatch(application, job.batch_size)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.simulator.application import Application, Validation
+from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.throughput import StepTime, ThroughputTable
 from edl_workflows.simulator.workload import WorkloadJob
 
@@ -53,12 +53,12 @@ def workload_of(jobs: Iterable[ClusterJob]) -> tuple[list[WorkloadJob], dict[str
     for job in jobs:
         name = f"{job.gpus} GPUs for {job.duration:g} s"
         if name not in applications:
-            applications[name] = linear(name, job.gpus, job.duration)
+            applications[name] = linear_application(name, job.gpus, job.duration)
         workload.append(WorkloadJob(job.name, job.submitted, name, job.gpus, job.gpus * _GPU_BATCH))
     return workload, applications
 
 
-def linear(name: str, gpus: int, duration: float) -> Application:
+def linear_application(name: str, gpus: int, duration: float) -> Application:
     """An application that takes `duration` seconds on `gpus` GPUs, and on fewer longer in proportion.
 
     Args:
@@ -68,7 +68,7 @@ def linear(name: str, gpus: int, duration: float) -> Application:
     """
     # A step is a second on all GPUs. Gradients are nothing but noise, so that a batch is worth what it has of examples.
     done = [duration * (epoch + 1) / _EPOCHS for epoch in range(_EPOCHS)]
-    validation = Validation(done, done, [0.0] * _EPOCHS, [1.0] * _EPOCHS)
+    validation = ValidationTrace(done, done, [0.0] * _EPOCHS, [1.0] * _EPOCHS)
     steps = {_GPU_BATCH: StepTime(1.0, 0.0), gpus * _GPU_BATCH: StepTime(float(gpus), 0.0)}
     return Application(
         name,

@@ -22,8 +22,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from random import Random
 
-from edl_workflows.scaling.fulfilment import Job
-from edl_workflows.scaling.fulfilment_nodes import Node
+from edl_workflows.scaling.paddle.fulfilment import FulfilmentJob
+from edl_workflows.scaling.paddle.nodes import FulfilmentNode
 from tests.property.test_fulfilment import Cluster, check_all, random_cluster
 
 SIZES = (100, 300, 1_000, 3_000, 10_000)
@@ -53,7 +53,7 @@ def new_cluster(count: int, seed: int) -> Cluster:
     """Jobs that have been told their minimum, none of which has a place."""
     random = Random(seed)
     nodes = {
-        f"node-{number:05}": Node(
+        f"node-{number:05}": FulfilmentNode(
             {"cpu": 64.0, "memory": 256 * GI, GPU: 8.0 if number % 10 == 0 else 0.0},
             {"cpu": random.uniform(0.5, 4.0), "memory": random.uniform(1, 16) * GI, "pods": 10.0},
         )
@@ -62,7 +62,7 @@ def new_cluster(count: int, seed: int) -> Cluster:
     return Cluster({f"job-{number:05}": new_job(random, number) for number in range(count)}, nodes)
 
 
-def new_job(random: Random, number: int) -> Job:
+def new_job(random: Random, number: int) -> FulfilmentJob:
     """A job of 1 to 2 instances at least, and up to 60."""
     requests = {
         "cpu": random.randint(1_000, 5_000) / 1_000,
@@ -70,7 +70,7 @@ def new_job(random: Random, number: int) -> Job:
     }
     low = random.randint(1, 2)
     gpu = {GPU: 1.0} if number % 10 == 0 else {}
-    return Job(requests | gpu, low, low + random.randint(1, 58), low)
+    return FulfilmentJob(requests | gpu, low, low + random.randint(1, 58), low)
 
 
 def situations(count: int, seed: int) -> dict[str, Cluster]:

@@ -13,7 +13,7 @@ from edl_workflows.simulator.paddle import (
     PUBLISHED_PENDING,
     TRAINING_ONLY,
     TRAINING_ONLY_FIXED,
-    run,
+    run_case,
 )
 
 CASES = {
@@ -26,7 +26,7 @@ CASES = {
 
 def main() -> int:
     """Run and print; 1 if a limit is missed."""
-    outcomes = {case: run(case) for case in CASES.values()}
+    outcomes = {case: run_case(case) for case in CASES.values()}
     print("                    pending s  published  CPU used  published  jobs running at the end")
     for name, case in CASES.items():
         found, pending = outcomes[case], PUBLISHED_PENDING.get(case)

@@ -1,7 +1,7 @@
 """Pollux's optimizer against its limits: ``python tests/benchmarks/bench_pollux.py [--generations 300]``.
 
 Each case is a cluster of nodes with 4 GPUs and two cycles: a cold start; then a quarter of the jobs has ended and as many new
-ones have come. The time is this process's CPU time for speed-up tables and `optimize` together, the least of three runs. The
+ones have come. The time is this process's CPU time for speed-up tables and `optimize_allocations` together, the least of three runs. The
 limits are the project's; the paper's artifact takes 26-29 s for 160 jobs on 64 nodes, and 2.7-3.2 s for 40 on 16.
 
 Quality is the objective itself (the higher, the better; with the paper's fairness it is negative) beside
@@ -24,12 +24,12 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_workflows.scaling.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
-from edl_workflows.scaling.pollux import optimize, question_of, worth
-from edl_workflows.scaling.pollux_model import PolluxJob
-from edl_workflows.scaling.pollux_search import Question
-from edl_workflows.scaling.speedup import SpeedupTable
+from edl_workflows.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
+from edl_workflows.scaling.pollux.model import PolluxJob
+from edl_workflows.scaling.pollux.optimizer import allocation_worth, optimize_allocations, search_problem
+from edl_workflows.scaling.pollux.search import SearchProblem
+from edl_workflows.scaling.pollux.speedup import SpeedupTable
 
 GPUS = 4
 POPULATION = 100
@@ -87,7 +87,7 @@ class Genetic:
         seed: of the random numbers.
     """
 
-    def __init__(self, question: Question, seed: int = 0) -> None:
+    def __init__(self, question: SearchProblem, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
         values, self._question = question.values, question
         self._tables = np.stack([values.local, values.spread])
@@ -157,7 +157,7 @@ class Genetic:
         return repaired
 
 
-def state_of(question: Question, nodes: Sequence[NodeInfo], answer: Mapping[str, Sequence[str]]) -> Ints:
+def state_of(question: SearchProblem, nodes: Sequence[NodeInfo], answer: Mapping[str, Sequence[str]]) -> Ints:
     """An answer as jobs × nodes."""
     numbers = {node.key: number for number, node in enumerate(sorted(nodes, key=lambda node: node.key))}
     state = np.zeros((len(question.shapes), len(nodes)), dtype=np.int64)
@@ -176,10 +176,10 @@ def run(case: Case, generations: int) -> bool:
         for _ in range(3):
             began = time.process_time()
             jobs = jobs_of(known, case.replicas)
-            answer = optimize(jobs, nodes, held)
+            answer = optimize_allocations(jobs, nodes, held)
             times.append(time.process_time() - began)
-        question = question_of(jobs, nodes, held)
-        ours, bound = worth(jobs, nodes, held, answer), question.bound
+        question = search_problem(jobs, nodes, held)
+        ours, bound = allocation_worth(jobs, nodes, held, answer), question.bound
         genetic = Genetic(question)
         scratch = genetic.best(None, generations)
         seeded = genetic.best(state_of(question, nodes, answer), generations)

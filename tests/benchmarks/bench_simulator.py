@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from edl_workflows.simulator.cluster import Settings
+from edl_workflows.simulator.cluster import SimulationSettings
 from edl_workflows.simulator.evaluation import COMPARED, LOAD_FOLDERS, WORKLOADS, read_evaluation
-from edl_workflows.simulator.metrics import Metrics
-from edl_workflows.simulator.pollux import Fits
+from edl_workflows.simulator.metrics import RunMetrics
+from edl_workflows.simulator.pollux import SharedFits
 from edl_workflows.simulator.store import ResultFile
-from edl_workflows.simulator.study import Result, Study, Workload
+from edl_workflows.simulator.study import Study, StudyResult, Workload
 
 FAITHFUL = 0.02
 """How far a baseline may be from its published figure."""
@@ -52,10 +52,10 @@ class Row:
 
 
 def evaluate(
-    policy: str, load: float, workloads: Sequence[Workload], fits: Fits, file: ResultFile | None
+    policy: str, load: float, workloads: Sequence[Workload], fits: SharedFits, file: ResultFile | None
 ) -> Row:
     """Run one policy on some workloads of a load."""
-    runs = [run(Study(workload, policy, 0, Settings()), fits, file) for workload in workloads]
+    runs = [run(Study(workload, policy, 0, SimulationSettings()), fits, file) for workload in workloads]
     jct, published = fmean(one.jct_mean for one in runs), COMPARED[policy][load]
     ratio = jct / published
     met = ratio <= AT_MOST[policy] if policy in AT_MOST else abs(ratio - 1) <= FAITHFUL
@@ -74,11 +74,11 @@ def evaluate(
     )
 
 
-def run(study: Study, fits: Fits, file: ResultFile | None) -> Metrics:
+def run(study: Study, fits: SharedFits, file: ResultFile | None) -> RunMetrics:
     """Run one workload, or take its result from the file."""
     if file is not None and (known := file.find(study.key)) is not None:
         return known.metrics
-    result = Result.of(study, study.run(fits))
+    result = StudyResult.of(study, study.run(fits))
     if file is not None:
         file.add(result)
     return result.metrics
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, help="file of results: what stands there is not run again")
     parser.add_argument("--json", action="store_true", help="rows as JSON, a line each")
     chosen = parser.parse_args(arguments)
-    fits, file = Fits(), None if chosen.results is None else ResultFile(chosen.results)
+    fits, file = SharedFits(), None if chosen.results is None else ResultFile(chosen.results)
     if not chosen.json:
         print(
             "policy           load published    ours   ratio     p99 makespan    use pending restarts  limit"

@@ -14,7 +14,7 @@ from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
-from edl_workflows.scaling.ps_stages import Stage
+from edl_workflows.scaling.dlrover.ps_stages import OptimizerStage
 from edl_workflows.stages.delete import DELETE, DeleteRequest
 from tests.e2e.scaled_jobs import ScaledJob, ScaledTraining, Size
 
@@ -64,7 +64,7 @@ def test_a_job_grows_until_it_stops_gaining(cluster: Cluster, tmp_path: Path) ->
         about, plans = grower.planned(), grower.plans()
         done = all(plan.status.phase is PlanPhase.SUCCEEDED for plan in plans)
         nothing = not about.reasons and "was carried out" not in " ".join(about.notes)
-        return bool(plans) and done and about.stage == Stage.RUNNING and nothing
+        return bool(plans) and done and about.stage == OptimizerStage.RUNNING and nothing
 
     grower.until(at_rest, 600, "it has nothing left to plan")
     workers, after = len(grower.running("worker")), grower.speed(20)

@@ -7,38 +7,42 @@ from hypothesis import given
 
 from edl_workflows.brain.service import believed
 from edl_workflows.protocol import brain
-from edl_workflows.scaling.brain import messages
-from edl_workflows.scaling.resources import (
-    Bounds,
-    Job,
-    Limits,
-    Node,
+from edl_workflows.scaling.dlrover.brain import messages
+from edl_workflows.scaling.dlrover.resources import (
     NodeGroupResource,
-    NodeResource,
+    NodeSize,
+    OptimizerJob,
+    OptimizerNode,
+    OptimizerRole,
     Range,
+    ResourceLimits,
     ResourcePlan,
-    Role,
+    UserBounds,
 )
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 AMOUNTS = st.floats(0, 1e9)
 GPU_TYPES = st.sampled_from([None, "Tesla-V100", "NVIDIA-A100-SXM4-40GB"])
-SIZES = st.builds(NodeResource, *(st.none() | AMOUNTS for _ in range(3)), GPU_TYPES)
+SIZES = st.builds(NodeSize, *(st.none() | AMOUNTS for _ in range(3)), GPU_TYPES)
 RANGES = st.none() | st.builds(Range, AMOUNTS, AMOUNTS)
 ROLES = st.sampled_from(["ps", "worker", "chief", "evaluator"])
 JOBS = st.builds(
-    Job,
+    OptimizerJob,
     st.just("mnist"),
     st.dictionaries(
         ROLES,
         st.builds(
-            Role, st.integers(0, 10_000), SIZES, st.booleans(), st.builds(Bounds, RANGES, RANGES, RANGES)
+            OptimizerRole,
+            st.integers(0, 10_000),
+            SIZES,
+            st.booleans(),
+            st.builds(UserBounds, RANGES, RANGES, RANGES),
         ),
     ),
-    st.builds(Limits, AMOUNTS, AMOUNTS, AMOUNTS),
+    st.builds(ResourceLimits, AMOUNTS, AMOUNTS, AMOUNTS),
     st.lists(
         st.builds(
-            Node,
+            OptimizerNode,
             st.from_regex(r"[a-z0-9]{1,20}", fullmatch=True),
             ROLES,
             st.integers(0, 2**52),
@@ -59,16 +63,16 @@ PLANS = st.builds(
 )
 ANY = st.floats() | st.integers(-(10**6), 10**6).map(float)
 SAMPLES = st.builds(
-    Sample,
+    JobSample,
     ANY,
     st.integers(-(2**70), 2**70),
     ANY,
-    st.lists(st.builds(NodeUsage, st.sampled_from(["a", "b", "c"]), ROLES, ANY, ANY), max_size=3).map(tuple),
+    st.lists(st.builds(NodeSample, st.sampled_from(["a", "b", "c"]), ROLES, ANY, ANY), max_size=3).map(tuple),
 )
 
 
 @given(JOBS)
-def test_a_job_over_the_wire(job: Job) -> None:
+def test_a_job_over_the_wire(job: OptimizerJob) -> None:
     """Is the same job."""
     facts = brain.JobFacts(
         uid="u",
@@ -93,7 +97,7 @@ def test_a_plan_over_the_wire(plan: ResourcePlan) -> None:
 
 
 @given(st.lists(SAMPLES, max_size=8))
-def test_what_is_believed_can_be_stored(samples: list[Sample]) -> None:
+def test_what_is_believed_can_be_stored(samples: list[JobSample]) -> None:
     """Of samples of any numbers those are kept that every database holds and no algorithm stumbles over; each of the others
     has a reason."""
     kept, problems = believed(samples, 1_000.0)

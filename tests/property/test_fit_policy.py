@@ -7,10 +7,10 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.scaling.first_fit import FirstFitPolicy
 from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo
 
-POLICY = FitPolicy()
+POLICY = FirstFitPolicy()
 NODES = ("a", "b", "c", "d")
 
 

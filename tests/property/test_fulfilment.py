@@ -9,9 +9,14 @@ from unittest.mock import patch
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from edl_workflows.scaling import fulfilment_jobs
-from edl_workflows.scaling.fulfilment import DEFAULT_MAX_LOAD, Job, Plan, plan
-from edl_workflows.scaling.fulfilment_nodes import Node
+from edl_workflows.scaling.paddle import jobs as fulfilment_jobs
+from edl_workflows.scaling.paddle.fulfilment import (
+    DEFAULT_MAX_LOAD,
+    FulfilmentJob,
+    FulfilmentPlan,
+    plan_fulfilment,
+)
+from edl_workflows.scaling.paddle.nodes import FulfilmentNode
 
 NODES = ("a", "b", "c", "d")
 RESOURCES = ("cpu", "memory", "nvidia.com/gpu")
@@ -23,14 +28,14 @@ MADE_ROOM = "it gives up room for a job that waits, and doesn't grow in the same
 class Cluster:
     """What is put to the planner."""
 
-    jobs: dict[str, Job]
-    nodes: dict[str, Node]
+    jobs: dict[str, FulfilmentJob]
+    nodes: dict[str, FulfilmentNode]
     max_load: dict[str, float] = field(default_factory=dict)
 
-    def plan(self) -> Plan:
-        return plan(self.jobs, self.nodes, self.max_load)
+    def plan(self) -> FulfilmentPlan:
+        return plan_fulfilment(self.jobs, self.nodes, self.max_load)
 
-    def applied(self, planned: Plan) -> "Cluster":
+    def applied(self, planned: FulfilmentPlan) -> "Cluster":
         """After the plan is carried out, and the scheduler has done what was expected."""
         found = {
             key: replace(
@@ -69,7 +74,7 @@ class Cluster:
 def random_cluster(random: Random) -> Cluster:
     """Up to 7 jobs on up to 4 nodes; about half of the clusters are full, and a third of the jobs wait."""
     nodes = {
-        key: Node(
+        key: FulfilmentNode(
             total={
                 "cpu": random.choice([2.0, 4.0, 7.5, 16.0]),
                 "memory": random.choice([4, 16, 64]) * GI,
@@ -88,7 +93,7 @@ def random_cluster(random: Random) -> Cluster:
     return Cluster(jobs, nodes, loads)
 
 
-def random_job(random: Random, places: list[str]) -> Job:
+def random_job(random: Random, places: list[str]) -> FulfilmentJob:
     """Its instances are anywhere, also where there is no room: limits and nodes change under them."""
     requests = {
         "cpu": random.choice([0.1, 0.5, 1.0, 2.0, 3.5]),
@@ -99,7 +104,7 @@ def random_job(random: Random, places: list[str]) -> Job:
     low = random.randint(0, 3)
     high = low + random.choice([0, 1, 2, 5, 20])
     held = random.randint(0, high + 1) if random.random() < 0.7 else 0
-    return Job(
+    return FulfilmentJob(
         requests,
         low,
         high,
@@ -109,7 +114,7 @@ def random_job(random: Random, places: list[str]) -> Job:
     )
 
 
-def check_bounds(cluster: Cluster, planned: Plan) -> None:
+def check_bounds(cluster: Cluster, planned: FulfilmentPlan) -> None:
     """Every elastic job is within its bounds; no other is touched; no new instance is where it must not be."""
     after = cluster.applied(planned)
     for key, job in cluster.jobs.items():
@@ -124,7 +129,7 @@ def check_bounds(cluster: Cluster, planned: Plan) -> None:
                 assert places.count(place) <= job.places.count(place), key
 
 
-def check_capacity(cluster: Cluster, planned: Plan) -> None:
+def check_capacity(cluster: Cluster, planned: FulfilmentPlan) -> None:
     """Use beyond a limit is use of minima alone; no node is given more than it holds; no job grows beyond a limit."""
     after = cluster.applied(planned)
     for name in RESOURCES:
@@ -139,7 +144,7 @@ def check_capacity(cluster: Cluster, planned: Plan) -> None:
             assert amount >= min(before[node], 0) - 1e-6 * GI, (name, node)
 
 
-def check_fixed_point(cluster: Cluster, planned: Plan) -> int:
+def check_fixed_point(cluster: Cluster, planned: FulfilmentPlan) -> int:
     """Planned again, nothing changes, but that who made room on a node may grow elsewhere; and then nothing at all.
 
     Returns:
@@ -158,7 +163,7 @@ def check_fixed_point(cluster: Cluster, planned: Plan) -> int:
     return len(again.changes)
 
 
-def check_exhausted(cluster: Cluster, planned: Plan) -> None:
+def check_exhausted(cluster: Cluster, planned: FulfilmentPlan) -> None:
     """A job that could have one more has it, and a minimum that waits could not be placed; the others say why."""
     after = cluster.applied(planned)
     free = {name: after.free(name) for name in RESOURCES}
@@ -180,7 +185,7 @@ def check_exhausted(cluster: Cluster, planned: Plan) -> None:
         assert planned.held_back[key], key
 
 
-def fitting(job: Job, cluster: Cluster, free: Mapping[str, Mapping[str, float]]) -> int:
+def fitting(job: FulfilmentJob, cluster: Cluster, free: Mapping[str, Mapping[str, float]]) -> int:
     """How many more instances the nodes have room for."""
     return sum(
         max(
@@ -196,7 +201,7 @@ def fitting(job: Job, cluster: Cluster, free: Mapping[str, Mapping[str, float]])
     )
 
 
-def check_permutation(cluster: Cluster, planned: Plan, random: Random) -> None:
+def check_permutation(cluster: Cluster, planned: FulfilmentPlan, random: Random) -> None:
     """Jobs and nodes in any order of the maps have the same plan."""
     jobs, nodes = list(cluster.jobs.items()), list(cluster.nodes.items())
     random.shuffle(jobs)
@@ -237,13 +242,13 @@ def test_all_laws(cluster: Cluster, random: Random) -> None:
 def test_a_stale_view_changes_nothing(cluster: Cluster) -> None:
     """Before the scheduler has placed anything of a plan that was carried out, the next plan is the same."""
     jobs = {key: replace(job, places=job.places[: job.parallelism]) for key, job in cluster.jobs.items()}
-    planned = plan(jobs, cluster.nodes, cluster.max_load)
+    planned = plan_fulfilment(jobs, cluster.nodes, cluster.max_load)
     told = {
         key: replace(jobs[key], parallelism=change.after)
         for key, change in planned.changes.items()
         if change.after > change.before
     }
-    again = plan(jobs | told, cluster.nodes, cluster.max_load)
+    again = plan_fulfilment(jobs | told, cluster.nodes, cluster.max_load)
     assert again.changes == {key: change for key, change in planned.changes.items() if key not in told}
     assert again.places == planned.places
 
@@ -272,13 +277,13 @@ def test_who_does_not_use_a_resource_keeps_what_it_has(cluster: Cluster, name: s
 )
 def test_more_room_takes_from_nobody(sizes: list[tuple[int, int]], count: int, data: st.DataObject) -> None:
     """Jobs of one shape: with a node more, or a higher limit, each gets at least as many as without."""
-    jobs = {f"job-{n}": Job({"cpu": 1.0}, 0, high, 0) for n, (high, _) in enumerate(sizes)}
-    nodes = {f"node-{n}": Node({"cpu": 4.0}) for n in range(count)}
+    jobs = {f"job-{n}": FulfilmentJob({"cpu": 1.0}, 0, high, 0) for n, (high, _) in enumerate(sizes)}
+    nodes = {f"node-{n}": FulfilmentNode({"cpu": 4.0}) for n in range(count)}
     less, more = sorted(data.draw(st.tuples(*[st.sampled_from([0.5, 0.8, 0.97, 1.0])] * 2)))
-    few = plan(jobs, nodes, {"cpu": less}).changes
+    few = plan_fulfilment(jobs, nodes, {"cpu": less}).changes
     for many in (
-        plan(jobs, nodes, {"cpu": more}).changes,
-        plan(jobs, nodes | {"node-x": Node({"cpu": 4.0})}, {"cpu": less}).changes,
+        plan_fulfilment(jobs, nodes, {"cpu": more}).changes,
+        plan_fulfilment(jobs, nodes | {"node-x": FulfilmentNode({"cpu": 4.0})}, {"cpu": less}).changes,
     ):
         assert all(many[key].after >= change.after for key, change in few.items())
 
@@ -292,10 +297,15 @@ def test_always_the_least_fulfilled_gets_the_next(
     bounds: list[tuple[int, int]], room: int, at_once: int
 ) -> None:
     """One by one, as the document has it; however many turns are put in order at once."""
-    jobs = {f"job-{n:03}": Job({"cpu": 1.0}, low, low + span, low) for n, (low, span) in enumerate(bounds)}
+    jobs = {
+        f"job-{n:03}": FulfilmentJob({"cpu": 1.0}, low, low + span, low)
+        for n, (low, span) in enumerate(bounds)
+    }
     minima = sum(low for low, _ in bounds)
     with patch.object(fulfilment_jobs, "_TURNS", at_once):
-        planned = plan(jobs, {"a": Node({"cpu": 1000.0, "pods": float(minima + room)})}, {"cpu": 1.0})
+        planned = plan_fulfilment(
+            jobs, {"a": FulfilmentNode({"cpu": 1000.0, "pods": float(minima + room)})}, {"cpu": 1.0}
+        )
     number = {key: job.min_instances for key, job in jobs.items()}
     for _ in range(room):
         if able := [key for key in sorted(jobs) if number[key] < jobs[key].max_instances]:
@@ -306,23 +316,26 @@ def test_always_the_least_fulfilled_gets_the_next(
 
 
 @st.composite
-def odd_jobs(draw: st.DrawFn) -> Job:
+def odd_jobs(draw: st.DrawFn) -> FulfilmentJob:
     requests = draw(st.dictionaries(st.sampled_from([*RESOURCES, "pods", ""]), ODD, max_size=3))
     places = tuple(draw(st.lists(st.sampled_from([*NODES, "gone"]), max_size=4)))
-    return Job(requests, draw(ODD_COUNTS), draw(ODD_COUNTS), draw(ODD_COUNTS), places)
+    return FulfilmentJob(requests, draw(ODD_COUNTS), draw(ODD_COUNTS), draw(ODD_COUNTS), places)
 
 
 @given(
     st.dictionaries(st.sampled_from("uvwxyz"), odd_jobs()),
     st.dictionaries(
-        st.sampled_from(NODES), st.builds(Node, *[st.dictionaries(st.sampled_from(RESOURCES), ODD)] * 2)
+        st.sampled_from(NODES),
+        st.builds(FulfilmentNode, *[st.dictionaries(st.sampled_from(RESOURCES), ODD)] * 2),
     ),
     st.dictionaries(st.sampled_from(RESOURCES), ODD, max_size=1),
 )
 @settings(max_examples=50)
-def test_nonsense_is_left_alone(jobs: dict[str, Job], nodes: dict[str, Node], load: dict[str, float]) -> None:
+def test_nonsense_is_left_alone(
+    jobs: dict[str, FulfilmentJob], nodes: dict[str, FulfilmentNode], load: dict[str, float]
+) -> None:
     """Whatever the numbers are, there is a plan; what makes no sense is left as it is, for a reason."""
-    planned = plan(jobs, nodes, load)
+    planned = plan_fulfilment(jobs, nodes, load)
     for key, job in jobs.items():
         sound = 0 <= job.min_instances <= job.max_instances and job.parallelism >= 0
         if not sound or any(not 0 <= amount < math.inf for amount in job.requests.values()):

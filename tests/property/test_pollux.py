@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
-from edl_workflows.scaling.pollux import optimize, worth
-from edl_workflows.scaling.pollux_model import SHORTEST_FIRST, PolluxJob, PolluxOptions
-from edl_workflows.scaling.pollux_policy import PolluxPolicy
-from edl_workflows.scaling.speedup import SpeedupTable
+from edl_workflows.scaling.pollux.model import SHORTEST_FIRST, PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux.optimizer import allocation_worth, optimize_allocations
+from edl_workflows.scaling.pollux.policy import PolluxPolicy
+from edl_workflows.scaling.pollux.speedup import SpeedupTable
 from tests.property.test_fit_policy import Question, jobs, nodes, pinned, questions, used
 from tests.unit.scaling.hints import HINTS
 
@@ -196,14 +196,18 @@ def test_a_change_pays(
 ) -> None:
     """From a state that is allowed, the answer is worth at least as much, restarts counted; and it stands."""
     found, there, held, options = cluster
-    first = optimize(found, there, held, options)
+    first = optimize_allocations(found, there, held, options)
     waiting: dict[str, list[str]] = {job.info.key: [] for job in found}
-    assert worth(found, there, waiting, first, options) >= worth(found, there, waiting, waiting, options)
-    assert optimize(found, there, first, options) == first
+    assert allocation_worth(found, there, waiting, first, options) >= allocation_worth(
+        found, there, waiting, waiting, options
+    )
+    assert optimize_allocations(found, there, first, options) == first
 
     aged = [replace(job, info=replace(job.info, age=job.info.age + 60), restarts=0) for job in found]
-    later = optimize(aged, there, first, options)
-    assert worth(aged, there, first, later, options) >= worth(aged, there, first, first, options)
+    later = optimize_allocations(aged, there, first, options)
+    assert allocation_worth(aged, there, first, later, options) >= allocation_worth(
+        aged, there, first, first, options
+    )
 
 
 @given(clusters(), st.integers(1, 4))
@@ -213,7 +217,9 @@ def test_a_node_more_does_no_harm(
 ) -> None:
     """With what it had before, and a node more, the jobs together are not worse off."""
     found, there, held, options = cluster
-    first = optimize(found, there, held, options)
+    first = optimize_allocations(found, there, held, options)
     more = [*there, NodeInfo("d", {"gpu": float(gpus)})]
-    then = optimize(found, more, first, options)
-    assert worth(found, more, first, then, options) >= worth(found, more, first, first, options)
+    then = optimize_allocations(found, more, first, options)
+    assert allocation_worth(found, more, first, then, options) >= allocation_worth(
+        found, more, first, first, options
+    )

@@ -7,37 +7,42 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from edl_workflows.scaling.bounds import bounded, count_range, problems, size_range
-from edl_workflows.scaling.local_optimizer import (
+from edl_workflows.scaling.dlrover.bounds import bound_plan, count_range, job_problems, size_range
+from edl_workflows.scaling.dlrover.local_optimizer import (
     create_plan,
     hot_ps_plan,
     ps_initial_plan,
     running_plan,
     worker_plan,
 )
-from edl_workflows.scaling.ps_stages import Progress, Stage, advance, optimize_locally
-from edl_workflows.scaling.recovery import oom_recovery_plan, pending_cut_plan
-from edl_workflows.scaling.resources import (
+from edl_workflows.scaling.dlrover.ps_stages import (
+    OptimizerStage,
+    StageProgress,
+    advance_stage,
+    optimize_locally,
+)
+from edl_workflows.scaling.dlrover.recovery import oom_recovery_plan, pending_cut_plan
+from edl_workflows.scaling.dlrover.resources import (
     AMOUNTS,
     PS,
     WORKER,
-    Bounds,
-    Job,
-    Limits,
-    Node,
     NodeGroupResource,
-    NodeResource,
+    NodeSize,
+    OptimizerJob,
+    OptimizerNode,
+    OptimizerRole,
     Range,
+    ResourceLimits,
     ResourcePlan,
-    Role,
-    applied,
-    total,
+    UserBounds,
+    apply_plan,
+    total_amount,
 )
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 from tests.unit.scaling.training import GIB, Training
 
 NOW = 10_000.0
-Rule = Callable[[Job], ResourcePlan]
+Rule = Callable[[OptimizerJob], ResourcePlan]
 RULES: dict[str, Rule] = {
     "create": create_plan,
     "worker": worker_plan,
@@ -50,9 +55,9 @@ RULES: dict[str, Rule] = {
 
 cores = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0, 4.0, 8.0, 31.9, 64.0]))
 memories = st.one_of(st.none(), st.sampled_from([0.0, 100.0, 2 * GIB, 30 * GIB, 64 * GIB]))
-sizes = st.builds(NodeResource, cores, memories, st.sampled_from([None, None, 1.0]))
+sizes = st.builds(NodeSize, cores, memories, st.sampled_from([None, None, 1.0]))
 limits = st.builds(
-    Limits,
+    ResourceLimits,
     st.sampled_from([0.3, 15.0, 100.0, 1e6]),
     st.sampled_from([50.0, 30 * GIB, 100 * GIB, 1e9]),
     st.sampled_from([0.0, 4.0]),
@@ -64,26 +69,28 @@ def ranges(*ends: float) -> st.SearchStrategy[Range | None]:
     return st.one_of(st.none(), pair.map(lambda two: Range(min(two), max(two))))
 
 
-bounds = st.builds(Bounds, ranges(0, 1, 2, 7, 50), ranges(0, 0.5, 3, 40), ranges(0, 50, 3 * GIB, 99 * GIB))
+bounds = st.builds(
+    UserBounds, ranges(0, 1, 2, 7, 50), ranges(0, 0.5, 3, 40), ranges(0, 50, 3 * GIB, 99 * GIB)
+)
 plausible = st.sampled_from([0.0, 0.3, 1.0, 3.9, 7.7, 30.0])
 usages = st.sampled_from([0.0, 1.0, 7.7, -1.0, 1e30, float("nan"), float("inf"), float("-inf")])
 
 
 @st.composite
-def roles(draw: st.DrawFn) -> dict[str, Role]:
+def roles(draw: st.DrawFn) -> dict[str, OptimizerRole]:
     found = {
-        name: Role(
+        name: OptimizerRole(
             draw(st.integers(0, 3)), draw(sizes), draw(st.sampled_from([True, True, False])), draw(bounds)
         )
         for name in draw(st.sampled_from([(PS, WORKER), (PS, WORKER), (PS, WORKER, "evaluator"), (WORKER,)]))
     }
-    return found | ({"chief": Role(1, draw(sizes))} if draw(st.booleans()) else {})
+    return found | ({"chief": OptimizerRole(1, draw(sizes))} if draw(st.booleans()) else {})
 
 
 @st.composite
-def jobs(draw: st.DrawFn, numbers: st.SearchStrategy[float] = plausible) -> Job:
+def jobs(draw: st.DrawFn, numbers: st.SearchStrategy[float] = plausible) -> OptimizerJob:
     """A job with its nodes, of which some are ill, and samples of the present and of another number of workers."""
-    job = applied(Job("job", draw(roles()), draw(limits)), ResourcePlan())
+    job = apply_plan(OptimizerJob("job", draw(roles()), draw(limits)), ResourcePlan())
     ill = st.sampled_from([(None, False)] * 8 + [(None, True), (0.0, False), (NOW, False)])
     nodes = []
     for node in job.nodes:
@@ -95,17 +102,17 @@ def jobs(draw: st.DrawFn, numbers: st.SearchStrategy[float] = plausible) -> Job:
     return replace(job, nodes=tuple(nodes), samples=tuple(samples))
 
 
-def sample(nodes: tuple[Node, ...], time: int, used: float) -> Sample:
+def sample(nodes: tuple[OptimizerNode, ...], time: int, used: float) -> JobSample:
     """One in which each node used the same."""
-    return Sample(float(time), time, used, tuple(NodeUsage(n.name, n.role, used, used) for n in nodes))
+    return JobSample(float(time), time, used, tuple(NodeSample(n.name, n.role, used, used) for n in nodes))
 
 
-def check_bounds(job: Job, plan: ResourcePlan) -> None:
+def check_bounds(job: OptimizerJob, plan: ResourcePlan) -> None:
     """Nothing is beyond what it may be, and nothing that may not change does."""
-    after = applied(job, plan)
+    after = apply_plan(job, plan)
     for amount in AMOUNTS:
-        before = total(applied(job, ResourcePlan()), amount)
-        assert total(after, amount) <= max(job.limits.of(amount), before) + 1e-3
+        before = total_amount(apply_plan(job, ResourcePlan()), amount)
+        assert total_amount(after, amount) <= max(job.limits.of(amount), before) + 1e-3
     for role, wanted in plan.node_group_resources.items():
         has = job.roles[role]
         assert has.auto_scale
@@ -118,7 +125,7 @@ def check_bounds(job: Job, plan: ResourcePlan) -> None:
         check_size(job, by_name[name].role, by_name[name].resource, size)
 
 
-def check_size(job: Job, role: str, has: NodeResource, wanted: NodeResource) -> None:
+def check_size(job: OptimizerJob, role: str, has: NodeSize, wanted: NodeSize) -> None:
     for amount in ("cpu", "memory"):
         value, present = wanted.amount(amount), has.amount(amount)
         if value is not None:
@@ -129,14 +136,14 @@ def check_size(job: Job, role: str, has: NodeResource, wanted: NodeResource) -> 
 
 @given(jobs(), st.sampled_from(sorted(RULES)))
 @settings(max_examples=100)
-def test_bounds_are_never_broken(job: Job, rule: str) -> None:
+def test_bounds_are_never_broken(job: OptimizerJob, rule: str) -> None:
     """Of no rule: the user's bounds, the job's limits, autoScale: false."""
     check_bounds(job, RULES[rule](job))
 
 
 @given(jobs(usages), st.sampled_from(sorted(RULES)))
 @settings(max_examples=100)
-def test_nothing_measured_is_too_wrong(job: Job, rule: str) -> None:
+def test_nothing_measured_is_too_wrong(job: OptimizerJob, rule: str) -> None:
     """Whatever nodes report, the rules neither fail nor break bounds, and they say why something changes, or nothing."""
     plan = RULES[rule](job)
     assert plan.reasons or plan.notes or rule in ("create", "oom", "pending")
@@ -147,20 +154,20 @@ def test_nothing_measured_is_too_wrong(job: Job, rule: str) -> None:
 
 @given(jobs(), st.sampled_from(sorted(RULES)))
 @settings(max_examples=100)
-def test_a_plan_that_was_carried_out_is_not_made_again(job: Job, rule: str) -> None:
+def test_a_plan_that_was_carried_out_is_not_made_again(job: OptimizerJob, rule: str) -> None:
     """Asked again of the job as it then is, the rule changes nothing."""
-    after = applied(job, RULES[rule](job))
+    after = apply_plan(job, RULES[rule](job))
     assert RULES[rule](after).empty, RULES[rule](after)
 
 
 @given(jobs(), st.sampled_from(sorted(RULES)), st.randoms(use_true_random=False))
-def test_order_does_not_matter(job: Job, rule: str, random: Random) -> None:
+def test_order_does_not_matter(job: OptimizerJob, rule: str, random: Random) -> None:
     """Nodes, samples, what is in a sample, and roles in any order have the same plan."""
 
     def shuffled(values: tuple[object, ...]) -> tuple:  # type: ignore[type-arg]
         return tuple(random.sample(values, len(values)))
 
-    other = Job(
+    other = OptimizerJob(
         job.name,
         dict(shuffled(tuple(job.roles.items()))),
         job.limits,
@@ -177,37 +184,38 @@ proposals = st.builds(
         st.builds(
             NodeGroupResource,
             st.one_of(st.none(), st.integers(-5, 10**9)),
-            st.builds(NodeResource, st.one_of(st.none(), usages), st.one_of(st.none(), usages)),
+            st.builds(NodeSize, st.one_of(st.none(), usages), st.one_of(st.none(), usages)),
         ),
     ),
     st.dictionaries(
         st.sampled_from([f"job-edljob-{role}-{i}" for role in (PS, WORKER) for i in range(4)]),
-        st.builds(NodeResource, st.one_of(st.none(), usages), st.one_of(st.none(), usages)),
+        st.builds(NodeSize, st.one_of(st.none(), usages), st.one_of(st.none(), usages)),
     ),
 )
 
 
 @given(jobs(), proposals, st.sampled_from([0.0, 0.1]))
 @settings(max_examples=100)
-def test_whatever_is_proposed_is_bounded(job: Job, proposal: ResourcePlan, tolerance: float) -> None:
+def test_whatever_is_proposed_is_bounded(job: OptimizerJob, proposal: ResourcePlan, tolerance: float) -> None:
     """Numbers of any kind, roles and nodes that are not there: what comes out keeps every bound and has reasons."""
-    plan = bounded(job, proposal, tolerance)
+    plan = bound_plan(job, proposal, tolerance)
     check_bounds(job, plan)
     assert set(plan.reasons) == {*plan.node_group_resources, *plan.node_resources}
-    after = applied(job, plan)
-    assert problems(job) or bounded(after, ResourcePlan()).empty
+    after = apply_plan(job, plan)
+    assert job_problems(job) or bound_plan(after, ResourcePlan()).empty
 
 
 @given(jobs(), st.floats(1, 8))
 @settings(max_examples=100)
-def test_more_limits_are_never_fewer_workers(job: Job, factor: float) -> None:
+def test_more_limits_are_never_fewer_workers(job: OptimizerJob, factor: float) -> None:
     """A job whose limits are raised gets at least as many workers as it would have."""
     more = replace(
-        job, limits=Limits(job.limits.cpu * factor, job.limits.memory * factor, job.limits.gpu * factor)
+        job,
+        limits=ResourceLimits(job.limits.cpu * factor, job.limits.memory * factor, job.limits.gpu * factor),
     )
 
-    def workers(of: Job) -> int:
-        return applied(of, worker_plan(of)).roles[WORKER].count
+    def workers(of: OptimizerJob) -> int:
+        return apply_plan(of, worker_plan(of)).roles[WORKER].count
 
     assert workers(more) >= workers(job)
 
@@ -223,19 +231,21 @@ def trainings(draw: st.DrawFn) -> Training:
     )
 
 
-@given(
-    trainings(), limits, st.sampled_from([NodeResource(), NodeResource(1, 500), NodeResource(8, 16 * GIB)])
-)
+@given(trainings(), limits, st.sampled_from([NodeSize(), NodeSize(1, 500), NodeSize(8, 16 * GIB)]))
 @settings(max_examples=100)
-def test_every_job_comes_to_rest(training: Training, most: Limits, size: NodeResource) -> None:
+def test_every_job_comes_to_rest(training: Training, most: ResourceLimits, size: NodeSize) -> None:
     """A job whose load follows its sizes and counts grows for a while and then stays as it is, in all stages; workers never
     become fewer, and when it rests it is as fast as it ever was."""
-    job, progress, now = Job("job", {PS: Role(0, size), WORKER: Role(0, size)}, most), Progress(), 0.0
+    job, progress, now = (
+        OptimizerJob("job", {PS: OptimizerRole(0, size), WORKER: OptimizerRole(0, size)}, most),
+        StageProgress(),
+        0.0,
+    )
     speeds, quiet = [], 0
     for _ in range(60):
-        plan, progress = advance(progress, job, now, optimize_locally)
+        plan, progress = advance_stage(progress, job, now, optimize_locally)
         check_bounds(job, plan)
-        after = applied(job, plan)
+        after = apply_plan(job, plan)
         assert after.roles[WORKER].count >= job.roles[WORKER].count
         if not after.of(PS) or not after.of(WORKER):
             return
@@ -245,5 +255,5 @@ def test_every_job_comes_to_rest(training: Training, most: Limits, size: NodeRes
         if quiet == 3:
             break
     assert quiet == 3
-    assert progress.stage in (Stage.RUNNING, Stage.WORKER_INITIAL)
+    assert progress.stage in (OptimizerStage.RUNNING, OptimizerStage.WORKER_INITIAL)
     assert speeds[-1] >= 0.999 * speeds[0]

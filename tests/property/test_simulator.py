@@ -6,16 +6,16 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from edl_workflows.simulator.capacity import FAILURE, CapacityChange, failures, service
-from edl_workflows.simulator.cluster import Run, Settings
-from edl_workflows.simulator.metrics import measure
+from edl_workflows.simulator.capacity import FAILURE, CapacityChange, draw_failures, service_changes
+from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings
+from edl_workflows.simulator.metrics import measure_run
 from edl_workflows.simulator.policies import POLICIES
-from edl_workflows.simulator.pollux import Fits
+from edl_workflows.simulator.pollux import SharedFits
 from edl_workflows.simulator.study import Study, Workload
 from edl_workflows.simulator.trace import ClusterJob, workload_of
 
-CLUSTER = Settings(nodes=2, node_gpus=4, checkpoint_interval=300)
-FITS = Fits()
+CLUSTER = SimulationSettings(nodes=2, node_gpus=4, checkpoint_interval=300)
+FITS = SharedFits()
 """Shared by all examples: most jobs are seen with the same few step times."""
 POLICY = st.sampled_from(sorted(POLICIES))
 DEMAND = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 8)), max_size=3)
@@ -36,10 +36,10 @@ def traces(draw: st.DrawFn) -> list[ClusterJob]:
     ]
 
 
-def run(jobs: list[ClusterJob], policy: str, changes: list[CapacityChange] | None = None) -> Run:
+def run(jobs: list[ClusterJob], policy: str, changes: list[CapacityChange] | None = None) -> SimulationRun:
     """The run of a trace on two nodes of four GPUs."""
     workload, applications = workload_of(jobs)
-    cluster = Settings(**{**vars(CLUSTER), "changes": changes or []})
+    cluster = SimulationSettings(**{**vars(CLUSTER), "changes": changes or []})
     return Study(Workload("w", "w", workload, applications, {}), policy, 0, cluster).run(FITS)
 
 
@@ -78,13 +78,13 @@ def test_failures_lose_no_job(
 ) -> None:
     """Whatever is taken away for a while, each job is completed, and no more is held than there is."""
     nodes = CLUSTER.capacity()
-    changes = failures(nodes, mean_time_between=1500, repair_time=200, until=6000, seed=seed)
-    changes += service("web", nodes, [*sorted(demand), (6000, 0)])
+    changes = draw_failures(nodes, mean_time_between=1500, repair_time=200, until=6000, seed=seed)
+    changes += service_changes("web", nodes, [*sorted(demand), (6000, 0)])
     found = run(jobs, policy, changes)
 
-    assert measure(found).unfinished == 0
+    assert measure_run(found).unfinished == 0
     assert all(sample.used <= sample.gpus for sample in found.samples)
-    assert measure(found).utilisation <= 1 + 1e-9
+    assert measure_run(found).utilisation <= 1 + 1e-9
 
 
 @given(traces(), POLICY, st.randoms(use_true_random=False))

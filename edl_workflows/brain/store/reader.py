@@ -22,8 +22,8 @@ from edl_workflows.brain.store.stored import (
 )
 from edl_workflows.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
 from edl_workflows.protocol.brain import JobFacts, NodeOom
-from edl_workflows.scaling.brain.request import JobRecord
-from edl_workflows.scaling.samples import Sample
+from edl_workflows.scaling.dlrover.brain.request import FormerJob
+from edl_workflows.scaling.dlrover.samples import JobSample
 
 Namespaces = Collection[str] | None
 """Whose rows somebody may see; None: all."""
@@ -67,7 +67,7 @@ class Reader:
         rows = self._read(wanted.order_by(JOB.c.heard.desc()).limit(1))
         return stored_job(rows[0]) if rows else None
 
-    def samples(self, key: JobKey, newest: int) -> list[Sample]:
+    def samples(self, key: JobKey, newest: int) -> list[JobSample]:
         """A job's newest samples, oldest first."""
         mine = (SAMPLE.c.namespace == key.namespace, SAMPLE.c.uid == key.uid)
         wanted = select(SAMPLE).where(*mine).order_by(SAMPLE.c.time.desc()).limit(newest)
@@ -81,7 +81,7 @@ class Reader:
         rows = self._read(wanted)
         return [oom for row in reversed(rows) if (oom := oom_of_row(row)) is not None]
 
-    def former(self, job: JobFacts, since: float, silent: float, jobs: int, samples: int) -> list[JobRecord]:
+    def former(self, job: JobFacts, since: float, silent: float, jobs: int, samples: int) -> list[FormerJob]:
         """Jobs of the same namespace and scenario that have ended, or fell silent.
 
         Args:
@@ -112,7 +112,7 @@ class Reader:
                 select(OOM.c.uid, OOM.c.node).where(OOM.c.namespace == job.namespace, OOM.c.uid.in_(uids))
             ).all()
         return [
-            JobRecord(
+            FormerJob(
                 row.name,
                 bool(row.completed),
                 tuple(s for one in rows if one.uid == row.uid and (s := sample_of_row(one)) is not None),

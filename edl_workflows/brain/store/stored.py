@@ -18,12 +18,12 @@ from edl_workflows.brain.store.tables import Upsert
 from edl_workflows.brain.store.writer import Rows
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.protocol.brain import JobEnd, JobFacts, NodeOom
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")
-_NODES = TypeAdapter(tuple[NodeUsage, ...])
+_NODES = TypeAdapter(tuple[NodeSample, ...])
 _SEEN_CLUSTER = TypeAdapter(ClusterSample)
 _SEEN_JOB = TypeAdapter(JobSeen)
 MAX_WORDS = 1_024
@@ -54,7 +54,7 @@ class Report:
     """What a master said that is to be kept: only what can be believed."""
 
     job: JobFacts
-    samples: Sequence[Sample] = ()
+    samples: Sequence[JobSample] = ()
     ooms: Sequence[NodeOom] = ()
     end: JobEnd | None = None
 
@@ -132,10 +132,10 @@ def _readable(read: Callable[[Any], Value], said: Any) -> Value | None:
         return None
 
 
-def sample_of_row(row: Row[Any]) -> Sample | None:
+def sample_of_row(row: Row[Any]) -> JobSample | None:
     """A sample as a value; None of one that can't be read."""
     nodes = _readable(_NODES.validate_json, row.nodes)
-    return None if nodes is None else Sample(row.time, row.step, row.speed, nodes)
+    return None if nodes is None else JobSample(row.time, row.step, row.speed, nodes)
 
 
 def oom_of_row(row: Row[Any]) -> NodeOom | None:

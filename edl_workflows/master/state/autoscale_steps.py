@@ -20,10 +20,15 @@ from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.planned_job import job_of, usage_of
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.settings import merged
-from edl_workflows.scaling.allreduce_plan import WorldSize, workers_plan
-from edl_workflows.scaling.ps_stages import Progress, Stage, advance, optimize_locally
-from edl_workflows.scaling.recovery import PENDING_SECONDS, pending_cut_plan
-from edl_workflows.scaling.resources import Job, ResourcePlan, nothing, scale_plan_spec
+from edl_workflows.scaling.dlrover.allreduce import WorldSize, workers_plan
+from edl_workflows.scaling.dlrover.ps_stages import (
+    OptimizerStage,
+    StageProgress,
+    advance_stage,
+    optimize_locally,
+)
+from edl_workflows.scaling.dlrover.recovery import PENDING_SECONDS, pending_cut_plan
+from edl_workflows.scaling.dlrover.resources import OptimizerJob, ResourcePlan, empty_plan, scale_plan_spec
 
 MAX_REASON = 4_096
 """Characters of a ScalePlan's reason."""
@@ -41,8 +46,8 @@ class Asked:
         world: of a collective job: what its rendezvous allows.
     """
 
-    progress: Progress
-    job: Job
+    progress: StageProgress
+    job: OptimizerJob
     brain: bool = False
     world: WorldSize | None = None
 
@@ -75,8 +80,8 @@ def first_question(state: JobState, now: float) -> Asked | None:
     """What a new job's optimizer is asked before any node is made; None for another job."""
     if state.settings.collective:
         return None  # how many workers it begins with is part of its batch
-    new = state.autoscaling.progress.stage is Stage.CREATE and not state.nodes.next_ids
-    return Asked(Progress(), job_of(state, now), uses_brain(state)) if new and optimizes(state) else None
+    new = state.autoscaling.progress.stage is OptimizerStage.CREATE and not state.nodes.next_ids
+    return Asked(StageProgress(), job_of(state, now), uses_brain(state)) if new and optimizes(state) else None
 
 
 def begin(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
@@ -95,8 +100,8 @@ def question(state: JobState, now: float) -> Asked | None:
         return None
     # A job that was begun without being asked about is past its creation.
     progress = state.autoscaling.progress
-    if progress.stage is Stage.CREATE:
-        progress = replace(progress, stage=Stage.WORKER_INITIAL)
+    if progress.stage is OptimizerStage.CREATE:
+        progress = replace(progress, stage=OptimizerStage.WORKER_INITIAL)
     if not _trains(state) or _plan_under_way(state):
         return None
     if now - state.statistics.same_since < cadence(state).steady:
@@ -106,24 +111,24 @@ def question(state: JobState, now: float) -> Asked | None:
     if state.settings.collective:
         said = state.rendezvous
         size = WorldSize(said.min_nodes, said.max_nodes, said.node_unit, dict(state.statistics.world_speeds))
-        return Asked(replace(progress, stage=Stage.RUNNING), job_of(state, now), world=size)
+        return Asked(replace(progress, stage=OptimizerStage.RUNNING), job_of(state, now), world=size)
     return Asked(progress, job_of(state, now), uses_brain(state))
 
 
 def too_early(asked: Asked) -> Answer | None:
     """The answer for a job of which too little is known to begin with; None where an optimizer is to be asked."""
     made = sum(1 for sample in asked.job.samples if sample.speed > 0)
-    if asked.progress.stage is not Stage.WORKER_INITIAL or made >= STARTING_SAMPLES:
+    if asked.progress.stage is not OptimizerStage.WORKER_INITIAL or made >= STARTING_SAMPLES:
         return None
     note = f"{made} samples show progress, {STARTING_SAMPLES} are needed to begin"
-    return Answer(nothing(note, waiting=True), asked.progress)
+    return Answer(empty_plan(note, waiting=True), asked.progress)
 
 
 def local_answer(asked: Asked, now: float) -> Answer:
     """What the local optimizer says."""
     if asked.world is not None:
         return Answer(workers_plan(asked.job, asked.world), asked.progress)
-    return too_early(asked) or Answer(*advance(asked.progress, asked.job, now, optimize_locally))
+    return too_early(asked) or Answer(*advance_stage(asked.progress, asked.job, now, optimize_locally))
 
 
 def take(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
@@ -184,12 +189,12 @@ def _plan_under_way(state: JobState) -> bool:
     )
 
 
-def _spec(plan: ResourcePlan, job: Job) -> ScalePlanSpec:
+def _spec(plan: ResourcePlan, job: OptimizerJob) -> ScalePlanSpec:
     reason = "; ".join(f"{key}: {why}" for key, why in sorted(plan.reasons.items()))
     return scale_plan_spec(plan, job).model_copy(update={"reason": reason[:MAX_REASON]})
 
 
-def _shape(job: Job) -> object:
+def _shape(job: OptimizerJob) -> object:
     """What of a job makes an answer about it out of date when it changes."""
     return job.roles, job.limits, {(n.name, n.resource, n.pending_since is None) for n in job.nodes}
 

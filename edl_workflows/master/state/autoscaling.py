@@ -12,8 +12,8 @@ from typing import Literal
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
-from edl_workflows.scaling.ps_stages import Progress
-from edl_workflows.scaling.resources import ResourcePlan
+from edl_workflows.scaling.dlrover.ps_stages import StageProgress
+from edl_workflows.scaling.dlrover.resources import ResourcePlan
 
 LOCAL: Literal["local"] = "local"
 BRAIN: Literal["brain"] = "brain"
@@ -64,7 +64,7 @@ class Answer:
     """
 
     plan: ResourcePlan
-    progress: Progress
+    progress: StageProgress
     optimizer: Literal["local", "brain"] = LOCAL
 
 
@@ -81,7 +81,7 @@ class OpenPlan:
 
     number: int
     spec: ScalePlanSpec
-    after: Progress
+    after: StageProgress
     seen: bool = False
 
     def name(self, job: str) -> str:
@@ -103,7 +103,7 @@ class Autoscaling:
         problem: why the last one failed; "" if it did not.
     """
 
-    progress: Progress = field(default_factory=Progress)
+    progress: StageProgress = field(default_factory=StageProgress)
     shown: AutoscalingStatus | None = None
     last_number: int = 0
     open: OpenPlan | None = None
@@ -116,7 +116,7 @@ class Autoscaling:
         return 0 <= now - self.decided_at < cadence.back_off(self.failures)
 
 
-def decide(about: Autoscaling, spec: ScalePlanSpec, after: Progress, now: float) -> Autoscaling:
+def decide(about: Autoscaling, spec: ScalePlanSpec, after: StageProgress, now: float) -> Autoscaling:
     """A plan is to be carried out."""
     number = about.last_number + 1
     return replace(about, last_number=number, open=OpenPlan(number, spec, after), decided_at=now)

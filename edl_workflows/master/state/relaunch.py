@@ -11,9 +11,9 @@ from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state.nodes import ExitReason, Node
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.protocol.nodes import CHECKPOINT_EXIT_CODE
-from edl_workflows.scaling.bounds import size_range
-from edl_workflows.scaling.recovery import oom_recovery_plan
-from edl_workflows.scaling.resources import Job
+from edl_workflows.scaling.dlrover.bounds import size_range
+from edl_workflows.scaling.dlrover.recovery import oom_recovery_plan
+from edl_workflows.scaling.dlrover.resources import OptimizerJob
 
 MAX_LAST_LINE = 500
 """Characters of a process's last line that stand in the job's message."""
@@ -102,7 +102,7 @@ class Decision:
     relaunches: int = 0
 
 
-def decide(node: Node, settings: JobSettings, job: Job | None = None) -> Decision:
+def decide(node: Node, settings: JobSettings, job: OptimizerJob | None = None) -> Decision:
     """Whether `node`, which ended without success, is replaced.
 
     Args:
@@ -131,7 +131,7 @@ def decide(node: Node, settings: JobSettings, job: Job | None = None) -> Decisio
     return Decision(resource=resource, relaunches=node.relaunches + rule.budget)
 
 
-def _more_memory(node: Node, job: Job) -> NodeResource | str:
+def _more_memory(node: Node, job: OptimizerJob) -> NodeResource | str:
     """The replacement's size; or why no node gets more memory than it had. Unlimited memory stays unlimited."""
     pod = names.node_name(job.name, node.type, node.id)
     has = next(known for known in job.nodes if known.name == pod).resource.memory

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.protocol.training import StepReport
-from edl_workflows.scaling.allreduce import NEWEST
-from edl_workflows.scaling.resources import Node
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.allreduce import NEWEST
+from edl_workflows.scaling.dlrover.resources import OptimizerNode
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 MAX_SHARD_POINTS = 64
 FEWEST_SHARD_POINTS = 5
@@ -39,10 +39,10 @@ class Statistics:
     usage: dict[str, Usage] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
     shards: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    samples: deque[JobSample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     world_speeds: dict[int, deque[float]] = field(default_factory=dict)
     same_since: float = 0.0
-    ooms: deque[Node] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    ooms: deque[OptimizerNode] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     _sampled_step: tuple[float, int] | None = None
     _stepper: str = ""
 
@@ -74,9 +74,9 @@ class Statistics:
         enough = {node: known for node, known in self.shards.items() if len(known) >= FEWEST_SHARD_POINTS}
         return {node: 1 / rate for node, known in enough.items() if (rate := _rate(known))}
 
-    def take_sample(self, step: int, nodes: tuple[NodeUsage, ...], now: float) -> None:
+    def take_sample(self, step: int, nodes: tuple[NodeSample, ...], now: float) -> None:
         """The job at this moment. Its speed is that since the sample before, so that a change of the job shows at once."""
-        sample = Sample(now, step, self._speed_since_sample(), nodes)
+        sample = JobSample(now, step, self._speed_since_sample(), nodes)
         present = {node.name for node in nodes}
         if not self.samples or {node.name for node in self.samples[-1].nodes} != present:
             self.same_since = now

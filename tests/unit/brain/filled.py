@@ -8,7 +8,7 @@ from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
 from edl_workflows.brain.store.store import Store
 from edl_workflows.brain.store.stored import Report
 from edl_workflows.protocol.brain import JobFacts, JobLimits
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 GIB = 2.0**30
 HOUR = 3600.0
@@ -143,7 +143,7 @@ def _facts(job: JobSeen) -> JobFacts:
     return JobFacts(uid=job.uid, namespace=job.namespace, name=job.name, kind=job.kind, limits=limits)
 
 
-def _samples(job: JobSeen, now: float, chance: random.Random) -> Iterator[Sample]:
+def _samples(job: JobSeen, now: float, chance: random.Random) -> Iterator[JobSample]:
     """Speed that grows with the workers, and a migration in which it stands."""
     begin, end = job.started or now, job.finished or now
     most = job.replicas["worker"].ready
@@ -154,6 +154,6 @@ def _samples(job: JobSeen, now: float, chance: random.Random) -> Iterator[Sample
         stands = 120 <= index < 120 + lost
         speed = 0.0 if stands else 28.0 * workers**0.8 + chance.uniform(-2, 2)
         step += int(speed * (end - begin) / 240)
-        nodes = [NodeUsage(f"worker-{rank}", "worker", 3.0, 4000.0) for rank in range(workers)]
-        nodes += [NodeUsage(f"ps-{rank}", "ps", 5.0, 8000.0) for rank in range(2)]
-        yield Sample(time, step, speed, tuple(nodes))
+        nodes = [NodeSample(f"worker-{rank}", "worker", 3.0, 4000.0) for rank in range(workers)]
+        nodes += [NodeSample(f"ps-{rank}", "ps", 5.0, 8000.0) for rank in range(2)]
+        yield JobSample(time, step, speed, tuple(nodes))

@@ -15,7 +15,7 @@ from edl_workflows.brain import auth
 from edl_workflows.brain.server import BrainOptions, BrainServer
 from edl_workflows.brain.store.store import Store
 from edl_workflows.protocol import brain
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 from tests.unit.brain import postgres
 
 TEAM, OTHER, OPERATOR = "team-token", "other-token", "operator-token"
@@ -73,11 +73,13 @@ def facts_json(uid: str = "uid-1", **more: Any) -> dict[str, Any]:
     } | more
 
 
-def sample(time: float, step: int = 0, speed: float = 10.0, workers: int = 2, ps_cpu: float = 1.0) -> Sample:
+def sample(
+    time: float, step: int = 0, speed: float = 10.0, workers: int = 2, ps_cpu: float = 1.0
+) -> JobSample:
     """A job at one moment."""
-    nodes = [NodeUsage("mnist-edljob-ps-0", "ps", ps_cpu, 2_000.0)]
-    nodes += [NodeUsage(f"mnist-edljob-worker-{i}", "worker", 2.0, 3_000.0) for i in range(workers)]
-    return Sample(time, step, speed, tuple(nodes))
+    nodes = [NodeSample("mnist-edljob-ps-0", "ps", ps_cpu, 2_000.0)]
+    nodes += [NodeSample(f"mnist-edljob-worker-{i}", "worker", 2.0, 3_000.0) for i in range(workers)]
+    return JobSample(time, step, speed, tuple(nodes))
 
 
 def sample_json(time: float, **more: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from edl_workflows.brain.seen import ClusterSample, JobSeen
 from edl_workflows.brain.store.store import Store
 from edl_workflows.brain.store.stored import JobKey, Report, StoredJob
 from edl_workflows.protocol.brain import OptimizeRequest
-from edl_workflows.scaling.brain import table
-from edl_workflows.scaling.brain.messages import question_of
+from edl_workflows.scaling.dlrover.brain import algorithms
+from edl_workflows.scaling.dlrover.brain.messages import question_of
 from tests.unit.brain import support
 from tests.unit.brain.support import facts, role, sample
 
@@ -73,7 +73,7 @@ def test_a_job_that_does_not_exist_takes_nothing(sqlite_store: Store) -> None:
     assert [job.key.uid for job in sqlite_store.running(NOW - 60, 3)] == ["real"]
 
     request = asked("real", roles=real)
-    plan = table.optimize(question_of(request), Histories(sqlite_store).request(request, NOW + 10))
+    plan = algorithms.optimize_job(question_of(request), Histories(sqlite_store).request(request, NOW + 10))
     worker = plan.node_group_resources.get("worker")
     assert worker is None or worker.count is None or worker.count >= 9
 
@@ -177,11 +177,11 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: Store) -> None:
     histories = Histories(sqlite_store)
 
     request = asked("large", roles=large)
-    plan = table.optimize(question_of(request), histories.request(request, NOW))
+    plan = algorithms.optimize_job(question_of(request), histories.request(request, NOW))
     assert plan.node_group_resources["worker"].count == 5
     assert "share" in plan.reasons["worker"]
     request = asked("small", roles={"ps": role(), "worker": role(1)})
-    plan = table.optimize(question_of(request), histories.request(request, NOW))
+    plan = algorithms.optimize_job(question_of(request), histories.request(request, NOW))
     assert plan.empty
 
 

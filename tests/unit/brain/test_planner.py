@@ -14,8 +14,8 @@ from edl_workflows.brain.store.store import Store
 from edl_workflows.brain.store.stored import Report
 from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.protocol.brain import OptimizeRequest
-from edl_workflows.scaling.brain import table
-from edl_workflows.scaling.brain.messages import question_of
+from edl_workflows.scaling.dlrover.brain import algorithms
+from edl_workflows.scaling.dlrover.brain.messages import question_of
 from tests.unit.brain import support
 from tests.unit.brain.support import facts, sample
 
@@ -52,7 +52,7 @@ def test_it_plans_and_is_replaced(
     """Its plan is that of the algorithms. When it was killed, or takes too long, one caller is told to ask again, and then a
     new one plans."""
     histories = Histories(sqlite_store)
-    expected = table.optimize(question_of(asked()), histories.request(asked(), NOW))
+    expected = algorithms.optimize_job(question_of(asked()), histories.request(asked(), NOW))
     assert planner.plan(asked(), NOW) == expected
     assert not expected.empty
 
@@ -92,7 +92,7 @@ def test_a_defect_is_one_plan_s(sqlite_store: Store, monkeypatch: pytest.MonkeyP
     def defect(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(table, "optimize", defect)
+    monkeypatch.setattr(algorithms, "optimize_job", defect)
     answer = planning._answer(Histories(sqlite_store), asked(), NOW)
     assert isinstance(answer, EdlError)
     assert "ZeroDivisionError; see the server's log" in str(answer)

@@ -21,7 +21,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Scope
 from edl_workflows.scaling import policies
-from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.scaling.first_fit import FirstFitPolicy
 from edl_workflows.testing import ApiServerProcess
 from tests.unit.controller.farm import Farm
 from tests.unit.controller.killed_allocator import POINTS
@@ -150,7 +150,7 @@ def test_profilings_reach_the_policy(
     """What a job reported is what its policy is told, in the cycle."""
     told: list[Any] = []
 
-    class Curious(FitPolicy):
+    class Curious(FirstFitPolicy):
         def optimize(self, jobs: Any, nodes: Any, previous: Any) -> dict[str, list[str]]:
             told.extend(info.profilings for info in jobs.values())
             return super().optimize(jobs, nodes, previous)
@@ -200,7 +200,7 @@ def test_a_policy_that_fails_or_lies_changes_nothing(
     answers: list[Any] = [ValueError("defect"), ["nowhere"], [one] * 9, [one]]
     calls = 0
 
-    class Odd(FitPolicy):
+    class Odd(FirstFitPolicy):
         def optimize(self, jobs: Any, nodes: Any, previous: Any) -> dict[str, list[str]]:
             nonlocal calls
             answer = answers[min(calls, len(answers) - 1)]

@@ -10,7 +10,7 @@ from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.training_job import pods as training_pods
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.jobs.training_job.model import TrainingJob
-from edl_workflows.scaling.fulfilment import Job
+from edl_workflows.scaling.paddle.fulfilment import FulfilmentJob
 from tests.unit.jobs.di_jobs import make as make_di_job
 from tests.unit.jobs.di_jobs import task
 
@@ -79,8 +79,8 @@ def test_who_is_where_and_what_is_used() -> None:
         NOW,
     )
 
-    assert found.jobs["TrainingJob default/ctr"] == Job({"cpu": 1.0}, 1, 5, 3, ("a", "b"))
-    assert found.jobs["pod default/late"] == Job({"cpu": 3.0, "pods": 1.0}, 1, 1, 1)
+    assert found.jobs["TrainingJob default/ctr"] == FulfilmentJob({"cpu": 1.0}, 1, 5, 3, ("a", "b"))
+    assert found.jobs["pod default/late"] == FulfilmentJob({"cpu": 3.0, "pods": 1.0}, 1, 1, 1)
     assert found.nodes["a"].used == {"cpu": 2.0, "pods": 1.0}
     assert found.nodes["b"].used == {"cpu": 1.0, "pods": 1.0}
 

@@ -10,7 +10,7 @@ from edl_workflows.controller.snapshot import Snapshot, by_scenario, kept_node, 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob, TaskCounts
-from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.scaling.first_fit import FirstFitPolicy
 from tests.unit.di_server.support import di_job, task
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -157,7 +157,7 @@ def test_places_on_closed_nodes(
     walk = job(task("none", 3, name="w"), allocation=("n1", "n1", "n2"))
     found = taken([walk], [node(**spec), node("n2")], placed)
     assert found.previous == {"default/walk": held}
-    answer = FitPolicy().optimize(found.jobs, found.nodes, found.previous)["default/walk"]
+    answer = FirstFitPolicy().optimize(found.jobs, found.nodes, found.previous)["default/walk"]
     assert answer.count("n1") == held.count("n1")
     assert len(answer) == 3
 

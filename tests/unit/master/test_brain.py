@@ -22,19 +22,24 @@ from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, Una
 from edl_workflows.jobs import names
 from edl_workflows.master.brain import MAX_ANSWER, BrainAccess, BrainClient, JobIdentity
 from edl_workflows.protocol.brain import JobEnd
-from edl_workflows.scaling.ps_stages import Question, Stage, WorkerPhase, optimize_locally
-from edl_workflows.scaling.resources import (
+from edl_workflows.scaling.dlrover.ps_stages import (
+    OptimizerQuestion,
+    OptimizerStage,
+    WorkerPhase,
+    optimize_locally,
+)
+from edl_workflows.scaling.dlrover.resources import (
     PS,
     WORKER,
-    Bounds,
-    Job,
-    Limits,
-    Node,
     NodeGroupResource,
-    NodeResource,
+    NodeSize,
+    OptimizerJob,
+    OptimizerNode,
+    OptimizerRole,
     Range,
+    ResourceLimits,
     ResourcePlan,
-    Role,
+    UserBounds,
 )
 from tests.unit.brain import support
 from tests.unit.brain.support import OPERATOR, OTHER, TEAM, Api, sample
@@ -43,20 +48,20 @@ pytestmark = pytest.mark.slow
 
 api = support.api
 
-SIZE = NodeResource(4.0, 8_192.0)
+SIZE = NodeSize(4.0, 8_192.0)
 NODES = tuple(
-    Node(f"mnist-edljob-{role}-{i}", role, i, SIZE)
+    OptimizerNode(f"mnist-edljob-{role}-{i}", role, i, SIZE)
     for role, count in ((PS, 1), (WORKER, 2))
     for i in range(count)
 )
-JOB = Job(
+JOB = OptimizerJob(
     "mnist",
-    {PS: Role(1, SIZE), WORKER: Role(2, SIZE)},
-    Limits(100.0, 400_000.0, 0.0),
+    {PS: OptimizerRole(1, SIZE), WORKER: OptimizerRole(2, SIZE)},
+    ResourceLimits(100.0, 400_000.0, 0.0),
     NODES,
     (sample(1_000.0),),
 )
-QUESTION = Question(Stage.WORKER_INITIAL, WorkerPhase.INITIAL)
+QUESTION = OptimizerQuestion(OptimizerStage.WORKER_INITIAL, WorkerPhase.INITIAL)
 IDENTITY = JobIdentity("uid-1", "team")
 
 
@@ -103,10 +108,10 @@ def test_report_and_plan(planning: Api) -> None:
 
 def test_nodes_that_ran_out_of_memory_are_reported(api: Api) -> None:
     """With the samples of that time; once each."""
-    oom = Node("mnist-edljob-worker-7", WORKER, 7, SIZE, oom=True)
+    oom = OptimizerNode("mnist-edljob-worker-7", WORKER, 7, SIZE, oom=True)
     brain = client(api.url)
     for time in (1_000.0, 1_015.0):
-        brain.report(Job("mnist", JOB.roles, JOB.limits, (*NODES, oom)), (sample(time),))
+        brain.report(OptimizerJob("mnist", JOB.roles, JOB.limits, (*NODES, oom)), (sample(time),))
     brain.close()
     assert api.get("jobs/uid-1/metrics").json()["ooms"] == [{"node": oom.name, "time": 1_000.0}]
 
@@ -155,17 +160,21 @@ def test_a_wrong_token(api: Api, token: str) -> None:
 
 
 STRANGE_JOBS = {
-    "a negative count": Job("mnist", {WORKER: Role(-1)}),
-    "an infinite limit": Job("mnist", {WORKER: Role(1)}, Limits(cpu=math.inf)),
-    "a limit that is no number": Job("mnist", {WORKER: Role(1)}, Limits(memory=math.nan)),
-    "a size beyond everything": Job("mnist", {WORKER: Role(1, NodeResource(1e300))}),
-    "a bad name": Job("../mnist", {WORKER: Role(1)}),
-    "a node with a bad name": Job("mnist", {WORKER: Role(1)}, nodes=(Node("a\0b", WORKER, 0),)),
+    "a negative count": OptimizerJob("mnist", {WORKER: OptimizerRole(-1)}),
+    "an infinite limit": OptimizerJob("mnist", {WORKER: OptimizerRole(1)}, ResourceLimits(cpu=math.inf)),
+    "a limit that is no number": OptimizerJob(
+        "mnist", {WORKER: OptimizerRole(1)}, ResourceLimits(memory=math.nan)
+    ),
+    "a size beyond everything": OptimizerJob("mnist", {WORKER: OptimizerRole(1, NodeSize(1e300))}),
+    "a bad name": OptimizerJob("../mnist", {WORKER: OptimizerRole(1)}),
+    "a node with a bad name": OptimizerJob(
+        "mnist", {WORKER: OptimizerRole(1)}, nodes=(OptimizerNode("a\0b", WORKER, 0),)
+    ),
 }
 
 
 @pytest.mark.parametrize("job", STRANGE_JOBS.values(), ids=STRANGE_JOBS)
-def test_a_job_that_can_t_be_told(job: Job) -> None:
+def test_a_job_that_can_t_be_told(job: OptimizerJob) -> None:
     """Is refused here, in words; the local optimizer says what is wrong with it."""
     with pytest.raises(InvalidError, match="can't be told to Brain"):
         answering(lambda _: httpx.Response(500)).optimize(QUESTION, job)
@@ -174,9 +183,11 @@ def test_a_job_that_can_t_be_told(job: Job) -> None:
 
 def test_bounds_without_an_end_are_told(planning: Api) -> None:
     """A user who says "at least 3" is understood."""
-    role = Role(3, SIZE, bounds=Bounds(count=Range(3, math.inf)))
+    role = OptimizerRole(3, SIZE, bounds=UserBounds(count=Range(3, math.inf)))
     brain = client(planning.url)
-    assert brain.optimize(QUESTION, Job("mnist", {PS: Role(1, SIZE), WORKER: role}, JOB.limits)).notes
+    assert brain.optimize(
+        QUESTION, OptimizerJob("mnist", {PS: OptimizerRole(1, SIZE), WORKER: role}, JOB.limits)
+    ).notes
     brain.close()
 
 
@@ -211,7 +222,7 @@ def test_an_answer_becomes_a_plan() -> None:
     body = _plan(nodes={"n": {"cpu": 8}}, reasons={"worker": "w"}, notes=["x"], waiting=True, newer_field=1)
     plan = answering(lambda _: httpx.Response(200, content=body)).optimize(QUESTION, JOB)
     assert plan == ResourcePlan(
-        {"worker": NodeGroupResource(3)}, {"n": NodeResource(cpu=8.0)}, {"worker": "w"}, ("x",), waiting=True
+        {"worker": NodeGroupResource(3)}, {"n": NodeSize(cpu=8.0)}, {"worker": "w"}, ("x",), waiting=True
     )
 
 

@@ -24,7 +24,7 @@ from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlan, PodPlans
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.store import FileStore
-from edl_workflows.scaling.ps_stages import Progress
+from edl_workflows.scaling.dlrover.ps_stages import StageProgress
 
 SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)})
 
@@ -73,7 +73,9 @@ def _decided(folder: Path) -> Master:
     master = Master(
         JobState(JobSettings("job", "default", parse_nodes("ps=1,worker=1"))), FileStore(folder / "state")
     )
-    master.state.autoscaling = autoscaling.decide(master.state.autoscaling, SPEC, Progress(), master.clock())
+    master.state.autoscaling = autoscaling.decide(
+        master.state.autoscaling, SPEC, StageProgress(), master.clock()
+    )
     return master
 
 

@@ -21,29 +21,29 @@ from edl_workflows.master.state.settings import Role as MasterRole
 from edl_workflows.master.store import FileStore
 from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.brain import JobEnd
-from edl_workflows.scaling.ps_stages import Progress, Question, Stage
-from edl_workflows.scaling.resources import (
-    Job,
-    Limits,
+from edl_workflows.scaling.dlrover.ps_stages import OptimizerQuestion, OptimizerStage, StageProgress
+from edl_workflows.scaling.dlrover.resources import (
     NodeGroupResource,
-    NodeResource,
+    NodeSize,
+    OptimizerJob,
+    OptimizerRole,
+    ResourceLimits,
     ResourcePlan,
-    Role,
-    applied,
-    group,
-    nothing,
+    apply_plan,
+    empty_plan,
+    group_plan,
 )
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
-SIZE = NodeResource(4.0, 4_096.0)
-ROLES = {"ps": Role(1, SIZE), "worker": Role(1, SIZE)}
-JOB = applied(Job("job", ROLES, Limits(40.0, 65_536.0)), nothing())
-PROGRESS = Progress(Stage.RUNNING)
+SIZE = NodeSize(4.0, 4_096.0)
+ROLES = {"ps": OptimizerRole(1, SIZE), "worker": OptimizerRole(1, SIZE)}
+JOB = apply_plan(OptimizerJob("job", ROLES, ResourceLimits(40.0, 65_536.0)), empty_plan())
+PROGRESS = StageProgress(OptimizerStage.RUNNING)
 
 
 def _asked(samples: int = 5, *, brain: bool = True) -> Asked:
-    used = tuple(NodeUsage(node.name, node.role, 1.2, 1000.0) for node in JOB.nodes)
-    measured = tuple(Sample(15.0 * n, n, 2.0, used) for n in range(1, samples + 1))
+    used = tuple(NodeSample(node.name, node.role, 1.2, 1000.0) for node in JOB.nodes)
+    measured = tuple(JobSample(15.0 * n, n, 2.0, used) for n in range(1, samples + 1))
     return Asked(PROGRESS, replace(JOB, samples=measured), brain)
 
 
@@ -51,22 +51,22 @@ def _asked(samples: int = 5, *, brain: bool = True) -> Asked:
 class FakeBrain:
     """Answers with `plan`, or raises `error`."""
 
-    plan: ResourcePlan = field(default_factory=lambda: group("worker", "Brain says so", 2))
+    plan: ResourcePlan = field(default_factory=lambda: group_plan("worker", "Brain says so", 2))
     error: EdlError | None = None
     reported: list[float] = field(default_factory=list)
     ill: list[str] = field(default_factory=list)
     ends: list[JobEnd] = field(default_factory=list)
     hangs: threading.Event | None = None
 
-    def report(self, job: Job, samples: tuple[Sample, ...], end: JobEnd | None = None) -> None:
+    def report(self, job: OptimizerJob, samples: tuple[JobSample, ...], end: JobEnd | None = None) -> None:
         self._fail()
         self.ends += [end] if end is not None else []
         self.reported += [sample.time for sample in samples]
         self.ill += [node.name for node in job.nodes if node.oom]
 
-    def optimize(self, question: Question, job: Job) -> ResourcePlan:
+    def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
         self._fail()
-        assert question.stage is Stage.RUNNING
+        assert question.stage is OptimizerStage.RUNNING
         return self.plan
 
     def _fail(self) -> None:
@@ -128,11 +128,11 @@ def test_a_brain_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("wild", "count"),
     [
-        (group("worker", "more!", 10**9), 9),
-        (group("worker", "none", -5), 1),
+        (group_plan("worker", "more!", 10**9), 9),
+        (group_plan("worker", "none", -5), 1),
         (ResourcePlan({"ps": NodeGroupResource(0)}), None),
-        (ResourcePlan(node_resources={"job-edljob-ps-0": NodeResource(float("nan"), float("inf"))}), None),
-        (ResourcePlan(node_resources={"nobody": NodeResource(4.0)}), None),
+        (ResourcePlan(node_resources={"job-edljob-ps-0": NodeSize(float("nan"), float("inf"))}), None),
+        (ResourcePlan(node_resources={"nobody": NodeSize(4.0)}), None),
     ],
 )
 def test_a_wild_plan_is_held_within_the_jobs_bounds(wild: ResourcePlan, count: int | None) -> None:
@@ -141,7 +141,7 @@ def test_a_wild_plan_is_held_within_the_jobs_bounds(wild: ResourcePlan, count: i
     wanted = plan.node_group_resources.get("worker", NodeGroupResource())
     assert wanted.count in (count, None)
     assert not plan.node_resources
-    after = applied(JOB, plan)
+    after = apply_plan(JOB, plan)
     assert len(after.of("ps")) == 1
     assert sum(node.resource.cpu or 0.0 for node in after.nodes) <= 40.0
 

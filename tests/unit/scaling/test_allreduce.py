@@ -7,33 +7,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.allreduce import AllreduceJob, Decision, decide, mini_batches
-
-
-@pytest.mark.parametrize(
-    ("most", "workers", "each"),
-    [(8, 8, (1,) * 8), (8, 3, (3, 3, 2)), (8, 5, (2, 2, 2, 1, 1)), (8, 1, (8,)), (1, 1, (1,))],
+from edl_workflows.scaling.dlrover.allreduce import (
+    AllreduceJob,
+    WorkerDecision,
+    decide_workers,
 )
-def test_mini_batches_share_a_batch(most: int, workers: int, each: tuple[int, ...]) -> None:
-    """The first N mod N0 workers compute one more."""
-    assert mini_batches(most, workers) == each
-
-
-@given(st.integers(1, 300).flatmap(lambda most: st.tuples(st.just(most), st.integers(1, most))))
-def test_the_batch_is_always_the_same(counts: tuple[int, int]) -> None:
-    """All together compute N, nobody more than one more than another, and nobody nothing."""
-    each = mini_batches(*counts)
-    assert (len(each), sum(each)) == (counts[1], counts[0])
-    assert 1 <= min(each) <= max(each) <= min(each) + 1
-    assert sorted(each, reverse=True) == list(each)
-
-
-@pytest.mark.parametrize(("most", "workers"), [(4, 5), (4, 0), (0, 0), (4, -1)])
-def test_nobody_computes_nothing(most: int, workers: int) -> None:
-    """More workers than mini-batches are refused (upstream divides by zero later)."""
-    with pytest.raises(InvalidError, match="can't share a batch"):
-        mini_batches(most, workers)
 
 
 def measured(workers: int, speeds: dict[int, float], **values: int | bool) -> AllreduceJob:
@@ -74,14 +52,14 @@ def measured(workers: int, speeds: dict[int, float], **values: int | bool) -> Al
 )  # fmt: skip
 def test_decisions(job: AllreduceJob, workers: int, why: str) -> None:
     """By named rows: growth, the way back, bounds, and what makes no sense."""
-    decision = decide(job)
+    decision = decide_workers(job)
     assert decision.workers == workers
     assert why in decision.reason
 
 
 def test_an_impossible_gain_changes_nothing() -> None:
     """It is said."""
-    assert decide(measured(2, {2: 10}), float("nan")) == Decision(
+    assert decide_workers(measured(2, {2: 10}), float("nan")) == WorkerDecision(
         2, "the least gain is nan: 0 to 1 is possible"
     )
 
@@ -111,12 +89,13 @@ def test_decisions_come_to_rest(
     for _ in range(30):
         known[workers] = [speed(workers)] * 3
         job = AllreduceJob(workers, low, low + spread, room - workers, dict(known), unit, fixed)
-        decision = decide(job)
+        decision = decide_workers(job)
         before, workers = workers, decision.workers
         assert workers <= room
         assert workers == start or low <= workers <= low + spread
         assert (
-            decide(replace(job, workers=workers, free=room - workers)).workers == workers or workers in known
+            decide_workers(replace(job, workers=workers, free=room - workers)).workers == workers
+            or workers in known
         )
         if workers == before:
             break
@@ -128,7 +107,7 @@ def test_better_scaling_is_never_fewer_workers() -> None:
 
     def rest(serial: float) -> int:
         workers, known = 1, {1: [1.0] * 3}
-        while (after := decide(AllreduceJob(workers, 1, 64, 64 - workers, known)).workers) != workers:
+        while (after := decide_workers(AllreduceJob(workers, 1, 64, 64 - workers, known)).workers) != workers:
             workers = after
             known[workers] = [amdahl(serial)(workers)] * 3
         return workers

@@ -8,119 +8,125 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from edl_workflows.scaling.brain import table
-from edl_workflows.scaling.brain.fairness import Claim, fair_shares
-from edl_workflows.scaling.brain.request import JobRecord, Request, major_cluster
-from edl_workflows.scaling.brain.request import Training as Said
-from edl_workflows.scaling.ps_stages import Progress, Question, Stage, WorkerPhase, advance
-from edl_workflows.scaling.resources import (
+from edl_workflows.scaling.dlrover.brain import algorithms
+from edl_workflows.scaling.dlrover.brain.fairness import WorkerClaim, fair_shares
+from edl_workflows.scaling.dlrover.brain.request import BrainRequest, FormerJob, major_cluster
+from edl_workflows.scaling.dlrover.brain.request import TrainingParameters as Said
+from edl_workflows.scaling.dlrover.ps_stages import (
+    OptimizerQuestion,
+    OptimizerStage,
+    StageProgress,
+    WorkerPhase,
+    advance_stage,
+)
+from edl_workflows.scaling.dlrover.resources import (
     PS,
     WORKER,
-    Bounds,
-    Job,
-    Limits,
     NodeGroupResource,
-    NodeResource,
+    NodeSize,
+    OptimizerJob,
+    OptimizerRole,
     Range,
+    ResourceLimits,
     ResourcePlan,
-    Role,
-    applied,
-    total,
+    UserBounds,
+    apply_plan,
+    total_amount,
 )
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 from tests.unit.scaling.training import GIB, Training, fixed, job, node
 
 TRAINING = Training()
-NEW = Job("job", {PS: Role(0), WORKER: Role(0)}, Limits(1000, 1000 * GIB))
-SMALL = NodeResource(2, 4 * GIB)
+NEW = OptimizerJob("job", {PS: OptimizerRole(0), WORKER: OptimizerRole(0)}, ResourceLimits(1000, 1000 * GIB))
+SMALL = NodeSize(2, 4 * GIB)
 LONG = Said(batch_size=1, dataset_size=10**9)
 
 
-def plan(name: str, of: Job, **said: object) -> ResourcePlan:
+def plan(name: str, of: OptimizerJob, **said: object) -> ResourcePlan:
     """The plan of the algorithm with this name."""
-    return table.ALGORITHMS[f"optimize_job_{name}"](replace(Request(of), **said))  # type: ignore[arg-type]
+    return algorithms.ALGORITHMS[f"optimize_job_{name}"](replace(BrainRequest(of), **said))  # type: ignore[arg-type]
 
 
-def with_oom(of: Job, role: str, *numbers: int) -> Job:
+def with_oom(of: OptimizerJob, role: str, *numbers: int) -> OptimizerJob:
     """The job; these nodes of the role ran out of memory."""
     names = {node(role, number) for number in numbers}
     return replace(of, nodes=tuple(replace(n, oom=n.name in names) for n in of.nodes))
 
 
-def former(ps: list[list[float]], workers: list[float], memory: float = 8 * GIB, **said: object) -> JobRecord:
+def former(ps: list[list[float]], workers: list[float], memory: float = 8 * GIB, **said: object) -> FormerJob:
     """A former job, by cores of each parameter server and of its worker at each moment, each with so much memory."""
     samples = tuple(
-        Sample(
+        JobSample(
             float(time),
             time,
             1.0,
             (
-                *(NodeUsage(node(PS, i), PS, cpu, memory) for i, cpu in enumerate(cpus)),
-                NodeUsage(node(WORKER), WORKER, worker, memory),
+                *(NodeSample(node(PS, i), PS, cpu, memory) for i, cpu in enumerate(cpus)),
+                NodeSample(node(WORKER), WORKER, worker, memory),
             ),
         )
         for time, (cpus, worker) in enumerate(zip(ps, workers, strict=True))
     )
-    return replace(JobRecord("former", samples=samples), **said)  # type: ignore[arg-type]
+    return replace(FormerJob("former", samples=samples), **said)  # type: ignore[arg-type]
 
 
 def test_hot_servers_get_cores_for_32_workers() -> None:
     """At 88 % with 14 workers all get 32/14 of what they use, the memory stays."""
     hot = TRAINING.measured(job(2, 14, worker_size=SMALL))
-    assert plan("hot_ps_resource", hot).node_resources == {node(PS, i): NodeResource(16) for i in range(2)}
+    assert plan("hot_ps_resource", hot).node_resources == {node(PS, i): NodeSize(16) for i in range(2)}
 
 
 def test_no_hot_server_gets_more_than_there_is() -> None:
     """The ratio is the one at which the hottest gets 32 cores."""
-    hot = Training(skew=3, ps_cpu=3).measured(job(2, 8, ps_size=NodeResource(22, 8 * GIB), worker_size=SMALL))
+    hot = Training(skew=3, ps_cpu=3).measured(job(2, 8, ps_size=NodeSize(22, 8 * GIB), worker_size=SMALL))
     sizes = plan("hot_ps_resource", hot).node_resources
-    assert sizes == {node(PS): NodeResource(32)}
+    assert sizes == {node(PS): NodeSize(32)}
 
 
 def test_full_memory_grows_by_8_gib() -> None:
     """Above 90 % in the three newest samples; together with cores where both are short."""
     full = Training(model=15 * GIB).measured(job(2, 2))
     assert plan("hot_ps_resource", full).node_resources == {
-        node(PS, i): NodeResource(memory=16 * GIB) for i in range(2)
+        node(PS, i): NodeSize(memory=16 * GIB) for i in range(2)
     }
     both = plan("hot_ps_resource", Training(model=15 * GIB).measured(job(2, 14, worker_size=SMALL)))
-    assert both.node_resources[node(PS)] == NodeResource(16, 16 * GIB)
+    assert both.node_resources[node(PS)] == NodeSize(16, 16 * GIB)
     assert "more than 80% of its cores" in both.reasons[node(PS)]
     assert "more than 90% of its memory" in both.reasons[node(PS)]
 
 
 def test_memory_at_most_doubles_in_one_step() -> None:
     """8 GiB more are for large servers: one of 512 MiB gets 1 GiB, and so does a worker that ran out of as much."""
-    small = NodeResource(8, 512)
+    small = NodeSize(8, 512)
     full = Training(model=480).measured(job(1, 2, ps_size=small))
-    assert plan("hot_ps_resource", full).node_resources == {node(PS): NodeResource(memory=1024)}
-    short = with_oom(job(1, 2, worker_size=NodeResource(2, 512)), WORKER, 1)
+    assert plan("hot_ps_resource", full).node_resources == {node(PS): NodeSize(memory=1024)}
+    short = with_oom(job(1, 2, worker_size=NodeSize(2, 512)), WORKER, 1)
     grown = plan("worker_create_oom_resource", short).node_group_resources[WORKER]
-    assert grown.node_resource == NodeResource(memory=1024)
+    assert grown.node_resource == NodeSize(memory=1024)
 
 
 def test_a_reason_names_what_limits_the_count() -> None:
     """Where a job's fair share is less than the user allows, the share is named and not other bounds than the user's."""
     one = job(2, 1, worker_size=SMALL)
-    role = replace(one.roles[WORKER], bounds=Bounds(count=Range(1, 2)))
+    role = replace(one.roles[WORKER], bounds=UserBounds(count=Range(1, 2)))
     one = TRAINING.measured(replace(one, roles={**one.roles, WORKER: role}))
-    question = Question(Stage.RUNNING, WorkerPhase.STABLE, ps_may_change=False)
-    claim = Claim(one.name, NodeResource(), least=1, wanted=1)
-    found = table.optimize(question, Request(one, claims=(claim,)))
+    question = OptimizerQuestion(OptimizerStage.RUNNING, WorkerPhase.STABLE, ps_may_change=False)
+    claim = WorkerClaim(one.name, NodeSize(), least=1, wanted=1)
+    found = algorithms.optimize_job(question, BrainRequest(one, claims=(claim,)))
     said = " ".join((*found.reasons.values(), *found.notes))
     assert "are allowed" not in said
     assert "its fair share of the cluster is 1" in said
-    alone = table.optimize(question, Request(one))
+    alone = algorithms.optimize_job(question, BrainRequest(one))
     assert "1 to 2 are allowed" in " ".join((*alone.reasons.values(), *alone.notes))
 
 
 def test_cold_start() -> None:
     """Four parameter servers, and the first worker, where nothing is known."""
     assert plan("ps_cold_create_resource", NEW).node_group_resources == {
-        PS: NodeGroupResource(4, NodeResource(12, 16 * GIB))
+        PS: NodeGroupResource(4, NodeSize(12, 16 * GIB))
     }
     assert plan("worker_create_resource", NEW).node_group_resources == {
-        WORKER: NodeGroupResource(1, NodeResource(12, 16 * GIB))
+        WORKER: NodeGroupResource(1, NodeSize(12, 16 * GIB))
     }
 
 
@@ -149,10 +155,10 @@ def test_major_cluster_leaves_outliers_out() -> None:
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        (Said(recv_ops=100), NodeGroupResource(2, NodeResource(12, 6 * GIB))),
-        (Said(recv_ops=400), NodeGroupResource(2, NodeResource(16, 6 * GIB))),
-        (Said(), NodeGroupResource(3, NodeResource(memory=6 * GIB))),
-        (Said(max_steps=100), NodeGroupResource(2, NodeResource(memory=6 * GIB))),
+        (Said(recv_ops=100), NodeGroupResource(2, NodeSize(12, 6 * GIB))),
+        (Said(recv_ops=400), NodeGroupResource(2, NodeSize(16, 6 * GIB))),
+        (Said(), NodeGroupResource(3, NodeSize(memory=6 * GIB))),
+        (Said(max_steps=100), NodeGroupResource(2, NodeSize(memory=6 * GIB))),
     ],
     ids=["operations", "many operations", "nothing said", "a short job"],
 )
@@ -169,22 +175,22 @@ def test_unbalanced_servers_get_memory_and_balanced_ones_company() -> None:
     doubled = plan("ps_oom_resource", with_oom(here, PS, 0))
     assert doubled.node_group_resources == {PS: NodeGroupResource(4)}
     unknown = plan("ps_oom_resource", with_oom(job(2, 2), PS, 0))
-    assert unknown.node_group_resources == {PS: NodeGroupResource(None, NodeResource(memory=16 * GIB))}
-    most = job(2, 2, ps_size=NodeResource(8, 64 * GIB))
+    assert unknown.node_group_resources == {PS: NodeGroupResource(None, NodeSize(memory=16 * GIB))}
+    most = job(2, 2, ps_size=NodeSize(8, 64 * GIB))
     assert plan("ps_oom_resource", with_oom(most, PS, 1)).node_group_resources == {PS: NodeGroupResource(4)}
     uneven = former([[1, 1]], [1]).samples[0]
     held = replace(uneven, nodes=tuple(replace(n, memory=(i + 1) * GIB) for i, n in enumerate(uneven.nodes)))
     lone = plan("ps_oom_resource", with_oom(replace(job(2, 1), samples=(held,)), PS, 0))
-    assert lone.node_group_resources == {PS: NodeGroupResource(None, NodeResource(memory=16 * GIB))}
+    assert lone.node_group_resources == {PS: NodeGroupResource(None, NodeSize(memory=16 * GIB))}
 
 
 def test_idle_servers_give_cores_back() -> None:
     """Where another is at its end and the job goes on for long; not otherwise."""
     busy = Training(skew=30, ps_cpu=0.9).measured(
-        job(2, 32, ps_size=NodeResource(32, 8 * GIB), worker_size=SMALL)
+        job(2, 32, ps_size=NodeSize(32, 8 * GIB), worker_size=SMALL)
     )
     found = plan("ps_resource_util", busy, training=LONG)
-    assert found.node_resources == {node(PS, 1): NodeResource(5, 6 * GIB)}
+    assert found.node_resources == {node(PS, 1): NodeSize(5, 6 * GIB)}
     assert "less than 40% of its cores while others are at their end" in found.reasons[node(PS, 1)]
     assert plan("ps_resource_util", busy).notes == ("how long the job will go on is not known",)
     assert "ends in about" in plan("ps_resource_util", busy, training=Said(max_steps=200)).notes[0]
@@ -197,9 +203,9 @@ def test_workers_after_running_out_of_memory() -> None:
     assert plan("worker_create_oom_resource", ill).node_group_resources[WORKER].node_resource.memory == step
     record = former([[1]], [1], 20 * GIB)
     after = plan("worker_create_oom_resource", ill, history=(record,))
-    assert after.node_group_resources[WORKER].node_resource == NodeResource(memory=20 * GIB)
+    assert after.node_group_resources[WORKER].node_resource == NodeSize(memory=20 * GIB)
     worse = plan("worker_create_oom_resource", ill, history=(replace(record, oom=frozenset({node(WORKER)})),))
-    assert worse.node_group_resources[WORKER].node_resource == NodeResource(memory=24 * GIB)
+    assert worse.node_group_resources[WORKER].node_resource == NodeSize(memory=24 * GIB)
     assert plan("worker_create_oom_resource", job()).notes == ("no worker ran out of memory",)
 
 
@@ -239,26 +245,26 @@ def test_slower_jobs_get_no_workers() -> None:
 
 def test_fair_shares_of_a_full_cluster() -> None:
     """Equal jobs share equally, weights count, and who wants less leaves the rest to others."""
-    size = NodeResource(4)
-    a, b, c = Claim("a", size, 1, 60), Claim("b", size, 1, 60), Claim("c", size, 1, 2)
+    size = NodeSize(4)
+    a, b, c = WorkerClaim("a", size, 1, 60), WorkerClaim("b", size, 1, 60), WorkerClaim("c", size, 1, 2)
     assert fair_shares([a, b, c], {"cpu": 40}).workers == {"a": 4, "b": 4, "c": 2}
     assert fair_shares([a, replace(b, weight=3)], {"cpu": 64}).workers == {"a": 4, "b": 12}
-    assert fair_shares([a, replace(b, fixed=NodeResource(24))], {"cpu": 40}).workers == {"a": 2, "b": 2}
+    assert fair_shares([a, replace(b, fixed=NodeSize(24))], {"cpu": 40}).workers == {"a": 2, "b": 2}
     assert fair_shares([replace(a, least=9), b], {"cpu": 8}).workers == {"a": 9, "b": 1}
 
 
 def test_two_jobs_share_a_full_cluster() -> None:
     """The one that came first gives back what is beyond its share; the other grows into it, and both stay."""
     capacity = {"cpu": 40.0}
-    claims = tuple(Claim(name, NodeResource(2), 1, 60, fixed=NodeResource(4)) for name in ("first", "second"))
+    claims = tuple(WorkerClaim(name, NodeSize(2), 1, 60, fixed=NodeSize(4)) for name in ("first", "second"))
     jobs = {"first": job(2, 12, worker_size=SMALL), "second": job(2, 1, worker_size=SMALL)}
     jobs = {name: TRAINING.measured(replace(one, name=name)) for name, one in jobs.items()}
-    question = Question(Stage.RUNNING, WorkerPhase.STABLE, ps_may_change=False)
+    question = OptimizerQuestion(OptimizerStage.RUNNING, WorkerPhase.STABLE, ps_may_change=False)
     seen = []
     for _ in range(4):
         for name, one in jobs.items():
-            found = table.optimize(question, Request(one, claims=claims, capacity=capacity))
-            jobs[name] = TRAINING.measured(replace(applied(one, found), samples=one.samples))
+            found = algorithms.optimize_job(question, BrainRequest(one, claims=claims, capacity=capacity))
+            jobs[name] = TRAINING.measured(replace(apply_plan(one, found), samples=one.samples))
         seen.append([one.roles[WORKER].count for one in jobs.values()])
     assert seen == [[8, 5], [8, 8], [8, 8], [8, 8]]
 
@@ -266,7 +272,7 @@ def test_two_jobs_share_a_full_cluster() -> None:
 @pytest.mark.parametrize("capacity", [math.nan, -1.0, 0.0, math.inf])
 def test_no_share_of_an_impossible_cluster(capacity: float) -> None:
     """A reason instead."""
-    claim = Claim("job", SMALL)
+    claim = WorkerClaim("job", SMALL)
     found = plan("fair_share", job(), claims=(claim,), capacity={"cpu": capacity})
     assert found.empty
     assert "a fair share of it can't be told" in found.notes[0]
@@ -275,21 +281,21 @@ def test_no_share_of_an_impossible_cluster(capacity: float) -> None:
 def test_an_impossible_claim_is_left_out() -> None:
     """The others share all the same."""
     wrong = [
-        Claim("nan", SMALL, weight=math.nan),
-        Claim("less", SMALL, 5, 3),
-        Claim("size", NodeResource(-1)),
-        Claim("twice", SMALL),
-        Claim("twice", SMALL),
+        WorkerClaim("nan", SMALL, weight=math.nan),
+        WorkerClaim("less", SMALL, 5, 3),
+        WorkerClaim("size", NodeSize(-1)),
+        WorkerClaim("twice", SMALL),
+        WorkerClaim("twice", SMALL),
     ]
-    found = fair_shares([*wrong, Claim("right", SMALL)], {"cpu": 20})
+    found = fair_shares([*wrong, WorkerClaim("right", SMALL)], {"cpu": 20})
     assert found.workers == {"right": 10}
     assert set(found.problems) == {"nan", "less", "size", "twice"}
 
 
 claims = st.builds(
-    Claim,
+    WorkerClaim,
     st.sampled_from("abcdef"),
-    st.builds(NodeResource, st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([None, 1.0, 2.0])),
+    st.builds(NodeSize, st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([None, 1.0, 2.0])),
     st.integers(0, 3),
     st.integers(3, 20),
     st.sampled_from([0.5, 1.0, 2.0]),
@@ -298,7 +304,7 @@ claims = st.builds(
 
 @given(st.lists(claims, unique_by=lambda claim: claim.job), st.sampled_from([1.0, 9.0, 30.0]))
 @settings(max_examples=50)
-def test_laws_of_fairness(found: list[Claim], capacity: float) -> None:
+def test_laws_of_fairness(found: list[WorkerClaim], capacity: float) -> None:
     """Bounds and capacity hold, order does not matter, and who has less per weight than another could not have more."""
     free = {"cpu": capacity, "memory": 20.0}
     workers = fair_shares(found, free).workers
@@ -317,28 +323,28 @@ def test_laws_of_fairness(found: list[Claim], capacity: float) -> None:
         assert workers[claim.job] == claim.wanted or any(used(more, name) > free[name] for name in free)
 
 
-STEADY = [name for name in table.ALGORITHMS if "create_resource" not in name]
-BAD: dict[str, Callable[[Job], Job]] = {
+STEADY = [name for name in algorithms.ALGORITHMS if "create_resource" not in name]
+BAD: dict[str, Callable[[OptimizerJob], OptimizerJob]] = {
     "no samples": lambda of: replace(of, samples=()),
     "nan": lambda of: replace(
         of,
         samples=tuple(replace(s, nodes=tuple(replace(n, cpu=math.nan) for n in s.nodes)) for s in of.samples),
     ),
     "negative": lambda of: replace(of, samples=tuple(replace(s, speed=-1.0) for s in of.samples)),
-    "endless limits": lambda of: replace(of, limits=Limits(math.inf)),
-    "no parameter servers": lambda of: replace(of, roles={WORKER: Role(1)}, nodes=()),
+    "endless limits": lambda of: replace(of, limits=ResourceLimits(math.inf)),
+    "no parameter servers": lambda of: replace(of, roles={WORKER: OptimizerRole(1)}, nodes=()),
     "impossible bounds": lambda of: replace(
-        of, roles={**of.roles, PS: replace(of.roles[PS], bounds=Bounds(count=Range(3, 1)))}
+        of, roles={**of.roles, PS: replace(of.roles[PS], bounds=UserBounds(count=Range(3, 1)))}
     ),
 }
 
 
 @pytest.mark.parametrize("name", STEADY)
 @pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
-def test_bad_input_has_no_plan_but_a_reason(name: str, wrong: Callable[[Job], Job]) -> None:
+def test_bad_input_has_no_plan_but_a_reason(name: str, wrong: Callable[[OptimizerJob], OptimizerJob]) -> None:
     """Of no algorithm that looks at a job that runs."""
-    found = table.ALGORITHMS[name](
-        Request(wrong(TRAINING.measured(job(2, 14, worker_size=SMALL))), training=LONG)
+    found = algorithms.ALGORITHMS[name](
+        BrainRequest(wrong(TRAINING.measured(job(2, 14, worker_size=SMALL))), training=LONG)
     )
     assert found.empty
     assert found.notes
@@ -360,8 +366,8 @@ def test_roles_that_may_not_change_stay() -> None:
     """For each algorithm and stage."""
     here = with_oom(TRAINING.measured(job(2, 14, worker_size=SMALL)), WORKER, 1)
     kept = fixed(fixed(here, PS), WORKER)
-    for stage in Stage:
-        assert table.optimize(Question(stage), Request(kept)).empty
+    for stage in OptimizerStage:
+        assert algorithms.optimize_job(OptimizerQuestion(stage), BrainRequest(kept)).empty
 
 
 @pytest.mark.parametrize("skew", [0.0, 9.0])
@@ -370,17 +376,17 @@ def test_roles_that_may_not_change_stay() -> None:
 def test_a_job_that_brain_plans_comes_to_rest(limit: float, ps_cpu: float, skew: float) -> None:
     """From the cold start through all stages, within its limits, and no plan is made twice."""
     training = Training(ps_cpu=ps_cpu, skew=skew)
-    here, progress, quiet = replace(NEW, limits=Limits(limit, 1000 * GIB)), Progress(), 0
+    here, progress, quiet = replace(NEW, limits=ResourceLimits(limit, 1000 * GIB)), StageProgress(), 0
 
-    def brain(question: Question, of: Job) -> ResourcePlan:
-        return table.optimize(question, Request(of, training=LONG))
+    def brain(question: OptimizerQuestion, of: OptimizerJob) -> ResourcePlan:
+        return algorithms.optimize_job(question, BrainRequest(of, training=LONG))
 
     for turn in range(20):
         question = progress.question(3600.0 * turn)
-        found, progress = advance(progress, here, 3600.0 * turn, brain)
+        found, progress = advance_stage(progress, here, 3600.0 * turn, brain)
         assert set(found.reasons) == {*found.node_group_resources, *found.node_resources}
-        after = applied(here, found)
-        assert total(after, "cpu") <= limit + 1e-6
+        after = apply_plan(here, found)
+        assert total_amount(after, "cpu") <= limit + 1e-6
         assert brain(question, after).empty
         here = training.measured(replace(after, samples=after.samples[-9:]), 3)
         quiet = quiet + 1 if found.empty else 0

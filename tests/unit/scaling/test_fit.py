@@ -1,9 +1,9 @@
 """First-fit by example."""
 
-from edl_workflows.scaling.fit import FitPolicy
+from edl_workflows.scaling.first_fit import FirstFitPolicy
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
 
-POLICY = FitPolicy()
+POLICY = FirstFitPolicy()
 CPU = {"cpu": 1.0}
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from edl_workflows.scaling.fulfilment import Job, Plan, plan
-from edl_workflows.scaling.fulfilment_nodes import Node
+from edl_workflows.scaling.paddle.fulfilment import FulfilmentJob, FulfilmentPlan, plan_fulfilment
+from edl_workflows.scaling.paddle.nodes import FulfilmentNode
 
 GI = 2.0**30
 GPU = "nvidia.com/gpu"
@@ -14,18 +14,18 @@ ALL = {"cpu": 1.0, "memory": 1.0}
 """Limits that let everything be used, for round numbers."""
 
 
-def job(low: int, high: int, *places: str, told: int | None = None, **requests: float) -> Job:
+def job(low: int, high: int, *places: str, told: int | None = None, **requests: float) -> FulfilmentJob:
     """A job of one core an instance, if nothing else is said, with an instance on each of these nodes."""
     asked = {GPU if name == "gpu" else name: amount for name, amount in (requests or {"cpu": 1.0}).items()}
-    return Job(asked, low, high, len(places) if told is None else told, places)
+    return FulfilmentJob(asked, low, high, len(places) if told is None else told, places)
 
 
-def nodes(**cores: float) -> dict[str, Node]:
+def nodes(**cores: float) -> dict[str, FulfilmentNode]:
     """Nodes with so many cores, and enough memory."""
-    return {key: Node({"cpu": amount, "memory": 64 * GI}) for key, amount in cores.items()}
+    return {key: FulfilmentNode({"cpu": amount, "memory": 64 * GI}) for key, amount in cores.items()}
 
 
-def after(planned: Plan, *keys: str) -> list[int | None]:
+def after(planned: FulfilmentPlan, *keys: str) -> list[int | None]:
     """The new numbers of some jobs; None for a job that keeps its own."""
     return [planned.changes[key].after if key in planned.changes else None for key in keys]
 
@@ -59,7 +59,7 @@ def test_room_goes_to_the_least_fulfilled() -> None:
     """Each free place goes to the job that is least fulfilled at that moment, until all are level."""
     jobs = {"full": job(1, 11, *["n1"] * 9), "poor": job(1, 11, "n1")}
 
-    planned = plan(jobs, nodes(n1=13), ALL)
+    planned = plan_fulfilment(jobs, nodes(n1=13), ALL)
 
     assert after(planned, "full", "poor") == [None, 4]
     assert planned.changes["poor"].reason == "there is room for 3 more: its fulfilment goes from 0.00 to 0.30"
@@ -77,31 +77,33 @@ def test_room_goes_to_the_least_fulfilled() -> None:
 )
 def test_ties_are_broken_by_size(first: dict[str, float], second: dict[str, float]) -> None:
     """Between equally fulfilled jobs the one whose instances take fewer GPUs is first, then fewer cores, then memory."""
-    big = {"n1": Node({"cpu": 2.0, "memory": 10 * GI, GPU: 2.0})}
+    big = {"n1": FulfilmentNode({"cpu": 2.0, "memory": 10 * GI, GPU: 2.0})}
 
-    planned = plan({"a": Job(second, 0, 1, 0), "b": Job(first, 0, 1, 0)}, big, ALL | {"memory": 0.95})
+    planned = plan_fulfilment(
+        {"a": FulfilmentJob(second, 0, 1, 0), "b": FulfilmentJob(first, 0, 1, 0)}, big, ALL | {"memory": 0.95}
+    )
 
     assert after(planned, "a", "b") == [None, 1]
 
 
 def test_the_name_breaks_the_last_tie() -> None:
     """Jobs that are alike in all are taken by name."""
-    assert after(plan({"b": job(0, 1), "a": job(0, 1)}, nodes(n1=1), ALL), "a", "b") == [1, None]
+    assert after(plan_fulfilment({"b": job(0, 1), "a": job(0, 1)}, nodes(n1=1), ALL), "a", "b") == [1, None]
 
 
 def test_gpu_jobs_get_their_cores_first() -> None:
     """A GPU doesn't idle because a job without GPUs took the last core, however little fulfilled that job is."""
-    machine = {"n1": Node({"cpu": 4.0, "memory": 64 * GI, GPU: 4.0})}
+    machine = {"n1": FulfilmentNode({"cpu": 4.0, "memory": 64 * GI, GPU: 4.0})}
     jobs = {"cpu": job(0, 8), "gpu": job(0, 4, "n1", "n1", cpu=1.0, gpu=1.0)}
 
-    assert after(plan(jobs, machine, ALL), "cpu", "gpu") == [None, 4]
+    assert after(plan_fulfilment(jobs, machine, ALL), "cpu", "gpu") == [None, 4]
 
 
 def test_all_gpus_are_used_but_not_all_cores() -> None:
     """By default the last GPU may be used, and 97 % of the cores."""
-    machine = {"n1": Node({"cpu": 100.0, GPU: 2.0})}
+    machine = {"n1": FulfilmentNode({"cpu": 100.0, GPU: 2.0})}
 
-    planned = plan({"cpu": job(0, 200), "gpu": job(0, 9, gpu=1.0)}, machine)
+    planned = plan_fulfilment({"cpu": job(0, 200), "gpu": job(0, 9, gpu=1.0)}, machine)
 
     assert after(planned, "cpu", "gpu") == [97, 2]
     assert planned.held_back["cpu"] == "with one more, above 97% of the cluster's cpu would be used"
@@ -110,22 +112,22 @@ def test_all_gpus_are_used_but_not_all_cores() -> None:
 @pytest.mark.parametrize("resource", ["cpu", "memory", GPU])
 def test_growing_and_shrinking_share_one_limit(resource: str) -> None:
     """At the limit of any resource a plan ends, and the next is empty: upstream adds and removes one for ever."""
-    machine = {"n1": Node({"cpu": 100.0, "memory": 100.0, GPU: 100.0})}
+    machine = {"n1": FulfilmentNode({"cpu": 100.0, "memory": 100.0, GPU: 100.0})}
     jobs = {
-        "a": Job({resource: 1.0}, 1, 100, 1, ("n1",)),
-        "b": Job({resource: 1.0}, 1, 100, 99, ("n1",) * 99),
+        "a": FulfilmentJob({resource: 1.0}, 1, 100, 1, ("n1",)),
+        "b": FulfilmentJob({resource: 1.0}, 1, 100, 99, ("n1",) * 99),
     }
 
-    planned = plan(jobs, machine, {resource: 0.9})
+    planned = plan_fulfilment(jobs, machine, {resource: 0.9})
 
     assert after(planned, "a", "b") == [None, 89]
     jobs["b"] = replace(jobs["b"], parallelism=89, places=planned.places["b"])
-    assert not plan(jobs, machine, {resource: 0.9}).changes
+    assert not plan_fulfilment(jobs, machine, {resource: 0.9}).changes
 
 
 def test_a_node_is_filled_once() -> None:
     """An instance takes of its node: the third one finds no room, though the cluster has room in sum."""
-    planned = plan({"a": job(1, 9, told=1, cpu=3.0)}, nodes(n1=5, n2=5), ALL)
+    planned = plan_fulfilment({"a": job(1, 9, told=1, cpu=3.0)}, nodes(n1=5, n2=5), ALL)
 
     assert after(planned, "a") == [2]
     assert sorted(planned.places["a"]) == ["n1", "n2"]
@@ -136,7 +138,7 @@ def test_a_job_waits_and_the_most_fulfilled_makes_room() -> None:
     """A new job gets its minimum, no more, from the job that is most fulfilled."""
     jobs = {"rich": job(1, 8, *["n1"] * 6), "less": job(1, 8, *["n1"] * 4), "new": job(2, 6, told=2)}
 
-    planned = plan(jobs, nodes(n1=10), ALL)
+    planned = plan_fulfilment(jobs, nodes(n1=10), ALL)
 
     assert after(planned, "rich", "less", "new") == [4, None, None]
     assert planned.changes["rich"].reason == "makes room on n1 for new, which waits"
@@ -147,7 +149,7 @@ def test_room_is_made_on_one_node() -> None:
     """What gives way stands on one node; a core here and a core there is no room for two."""
     jobs = {"rich": job(1, 9, "n1", "n2", "n3", "n1", "n2", "n3"), "new": job(1, 1, told=1, cpu=2.0)}
 
-    planned = plan(jobs, nodes(n1=2, n2=2, n3=2), ALL)
+    planned = plan_fulfilment(jobs, nodes(n1=2, n2=2, n3=2), ALL)
 
     assert after(planned, "rich", "new") == [4, None]
     assert planned.places == {"rich": ("n1", "n3", "n1", "n3"), "new": ("n2",)}
@@ -157,7 +159,7 @@ def test_nobody_gives_way_in_vain() -> None:
     """A job that could not start even with all others at their minimum waits, and no other is touched."""
     jobs = {"rich": job(2, 9, *["n1"] * 4), "huge": job(1, 1, told=1, cpu=3.0), "half": job(3, 5, told=3)}
 
-    planned = plan(jobs, nodes(n1=4), ALL)
+    planned = plan_fulfilment(jobs, nodes(n1=4), ALL)
 
     assert not planned.changes
     assert planned.held_back == {
@@ -169,33 +171,33 @@ def test_nobody_gives_way_in_vain() -> None:
 
 def test_a_pod_of_others_makes_room_too() -> None:
     """A service's pod that waits is a job of one instance that isn't elastic."""
-    planned = plan({"rich": job(1, 9, *["n1"] * 4), "web-7": job(1, 1, told=1)}, nodes(n1=4), ALL)
+    planned = plan_fulfilment({"rich": job(1, 9, *["n1"] * 4), "web-7": job(1, 1, told=1)}, nodes(n1=4), ALL)
     assert after(planned, "rich", "web-7") == [3, None]
 
 
 def test_other_pods_count() -> None:
     """When services grow, the jobs shrink, down to their minima."""
     jobs = {"a": job(1, 9, *["n1"] * 6), "b": job(2, 9, "n1", "n1")}
-    busy = {"n1": Node({"cpu": 10.0, "memory": GI}, used={"cpu": 5.0})}
+    busy = {"n1": FulfilmentNode({"cpu": 10.0, "memory": GI}, used={"cpu": 5.0})}
 
-    planned = plan(jobs, busy, ALL)
+    planned = plan_fulfilment(jobs, busy, ALL)
 
     assert after(planned, "a", "b") == [3, None]
     assert (
         planned.changes["a"].reason
         == "more than 100% of the cluster's cpu is used; the most fulfilled give way"
     )
-    worse = {"n1": Node({"cpu": 10.0, "memory": GI}, used={"cpu": 50.0})}
-    assert after(plan(jobs, worse, ALL), "a", "b") == [1, None]
+    worse = {"n1": FulfilmentNode({"cpu": 10.0, "memory": GI}, used={"cpu": 50.0})}
+    assert after(plan_fulfilment(jobs, worse, ALL), "a", "b") == [1, None]
 
 
 def test_only_users_of_a_resource_give_way() -> None:
     """Too many GPUs in use is no reason to shrink a job that has none."""
-    machine = {"n1": Node({"cpu": 9.0, GPU: 4.0}, used={GPU: 2.0})}
+    machine = {"n1": FulfilmentNode({"cpu": 9.0, GPU: 4.0}, used={GPU: 2.0})}
     jobs = {"cpu": job(1, 9, *["n1"] * 5), "gpu": job(1, 9, *["n1"] * 4, cpu=0.5, gpu=1.0)}
 
-    assert after(plan(jobs, machine, ALL), "gpu") == [2]
-    assert after(plan(jobs, machine, ALL), "cpu") == [8]
+    assert after(plan_fulfilment(jobs, machine, ALL), "gpu") == [2]
+    assert after(plan_fulfilment(jobs, machine, ALL), "cpu") == [8]
 
 
 @pytest.mark.parametrize(
@@ -207,39 +209,41 @@ def test_only_users_of_a_resource_give_way() -> None:
     ],
     ids=["above", "below", "waits"],
 )
-def test_bounds(given: Job, number: int, reason: str) -> None:
+def test_bounds(given: FulfilmentJob, number: int, reason: str) -> None:
     """A job is brought within its bounds; what waits beyond the minimum and has no room is given up."""
-    planned = plan({"a": given}, nodes(n1=4), ALL)
+    planned = plan_fulfilment({"a": given}, nodes(n1=4), ALL)
     assert (planned.changes["a"].after, planned.changes["a"].reason) == (number, reason)
 
 
 def test_a_rigid_job_is_never_changed() -> None:
     """Minimum and maximum are equal: its number is not the planner's, whatever it is."""
-    assert not plan({"a": job(2, 2, *["n1"] * 5), "b": job(2, 2, "n1")}, nodes(n1=4), ALL).changes
+    assert not plan_fulfilment({"a": job(2, 2, *["n1"] * 5), "b": job(2, 2, "n1")}, nodes(n1=4), ALL).changes
 
 
 def test_closed_nodes() -> None:
     """A node that takes no pods is neither capacity nor use; what runs there stays."""
-    machine = nodes(n1=2) | {"n2": Node({"cpu": 64.0}, used={"cpu": 64.0}, schedulable=False)}
+    machine = nodes(n1=2) | {"n2": FulfilmentNode({"cpu": 64.0}, used={"cpu": 64.0}, schedulable=False)}
     jobs = {"a": job(1, 9, "n2", "n2", "n1")}
 
-    planned = plan(jobs, machine, ALL)
+    planned = plan_fulfilment(jobs, machine, ALL)
 
     assert planned.places == {"a": ("n2", "n2", "n1", "n1")}
 
 
 def test_excluded_nodes() -> None:
     """A job gets nothing on a node that its pods can't run on."""
-    planned = plan({"a": replace(job(1, 9), excluded=frozenset({"n2"}))}, nodes(n1=2, n2=9), ALL)
+    planned = plan_fulfilment({"a": replace(job(1, 9), excluded=frozenset({"n2"}))}, nodes(n1=2, n2=9), ALL)
     assert planned.places == {"a": ("n1", "n1")}
 
 
 def test_a_node_takes_so_many_pods() -> None:
     """Instances that ask for next to nothing are bounded by what a kubelet takes, 110 pods if the node doesn't say."""
     tiny = {"a": job(1, 10**9, cpu=1e-6)}
-    assert after(plan(tiny, nodes(n1=64)), "a") == [110]
-    assert after(plan({"a": job(1, 10**9, pods=0.0)}, nodes(n1=64)), "a") == [110]
-    assert after(plan(tiny, {"n1": Node({"cpu": 64.0, "pods": 30.0}, used={"pods": 4.0})}), "a") == [26]
+    assert after(plan_fulfilment(tiny, nodes(n1=64)), "a") == [110]
+    assert after(plan_fulfilment({"a": job(1, 10**9, pods=0.0)}, nodes(n1=64)), "a") == [110]
+    assert after(
+        plan_fulfilment(tiny, {"n1": FulfilmentNode({"cpu": 64.0, "pods": 30.0}, used={"pods": 4.0})}), "a"
+    ) == [26]
 
 
 @pytest.mark.parametrize(
@@ -259,9 +263,9 @@ def test_a_node_takes_so_many_pods() -> None:
         (job(1, 2), {"cpu": 97.0}, "the max load of cpu is 97.0; it must be above 0 and at most 1"),
     ],
 )
-def test_nonsense_is_left_as_it_is(given: Job, load: dict[str, float], reason: str) -> None:
+def test_nonsense_is_left_as_it_is(given: FulfilmentJob, load: dict[str, float], reason: str) -> None:
     """Numbers that can't be meant change nothing, and the plan says which."""
-    planned = plan({"bad": given, "good": job(1, 3, memory=GI)}, nodes(n1=4), load)
+    planned = plan_fulfilment({"bad": given, "good": job(1, 3, memory=GI)}, nodes(n1=4), load)
 
     assert planned.held_back == {"bad": f"left as it is: {reason}"}
     assert after(planned, "bad", "good") == [None, 3]
@@ -269,9 +273,9 @@ def test_nonsense_is_left_as_it_is(given: Job, load: dict[str, float], reason: s
 
 def test_a_node_with_nonsense_is_ignored() -> None:
     """Its capacity isn't known; nothing shrinks for the lack of it, and nothing grows there."""
-    machine = nodes(n1=2) | {"n2": Node({"cpu": math.nan})}
+    machine = nodes(n1=2) | {"n2": FulfilmentNode({"cpu": math.nan})}
 
-    planned = plan({"a": job(1, 9, "n2", "n2", "n2")}, machine, ALL)
+    planned = plan_fulfilment({"a": job(1, 9, "n2", "n2", "n2")}, machine, ALL)
 
     assert planned.ignored == {"n2": "cpu is nan; it must be a finite number, at least 0"}
     assert after(planned, "a") == [5]
@@ -279,6 +283,6 @@ def test_a_node_with_nonsense_is_ignored() -> None:
 
 def test_no_nodes() -> None:
     """A view without nodes is no reason to shrink everything."""
-    planned = plan({"a": job(1, 9, "n1", "n1", told=5)}, {})
+    planned = plan_fulfilment({"a": job(1, 9, "n1", "n1", told=5)}, {})
     assert planned.changes == {}
     assert planned.held_back["a"].startswith("there is no node to plan on")

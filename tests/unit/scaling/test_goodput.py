@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.goodput import (
+from edl_workflows.scaling.pollux.goodput import (
     BatchLimits,
     GoodputModel,
     GradParams,
@@ -17,8 +17,8 @@ from edl_workflows.scaling.goodput import (
     step_seconds,
     sync_seconds,
 )
-from edl_workflows.scaling.goodput_fit import Measurement, fit
-from edl_workflows.scaling.speedup import Speedups, SpeedupTable
+from edl_workflows.scaling.pollux.goodput_fit import StepMeasurement, fit_step_times
+from edl_workflows.scaling.pollux.speedup import SpeedupTable, SpeedupTables
 
 PERF = PerfParams(0.121, 0.00568, 0.0236, 0.00634, 0.0118, 0.00317, 1.14)
 GRAD = GradParams(sqr=0.00136, var=0.000502)
@@ -27,7 +27,9 @@ MODEL = GoodputModel(PERF, GRAD, LIMITS)
 PLACEMENTS = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (4, 16)]
 
 
-def measured(perf: PerfParams, placements: list[tuple[int, int]], noise: float = 0.0) -> list[Measurement]:
+def measured(
+    perf: PerfParams, placements: list[tuple[int, int]], noise: float = 0.0
+) -> list[StepMeasurement]:
     """Exact step times, each off by up to this part."""
     random = Random(1)
     found = []
@@ -36,7 +38,7 @@ def measured(perf: PerfParams, placements: list[tuple[int, int]], noise: float =
             factor = 1 + random.uniform(-noise, noise)
             step = float(step_seconds(perf, nodes, replicas, atomic)) * factor
             found.append(
-                Measurement(nodes, replicas, atomic, step, float(grad_seconds(perf, atomic)) * factor)
+                StepMeasurement(nodes, replicas, atomic, step, float(grad_seconds(perf, atomic)) * factor)
             )
     return found
 
@@ -172,46 +174,46 @@ def test_absurd_limits_are_refused() -> None:
 def test_exact_data_are_fitted_exactly(gamma: float) -> None:
     """Without noise the predicted times are right to 1 %: no residual of 0 stops the search."""
     true = replace(PERF, gamma=gamma)
-    assert largest_error(fit(measured(true, PLACEMENTS)), true, PLACEMENTS) < 0.01
+    assert largest_error(fit_step_times(measured(true, PLACEMENTS)), true, PLACEMENTS) < 0.01
 
 
 def test_noise_is_averaged() -> None:
     """With ±5 % noise the predicted times are right to 5 %."""
-    assert largest_error(fit(measured(PERF, PLACEMENTS, 0.05)), PERF, PLACEMENTS) < 0.05
+    assert largest_error(fit_step_times(measured(PERF, PLACEMENTS, 0.05)), PERF, PLACEMENTS) < 0.05
 
 
 def test_passes_need_not_be_measured() -> None:
     """Step times alone, with several replicas and with one, are enough for them."""
     steps = [replace(one, grad_seconds=None) for one in measured(PERF, PLACEMENTS)]
-    assert largest_error(fit(steps), PERF, PLACEMENTS) < 0.02
+    assert largest_error(fit_step_times(steps), PERF, PLACEMENTS) < 0.02
 
 
 def test_a_straggler_does_not_spoil_it() -> None:
     """One step that took twenty times as long changes predictions by less than a tenth."""
     rows = measured(PERF, PLACEMENTS)
     slow = replace(rows[7], step_seconds=20 * rows[7].step_seconds)
-    assert largest_error(fit([*rows[:7], slow, *rows[8:]]), PERF, PLACEMENTS) < 0.1
+    assert largest_error(fit_step_times([*rows[:7], slow, *rows[8:]]), PERF, PLACEMENTS) < 0.1
 
 
 def test_useless_measurements_are_left_out() -> None:
     """What can't be changes nothing."""
     rows = measured(PERF, PLACEMENTS)
     absurd = [
-        Measurement(1, 2, 64, nan),
-        Measurement(1, 2, 64, -1.0),
-        Measurement(3, 2, 64, 1.0),
-        Measurement(0, 0, 64, 1.0),
-        Measurement(1, 1, 0, 1.0),
+        StepMeasurement(1, 2, 64, nan),
+        StepMeasurement(1, 2, 64, -1.0),
+        StepMeasurement(3, 2, 64, 1.0),
+        StepMeasurement(0, 0, 64, 1.0),
+        StepMeasurement(1, 1, 0, 1.0),
     ]
-    assert fit([*absurd, *rows]) == fit(rows)
+    assert fit_step_times([*absurd, *rows]) == fit_step_times(rows)
     with pytest.raises(InvalidError, match="no measurement"):
-        fit(absurd)
+        fit_step_times(absurd)
 
 
 def test_order_does_not_matter() -> None:
     """The same measurements in any order have the same parameters."""
     rows = measured(PERF, PLACEMENTS, 0.05)
-    assert fit(rows[::-1]) == fit(rows)
+    assert fit_step_times(rows[::-1]) == fit_step_times(rows)
 
 
 @pytest.mark.parametrize(
@@ -226,21 +228,21 @@ def test_what_was_never_seen_is_assumed(
     case: str, placements: list[tuple[int, int]], pinned: tuple[str, ...]
 ) -> None:
     """Optimistically: as good as nothing."""
-    found = fit(measured(PERF, placements))
+    found = fit_step_times(measured(PERF, placements))
     assert all(getattr(found, name) == pytest.approx(1e-8) for name in pinned), case
     assert largest_error(found, PERF, placements) < 0.02
 
 
 def test_between_nodes_is_assumed_slower_than_within() -> None:
     """Without a measurement on several nodes: by a tenth."""
-    found = fit(measured(PERF, [(1, 1), (1, 2), (1, 4)]))
+    found = fit_step_times(measured(PERF, [(1, 1), (1, 2), (1, 4)]))
     assert found.alpha_n == pytest.approx(1.1 * found.alpha_r)
     assert found.beta_n == pytest.approx(1.1 * found.beta_r)
 
 
 def test_one_batch_size_is_half_constant() -> None:
     """A single measurement: half of the pass is constant, and the pass is as measured."""
-    found = fit([Measurement(1, 1, 100, 0.4)])
+    found = fit_step_times([StepMeasurement(1, 1, 100, 0.4)])
     assert found.alpha_c == pytest.approx(0.2)
     assert float(grad_seconds(found, 100)) == pytest.approx(0.4, rel=0.01)
 
@@ -268,7 +270,7 @@ def test_absurd_tables_are_refused() -> None:
 
 def test_tables_are_made_once() -> None:
     """A job's table is the same object until its model changes; a job that is gone is forgotten."""
-    tables = Speedups()
+    tables = SpeedupTables()
     first = tables.tables({"a": (MODEL, 4), "b": (MODEL, 4)})
     changed = replace(MODEL, grad=GradParams(1, 1))
     second = tables.tables({"a": (MODEL, 4), "b": (changed, 4)})
@@ -294,7 +296,7 @@ def test_one_number_of_replicas_says_nothing_of_more(
     placements: list[tuple[int, int]], place: tuple[int, int], more: tuple[int, int]
 ) -> None:
     """Noise is not taken for growth: more replicas are expected to take as long, so that a job is tried with them."""
-    found = fit(measured(PERF, placements, noise=0.02))
+    found = fit_step_times(measured(PERF, placements, noise=0.02))
     assert float(step_seconds(found, *more, 128)) == pytest.approx(
         float(step_seconds(found, *place, 128)), rel=1e-6
     )

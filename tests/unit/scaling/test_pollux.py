@@ -9,10 +9,10 @@ import pytest
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
-from edl_workflows.scaling.pollux import optimize, worth
-from edl_workflows.scaling.pollux_model import SHORTEST_FIRST, PolluxJob, PolluxOptions
-from edl_workflows.scaling.pollux_policy import PolluxPolicy
-from edl_workflows.scaling.speedup import SpeedupTable
+from edl_workflows.scaling.pollux.model import SHORTEST_FIRST, PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux.optimizer import allocation_worth, optimize_allocations
+from edl_workflows.scaling.pollux.policy import PolluxPolicy
+from edl_workflows.scaling.pollux.speedup import SpeedupTable
 from tests.unit.scaling.hints import HINTS
 
 SCALING = SpeedupTable.linear(16)
@@ -43,73 +43,75 @@ def counts(answer: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 def test_a_job_alone_gets_what_it_gains_from() -> None:
     """All there is, if each replica helps; one, if the second doesn't."""
-    assert counts(optimize([job("a")], nodes(4, 4), {})) == {"a": 8}
-    assert counts(optimize([job("a", NONE)], nodes(4, 4), {})) == {"a": 1}
+    assert counts(optimize_allocations([job("a")], nodes(4, 4), {})) == {"a": 8}
+    assert counts(optimize_allocations([job("a", NONE)], nodes(4, 4), {})) == {"a": 1}
 
 
 def test_equals_share_equally() -> None:
     """Four jobs on four nodes: each has one of its own."""
-    answer = optimize([job(key, SOME) for key in "abcd"], nodes(4, 4, 4, 4), {})
+    answer = optimize_allocations([job(key, SOME) for key in "abcd"], nodes(4, 4, 4, 4), {})
     assert counts(answer) == {"a": 4, "b": 4, "c": 4, "d": 4}
     assert all(len(set(places)) == 1 for places in answer.values())
 
 
 def test_replicas_go_where_they_help() -> None:
     """A job that gains nothing from more leaves them to one that does."""
-    assert counts(optimize([job("a", NONE), job("b", SOME)], nodes(4, 1), {})) == {"a": 1, "b": 4}
+    assert counts(optimize_allocations([job("a", NONE), job("b", SOME)], nodes(4, 1), {})) == {"a": 1, "b": 4}
 
 
 def test_nobody_waits_while_there_is_room() -> None:
     """As many jobs as GPUs have one each, however well one of them would use two."""
-    assert set(counts(optimize([job(f"job-{i}") for i in range(8)], nodes(4, 4), {})).values()) == {1}
+    assert set(
+        counts(optimize_allocations([job(f"job-{i}") for i in range(8)], nodes(4, 4), {})).values()
+    ) == {1}
 
 
 def test_the_oldest_are_first_where_not_all_fit() -> None:
     """Three equal jobs, two GPUs."""
     jobs = [job("a", age=10), job("b", age=30), job("c", age=20)]
-    assert counts(optimize(jobs, nodes(2), {})) == {"a": 0, "b": 1, "c": 1}
+    assert counts(optimize_allocations(jobs, nodes(2), {})) == {"a": 0, "b": 1, "c": 1}
 
 
 def test_priority_comes_before_age() -> None:
     """An important job takes the place of one that runs."""
     young = job("b", age=1)
     important = replace(young, info=replace(young.info, priority=1))
-    assert optimize([job("a"), important], nodes(1), {"a": ["n0"]}) == {"a": [], "b": ["n0"]}
-    assert optimize([job("a"), young], nodes(1), {"a": ["n0"]}) == {"a": ["n0"], "b": []}
+    assert optimize_allocations([job("a"), important], nodes(1), {"a": ["n0"]}) == {"a": [], "b": ["n0"]}
+    assert optimize_allocations([job("a"), young], nodes(1), {"a": ["n0"]}) == {"a": ["n0"], "b": []}
 
 
 def test_weight_moves_replicas() -> None:
     """A job that counts more has more of what both want."""
-    answer = counts(optimize([job("a"), replace(job("b"), weight=9.0)], nodes(4, 4), {}))
+    answer = counts(optimize_allocations([job("a"), replace(job("b"), weight=9.0)], nodes(4, 4), {}))
     assert answer["b"] > answer["a"] > 0
 
 
 def test_a_minimum_is_all_or_nothing() -> None:
     """A job that needs more than is left waits, and leaves it to others."""
-    assert counts(optimize([job("a", low=3), job("b", low=3)], nodes(4), {})) == {"a": 4, "b": 0}
+    assert counts(optimize_allocations([job("a", low=3), job("b", low=3)], nodes(4), {})) == {"a": 4, "b": 0}
 
 
 def test_one_spanning_job_on_a_node() -> None:
     """Of two jobs of six on three nodes of four, only one may span nodes; unless that is allowed."""
     jobs = [job("a", low=6, high=6), job("b", low=6, high=6)]
-    assert sorted(counts(optimize(jobs, nodes(4, 4, 4), {})).values()) == [0, 6]
+    assert sorted(counts(optimize_allocations(jobs, nodes(4, 4, 4), {})).values()) == [0, 6]
     free = PolluxOptions(avoid_interference=False)
-    assert counts(optimize(jobs, nodes(4, 4, 4), {}, free)) == {"a": 6, "b": 6}
+    assert counts(optimize_allocations(jobs, nodes(4, 4, 4), {}, free)) == {"a": 6, "b": 6}
 
 
 def test_jobs_that_span_one_node_are_parted() -> None:
     """Of two jobs that hold replicas on one node, each beside another node, the older keeps its places; unless that is allowed."""
     held = {"a": ["n0"] * 4 + ["n1"] * 2, "b": ["n1"] * 2 + ["n2"] * 4}
     jobs = [job("a", low=6, high=6, age=7200), job("b", low=6, high=6)]
-    assert optimize(jobs, nodes(4, 4, 4), held) == {"a": held["a"], "b": []}
-    assert optimize(jobs, nodes(4, 4, 4), held, PolluxOptions(avoid_interference=False)) == held
+    assert optimize_allocations(jobs, nodes(4, 4, 4), held) == {"a": held["a"], "b": []}
+    assert optimize_allocations(jobs, nodes(4, 4, 4), held, PolluxOptions(avoid_interference=False)) == held
 
 
 def test_a_spanning_job_leaves_those_that_may_not_be_touched() -> None:
     """Also where it holds its places already."""
     pinned = PolluxJob(JobInfo("a", {"gpu": 1}, preemptible=False), SCALING)
     held = {"a": ["n0", "n1"], "b": ["n1", "n2"]}
-    answer = optimize([pinned, job("b", high=2)], nodes(2, 2, 2), held)
+    answer = optimize_allocations([pinned, job("b", high=2)], nodes(2, 2, 2), held)
     assert answer["a"] == held["a"]
     assert answer["b"] == ["n2", "n2"]
 
@@ -118,7 +120,7 @@ def test_a_node_is_free_again_once_its_spanning_job_has_left() -> None:
     """A job that moves to a node of its own makes room for another to span those that it leaves."""
     held = {"a": ["n0", "n1"], "b": []}
     jobs = [job("a", low=2, high=2, age=36000), job("b", low=4, high=4)]
-    answer = optimize(jobs, nodes(2, 2, 2), held)
+    answer = optimize_allocations(jobs, nodes(2, 2, 2), held)
     assert sorted(set(answer["a"])) == ["n2"]
     assert sorted(answer["b"]) == ["n0", "n0", "n1", "n1"]
 
@@ -126,7 +128,7 @@ def test_a_node_is_free_again_once_its_spanning_job_has_left() -> None:
 def test_what_may_not_be_touched_stays() -> None:
     """A job that is not preemptible keeps what it has, also beyond its bounds; it counts as one that spans nodes."""
     fixed = PolluxJob(JobInfo("a", {"gpu": 1}, max_replicas=1, preemptible=False), SCALING)
-    answer = optimize([fixed, job("b")], nodes(4, 4), {"a": ["n1", "n0"]})
+    answer = optimize_allocations([fixed, job("b")], nodes(4, 4), {"a": ["n1", "n0"]})
     assert answer["a"] == ["n1", "n0"]
     assert counts(answer)["b"] == 3
 
@@ -136,15 +138,15 @@ def test_a_young_job_is_not_moved_for_little() -> None:
     held = {"a": ["n0"] * 4}
     table = SpeedupTable((0, 1, 2, 3, 4, 4.4), (0, 1, 2, 3, 4, 4.4))
     for age, expected in ((60.0, 4), (36000.0, 5)):
-        assert counts(optimize([job("a", table, age=age)], nodes(4, 4), held)) == {"a": expected}
+        assert counts(optimize_allocations([job("a", table, age=age)], nodes(4, 4), held)) == {"a": expected}
 
 
 def test_many_restarts_bind() -> None:
     """A job that has lost most of its time by restarts stays where it is."""
     held = {"a": ["n0"]}
     restless = replace(job("a", age=300), restarts=10)
-    assert optimize([restless], nodes(4), held) == held
-    assert counts(optimize([replace(restless, restarts=1)], nodes(4), held)) == {"a": 4}
+    assert optimize_allocations([restless], nodes(4), held) == held
+    assert counts(optimize_allocations([replace(restless, restarts=1)], nodes(4), held)) == {"a": 4}
 
 
 def left(key: str, hours: float, *, age: float = 3600) -> PolluxJob:
@@ -164,34 +166,36 @@ def left(key: str, hours: float, *, age: float = 3600) -> PolluxJob:
 )
 def test_the_shortest_first(jobs: list[PolluxJob], expected: dict[str, int]) -> None:
     """By what is left, not by what each gains; all have one replica at least, and asked again nothing changes."""
-    answer = optimize(jobs, nodes(4, 4), {}, SHORTEST_FIRST)
+    answer = optimize_allocations(jobs, nodes(4, 4), {}, SHORTEST_FIRST)
     assert counts(answer) == expected
-    assert optimize(jobs, nodes(4, 4), answer, SHORTEST_FIRST) == answer
+    assert optimize_allocations(jobs, nodes(4, 4), answer, SHORTEST_FIRST) == answer
 
 
 def test_the_longest_does_not_starve() -> None:
     """It waits for shorter ones at first; after a day it comes before those that are younger."""
     for age, expected in ((3600.0, "b"), (100 * 3600.0, "a")):
-        found = counts(optimize([left("a", 999, age=age), left("b", 1)], nodes(1), {}, SHORTEST_FIRST))
+        found = counts(
+            optimize_allocations([left("a", 999, age=age), left("b", 1)], nodes(1), {}, SHORTEST_FIRST)
+        )
         assert [key for key, count in found.items() if count] == [expected]
 
 
 def test_what_stays_is_as_it_was() -> None:
     """The order of a list that is kept is kept."""
     held = {"a": ["n1", "n0", "n1"]}
-    assert optimize([job("a", low=3, high=3)], nodes(1, 2), held) == held
+    assert optimize_allocations([job("a", low=3, high=3)], nodes(1, 2), held) == held
 
 
 def test_a_lost_node_is_left() -> None:
     """A job of a node that is gone is placed anew."""
-    assert optimize([job("a", high=2)], nodes(4), {"a": ["gone", "n0"]}) == {"a": ["n0", "n0"]}
+    assert optimize_allocations([job("a", high=2)], nodes(4), {"a": ["gone", "n0"]}) == {"a": ["n0", "n0"]}
 
 
 def test_a_closed_node_takes_nobody() -> None:
     """A cordoned node keeps who is there."""
     closed = [replace(nodes(4)[0], schedulable=False)]
-    assert optimize([job("a")], closed, {}) == {"a": []}
-    assert optimize([job("a", high=1)], closed, {"a": ["n0"]}) == {"a": ["n0"]}
+    assert optimize_allocations([job("a")], closed, {}) == {"a": []}
+    assert optimize_allocations([job("a", high=1)], closed, {"a": ["n0"]}) == {"a": ["n0"]}
 
 
 def test_other_roles_come_first() -> None:
@@ -199,8 +203,8 @@ def test_other_roles_come_first() -> None:
     learner = {"gpu": 2.0}
     info = JobInfo("a", {"cpu": 1.0}, fixed=(learner,), min_replicas=2, max_replicas=3)
     there = [NodeInfo("n0", {"cpu": 4.0}), NodeInfo("n1", {"gpu": 2.0, "cpu": 1.0})]
-    assert optimize([PolluxJob(info, SCALING)], there, {}) == {"a": ["n1", "n0", "n0"]}
-    assert optimize([PolluxJob(info, SCALING)], there[:1], {}) == {"a": []}
+    assert optimize_allocations([PolluxJob(info, SCALING)], there, {}) == {"a": ["n1", "n0", "n0"]}
+    assert optimize_allocations([PolluxJob(info, SCALING)], there[:1], {}) == {"a": []}
 
 
 @pytest.mark.parametrize(
@@ -215,30 +219,35 @@ def test_other_roles_come_first() -> None:
 )
 def test_absurd_jobs_get_nothing(case: str, info: JobInfo) -> None:
     """And the others all there is."""
-    answer = optimize([PolluxJob(info, SCALING), job("b")], nodes(4), {})
+    answer = optimize_allocations([PolluxJob(info, SCALING), job("b")], nodes(4), {})
     assert counts(answer) == {"a": 0, "b": 4}, case
 
 
 def test_absurd_nodes_are_of_no_use() -> None:
     """Less than nothing, and no number."""
     bad = [NodeInfo("n1", {"gpu": -3.0}), NodeInfo("n2", {"gpu": nan})]
-    assert optimize([job("a")], [*nodes(2), *bad], {}) == {"a": ["n0", "n0"]}
+    assert optimize_allocations([job("a")], [*nodes(2), *bad], {}) == {"a": ["n0", "n0"]}
 
 
 def test_an_absurd_age_is_none() -> None:
     """It changes nothing but the order."""
-    assert counts(optimize([job("a", age=nan), job("b", age=-5)], nodes(2), {})) == {"a": 1, "b": 1}
+    assert counts(optimize_allocations([job("a", age=nan), job("b", age=-5)], nodes(2), {})) == {
+        "a": 1,
+        "b": 1,
+    }
 
 
 def test_nothing_to_do() -> None:
     """No jobs, or no nodes."""
-    assert optimize([], nodes(4), {}) == {}
-    assert optimize([job("a")], [], {}) == {"a": []}
+    assert optimize_allocations([], nodes(4), {}) == {}
+    assert optimize_allocations([job("a")], [], {}) == {"a": []}
 
 
 def test_a_table_of_nothing_still_starts() -> None:
     """A job whose model allows no batch gets its minimum rather than wait for ever."""
-    assert counts(optimize([job("a", SpeedupTable((0, 0, 0), (0, 0, 0)))], nodes(4), {})) == {"a": 1}
+    assert counts(optimize_allocations([job("a", SpeedupTable((0, 0, 0), (0, 0, 0)))], nodes(4), {})) == {
+        "a": 1
+    }
 
 
 @pytest.mark.parametrize("change", [{"weight": 0.0}, {"weight": nan}, {"restarts": -1}])
@@ -259,10 +268,10 @@ def test_worth_by_hand() -> None:
     """The paper's mean: minus the sum of 1 / speed-up by the fair share, here 2 replicas each of 4."""
     allocations = {"a": ["n0"], "b": ["n0", "n0", "n0"]}
     expected = -1 / (1 / 2 + 1e-3) - 1 / (3 / 2 + 1e-3)
-    assert worth([job("a"), job("b")], nodes(4), {}, allocations) == pytest.approx(expected)
+    assert allocation_worth([job("a"), job("b")], nodes(4), {}, allocations) == pytest.approx(expected)
     restarted = -1 / (1 / 2 * 3600 / 3630 + 1e-3) - 1 / (3 / 2 + 1e-3)
     before = {"a": ["n0", "n0"], "b": ["n0", "n0", "n0"]}
-    assert worth([job("a"), job("b")], nodes(4), before, allocations) == pytest.approx(restarted)
+    assert allocation_worth([job("a"), job("b")], nodes(4), before, allocations) == pytest.approx(restarted)
 
 
 def reporting(key: str, hints: Mapping[str, Any], low: int = 1, high: int = 8) -> JobInfo:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.scaling.goodput import GradParams
 from edl_workflows.scaling.policies import policy_of
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
-from edl_workflows.scaling.pollux_hints import Hints, best_measured, hints_of
+from edl_workflows.scaling.pollux.goodput import GradParams
+from edl_workflows.scaling.pollux.hints import SchedulingHints, best_measured, read_hints
 from tests.unit.scaling.hints import HINTS
 
 
@@ -35,34 +35,34 @@ from tests.unit.scaling.hints import HINTS
 def test_nonsense_is_named(change: dict[str, Any], field: str) -> None:
     """The error tells which field, so that it can be shown."""
     with pytest.raises(InvalidError, match=field):
-        hints_of(HINTS | change)
+        read_hints(HINTS | change)
 
 
 def test_what_is_not_reported_is_as_upstream_has_it() -> None:
     """Without a largest batch the batch is fixed; without bounds a pass may be of any size."""
-    hints = hints_of({name: HINTS[name] for name in ("initBatchSize", "gradParams", "perfParams")})
+    hints = read_hints({name: HINTS[name] for name in ("initBatchSize", "gradParams", "perfParams")})
     assert hints.model is not None
     assert (hints.model.limits.initial, hints.model.limits.largest, hints.model.limits.atomic) == (
         128,
         128,
         (1, 128),
     )
-    assert hints_of({}).model is None
+    assert read_hints({}).model is None
 
 
 FORMER = HINTS | {"maxProfiledReplicas": 6, "perfParams": HINTS["perfParams"] | {"alpha_c": 0.2}}
 """Of a job that was measured with more replicas."""
 
 
-def after(own: Hints, *former: dict[str, Any], most: int = 99) -> Hints:
+def after(own: SchedulingHints, *former: dict[str, Any], most: int = 99) -> SchedulingHints:
     """What is known with what others reported, the newest first."""
-    return own.after(best_measured(map(hints_of, former)), most)
+    return own.after(best_measured(map(read_hints, former)), most)
 
 
 def test_step_times_come_from_who_was_measured_with_more() -> None:
     """The gradients, which depend on how far the training is, and what is left stay the job's own."""
-    own = hints_of(HINTS | {"gradParams": {"norm": 1.0, "var": 2.0}, "remainingSamples": 9})
-    former = hints_of(FORMER).model
+    own = read_hints(HINTS | {"gradParams": {"norm": 1.0, "var": 2.0}, "remainingSamples": 9})
+    former = read_hints(FORMER).model
     assert own.model is not None
     assert former is not None
     expected = replace(own, model=replace(former, grad=own.model.grad), profiled=6)
@@ -72,10 +72,10 @@ def test_step_times_come_from_who_was_measured_with_more() -> None:
 
 def test_a_new_job_counts_on_no_larger_batch() -> None:
     """Nothing is known of its gradients yet, so that a larger batch is worth nothing."""
-    former = hints_of(FORMER).model
+    former = read_hints(FORMER).model
     assert former is not None
-    found = after(Hints(remaining=9.0), FORMER)
-    assert found == Hints(replace(former, grad=GradParams(1.0, 0.0)), 6, 9.0)
+    found = after(SchedulingHints(remaining=9.0), FORMER)
+    assert found == SchedulingHints(replace(former, grad=GradParams(1.0, 0.0)), 6, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_a_new_job_counts_on_no_larger_batch() -> None:
 )
 def test_what_a_former_job_cannot_tell(former: dict[str, Any]) -> None:
     """The job's own hints stay as they are."""
-    own = hints_of(HINTS)
+    own = read_hints(HINTS)
     assert after(own, former) == own
 
 
 def test_a_job_that_knows_all_of_its_own_replicas_asks_nobody() -> None:
     """What others know of more than it may have is of no use to it, and may be wrong."""
-    own = hints_of(HINTS)
+    own = read_hints(HINTS)
     assert after(own, FORMER, most=2) == own
     assert after(own, FORMER, most=3) != own
 
@@ -103,32 +103,32 @@ def test_a_job_that_knows_all_of_its_own_replicas_asks_nobody() -> None:
 def test_a_larger_run_with_another_batch_hides_nothing() -> None:
     """By the limits that the job reports; a job that reports none is taken to have those of the newest."""
     other = FORMER | {"maxProfiledReplicas": 9, "maxBatchSize": 9999}
-    assert after(hints_of(HINTS), other, FORMER).profiled == 6
-    silent = hints_of({"initBatchSize": 128, "maxBatchSize": 1280, "localBszBounds": [64, 256]})
+    assert after(read_hints(HINTS), other, FORMER).profiled == 6
+    silent = read_hints({"initBatchSize": 128, "maxBatchSize": 1280, "localBszBounds": [64, 256]})
     assert after(silent, other, FORMER).profiled == 0, "its batch is not accumulated"
-    assert after(replace(silent, limits=hints_of(HINTS).limits), other, FORMER).profiled == 6
-    assert after(Hints(), other, FORMER).profiled == 9
-    assert after(Hints(), FORMER, other).profiled == 6
+    assert after(replace(silent, limits=read_hints(HINTS).limits), other, FORMER).profiled == 6
+    assert after(SchedulingHints(), other, FORMER).profiled == 9
+    assert after(SchedulingHints(), FORMER, other).profiled == 6
 
 
 def test_what_is_left_in_seconds() -> None:
     """By the goodput of one replica; unknown without a model or without a report."""
-    hints = hints_of(HINTS | {"remainingSamples": 1000})
+    hints = read_hints(HINTS | {"remainingSamples": 1000})
     assert hints.model is not None
     assert hints.remaining_seconds == pytest.approx(1000 / float(hints.model.best(1, 1).goodput))
-    assert hints_of(HINTS).remaining_seconds is None
-    assert hints_of({"remainingSamples": 1000}).remaining_seconds is None
+    assert read_hints(HINTS).remaining_seconds is None
+    assert read_hints({"remainingSamples": 1000}).remaining_seconds is None
 
 
 @pytest.mark.parametrize("said", [nan, inf, "9", True, [1], 10**400])
 def test_a_rest_that_is_no_number_is_not_said(said: Any) -> None:
     """The rest of the report counts."""
-    assert hints_of(HINTS | {"remainingSamples": said}) == hints_of(HINTS)
+    assert read_hints(HINTS | {"remainingSamples": said}) == read_hints(HINTS)
 
 
 def test_who_trains_more_than_declared_has_nothing_left() -> None:
     """It may end at any time."""
-    assert hints_of(HINTS | {"remainingSamples": -1}).remaining == 0.0
+    assert read_hints(HINTS | {"remainingSamples": -1}).remaining == 0.0
 
 
 def job(key: str, *former: dict[str, Any], scenario: str = "nightly", **reported: Any) -> JobInfo:

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from edl_workflows.scaling.portable import (
+from edl_workflows.scaling.portable_math import (
     ordered_sum,
     portable_exp,
     portable_log,

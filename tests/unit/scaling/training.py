@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass, replace
 
-from edl_workflows.scaling.resources import (
+from edl_workflows.scaling.dlrover.resources import (
     PS,
     TRAINERS,
     WORKER,
-    Bounds,
-    Job,
-    Limits,
-    NodeResource,
-    Role,
-    applied,
-    nothing,
+    NodeSize,
+    OptimizerJob,
+    OptimizerRole,
+    ResourceLimits,
+    UserBounds,
+    apply_plan,
+    empty_plan,
 )
-from edl_workflows.scaling.samples import NodeUsage, Sample
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 GIB = 1024.0
 
@@ -23,22 +23,22 @@ def job(
     ps: int = 1,
     workers: int = 1,
     *,
-    ps_size: NodeResource | None = None,
-    worker_size: NodeResource | None = None,
-    limits: Limits | None = None,
-    ps_bounds: Bounds | None = None,
-    worker_bounds: Bounds | None = None,
-) -> Job:
+    ps_size: NodeSize | None = None,
+    worker_size: NodeSize | None = None,
+    limits: ResourceLimits | None = None,
+    ps_bounds: UserBounds | None = None,
+    worker_bounds: UserBounds | None = None,
+) -> OptimizerJob:
     """A job whose wanted nodes all run, of 8 cores and 8 GiB each if nothing is said."""
-    size = NodeResource(8, 8 * GIB)
+    size = NodeSize(8, 8 * GIB)
     roles = {
-        PS: Role(ps, ps_size or size, bounds=ps_bounds or Bounds()),
-        WORKER: Role(workers, worker_size or size, bounds=worker_bounds or Bounds()),
+        PS: OptimizerRole(ps, ps_size or size, bounds=ps_bounds or UserBounds()),
+        WORKER: OptimizerRole(workers, worker_size or size, bounds=worker_bounds or UserBounds()),
     }
-    return applied(Job("job", roles, limits or Limits(1000, 1000 * GIB)), nothing())
+    return apply_plan(OptimizerJob("job", roles, limits or ResourceLimits(1000, 1000 * GIB)), empty_plan())
 
 
-def fixed(of: Job, role: str) -> Job:
+def fixed(of: OptimizerJob, role: str) -> OptimizerJob:
     """The job with ``autoScale: false`` for one role."""
     return replace(of, roles={**of.roles, role: replace(of.roles[role], auto_scale=False)})
 
@@ -68,7 +68,7 @@ class Training:
     worker_memory: float = 2 * GIB
     rate: float = 10.0
 
-    def sample(self, of: Job, time: float) -> Sample:
+    def sample(self, of: OptimizerJob, time: float) -> JobSample:
         """What is measured of a job whose wanted nodes all run."""
         servers, workers = of.of(PS), of.of(*TRAINERS)
         weights = [1 + self.skew] + [1.0] * (len(servers) - 1)
@@ -77,13 +77,13 @@ class Training:
             [1.0, *((n.resource.cpu or 0) / d for n, d in zip(servers, demand, strict=True) if d > 0)]
         )
         used = [
-            NodeUsage(n.name, n.role, d * speed, self.model / len(servers))
+            NodeSample(n.name, n.role, d * speed, self.model / len(servers))
             for n, d in zip(servers, demand, strict=True)
         ]
-        used += [NodeUsage(n.name, n.role, self.worker_cpu * speed, self.worker_memory) for n in workers]
-        return Sample(time, int(time), len(workers) * self.rate * speed, tuple(used))
+        used += [NodeSample(n.name, n.role, self.worker_cpu * speed, self.worker_memory) for n in workers]
+        return JobSample(time, int(time), len(workers) * self.rate * speed, tuple(used))
 
-    def measured(self, of: Job, count: int = 5) -> Job:
+    def measured(self, of: OptimizerJob, count: int = 5) -> OptimizerJob:
         """The job with so many more samples, 30 s apart."""
         start = max((sample.time for sample in of.samples), default=0.0)
         new = tuple(self.sample(of, start + 30 * (i + 1)) for i in range(count))

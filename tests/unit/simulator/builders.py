@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from edl_workflows.simulator.application import Application, Validation
-from edl_workflows.simulator.job import Agent, FixedBatch
+from edl_workflows.simulator.application import Application, ValidationTrace
+from edl_workflows.simulator.job import BatchAgent, FixedBatch
 from edl_workflows.simulator.scheduler import ActiveJob
 from edl_workflows.simulator.throughput import Placement, StepTime, ThroughputTable
 from edl_workflows.simulator.workload import WorkloadJob
@@ -16,8 +16,8 @@ def application(name: str = "digits", *, epochs: int = 2, steps: float = 100.0) 
     progress = [steps * (epoch + 1) for epoch in range(epochs)]
     noise = ([0.0] * epochs, [1.0] * epochs)
     validation = {
-        10: Validation(progress, progress, *noise),
-        40: Validation(progress, [done / 4 for done in progress], *noise),
+        10: ValidationTrace(progress, progress, *noise),
+        40: ValidationTrace(progress, [done / 4 for done in progress], *noise),
     }
     placements: dict[Placement, dict[int, StepTime]] = {
         placement: {size: StepTime(1.0, 0.25) for size in (5, 10)} for placement in ((1,), (2,), (1, 1), (4,))
@@ -38,7 +38,7 @@ class Scripted:
     def __init__(self, shares: Callable[[Sequence[ActiveJob], Mapping[str, int]], Shares]) -> None:
         self._shares = shares
 
-    def agent(self, job: WorkloadJob, application: Application) -> Agent:
+    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """The user's batch."""
         return FixedBatch(application, job.batch_size)
 

@@ -9,15 +9,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
-from edl_workflows.scaling.goodput import BatchLimits, GoodputModel, GradParams
-from edl_workflows.scaling.goodput_fit import Measurement, fit
-from edl_workflows.scaling.speedup import SpeedupTable
+from edl_workflows.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams
+from edl_workflows.scaling.pollux.goodput_fit import StepMeasurement, fit_step_times
+from edl_workflows.scaling.pollux.speedup import SpeedupTable
 from edl_workflows.simulator import paddle
-from edl_workflows.simulator.application import Application, Validation
-from edl_workflows.simulator.capacity import CapacityChange, failures, service
-from edl_workflows.simulator.cluster import Settings
+from edl_workflows.simulator.application import Application, ValidationTrace
+from edl_workflows.simulator.capacity import CapacityChange, draw_failures, service_changes
+from edl_workflows.simulator.cluster import SimulationSettings
 from edl_workflows.simulator.policies import POLICIES
-from edl_workflows.simulator.pollux import Fits
+from edl_workflows.simulator.pollux import SharedFits
 from edl_workflows.simulator.study import Study, Workload
 from edl_workflows.simulator.throughput import Placement, StepTime, ThroughputTable
 from edl_workflows.simulator.workload import WorkloadJob
@@ -34,13 +34,13 @@ APPLICATIONS: Mapping[str, tuple[int, float]] = {
 
 def digests() -> dict[str, str]:
     """What is computed → its digest."""
-    fits, applications = Fits(), _applications()
-    settings = Settings(nodes=3, interference=0.1, changes=_changes())
+    fits, applications = SharedFits(), _applications()
+    settings = SimulationSettings(nodes=3, interference=0.1, changes=_changes())
     found = {}
     for policy in sorted(POLICIES):
         workload = Workload("day", "day", _jobs(), applications, {"digits": 4})
         found[policy] = _digest(Study(workload, policy, 0, settings).run(fits))
-    found["paddle"] = _digest(paddle.run(paddle.Case(4, None, ((0, 300), (40, 100)), seconds=100)))
+    found["paddle"] = _digest(paddle.run_case(paddle.PaddleCase(4, None, ((0, 300), (40, 100)), seconds=100)))
     found["failures"] = _digest(settings.changes)
     found["fits"] = _digest(_fits(applications))
     return found
@@ -55,9 +55,9 @@ def _fits(applications: Mapping[str, Application]) -> list[object]:
             step = applications[name].step_time(placement, batch)
             seconds = step.total * (1 + (number * 7 % 5 - 2) / 70)
             measured.append(
-                Measurement(len(placement), sum(placement), batch, seconds, step.total - step.sync)
+                StepMeasurement(len(placement), sum(placement), batch, seconds, step.total - step.sync)
             )
-        perf = fit(measured)
+        perf = fit_step_times(measured)
         model = GoodputModel(
             perf, GradParams(0.00136, 0.0502), BatchLimits(batch, 16 * batch, (batch, batch))
         )
@@ -75,7 +75,7 @@ def _application(name: str, batch: int, pace: float) -> Application:
     progress = [900.0 * (epoch + 1) / (1 + epoch / 40) for epoch in range(EPOCHS)]
     noise = [3.0 + 2.7 * epoch for epoch in range(EPOCHS)]
     validation = {
-        size: Validation(progress, [done * batch / size for done in progress], [1.0] * EPOCHS, noise)
+        size: ValidationTrace(progress, [done * batch / size for done in progress], [1.0] * EPOCHS, noise)
         for size in sizes
     }
     steps: dict[Placement, dict[int, StepTime]] = {}
@@ -105,9 +105,9 @@ def _jobs() -> list[WorkloadJob]:
 
 
 def _changes() -> list[CapacityChange]:
-    nodes = Settings(nodes=3).capacity()
-    found = failures(nodes, mean_time_between=4000.0, repair_time=333.0, until=9000.0, seed=3)
-    return found + service("web", nodes, [(500.0, 5), (2500.0, 0)])
+    nodes = SimulationSettings(nodes=3).capacity()
+    found = draw_failures(nodes, mean_time_between=4000.0, repair_time=333.0, until=9000.0, seed=3)
+    return found + service_changes("web", nodes, [(500.0, 5), (2500.0, 0)])
 
 
 def _digest(result: object) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.simulator.application import Application, Gradient, Split, Validation
+from edl_workflows.simulator.application import Application, BatchSplit, GradientNoise, ValidationTrace
 from edl_workflows.simulator.throughput import StepTime, ThroughputTable
 
 TABLE = ThroughputTable.of({(1,): {10: StepTime(1, 0)}}, {})
@@ -12,8 +12,8 @@ TABLE = ThroughputTable.of({(1,): {10: StepTime(1, 0)}}, {})
 def digits(max_local_bsz: int = 20) -> Application:
     """Measured with batches of 10 and 40."""
     validation = {
-        10: Validation([100, 200], [100, 200], [1, 1], [3, 3]),
-        40: Validation([101, 199], [50, 90], [2, 3], [9, 9]),
+        10: ValidationTrace([100, 200], [100, 200], [1, 1], [3, 3]),
+        40: ValidationTrace([101, 199], [50, 90], [2, 3], [9, 9]),
     }
     return Application("digits", validation, TABLE, min_local_bsz=5, max_local_bsz=max_local_bsz)
 
@@ -25,40 +25,43 @@ def test_epochs_end_where_the_first_training_ends_them() -> None:
 
 def test_between_batches() -> None:
     """Gradients and iterations are interpolated linearly in the batch."""
-    assert digits().gradient(25, 0) == Gradient(1.5, 6)
+    assert digits().gradient(25, 0) == GradientNoise(1.5, 6)
     assert digits().iterations(25, 1) == 145
 
 
 def test_gain() -> None:
     """A pure signal gains nothing from a larger batch, pure noise gains in proportion."""
-    assert Gradient(1, 0).gain(4) == 1
-    assert Gradient(0, 1).gain(4) == 4
-    assert Gradient(1, 3).gain(3) == 2
+    assert GradientNoise(1, 0).gain(4) == 1
+    assert GradientNoise(0, 1).gain(4) == 4
+    assert GradientNoise(1, 3).gain(3) == 2
 
 
 def test_a_gradient_that_vanished_gains_nothing() -> None:
     """No division by 0."""
-    assert Gradient(0, 0).gain(4) == 1
+    assert GradientNoise(0, 0).gain(4) == 1
 
 
 @pytest.mark.parametrize(
     ("batch_size", "replicas", "expected"),
     [
-        pytest.param(40, 2, Split(20, 0), id="fits"),
-        pytest.param(40, 3, Split(13, 0), id="rounded up, but not beyond the largest batch"),
-        pytest.param(40, 1, Split(20, 1), id="accumulates"),
-        pytest.param(15, 1, Split(8, 1), id="one replica accumulates to see the noise"),
-        pytest.param(10, 1, Split(10, 0), id="not with the initial batch"),
-        pytest.param(10, 20, Split(1, 0), id="more replicas than examples"),
+        pytest.param(40, 2, BatchSplit(20, 0), id="fits"),
+        pytest.param(40, 3, BatchSplit(13, 0), id="rounded up, but not beyond the largest batch"),
+        pytest.param(40, 1, BatchSplit(20, 1), id="accumulates"),
+        pytest.param(15, 1, BatchSplit(8, 1), id="one replica accumulates to see the noise"),
+        pytest.param(10, 1, BatchSplit(10, 0), id="not with the initial batch"),
+        pytest.param(10, 20, BatchSplit(1, 0), id="more replicas than examples"),
     ],
 )
-def test_split(batch_size: int, replicas: int, expected: Split) -> None:
+def test_split(batch_size: int, replicas: int, expected: BatchSplit) -> None:
     """Equal mini-batches that fit a GPU."""
     assert digits().split(batch_size, replicas) == expected
 
 
 def test_trainings_of_different_length() -> None:
     """They can't be one application."""
-    validation = {10: Validation([1], [1], [1], [1]), 20: Validation([1, 2], [1, 2], [1, 1], [1, 1])}
+    validation = {
+        10: ValidationTrace([1], [1], [1], [1]),
+        20: ValidationTrace([1, 2], [1, 2], [1, 1], [1, 1]),
+    }
     with pytest.raises(InvalidError, match=r"\[1, 2\] epochs"):
         Application("digits", validation, TABLE, min_local_bsz=5, max_local_bsz=20)

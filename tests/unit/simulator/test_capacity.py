@@ -1,6 +1,6 @@
 """Failures and services."""
 
-from edl_workflows.simulator.capacity import FAILURE, CapacityChange, failures, service
+from edl_workflows.simulator.capacity import FAILURE, CapacityChange, draw_failures, service_changes
 
 NODES = {"a": 4, "b": 4}
 
@@ -8,14 +8,15 @@ NODES = {"a": 4, "b": 4}
 def test_failures_follow_the_seed() -> None:
     """The same seed gives the same failures, another one others."""
     first, again, other = (
-        failures(NODES, mean_time_between=1000, repair_time=100, until=5000, seed=seed) for seed in (1, 1, 2)
+        draw_failures(NODES, mean_time_between=1000, repair_time=100, until=5000, seed=seed)
+        for seed in (1, 1, 2)
     )
     assert first == again != other
 
 
 def test_a_node_that_fails_comes_back() -> None:
     """Each failure ends after the repair, and the next one begins later."""
-    changes = failures(NODES, mean_time_between=500, repair_time=100, until=5000, seed=1)
+    changes = draw_failures(NODES, mean_time_between=500, repair_time=100, until=5000, seed=1)
     of_a = [change for change in changes if change.node == "a"]
 
     assert of_a
@@ -27,7 +28,7 @@ def test_a_node_that_fails_comes_back() -> None:
 def test_another_node_changes_nothing_for_the_others() -> None:
     """Each node has its own chance."""
     both, alone = (
-        failures(nodes, mean_time_between=500, repair_time=100, until=5000, seed=1)
+        draw_failures(nodes, mean_time_between=500, repair_time=100, until=5000, seed=1)
         for nodes in (NODES, {"a": 4})
     )
     assert [change for change in both if change.node == "a"] == alone
@@ -36,7 +37,7 @@ def test_another_node_changes_nothing_for_the_others() -> None:
 
 def test_a_service_is_spread() -> None:
     """Evenly, and no more than there is."""
-    assert service("web", NODES, [(0, 3), (60, 99)]) == [
+    assert service_changes("web", NODES, [(0, 3), (60, 99)]) == [
         CapacityChange(0, "a", "web", 2),
         CapacityChange(0, "b", "web", 1),
         CapacityChange(60, "a", "web", 4),

@@ -6,17 +6,17 @@ import pytest
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
-from edl_workflows.simulator.cluster import JobResult, Settings, simulate
-from edl_workflows.simulator.scheduler import Scheduler
+from edl_workflows.simulator.cluster import JobResult, SimulationSettings, simulate
+from edl_workflows.simulator.scheduler import JobScheduler
 from edl_workflows.simulator.workload import WorkloadJob
 from tests.unit.simulator.builders import Scripted, always, application, job
 
 N0, N1 = "node-000", "node-001"
-TWO = Settings(nodes=2, node_gpus=2)
+TWO = SimulationSettings(nodes=2, node_gpus=2)
 
 
 def results(
-    scheduler: Scheduler, *jobs: WorkloadJob, settings: Settings = TWO, epochs: int = 2
+    scheduler: JobScheduler, *jobs: WorkloadJob, settings: SimulationSettings = TWO, epochs: int = 2
 ) -> list[JobResult]:
     """What becomes of jobs of two epochs of 100 s."""
     return list(simulate(jobs, {"digits": application(epochs=epochs)}, scheduler, settings).jobs)

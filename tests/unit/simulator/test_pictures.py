@@ -6,16 +6,16 @@ import pytest
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.simulator import paddle, pictures
-from edl_workflows.simulator.cluster import Run, Settings, simulate
-from edl_workflows.simulator.paddle import Case
+from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings, simulate
+from edl_workflows.simulator.paddle import PaddleCase
 from tests.unit.simulator.builders import always, application, job
 
 N0 = "node-000"
 
 
-def run() -> Run:
+def run() -> SimulationRun:
     """Two jobs, of which one waits for ever."""
-    settings = Settings(nodes=1, horizon=600)
+    settings = SimulationSettings(nodes=1, horizon=600)
     return simulate([job("a"), job("b")], {"digits": application()}, always(a=[N0, N0]), settings)
 
 
@@ -33,8 +33,8 @@ def test_pictures_of_a_run(tmp_path: Path) -> None:
 def test_picture_of_paddles_experiment(tmp_path: Path) -> None:
     """Two cases on the same axes."""
     outcomes = {
-        "autoscaled": paddle.run(Case(1, None, seconds=5)),
-        "fixed": paddle.run(Case(1, 2, seconds=5)),
+        "autoscaled": paddle.run_case(PaddleCase(1, None, seconds=5)),
+        "fixed": paddle.run_case(PaddleCase(1, 2, seconds=5)),
     }
     pictures.draw_paddle(outcomes, "paddle", tmp_path / "paddle.svg")
     assert "<svg" in (tmp_path / "paddle.svg").read_text()
@@ -42,7 +42,7 @@ def test_picture_of_paddles_experiment(tmp_path: Path) -> None:
 
 def test_a_run_without_jobs(tmp_path: Path) -> None:
     """There is nothing to see of completion times; the others are empty axes."""
-    empty = Run([], [], [])
+    empty = SimulationRun([], [], [])
     pictures.draw_jobs(empty, "w", tmp_path / "jobs.svg")
     pictures.draw_utilisation({"fit": empty}, "w", tmp_path / "use.svg")
     with pytest.raises(InvalidError, match="nothing to draw"):

@@ -1,32 +1,34 @@
 """Pollux in the simulator: agents that learn, and the optimizer over them."""
 
-from edl_workflows.simulator.application import Gradient, Split
-from edl_workflows.simulator.cluster import Settings, simulate
-from edl_workflows.simulator.job import FixedBatch, Measurement
-from edl_workflows.simulator.pollux import AdaptiveBatch, Fits, PolluxScheduler
-from edl_workflows.simulator.scheduler import Scheduler
+from edl_workflows.simulator.application import BatchSplit, GradientNoise
+from edl_workflows.simulator.cluster import SimulationSettings, simulate
+from edl_workflows.simulator.job import FixedBatch, TrainingMeasurement
+from edl_workflows.simulator.pollux import AdaptiveBatch, PolluxScheduler, SharedFits
+from edl_workflows.simulator.scheduler import JobScheduler
 from edl_workflows.simulator.throughput import Placement, StepTime
 from tests.unit.simulator.builders import always, application, job
 
 DIGITS = application(epochs=20)
 
 
-def seen(placement: Placement = (1,), local_bsz: int = 10, *, noise: float = 1.0) -> Measurement:
+def seen(placement: Placement = (1,), local_bsz: int = 10, *, noise: float = 1.0) -> TrainingMeasurement:
     """A step of one second."""
-    return Measurement(placement, Split(local_bsz, 0), StepTime(1.0, 0.0), Gradient(0.0, noise))
+    return TrainingMeasurement(
+        placement, BatchSplit(local_bsz, 0), StepTime(1.0, 0.0), GradientNoise(0.0, noise)
+    )
 
 
 def test_a_new_job_has_the_initial_batch() -> None:
     """Nothing is known of it; on more replicas than the batch has room for it gets the least that they can have."""
-    agent = AdaptiveBatch(DIGITS, Fits())
+    agent = AdaptiveBatch(DIGITS, SharedFits())
     assert agent.model is None
-    assert agent.split((1,)) == Split(10, 0)
-    assert agent.split((4,)) == Split(5, 0)
+    assert agent.split((1,)) == BatchSplit(10, 0)
+    assert agent.split((4,)) == BatchSplit(5, 0)
 
 
 def test_what_was_measured_changes_the_batch() -> None:
     """With nothing but noise a larger batch is worth as much as it is larger."""
-    agent = AdaptiveBatch(DIGITS, Fits())
+    agent = AdaptiveBatch(DIGITS, SharedFits())
     agent.observe(seen())
     assert agent.split((2,)).batch_size(2) > 10
     assert agent.profiled == 1
@@ -34,7 +36,7 @@ def test_what_was_measured_changes_the_batch() -> None:
 
 def test_the_gradient_is_followed() -> None:
     """A job whose gradient changes has another model; one that sees the same again has the same."""
-    agent = AdaptiveBatch(DIGITS, Fits())
+    agent = AdaptiveBatch(DIGITS, SharedFits())
     agent.observe(seen())
     before = agent.model
     agent.observe(seen())
@@ -51,9 +53,9 @@ def test_limited_applications_keep_their_batch() -> None:
     assert scheduler.agent(job("a", batch_size=40), DIGITS) == FixedBatch(DIGITS, 40)
 
 
-def finished(scheduler: Scheduler, *names: str) -> list[float]:
+def finished(scheduler: JobScheduler, *names: str) -> list[float]:
     """When jobs of 2000 s on one GPU are complete, on one node of four."""
-    settings = Settings(nodes=1, horizon=100_000)
+    settings = SimulationSettings(nodes=1, horizon=100_000)
     run = simulate([job(name) for name in names], {"digits": DIGITS}, scheduler, settings)
     return [one.finished or 0.0 for one in run.jobs]
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.scaling.fit import FitPolicy
-from edl_workflows.simulator.cluster import Settings, simulate
+from edl_workflows.scaling.first_fit import FirstFitPolicy
+from edl_workflows.simulator.cluster import SimulationSettings, simulate
 from edl_workflows.simulator.optimus import OptimusScheduler
-from edl_workflows.simulator.scheduler import ActiveJob, PolicyScheduler, Scheduler
+from edl_workflows.simulator.scheduler import ActiveJob, JobScheduler, PolicyScheduler
 from edl_workflows.simulator.tiresias import QUEUE_THRESHOLD, TiresiasScheduler
 from edl_workflows.simulator.workload import WorkloadJob
 from tests.unit.simulator.builders import application, job
@@ -25,7 +25,7 @@ def active(name: str, replicas: int = 1, *, held: tuple[str, ...] = (), service:
     return ActiveJob(spec, DIGITS, epoch=0, age=60.0, attained_service=service, restarts=0, held=held)
 
 
-def shares(scheduler: Scheduler, *jobs: ActiveJob) -> dict[str, list[str]]:
+def shares(scheduler: JobScheduler, *jobs: ActiveJob) -> dict[str, list[str]]:
     """The answer, without jobs that get nothing."""
     found = scheduler.schedule(jobs, NODES)
     return {name: list(places) for name, places in found.items() if places}
@@ -90,12 +90,12 @@ def test_more_jobs_than_gpus() -> None:
 
 def test_a_policy_of_the_allocator_schedules() -> None:
     """What live jobs are scaled by can be tried out."""
-    found = shares(PolicyScheduler(FitPolicy()), active("a", 8, held=("n0",)), active("b", 2))
+    found = shares(PolicyScheduler(FirstFitPolicy()), active("a", 8, held=("n0",)), active("b", 2))
     assert Counter(len(places) for places in found.values()) == {6: 1, 2: 1}
 
 
 @pytest.mark.parametrize(
-    "scheduler", [TiresiasScheduler, OptimusScheduler, lambda: PolicyScheduler(FitPolicy())]
+    "scheduler", [TiresiasScheduler, OptimusScheduler, lambda: PolicyScheduler(FirstFitPolicy())]
 )
 @settings(max_examples=25)
 @given(
@@ -105,7 +105,7 @@ def test_a_policy_of_the_allocator_schedules() -> None:
     nodes=st.integers(2, 3),
 )
 def test_runs_end_with_all_jobs_complete(
-    scheduler: type[Scheduler], jobs: list[tuple[int, int, int]], nodes: int
+    scheduler: type[JobScheduler], jobs: list[tuple[int, int, int]], nodes: int
 ) -> None:
     """Whatever comes, no node has more replicas than GPUs (the run would say so), and nobody starves; the same run again
     is the same.
@@ -114,7 +114,7 @@ def test_runs_end_with_all_jobs_complete(
         job(f"job-{number}", submitted, replicas, batch_size)
         for number, (submitted, replicas, batch_size) in enumerate(jobs)
     ]
-    cluster = Settings(nodes=nodes, node_gpus=4, horizon=100_000)
+    cluster = SimulationSettings(nodes=nodes, node_gpus=4, horizon=100_000)
 
     run = simulate(workload, {"digits": DIGITS}, scheduler(), cluster)
 

@@ -9,22 +9,22 @@ import pytest
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
-from edl_workflows.simulator.cluster import Settings
-from edl_workflows.simulator.metrics import Metrics
-from edl_workflows.simulator.pollux import Fits
+from edl_workflows.simulator.cluster import SimulationSettings
+from edl_workflows.simulator.metrics import RunMetrics
+from edl_workflows.simulator.pollux import SharedFits
 from edl_workflows.simulator.store import ResultFile
-from edl_workflows.simulator.study import Result, Study, Summary, Workload, summaries
+from edl_workflows.simulator.study import Study, StudyResult, StudySummary, Workload, summarize_results
 from tests.unit.simulator.builders import application, job
 
 WORKLOAD = Workload("w", "load 1", [job("a", replicas=2), job("b", 5)], {"digits": application()}, {})
-STUDY = Study(WORKLOAD, "fulfilment", 0, Settings(nodes=1))
-METRICS = Metrics(100.0, 90.0, 120.0, 150.0, 0.5, 1.0, 0.0, 2, 0)
+STUDY = Study(WORKLOAD, "fulfilment", 0, SimulationSettings(nodes=1))
+METRICS = RunMetrics(100.0, 90.0, 120.0, 150.0, 0.5, 1.0, 0.0, 2, 0)
 
 
-def result(workload: str, jct: float, policy: str = "pollux", seed: int = 0) -> Result:
+def result(workload: str, jct: float, policy: str = "pollux", seed: int = 0) -> StudyResult:
     """A result with this mean."""
     key = {"workload": workload, "jobs": "", "policy": policy, "seed": seed, "settings": {}}
-    return Result(key, "load 1", replace(METRICS, jct_mean=jct))
+    return StudyResult(key, "load 1", replace(METRICS, jct_mean=jct))
 
 
 def test_the_same_study_has_the_same_key() -> None:
@@ -38,9 +38,12 @@ def test_the_same_study_has_the_same_key() -> None:
     [
         pytest.param(replace(STUDY, policy="fit"), id="policy"),
         pytest.param(replace(STUDY, seed=1), id="seed"),
-        pytest.param(replace(STUDY, settings=Settings(nodes=2)), id="cluster"),
+        pytest.param(replace(STUDY, settings=SimulationSettings(nodes=2)), id="cluster"),
         pytest.param(
-            replace(STUDY, settings=Settings(nodes=1, changes=[CapacityChange(0, "node-000", FAILURE, 4)])),
+            replace(
+                STUDY,
+                settings=SimulationSettings(nodes=1, changes=[CapacityChange(0, "node-000", FAILURE, 4)]),
+            ),
             id="failures",
         ),
         pytest.param(
@@ -56,28 +59,28 @@ def test_another_study_has_another_key(other: Study) -> None:
 @pytest.mark.parametrize("policy", ["pollux", "tiresias", "optimus", "fulfilment", "fit"])
 def test_every_policy_completes_all_jobs(policy: str) -> None:
     """On one node of four GPUs."""
-    found = Result.of(replace(STUDY, policy=policy), replace(STUDY, policy=policy).run(Fits()))
+    found = StudyResult.of(replace(STUDY, policy=policy), replace(STUDY, policy=policy).run(SharedFits()))
     assert (found.metrics.jobs, found.metrics.unfinished, found.group) == (2, 0, "load 1")
 
 
 def test_an_unknown_policy() -> None:
     """It is refused with those that there are."""
     with pytest.raises(InvalidError, match="no policy 'lifo' in the simulator; known are fit, fulfilment"):
-        replace(STUDY, policy="lifo").run(Fits())
+        replace(STUDY, policy="lifo").run(SharedFits())
 
 
 def test_a_job_that_never_fits() -> None:
     """A policy that gives all or nothing would wait for ever: the job is named instead."""
-    study = replace(STUDY, policy="tiresias", settings=Settings(nodes=1, node_gpus=1))
+    study = replace(STUDY, policy="tiresias", settings=SimulationSettings(nodes=1, node_gpus=1))
     with pytest.raises(InvalidError, match="w: job a asks for 2 GPUs"):
-        study.run(Fits())
+        study.run(SharedFits())
 
 
 def test_results_survive_json() -> None:
     """With what is no number, too."""
     lost = replace(result("w", 1.0), metrics=replace(METRICS, jct_mean=math.nan))
-    assert math.isnan(Result.parse(json.loads(json.dumps(lost.to_json()))).metrics.jct_mean)
-    assert Result.parse(result("w", 1.0).to_json()) == result("w", 1.0)
+    assert math.isnan(StudyResult.parse(json.loads(json.dumps(lost.to_json()))).metrics.jct_mean)
+    assert StudyResult.parse(result("w", 1.0).to_json()) == result("w", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_results_survive_json() -> None:
 def test_what_is_no_result(value: object) -> None:
     """It is refused, not guessed."""
     with pytest.raises(InvalidError, match="not the result of a simulation"):
-        Result.parse(value)
+        StudyResult.parse(value)
 
 
 def test_summaries() -> None:
@@ -95,9 +98,9 @@ def test_summaries() -> None:
     runs = [result("w1", 90.0), result("w2", 110.0), result("w1", 50.0, "fit")]
     published = {("load 1", "pollux"): (2, 125.0), ("load 1", "fit"): (2, 125.0)}
 
-    first, second = summaries(runs, published)
+    first, second = summarize_results(runs, published)
 
-    assert first == Summary("load 1", "pollux", 2, 100.0, pytest.approx(14.142, rel=1e-3), 125.0)  # type: ignore[arg-type]
+    assert first == StudySummary("load 1", "pollux", 2, 100.0, pytest.approx(14.142, rel=1e-3), 125.0)  # type: ignore[arg-type]
     assert first.ratio == pytest.approx(-0.2)
     assert (second.published, second.ratio, second.jct_spread) == (None, None, 0.0)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.simulator.throughput import Curve, StepTime, ThroughputTable, ring
+from edl_workflows.simulator.throughput import StepTime, StepTimeCurve, ThroughputTable, smallest_rotation
 
 
 def flat(total: float, sync: float = 0.0) -> dict[int, StepTime]:
@@ -25,12 +25,12 @@ def test_a_measured_placement_is_itself() -> None:
 @pytest.mark.parametrize("placement", [(1, 1, 2), (1, 2, 1), (2, 1, 1)])
 def test_rotations_are_one_ring(placement: tuple[int, ...]) -> None:
     """Where a ring begins does not matter."""
-    assert ring(placement) == (1, 1, 2)
+    assert smallest_rotation(placement) == (1, 1, 2)
 
 
 def test_a_mirrored_ring_is_another() -> None:
     """Direction may matter, so both were measured."""
-    assert ring((1, 2, 3)) != ring((1, 3, 2))
+    assert smallest_rotation((1, 2, 3)) != smallest_rotation((1, 3, 2))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_mirrored_ring_is_another() -> None:
 )
 def test_local_batch_size(size: int, expected: StepTime) -> None:
     """Linear between the points, and never flattering outside."""
-    assert Curve.of({20: StepTime(2, 1), 10: StepTime(1, 0.5)}).at(size) == expected
+    assert StepTimeCurve.of({20: StepTime(2, 1), 10: StepTime(1, 0.5)}).at(size) == expected
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.simulator.cluster import Settings, simulate
-from edl_workflows.simulator.trace import ClusterJob, linear, workload_of
+from edl_workflows.simulator.cluster import SimulationSettings, simulate
+from edl_workflows.simulator.trace import ClusterJob, linear_application, workload_of
 from tests.unit.simulator.builders import always
 
 N0 = "node-000"
@@ -24,7 +24,10 @@ def test_speed_is_in_proportion(gpus: int, held: int, seconds: float) -> None:
     workload, applications = workload_of([ClusterJob("a", 0.0, gpus, 600.0)])
 
     [found] = simulate(
-        workload, applications, always(a=[N0] * held), Settings(nodes=1, node_gpus=8, restart_penalty=0)
+        workload,
+        applications,
+        always(a=[N0] * held),
+        SimulationSettings(nodes=1, node_gpus=8, restart_penalty=0),
     ).jobs
 
     assert found.finished == pytest.approx(60 + seconds, rel=1e-9)
@@ -41,7 +44,7 @@ def test_jobs_that_are_alike_train_the_same() -> None:
         ("c", 5.0, 2),
     ]
     assert len(applications) == 2
-    assert linear("x", 3, 60.0).epochs == 10
+    assert linear_application("x", 3, 60.0).epochs == 10
 
 
 @pytest.mark.parametrize(("gpus", "duration", "submitted"), [(0, 1.0, 0.0), (1, 0.0, 0.0), (1, 1.0, -1.0)])

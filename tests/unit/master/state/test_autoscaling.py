@@ -27,7 +27,7 @@ from edl_workflows.master.state.settings import JobSettings, Optimizing, Role, T
 from edl_workflows.master.testing import SimulatedJob, SimulatedPod
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.nodes import Usage
-from edl_workflows.scaling.ps_stages import Stage
+from edl_workflows.scaling.dlrover.ps_stages import OptimizerStage
 
 GIB = 2.0**30
 FIRST = "job-optimize-1"
@@ -97,7 +97,7 @@ def test_a_job_grows_by_a_plan_of_its_own() -> None:
     assert "the busiest parameter server uses 30%" in plan.spec.reason
     assert plan.phase is Phase.SUCCEEDED
     assert len(job.state.nodes.live("worker")) == 3
-    assert job.state.autoscaling.progress.stage is not Stage.WORKER_INITIAL
+    assert job.state.autoscaling.progress.stage is not OptimizerStage.WORKER_INITIAL
     assert f"{FIRST} was carried out" in _shown(job).notes[0]
 
 
@@ -107,7 +107,7 @@ def test_without_permission_the_plan_is_only_shown() -> None:
     _pass(job, 600)
     shown = _shown(job)
     assert not [plan for plan in job.plans.values() if plan.spec is not None]
-    assert (shown.optimizer, shown.stage) == ("local", Stage.WORKER_INITIAL)
+    assert (shown.optimizer, shown.stage) == ("local", OptimizerStage.WORKER_INITIAL)
     assert shown.replica_resource_specs["worker"].replicas == 3
     assert "1 → 3 nodes" in shown.reasons["worker"]
     assert views.job_status(job.state, job.now)["autoscaling"]["stage"] == "job_stage_worker_initial"
@@ -232,7 +232,7 @@ def test_a_plan_that_fails_is_not_repeated_at_once() -> None:
     gaps = [b - a for a, b in itertools.pairwise(decided)]
     assert 2 <= len(gaps) <= 4
     assert all(after > 1.8 * before for before, after in itertools.pairwise(gaps))
-    assert job.state.autoscaling.progress.stage is Stage.CREATE
+    assert job.state.autoscaling.progress.stage is OptimizerStage.CREATE
     assert any("the last plan failed" in note for note in _shown(job).notes)
 
 
@@ -301,7 +301,7 @@ def test_a_hot_server_is_migrated() -> None:
     job.calm(5)
     job.state.autoscaling = dataclasses.replace(
         job.state.autoscaling,
-        progress=dataclasses.replace(job.state.autoscaling.progress, stage=Stage.RUNNING),
+        progress=dataclasses.replace(job.state.autoscaling.progress, stage=OptimizerStage.RUNNING),
     )
     _pass(job, 200)
     plan = job.plans[FIRST]
@@ -324,7 +324,7 @@ def test_a_new_job_begins_with_what_its_user_left_open() -> None:
     autoscale_steps.begin(state, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
     assert state.counts == {"ps": 1, "worker": 1}
     assert state.sizes["worker"] == NodeResource(cpu="8000m", memory="8192Mi")
-    assert state.autoscaling.progress.stage is Stage.WORKER_INITIAL
+    assert state.autoscaling.progress.stage is OptimizerStage.WORKER_INITIAL
     only_shown = JobState(_settings(SHOWN_ONLY, roles=open_roles))
     asked = autoscale_steps.first_question(only_shown, 0.0)
     assert asked is not None

@@ -10,7 +10,7 @@ from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState, ServerChanges, ServerReport
-from edl_workflows.scaling.resources import Range
+from edl_workflows.scaling.dlrover.resources import Range
 
 MORE = ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)})
 MOVED = ScalePlanSpec(migrate_ranks={0: NodeResource(cpu="2")})

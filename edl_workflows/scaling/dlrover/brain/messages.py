@@ -1,0 +1,171 @@
+"""Messages of the Brain service, and the values that algorithms work with: one becomes the other."""
+
+import math
+from collections.abc import Iterable
+
+from edl_workflows.protocol import brain
+from edl_workflows.scaling.dlrover.brain.request import TrainingParameters
+from edl_workflows.scaling.dlrover.ps_stages import OptimizerQuestion, OptimizerStage, WorkerPhase
+from edl_workflows.scaling.dlrover.resources import (
+    AMOUNTS,
+    NodeGroupResource,
+    NodeSize,
+    OptimizerJob,
+    OptimizerNode,
+    OptimizerRole,
+    Range,
+    ResourceLimits,
+    ResourcePlan,
+    UserBounds,
+)
+from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
+
+BOUNDED = ("count", "cpu", "memory")
+
+
+def job_of(
+    facts: brain.JobFacts, nodes: Iterable[brain.NodeFacts] = (), samples: Iterable[JobSample] = ()
+) -> OptimizerJob:
+    """The job that facts and nodes tell of."""
+    roles = {
+        name: OptimizerRole(role.count, _resource(role.resource), role.auto_scale, _bounds(role.bounds))
+        for name, role in facts.roles.items()
+    }
+    limits = ResourceLimits(facts.limits.cpu, facts.limits.memory, facts.limits.gpu)
+    there = tuple(
+        OptimizerNode(n.name, n.role, n.id, _resource(n.resource), n.pending_since, n.oom) for n in nodes
+    )
+    return OptimizerJob(facts.name, roles, limits, there, tuple(samples))
+
+
+def roles_of(job: OptimizerJob) -> dict[str, brain.RoleFacts]:
+    """What is said of a job's roles.
+
+    Raises:
+        pydantic.ValidationError: a number is none that a job can have.
+    """
+    return {
+        name: brain.RoleFacts(
+            count=role.count,
+            resource=_size(role.resource),
+            auto_scale=role.auto_scale,
+            bounds=brain.RoleBounds.model_validate(
+                {what: _between(role.bounds.of(what)) for what in BOUNDED}
+            ),
+        )
+        for name, role in job.roles.items()
+    }
+
+
+def limits_of(job: OptimizerJob) -> brain.JobLimits:
+    """What is said of a job's limits.
+
+    Raises:
+        pydantic.ValidationError: as `roles_of`.
+    """
+    return brain.JobLimits.model_validate({name: job.limits.of(name) for name in AMOUNTS})
+
+
+def nodes_of(job: OptimizerJob) -> list[brain.NodeFacts]:
+    """What is said of a job's nodes.
+
+    Raises:
+        pydantic.ValidationError: as `roles_of`.
+    """
+    return [
+        brain.NodeFacts(
+            name=node.name,
+            role=node.role,
+            id=node.id,
+            resource=_size(node.resource),
+            pending_since=node.pending_since,
+            oom=node.oom,
+        )
+        for node in job.nodes
+    ]
+
+
+def sample_of(message: brain.Sample) -> JobSample:
+    """A sample; it may be one that can't be believed."""
+    nodes = tuple(NodeSample(node.name, node.role, node.cpu, node.memory) for node in message.nodes)
+    return JobSample(message.time, message.step, message.speed, nodes)
+
+
+def sample_message(sample: JobSample) -> brain.Sample:
+    """What is said of a sample."""
+    return brain.Sample(
+        time=sample.time,
+        step=sample.step,
+        speed=sample.speed,
+        nodes=[
+            brain.NodeUsage(name=node.name, role=node.role, cpu=node.cpu, memory=node.memory)
+            for node in sample.nodes
+        ],
+    )
+
+
+def question_of(request: brain.OptimizeRequest) -> OptimizerQuestion:
+    """What an optimizer is asked."""
+    return OptimizerQuestion(OptimizerStage(request.stage), WorkerPhase(request.phase), request.ps_may_change)
+
+
+def training_of(facts: brain.TrainingFacts) -> TrainingParameters:
+    """What algorithms are told of the training."""
+    return TrainingParameters(**facts.model_dump())
+
+
+def training_facts(training: TrainingParameters) -> brain.TrainingFacts:
+    """What is said of the training.
+
+    Raises:
+        pydantic.ValidationError: as `roles_of`.
+    """
+    return brain.TrainingFacts.model_validate(vars(training))
+
+
+def plan_message(plan: ResourcePlan) -> brain.Plan:
+    """The answer that says a plan."""
+    return brain.Plan(
+        groups={
+            role: brain.GroupPlan(count=wanted.count, resource=_size(wanted.node_resource))
+            for role, wanted in plan.node_group_resources.items()
+        },
+        nodes={name: _size(size) for name, size in plan.node_resources.items()},
+        reasons=dict(plan.reasons),
+        notes=list(plan.notes),
+        waiting=plan.waiting,
+    )
+
+
+def plan_of(message: brain.Plan) -> ResourcePlan:
+    """The plan that an answer says."""
+    return ResourcePlan(
+        {
+            role: NodeGroupResource(said.count, _resource(said.resource))
+            for role, said in message.groups.items()
+        },
+        {name: _resource(size) for name, size in message.nodes.items()},
+        dict(message.reasons),
+        tuple(message.notes),
+        message.waiting,
+    )
+
+
+def _resource(size: brain.Size) -> NodeSize:
+    return NodeSize(size.cpu, size.memory, size.gpu, size.gpu_type)
+
+
+def _size(resource: NodeSize) -> brain.Size:
+    return brain.Size(cpu=resource.cpu, memory=resource.memory, gpu=resource.gpu, gpu_type=resource.gpu_type)
+
+
+def _bounds(bounds: brain.RoleBounds) -> UserBounds:
+    said = (bounds.count, bounds.cpu, bounds.memory)
+    return UserBounds(*(Range(each.low, each.high) if each is not None else None for each in said))
+
+
+def _between(said: Range | None) -> brain.Between | None:
+    """Bounds without an upper end are said with the highest that can be."""
+    if said is None:
+        return None
+    return brain.Between(low=said.low, high=brain.MAX_AMOUNT if said.high == math.inf else said.high)

@@ -1,0 +1,317 @@
+"""Sizes and counts of a job's nodes, and the plan that changes them: values, and what a plan does to a job.
+
+The optimizers of parameter-server jobs (`local_optimizer`, `brain`) propose `ResourcePlan`s; `bounds` makes of a proposal
+what the user's bounds and the job's limits allow. Names are those of DLRover's design ("ResourcePlan",
+"NodeGroupResource", "NodeSize"). CPU is in cores, memory in MiB, GPUs in pieces.
+
+Not here: statistics (`samples`), and who carries a plan out.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.jobs.scale_plan import model
+from edl_workflows.scaling.dlrover.samples import JobSample
+
+PS, WORKER, CHIEF = names.PS_TYPE, names.WORKER_TYPE, names.CHIEF_TYPE
+TRAINERS = (CHIEF, WORKER)
+"""The roles whose nodes compute gradients."""
+AMOUNTS = ("cpu", "memory", "gpu")
+UNITS = {"cpu": "cores", "memory": "MiB", "gpu": "GPUs"}
+_MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class NodeSize:
+    """Size of one node: cores, MiB and pieces. What is None keeps what the node or its role has.
+
+    Attributes:
+        gpu_type: which GPUs. No plan changes it.
+    """
+
+    cpu: float | None = None
+    memory: float | None = None
+    gpu: float | None = None
+    gpu_type: str | None = None
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, float | None]) -> "NodeSize":
+        """A size of these `AMOUNTS`."""
+        return cls(amounts.get("cpu"), amounts.get("memory"), amounts.get("gpu"))
+
+    def amount(self, name: str) -> float | None:
+        """One of `AMOUNTS`."""
+        return {"cpu": self.cpu, "memory": self.memory, "gpu": self.gpu}[name]
+
+    def over(self, default: "NodeSize") -> "NodeSize":
+        """This size, with what it leaves out taken from `default`."""
+        said = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(default, **said)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it says nothing."""
+        return self == NodeSize()
+
+    def __str__(self) -> str:
+        said = [(self.amount(name), UNITS[name]) for name in AMOUNTS]
+        words = [f"{value:g} {unit}" for value, unit in said if value is not None]
+        words += [f"GPUs of type {self.gpu_type}"] if self.gpu_type is not None else []
+        return ", ".join(words) or "no size"
+
+
+@dataclass(frozen=True)
+class Range:
+    """From `low` to `high`, both included."""
+
+    low: float
+    high: float
+
+    def clamp(self, value: float) -> float:
+        """The nearest value within."""
+        return min(max(value, self.low), self.high)
+
+    def including(self, value: float | None) -> "Range":
+        """Widened, so that it has this value too."""
+        return self if value is None else Range(min(self.low, value), max(self.high, value))
+
+    @property
+    def possible(self) -> bool:
+        """Whether its ends are finite numbers, not negative, and in order."""
+        return math.isfinite(self.low) and math.isfinite(self.high) and 0 <= self.low <= self.high
+
+
+@dataclass(frozen=True)
+class UserBounds:
+    """What the user allows for a role: nodes, and cores and MiB of one. None leaves it to `bounds`' defaults.
+
+    Attributes:
+        fewer_because: why the most nodes are fewer than the user allows; "" where they are not.
+    """
+
+    count: Range | None = None
+    cpu: Range | None = None
+    memory: Range | None = None
+    fewer_because: str = field(default="", kw_only=True)
+
+    def of(self, name: str) -> Range | None:
+        """The bounds of ``count`` or of one of `AMOUNTS`."""
+        return {"count": self.count, "cpu": self.cpu, "memory": self.memory}.get(name)
+
+
+@dataclass(frozen=True)
+class ResourceLimits:
+    """What the whole job may use (``resourceLimits``): cores, MiB, pieces. The defaults are DLRover's."""
+
+    cpu: float = 100.0
+    memory: float = 102_400.0
+    gpu: float = 4.0
+
+    def of(self, name: str) -> float:
+        """The limit of one of `AMOUNTS`."""
+        return {"cpu": self.cpu, "memory": self.memory, "gpu": self.gpu}[name]
+
+
+@dataclass(frozen=True)
+class OptimizerRole:
+    """One role of a job.
+
+    Attributes:
+        count: nodes that it wants now.
+        resource: size of nodes made from now on.
+        auto_scale: whether plans may change the role (``autoScale``).
+        bounds: the user's.
+    """
+
+    count: int
+    resource: NodeSize = field(default_factory=NodeSize)
+    auto_scale: bool = True
+    bounds: UserBounds = field(default_factory=UserBounds)
+
+
+@dataclass(frozen=True)
+class OptimizerNode:
+    """One node that is there, or wanted and not yet replaced.
+
+    Attributes:
+        name: the pod's, unique.
+        id: unique within the role, never used twice; the highest ids go first when a role shrinks.
+        resource: its own size, whatever its role says now; None where it has no limit.
+        pending_since: Unix seconds since which its pod does not get to run; None for one that runs.
+        oom: it ran out of memory and waits to be made anew.
+    """
+
+    name: str
+    role: str
+    id: int
+    resource: NodeSize = field(default_factory=NodeSize)
+    pending_since: float | None = None
+    oom: bool = False
+
+
+@dataclass(frozen=True)
+class OptimizerJob:
+    """A job as an optimizer sees it.
+
+    Attributes:
+        roles: by role name; a role that is not named has no template and gets no nodes.
+        nodes: in any order.
+        samples: what was measured, in any order; best back to the time before the newest change of the worker count.
+    """
+
+    name: str
+    roles: Mapping[str, OptimizerRole]
+    limits: ResourceLimits = field(default_factory=ResourceLimits)
+    nodes: tuple[OptimizerNode, ...] = ()
+    samples: tuple[JobSample, ...] = ()
+
+    def of(self, *roles: str) -> list[OptimizerNode]:
+        """The nodes of these roles, by role and id."""
+        return sorted((n for n in self.nodes if n.role in roles), key=lambda n: (n.role, n.id))
+
+
+@dataclass(frozen=True)
+class NodeGroupResource:
+    """What is wanted of a role: the count, and the size of nodes made from now on. What is None stays."""
+
+    count: int | None = None
+    node_resource: NodeSize = field(default_factory=NodeSize)
+
+
+@dataclass(frozen=True)
+class ResourcePlan:
+    """What shall change.
+
+    Attributes:
+        node_group_resources: by role.
+        node_resources: by node name: each is replaced by a node of another size (a parameter server is *migrated*).
+        reasons: why, in words, by role or node name: one for each change.
+        notes: why something else does not change.
+        waiting: statistics that may still come are missing; ask again.
+    """
+
+    node_group_resources: Mapping[str, NodeGroupResource] = field(default_factory=dict)
+    node_resources: Mapping[str, NodeSize] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    waiting: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing shall change."""
+        return not self.node_group_resources and not self.node_resources
+
+    def changes(self, job: OptimizerJob, role: str) -> bool:
+        """Whether nodes of this role come, go or are replaced; another size for nodes to come is no such change."""
+        wanted = self.node_group_resources.get(role, NodeGroupResource())
+        return wanted.count is not None or any(node.name in self.node_resources for node in job.of(role))
+
+
+def empty_plan(*notes: str, waiting: bool = False) -> ResourcePlan:
+    """The empty plan, and why."""
+    return ResourcePlan(notes=notes, waiting=waiting)
+
+
+def group_plan(role: str, why: str, count: int | None = None, size: NodeSize | None = None) -> ResourcePlan:
+    """A proposal for one role."""
+    return ResourcePlan({role: NodeGroupResource(count, size or NodeSize())}, reasons={role: why})
+
+
+def merge_plans(first: ResourcePlan, second: ResourcePlan) -> ResourcePlan:
+    """Both plans; where both name a role or a node, the second's."""
+    return ResourcePlan(
+        {**first.node_group_resources, **second.node_group_resources},
+        {**first.node_resources, **second.node_resources},
+        {**first.reasons, **second.reasons},
+        first.notes + second.notes,
+        first.waiting or second.waiting,
+    )
+
+
+def apply_plan(job: OptimizerJob, plan: ResourcePlan) -> OptimizerJob:
+    """The job as it is when the plan is carried out: all wanted nodes are there, and those too many are gone.
+
+    A node that is replaced has a new id. One that ran out of memory is made anew where its role changes, with the memory
+    that its role then has, if that is more than its own.
+    """
+    roles = {name: _changed(role, plan.node_group_resources.get(name)) for name, role in job.roles.items()}
+    after = replace(job, roles=roles)
+    nodes: list[OptimizerNode] = []
+    for name, role in roles.items():
+        ids = _fresh_ids(job, name)
+        there = [_replaced(after, node, plan, ids) for node in job.of(name)]
+        nodes += there[: role.count]
+        for _ in range(role.count - len(there)):
+            nodes.append(_made(job.name, name, next(ids), role.resource))
+    return replace(after, nodes=tuple(nodes))
+
+
+def total_amount(job: OptimizerJob, amount: str) -> float:
+    """What all nodes of a job have together; a node without a size counts nothing."""
+    return math.fsum(node.resource.amount(amount) or 0.0 for node in job.nodes)
+
+
+def node_size_of(size: model.NodeResource) -> NodeSize:
+    """The value of a manifest's size."""
+    said = {name: parse_quantity(value) for name in AMOUNTS if (value := getattr(size, name)) is not None}
+    if "memory" in said:
+        said["memory"] /= _MIB
+    return NodeSize(**said, gpu_type=size.gpu_type)
+
+
+def scale_plan_spec(plan: ResourcePlan, job: OptimizerJob) -> model.ScalePlanSpec:
+    """The ScalePlan that asks for this plan."""
+    groups = {
+        role: model.ReplicaResourceSpec(replicas=wanted.count, resource=_quantities(wanted.node_resource))
+        for role, wanted in plan.node_group_resources.items()
+    }
+    pods = [
+        model.PodMeta.model_validate(
+            {"name": node.name, "id": node.id, "type": node.role, "resource": _quantities(size)}
+        )
+        for node in sorted(job.nodes, key=lambda node: (node.role, node.id))
+        if (size := plan.node_resources.get(node.name)) is not None
+    ]
+    return model.ScalePlanSpec.model_validate(
+        {"owner_job": job.name, "replica_resource_specs": groups, "migrate_pods": pods}
+    )
+
+
+def _quantities(size: NodeSize) -> model.NodeResource:
+    return model.NodeResource(
+        cpu=None if size.cpu is None else f"{round(size.cpu * 1000)}m",
+        memory=None if size.memory is None else f"{math.floor(size.memory)}Mi",
+        gpu=None if size.gpu is None else f"{size.gpu:g}",
+        gpu_type=size.gpu_type,
+    )
+
+
+def _changed(role: OptimizerRole, wanted: NodeGroupResource | None) -> OptimizerRole:
+    if wanted is None:
+        return role
+    count = role.count if wanted.count is None else wanted.count
+    return replace(role, count=count, resource=wanted.node_resource.over(role.resource))
+
+
+def _replaced(
+    job: OptimizerJob, node: OptimizerNode, plan: ResourcePlan, ids: Iterator[int]
+) -> OptimizerNode:
+    size = plan.node_resources.get(node.name)
+    if size is None and node.oom and node.role in plan.node_group_resources:
+        memory = job.roles[node.role].resource.memory or 0.0
+        size = NodeSize(memory=max(memory, node.resource.memory)) if node.resource.memory else NodeSize()
+    if size is None:
+        return node
+    return _made(job.name, node.role, next(ids), size.over(node.resource))
+
+
+def _made(job: str, role: str, node_id: int, size: NodeSize) -> OptimizerNode:
+    return OptimizerNode(names.node_name(job, role, node_id), role, node_id, size)
+
+
+def _fresh_ids(job: OptimizerJob, role: str) -> Iterator[int]:
+    first = max((node.id for node in job.nodes if node.role == role), default=-1) + 1
+    return iter(range(first, 2**62))

@@ -1,0 +1,126 @@
+"""The newest samples of a job as it is now, and what they say.
+
+A sample tells about the present job if it has exactly the present parameter servers and as many workers; only such samples
+that follow each other up to the newest one count. So no plan is made twice from the same statistics: when it is carried
+out, new ones must come first.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edl_workflows.scaling.dlrover.bounds import count_trainers, job_problems
+from edl_workflows.scaling.dlrover.resources import (
+    PS,
+    TRAINERS,
+    WORKER,
+    OptimizerJob,
+    OptimizerNode,
+    ResourcePlan,
+    empty_plan,
+)
+from edl_workflows.scaling.dlrover.samples import JobSample, mean, valid_samples
+
+NEWEST = 5
+"""Samples that the local optimizer looks at, as upstream's."""
+LEAST = 3
+"""Fewer say too little; Brain's algorithms look at exactly so many."""
+
+
+@dataclass(frozen=True)
+class SampleWindow:
+    """What is known of a job as it is now.
+
+    Attributes:
+        job: the job.
+        samples: of the job as it is now, oldest first; at least `LEAST`.
+        before: the samples before them, oldest first.
+        notes: what could not be believed.
+    """
+
+    job: OptimizerJob
+    samples: tuple[JobSample, ...]
+    before: tuple[JobSample, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def trainers(self) -> int:
+        """Workers and the chief."""
+        return count_trainers(self.job)
+
+    @property
+    def speed(self) -> float:
+        """Mean steps a second."""
+        return mean([sample.speed for sample in self.samples])
+
+    def mean_cpu(self, *roles: str) -> dict[str, float]:
+        """Node name → mean cores, of the nodes that all samples have."""
+        return {
+            name: mean([node.cpu for sample in self.samples for node in sample.nodes if node.name == name])
+            for name in sorted(frozenset.intersection(*(sample.names(*roles) for sample in self.samples)))
+        }
+
+    def most(self, amount: str, *roles: str) -> float:
+        """The most cores (``cpu``) or MiB (``memory``) that a node used; 0 if there is none."""
+        used = [node for sample in self.samples for node in sample.of(*roles)]
+        return max((node.cpu if amount == "cpu" else node.memory for node in used), default=0.0)
+
+    def ps_cpu(self, node: OptimizerNode) -> float:
+        """A parameter server's cores; 0 if it has no size."""
+        return node.resource.cpu or 0.0
+
+    def utilisation(self) -> float | None:
+        """The most of its cores that a parameter server used in any sample; None if one has no size."""
+        sizes = {node.name: self.ps_cpu(node) for node in self.job.of(PS)}
+        if not all(size > 0 for size in sizes.values()):
+            return None
+        used = [(node.name, node.cpu) for sample in self.samples for node in sample.of(PS)]
+        return max((cpu / sizes[name] for name, cpu in used), default=None)
+
+    def speed_before(self) -> tuple[int, float] | None:
+        """How many workers there were before their number changed last, and the mean speed then; None if it never did."""
+        earlier = [(len(sample.of(*TRAINERS)), sample.speed) for sample in reversed(self.before)]
+        other = next((count for count, _ in earlier if count not in (0, self.trainers)), None)
+        if other is None:
+            return None
+        start = next(index for index, (count, _) in enumerate(earlier) if count == other)
+        speeds = [speed for count, speed in earlier[start : start + NEWEST] if count == other]
+        return other, mean(speeds)
+
+
+def sample_window(job: OptimizerJob, newest: int = NEWEST) -> SampleWindow | ResourcePlan:
+    """The newest samples of the job as it is; or, where there are too few, the empty plan that says so."""
+    if wrong := job_problems(job):
+        return empty_plan(*wrong)
+    if lacking := next((role for role in (PS, WORKER) if role not in job.roles), None):
+        return empty_plan(f"the job has no role {lacking}")
+    if unsettled := _unsettled(job):
+        return empty_plan(unsettled, waiting=True)
+    known = valid_samples(job.samples)
+    count = _present_run(job, known.samples)
+    start = len(known.samples) - count
+    if count < LEAST:
+        note = f"{count} samples tell of the job as it is now, {LEAST} are needed"
+        return empty_plan(note, *known.problems, waiting=True)
+    return SampleWindow(job, known.samples[start:][-newest:], known.samples[:start], known.problems)
+
+
+def _unsettled(job: OptimizerJob) -> str:
+    """Why the job is not as it shall be; "" if it is."""
+    for role in (PS, *TRAINERS):
+        if role in job.roles:
+            there = [node for node in job.of(role) if node.pending_since is None and not node.oom]
+            if len(there) != job.roles[role].count:
+                return f"{len(there)} of {job.roles[role].count} {role} nodes run"
+    if not job.of(PS) or not job.of(*TRAINERS):
+        return "the job has no parameter server or no worker"
+    return ""
+
+
+def _present_run(job: OptimizerJob, samples: Iterable[JobSample]) -> int:
+    """How many of the newest samples have the present parameter servers and as many workers."""
+    present, count = frozenset(node.name for node in job.of(PS)), count_trainers(job)
+    found = 0
+    for sample in samples:
+        same = sample.names(PS) == present and len(sample.of(*TRAINERS)) == count
+        found = found + 1 if same else 0
+    return found

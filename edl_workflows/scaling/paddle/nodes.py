@@ -1,0 +1,290 @@
+"""The nodes as the fulfilment planner keeps account of them: what is free on each, and the use of the cluster.
+
+Amounts are whole units, so that sums are exact: thousandths of a core, else single bytes, devices and pods. What an
+instance asks for is rounded up, what a node has is rounded down. This module knows nodes and requests; which job gets or
+gives an instance is `edl_workflows.scaling.paddle.fulfilment`'s question.
+"""
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_workflows.scaling.policy import Resources
+
+PODS = "pods"
+PODS_PER_NODE = 110
+"""What a node that does not say takes: the kubelet's default ``maxPods``."""
+NOWHERE = -1
+"""The index of no node."""
+
+_GRAIN = {"cpu": 1000}
+"""Units of one; Kubernetes knows fractions of cores only."""
+_LARGEST = 1e18
+"""More units than that count as so many."""
+_STRIDE = 7919
+"""A prime: origins at such distances lie evenly on rings of most lengths."""
+_ONE_BY_ONE = 10
+"""A search looks at so many nodes in turn: most find room there, and an array costs as much as twenty of them."""
+_FIRST_LOOK = 256
+"""Then at so many in one go, and at four times as many each time that it finds nothing."""
+
+Amounts = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FulfilmentNode:
+    """A node of the cluster.
+
+    Attributes:
+        total: what it can hold (allocatable), by resource name in base units: cores, bytes, devices, pods.
+        used: requests of the pods on it that are no job's instance: services, daemons, masters, parameter servers.
+        schedulable: whether it takes new pods. One that doesn't (cordoned, not ready) counts neither as capacity nor as use.
+    """
+
+    total: Resources
+    used: Resources = field(default_factory=dict)
+    schedulable: bool = True
+
+
+def invalid_amount(resources: Resources) -> str:
+    """The first amount that is no finite number of at least 0, in words; empty where there is none."""
+    wrong = [name for name, amount in resources.items() if not 0 <= amount < math.inf]
+    if not wrong:
+        return ""
+    return f"{min(wrong)} is {resources[min(wrong)]}; it must be a finite number, at least 0"
+
+
+@dataclass(eq=False, slots=True)
+class InstanceShape:
+    """What one instance asks for; jobs that ask for the same share it.
+
+    Attributes:
+        amounts: resource index → units, those above 0 alone.
+        open: which nodes may host it.
+        everywhere: whether all may.
+        origin: the node where the search for room begins; it goes round all nodes once.
+        passed: how many nodes from there on have no room, as long as `releases` is the room's.
+    """
+
+    amounts: tuple[tuple[int, int], ...]
+    open: NDArray[np.bool_]
+    everywhere: bool
+    origin: int
+    passed: int = 0
+    releases: int = 0
+
+    @property
+    def resources(self) -> frozenset[int]:
+        """The indices in `amounts`."""
+        return frozenset(number for number, _ in self.amounts)
+
+
+class FreeCapacity:
+    """What is free. Every method but `take` and `release` leaves it as it is.
+
+    Args:
+        names: the resources to keep account of.
+        nodes: those that count, by name.
+        max_load: resource → the part of the cluster's total that may be used.
+
+    Attributes:
+        keys: the nodes' names, sorted; everything else calls a node by its index here.
+        left: resource index → units that may still be used: max_load × total - use. Below 0 there is too much use.
+    """
+
+    def __init__(
+        self, names: Sequence[str], nodes: Mapping[str, FulfilmentNode], max_load: Mapping[str, float]
+    ) -> None:
+        self.names = list(names)
+        self.keys = sorted(nodes)
+        self.index = {key: number for number, key in enumerate(self.keys)}
+        self.left: list[int] = []
+        self._cells: list[array[float]] = []
+        for name in self.names:
+            totals = _units(name, [_total(nodes[key], name) for key in self.keys])
+            others = _units(name, [nodes[key].used.get(name, 0) for key in self.keys], up=True)
+            self.left.append(math.floor(round(sum(totals) * max_load[name], 3)) - sum(others))
+            self._cells.append(
+                array("d", [total - other for total, other in zip(totals, others, strict=True)])
+            )
+        self._free: list[Amounts] = [np.frombuffer(row) for row in self._cells]
+        """The same memory: `array` reads and writes single amounts several times faster, numpy looks at many at once."""
+        self._attainable = [row.copy() for row in self._free]
+        """What would be free if every job gave up all that it has beyond its minimum."""
+        self._open: dict[frozenset[str], NDArray[np.bool_]] = {}
+        self._shapes: dict[tuple[tuple[int, ...], frozenset[str]], InstanceShape] = {}
+        self._releases = 0
+
+    def shapes(self, asked: Sequence[tuple[Resources, frozenset[str]]]) -> list[InstanceShape]:
+        """The shapes of instances; each takes one of its node's pods.
+
+        Args:
+            asked: requests of one instance in base units, and the nodes that can't host it.
+        """
+        columns = []
+        for name in self.names:
+            # A job can't say that it takes no pod: so many of it would fit anywhere.
+            amounts = [requests.get(name, 0) for requests, _ in asked]
+            columns.append(
+                _units(name, [max(amount, 1) for amount in amounts] if name == PODS else amounts, up=True)
+            )
+        rows = zip(*columns, strict=True)
+        return [self._shape(row, excluded) for row, (_, excluded) in zip(rows, asked, strict=True)]
+
+    def load(
+        self,
+        shapes: Sequence[InstanceShape],
+        minimum: Sequence[Sequence[int]],
+        beyond: Sequence[Sequence[int]],
+    ) -> None:
+        """Counts in what runs at first, all jobs at once.
+
+        Args:
+            shapes: job → the shape of its instances.
+            minimum: job → the nodes of its instances within its minimum.
+            beyond: job → the nodes of the others.
+        """
+        held = [dict(shape.amounts) for shape in shapes]
+        for places, account in ((minimum, (self._free, self._attainable)), (beyond, (self._free,))):
+            counts = [len(of_job) for of_job in places]
+            where = np.fromiter((node for of_job in places for node in of_job), np.intp, sum(counts))
+            for number in range(len(self.names)):
+                each = [amounts.get(number, 0) for amounts in held]
+                self.left[number] -= sum(amount * count for amount, count in zip(each, counts, strict=True))
+                taken = np.bincount(where, np.repeat(np.array(each, np.float64), counts), len(self.keys))
+                for row in account:
+                    row[number] -= taken
+
+    def take(self, node: int, shape: InstanceShape, *, minimum: bool = False) -> None:
+        """One instance more on a node, within its job's minimum or beyond it."""
+        for number, amount in shape.amounts:
+            self._cells[number][node] -= amount
+            self.left[number] -= amount
+            if minimum:
+                self._attainable[number][node] -= amount
+
+    def release(self, node: int, shape: InstanceShape, *, minimum: bool = False) -> None:
+        """One instance less on a node, of those within its job's minimum or beyond it."""
+        for number, amount in shape.amounts:
+            self._cells[number][node] += amount
+            self.left[number] += amount
+            if minimum:
+                self._attainable[number][node] += amount
+        self._releases += 1
+
+    def lacking(self, node: int, *shapes: InstanceShape) -> set[int]:
+        """The resources of which the node has too little for one of each shape."""
+        wanted: dict[int, int] = {}
+        for shape in shapes:
+            for number, amount in shape.amounts:
+                wanted[number] = wanted.get(number, 0) + amount
+        return {number for number, amount in wanted.items() if self._cells[number][node] < amount}
+
+    def add(self, shape: InstanceShape) -> int:
+        """Takes room for one more beyond its job's minimum, within the limits.
+
+        Returns:
+            Its node; NOWHERE if no node has room or a limit would be broken.
+        """
+        # Written out where `exceeded` and `take` would do: a large plan comes here a hundred thousand times.
+        left, cells = self.left, self._cells
+        for number, amount in shape.amounts:
+            if left[number] < amount:
+                return NOWHERE
+        node = self.next_fit(shape)
+        if node != NOWHERE:
+            for number, amount in shape.amounts:
+                cells[number][node] -= amount
+                left[number] -= amount
+        return node
+
+    def next_fit(self, shape: InstanceShape) -> int:
+        """A node that has room for one more: the next from the shape's origin on; NOWHERE if none has."""
+        if shape.releases != self._releases:
+            shape.passed, shape.releases = 0, self._releases
+        count, width = len(self.keys), _FIRST_LOOK
+        cells = self._cells
+        for passed in range(shape.passed, min(shape.passed + _ONE_BY_ONE, count)):
+            shape.passed, node = passed, (shape.origin + passed) % count
+            for number, amount in shape.amounts:
+                if cells[number][node] < amount:
+                    break
+            else:
+                if shape.everywhere or shape.open[node]:
+                    return node
+            shape.passed += 1
+        while shape.passed < count:
+            start = (shape.origin + shape.passed) % count
+            end = min(start + width, count, start + count - shape.passed)
+            found = self._fits(shape, self._free, start, end)
+            first = int(found.argmax())
+            if found[first]:
+                shape.passed += first
+                return start + first
+            shape.passed += end - start
+            width *= 4
+        return NOWHERE
+
+    def can_host(self, shape: InstanceShape, count: int) -> bool:
+        """Whether so many more would have room if every job gave up what is beyond its minimum."""
+        nodes = np.flatnonzero(self._fits(shape, self._attainable))
+        if len(nodes) >= count:
+            return True
+        each = [self._attainable[number][nodes] // amount for number, amount in shape.amounts]
+        return int(np.minimum.reduce(each).sum()) >= count
+
+    def nearest(self, shape: InstanceShape) -> int:
+        """Of the nodes where room for one more can be made, the one that lacks the least of it."""
+        lack = np.zeros(len(self.keys))
+        for number, amount in shape.amounts:
+            np.maximum(lack, (amount - self._free[number]) / amount, out=lack)
+        return int(np.where(self._fits(shape, self._attainable), lack, np.inf).argmin())
+
+    def overloaded(self) -> set[int]:
+        """The resources whose use is beyond the limit."""
+        return {number for number, left in enumerate(self.left) if left < 0}
+
+    def exceeded(self, shape: InstanceShape) -> str:
+        """The first resource whose limit one more instance would break; empty if none."""
+        for number, amount in shape.amounts:
+            if self.left[number] < amount:
+                return self.names[number]
+        return ""
+
+    def _shape(self, units: tuple[int, ...], excluded: frozenset[str]) -> InstanceShape:
+        if (known := self._shapes.get((units, excluded))) is not None:
+            return known
+        if excluded not in self._open:
+            self._open[excluded] = np.array([key not in excluded for key in self.keys])
+        # Origins of their own keep jobs from searching through the nodes that others have just filled.
+        origin = len(self._shapes) * _STRIDE % len(self.keys)
+        amounts = tuple((number, amount) for number, amount in enumerate(units) if amount)
+        return self._shapes.setdefault(
+            (units, excluded), InstanceShape(amounts, self._open[excluded], not excluded, origin)
+        )
+
+    @staticmethod
+    def _fits(
+        shape: InstanceShape, room: Sequence[Amounts], start: int = 0, end: int | None = None
+    ) -> NDArray[np.bool_]:
+        """Which of the nodes from start to end have so much room."""
+        found = shape.open[start:end].copy()
+        for number, amount in shape.amounts:
+            found &= room[number][start:end] >= amount
+        return found
+
+
+def _total(node: FulfilmentNode, name: str) -> float:
+    return node.total.get(name, PODS_PER_NODE if name == PODS else 0)
+
+
+def _units(name: str, amounts: Sequence[float], *, up: bool = False) -> list[int]:
+    """Base units → whole units. A product such as 0.57 × 1000 is a little off a whole number; that is no fraction."""
+    given = np.array([min(amount, _LARGEST) for amount in amounts], np.float64)
+    scaled = np.minimum(given * _GRAIN.get(name, 1), _LARGEST).round(3)
+    whole = np.maximum(np.ceil(scaled), given > 0) if up else np.floor(scaled)
+    return [int(amount) for amount in whole.tolist()]

@@ -1,0 +1,339 @@
+"""The search for good allocations: a cluster that jobs are put on and taken off, and the moves that improve it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+
+import numpy as np
+
+from edl_workflows.scaling.pollux.values import AllocationValues, JobShape, PricedDemand
+from edl_workflows.scaling.portable_math import Floats
+
+_SLACK = 1e-9
+"""Sums of floats such as 0.1 are off by less than this part of them."""
+_LEAST_GAIN = 1e-9
+"""What is less is a rounding error."""
+_PRICE_STEPS = (1.0, 0.5, 0.25, 0.1, 0.0)
+"""What is left is offered at falling prices, so that it goes to who gains most from it."""
+_TRIALS = 400
+"""How many exchanges are tried in one search: each takes about a quarter of a millisecond."""
+
+
+@dataclass(frozen=True)
+class JobPlacement:
+    """Where a job is.
+
+    Attributes:
+        fixed: node of each fixed replica.
+        counts: (node, elastic replicas), by node.
+    """
+
+    fixed: tuple[int, ...]
+    counts: tuple[tuple[int, int], ...]
+
+    @property
+    def spread(self) -> bool:
+        """Whether its elastic replicas are on several nodes."""
+        return len(self.counts) > 1
+
+    @property
+    def elastic(self) -> int:
+        """Its elastic replicas."""
+        return sum(count for _, count in self.counts)
+
+
+@dataclass(frozen=True)
+class SearchProblem:
+    """What is to be solved.
+
+    Attributes:
+        shapes: the jobs, the most important first.
+        values: what their options are worth.
+        held: what each holds and may keep.
+        free: nodes × resources, what the jobs may share.
+        spanned: by node, how many jobs there are that span nodes and are not among these.
+        exclusive: at most one job that spans nodes on a node.
+        price: of a share of the cluster.
+        bound: what no answer is worth more than, if only one resource is scarce.
+        near: a search may end when it is so near to the bound.
+    """
+
+    shapes: Sequence[JobShape]
+    values: AllocationValues
+    held: Sequence[JobPlacement | None]
+    free: Floats
+    spanned: tuple[int, ...]
+    exclusive: bool
+    price: float
+    bound: float
+    near: float
+
+
+class ClusterPacking:
+    """Jobs on nodes. Putting and taking change it; what is worth what stays.
+
+    Attributes:
+        places: of each job; None for one that waits.
+        worth: of all places together.
+    """
+
+    def __init__(self, question: SearchProblem) -> None:
+        self.places: list[JobPlacement | None] = [None] * len(question.shapes)
+        self.worth = fsum(question.values.nothing.tolist())
+        self._question = question
+        self._free = question.free + _SLACK * np.abs(question.free)
+        self._spread = list(question.spanned)
+        """How many jobs that span nodes each node has."""
+        values = question.values
+        self._local, self._several = values.local.tolist(), values.spread.tolist()
+        self._kept, self._nothing = values.kept.tolist(), values.nothing.tolist()
+
+    def worth_of(self, job: int, place: JobPlacement | None) -> float:
+        """Of one job's place."""
+        if place is None:
+            return float(self._nothing[job])
+        if place == self._question.held[job]:
+            return float(self._kept[job])
+        return float((self._several if place.spread else self._local)[job][place.elastic])
+
+    def put(self, job: int, place: JobPlacement | None) -> None:
+        """Put a job that has no place; the room is taken, also where there is none."""
+        if place is not None:
+            self._move(job, place, 1)
+            self.places[job] = place
+
+    def take(self, job: int) -> JobPlacement | None:
+        """Take a job off; where it was."""
+        place = self.places[job]
+        if place is not None:
+            self._move(job, place, -1)
+            self.places[job] = None
+        return place
+
+    def _move(self, job: int, place: JobPlacement, sign: int) -> None:
+        shape = self._question.shapes[job]
+        for rank, node in enumerate(place.fixed):
+            self._free[node] -= sign * shape.fixed[rank]
+        for node, count in place.counts:
+            self._free[node] -= sign * count * shape.demand
+            if place.spread:
+                self._spread[node] += sign
+        self.worth += sign * (self.worth_of(job, place) - self._nothing[job])
+
+    def fits(self, job: int, place: JobPlacement) -> bool:
+        """Whether there is room for this place, for a job that has none."""
+        shape = self._question.shapes[job]
+        if place.spread and self._question.exclusive and any(self._spread[node] for node, _ in place.counts):
+            return False
+        taken: dict[int, Floats] = {}
+        for rank, node in enumerate(place.fixed):
+            taken[node] = taken.get(node, 0.0) + shape.fixed[rank]
+        for node, count in place.counts:
+            taken[node] = taken.get(node, 0.0) + count * shape.demand
+        return all(_within(amounts, self._free[node]) for node, amounts in taken.items())
+
+    def proposal(self, job: int, wants: PricedDemand) -> tuple[float, JobPlacement | None]:
+        """The best place for a job that has none, with what the others leave.
+
+        Args:
+            job: the job.
+            wants: what it wants at some price.
+
+        Returns:
+            The place's worth less its price, and the place.
+        """
+        shape, held = self._question.shapes[job], self._question.held[job]
+        best: tuple[float, JobPlacement | None] = (wants.nothing[job], None)
+        if held is not None and wants.kept[job] >= best[0] and self.fits(job, held):
+            best = wants.kept[job], held
+        free = self._free
+        fixed: tuple[int, ...] = ()
+        if shape.fixed:
+            found = self._fixed(shape, held)
+            if found is None:
+                return best
+            fixed, free = found
+        slots = shape.slots(free).tolist()
+        room = max(slots, default=0)
+        if wants.local_score[job][room] > best[0]:
+            counts = self._on_one(slots, wants.local[job][room])
+            best = wants.local_score[job][room], JobPlacement(fixed, counts)
+        for_several = [
+            0 if self._question.exclusive and self._spread[node] else free_
+            for node, free_ in enumerate(slots)
+        ]
+        all_room = min(sum(for_several), shape.most)
+        wanted = wants.spread[job][all_room]
+        if wanted > room and wants.spread_score[job][all_room] > best[0]:
+            best = wants.spread_score[job][all_room], JobPlacement(fixed, _on_several(for_several, wanted))
+        return best
+
+    def _fixed(self, shape: JobShape, held: JobPlacement | None) -> tuple[tuple[int, ...], Floats] | None:
+        """Places for the fixed replicas: where they are, else first-fit; and what they leave."""
+        free = self._free.copy()
+        found: list[int] = []
+        for rank, demand in enumerate(shape.fixed):
+            there = [held.fixed[rank]] if held is not None else []
+            nodes = (*there, *np.flatnonzero(shape.open).tolist())
+            node = next((node for node in nodes if _within(demand, free[node])), None)
+            if node is None:
+                return None
+            free[node] -= demand
+            found.append(node)
+        return tuple(found), free
+
+    def _on_one(self, slots: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
+        """Best-fit: the node with the least room that is enough, of equals one that spanning jobs can't use anyway."""
+        if not wanted:
+            return ()
+        _, _, node = min(
+            (free, not self._spread[node], node) for node, free in enumerate(slots) if free >= wanted
+        )
+        return ((node, wanted),)
+
+
+def _on_several(slots: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
+    """As few nodes as can be: those with most room, and for the rest best-fit."""
+    counts: list[tuple[int, int]] = []
+    order = sorted(range(len(slots)), key=lambda node: (-slots[node], node))
+    for index, node in enumerate(order):
+        if slots[node] >= wanted:
+            fitting = [other for other in order[index:] if slots[other] >= wanted]
+            counts.append((min(fitting, key=lambda other: (slots[other], other)), wanted))
+            break
+        counts.append((node, slots[node]))
+        wanted -= slots[node]
+    return tuple(sorted(counts))
+
+
+def _within(amounts: Floats, free: Floats) -> bool:
+    return bool(np.all((amounts <= free) | (amounts <= 0)))
+
+
+class AllocationSearch:
+    """Two starts, each improved by exchanges.
+
+    Args:
+        question: what is to be solved.
+    """
+
+    def __init__(self, question: SearchProblem) -> None:
+        self._question = question
+        prices = [question.price * step for step in _PRICE_STEPS] if question.price else [0.0]
+        self._wants = [question.values.wants(price) for price in prices]
+        self._prices = prices
+        self._jobs = range(len(question.shapes))
+
+    def best(self) -> ClusterPacking:
+        """The better of what is held, filled up, and of what each job would have at the price."""
+        found = self._improved(self.held())
+        if self._near(found):
+            return found
+        other = self._improved(self._at_price())
+        return other if other.worth > found.worth else found
+
+    def _near(self, cluster: ClusterPacking) -> bool:
+        return cluster.worth >= self._question.bound - self._question.near
+
+    def held(self) -> ClusterPacking:
+        """What is held, as far as it may be kept; who comes first keeps it."""
+        cluster = ClusterPacking(self._question)
+        for job in self._jobs:
+            place = self._question.held[job]
+            if place is not None and cluster.fits(job, place):
+                cluster.put(job, place)
+        return cluster
+
+    def _at_price(self) -> ClusterPacking:
+        """Who would keep what he has, does; the others are placed anew, those that want most first."""
+        cluster, wants = ClusterPacking(self._question), self._wants[0]
+        moving: list[tuple[int, int]] = []
+        for job in self._jobs:
+            held, local, several = (
+                self._question.held[job],
+                wants.local_score[job][-1],
+                wants.spread_score[job][-1],
+            )
+            if held is not None and wants.kept[job] >= max(local, several) and cluster.fits(job, held):
+                cluster.put(job, held)
+            else:
+                wanted = wants.local[job][-1] if local >= several else wants.spread[job][-1]
+                moving.append((-wanted, job))
+        for _, job in sorted(moving):
+            cluster.put(job, cluster.proposal(job, wants)[1])
+        return cluster
+
+    def _improved(self, cluster: ClusterPacking) -> ClusterPacking:
+        """Offer what is left, then try exchanges for those that want something else."""
+        self._offer(cluster, self._jobs)
+        trials = _TRIALS
+        for _, job in self._unhappy(cluster):
+            for others in self._rivals(cluster, job):
+                if trials == 0 or self._near(cluster):
+                    return cluster
+                trials -= 1
+                if self._exchanged(cluster, job, others):
+                    break
+        return cluster
+
+    def _offer(self, cluster: ClusterPacking, jobs: Iterable[int]) -> None:
+        """Let each take the best place that the others leave, at falling prices."""
+        jobs = list(jobs)
+        for wants, price in zip(self._wants, self._prices, strict=True):
+            for job in jobs:
+                place = cluster.take(job)
+                worth = cluster.worth_of(job, place)
+                score, found = cluster.proposal(job, wants)
+                better = score > worth - price * self._share(job, place) + _LEAST_GAIN
+                cluster.put(job, found if better else place)
+
+    def _share(self, job: int, place: JobPlacement | None) -> float:
+        return 0.0 if place is None else float(self._question.values.share[job, place.elastic])
+
+    def _unhappy(self, cluster: ClusterPacking) -> list[tuple[float, int]]:
+        """The jobs that want something else at the price, those that miss most first."""
+        wants, missing = self._wants[0], []
+        for job in self._jobs:
+            wanted = max(
+                wants.local_score[job][-1], wants.spread_score[job][-1], wants.kept[job], wants.nothing[job]
+            )
+            place = cluster.places[job]
+            has = cluster.worth_of(job, place) - self._question.price * self._share(job, place)
+            if wanted > has + _LEAST_GAIN:
+                missing.append((has - wanted, job))
+        return sorted(missing)
+
+    def _rivals(self, cluster: ClusterPacking, job: int) -> list[tuple[int, ...]]:
+        """The jobs that may make room for one: all of one node, or any other."""
+        on: Mapping[int, list[int]] = {node: [] for node in range(len(self._question.free))}
+        others = [other for other in self._jobs if other != job and cluster.places[other] is not None]
+        for other in others:
+            place = cluster.places[other]
+            for node, _ in place.counts if place is not None else ():
+                on[node].append(other)
+        return [
+            *dict.fromkeys(tuple(jobs) for jobs in on.values() if len(jobs) > 1),
+            *((other,) for other in others),
+        ]
+
+    def _exchanged(self, cluster: ClusterPacking, job: int, others: tuple[int, ...]) -> bool:
+        """Take them off and put the one first, then the others; whether that is better, else all is as before."""
+        before, group = cluster.worth, (job, *others)
+        places = [cluster.take(one) for one in group]
+        for one in group:
+            cluster.put(one, cluster.proposal(one, self._wants[0])[1])
+        self._offer_last(cluster, group)
+        if cluster.worth > before + _LEAST_GAIN:
+            return True
+        for one in group:
+            cluster.take(one)
+        for one, place in zip(group, places, strict=True):
+            cluster.put(one, place)
+        return False
+
+    def _offer_last(self, cluster: ClusterPacking, jobs: Iterable[int]) -> None:
+        """Let each take the best place that the others leave, at no price."""
+        for job in jobs:
+            place = cluster.take(job)
+            score, found = cluster.proposal(job, self._wants[-1])
+            cluster.put(job, found if score > cluster.worth_of(job, place) + _LEAST_GAIN else place)

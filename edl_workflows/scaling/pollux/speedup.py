@@ -1,0 +1,80 @@
+"""Speed-up tables: what a job gains from each number of replicas, on one node and on several."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.pollux.goodput import GoodputModel
+
+
+@dataclass(frozen=True)
+class SpeedupTable:
+    """How fast a job gets on, by its number of replicas; only ratios matter, so any unit will do.
+
+    Attributes:
+        local: index is replicas, all on one node; [0] is 0.
+        spread: the same on several nodes; as long as `local`.
+
+    Raises:
+        InvalidError: a value is negative or not a number, or the lists don't fit together.
+    """
+
+    local: tuple[float, ...]
+    spread: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.local) != len(self.spread) or len(self.local) < 2:
+            raise InvalidError(
+                "a speed-up table has a value for 0, 1, … replicas, on one node and on several"
+            )
+        if any(not isfinite(value) or value < 0 for value in (*self.local, *self.spread)):
+            raise InvalidError("a speed-up table has numbers from 0 up; fit the job's parameters again")
+
+    @property
+    def max_replicas(self) -> int:
+        """The most replicas that it knows."""
+        return len(self.local) - 1
+
+    @classmethod
+    def linear(cls, max_replicas: int) -> "SpeedupTable":
+        """Each replica is worth as much as the first: what is assumed of a job that has reported nothing."""
+        values = tuple(float(count) for count in range(max(max_replicas, 1) + 1))
+        return cls(values, values)
+
+    @classmethod
+    def of(cls, model: GoodputModel, max_replicas: int) -> "SpeedupTable":
+        """Goodput with the best batch for each number of replicas, relative to one replica.
+
+        A model by which one replica has no allowed batch has none relative to it; its values are useful samples a second.
+        """
+        replicas = np.arange(1, max(max_replicas, 1) + 1)
+        nodes = np.stack(
+            [np.ones_like(replicas), np.minimum(replicas, 2)]
+        )  # their number beyond 1 does not matter
+        goodput = model.best(nodes, replicas).goodput
+        base = goodput[0, 0] if goodput[0, 0] > 0 else 1.0
+        local, spread = ((0.0, *row) for row in (goodput / base).tolist())
+        return cls(local, spread)
+
+
+class SpeedupTables:
+    """The tables of many jobs; one is made again only when what is known of its job has changed."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, tuple[GoodputModel, int, SpeedupTable]] = {}
+
+    def tables(self, models: Mapping[str, tuple[GoodputModel, int]]) -> dict[str, SpeedupTable]:
+        """A table for each job; those of jobs that are not named are forgotten.
+
+        Args:
+            models: job → what is known of it, and its most replicas.
+        """
+        kept = {key: self._tables[key] for key in models if key in self._tables}
+        for key, (model, most) in models.items():
+            if key not in kept or kept[key][:2] != (model, most):
+                kept[key] = (model, most, SpeedupTable.of(model, most))
+        self._tables = kept
+        return {key: table for key, (_, _, table) in kept.items()}

@@ -1,0 +1,363 @@
+"""What each allocation is worth to each job, and what a share of the cluster costs where all compete for it.
+
+Pollux maximizes the power mean of the jobs' speed-ups (OSDI'21, §4.2)::
+
+    FITNESS = (1/J · Σ_j w_j · u_j^p)^(1/p)
+    u_j     = goodput of what j gets / goodput of a fair share, times, where j is re-allocated,
+    REALLOC = max(T − R·δ, 0) / (T + δ)     for T seconds of age, R restarts so far, δ seconds that one takes
+
+The mean is a sum over jobs, so that each allocation has a *worth* of its own, `w_j · φ(u_j)`, with φ(u) = u^p / p, or log u
+for p = 0. A job that starts pays no REALLOC: it interrupts nothing, and has to start once anyway.
+
+Speed-ups weigh all jobs alike, however long they are. With `PolluxOptions.shortest_first` the shorter ones weigh more. The job of J
+that has l_j seconds left weighs::
+
+    w_j = (1/J · Σ_i min(1, l_i / l_j)^4)^1.25
+
+The sum is about its rank by what is left, the longest first: of a job with half as much left a sixteenth is counted. But it is
+continuous: jobs with nearly as much left weigh nearly the same, and none moves for a second more or less. About as many jobs as that
+wait for the end of this one, and a second sooner is a second for each of them (heSRPT, the optimum for jobs that are all there and
+whose speed grows as k^p, gives more by the rank, too: Berg, Vesilo and Harchol-Balter, 2020). Both exponents were found by simulation,
+see docs/explanation/performance.md; those around them do nearly as well.
+
+How much is left is what the job declares; of one that doesn't, as much as it has had, which is a good guess where few jobs are very
+long. Nobody starves: the longer a job has been there, the more it counts that it waits.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum, inf, isfinite, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_workflows.scaling.policy import NodeInfo, Resources
+from edl_workflows.scaling.pollux.model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.portable_math import Floats, ordered_sum, portable_log, portable_power
+
+LEAST_SPEEDUP = 1e-3
+"""Of a job that waits, so that its worth is finite: as the artifact of the paper."""
+PRIORITY_FACTOR = 10.0
+"""How many times more it counts that a job waits, by each step of its priority."""
+MOST_PRIORITY = 5
+"""Steps above it make no difference, so that sums keep their digits."""
+PATIENCE = 24 * 3600.0
+"""With the shortest first, a job that is older comes before all younger ones that wait, however long it is."""
+MOST_PATIENCE = 30.0
+"""Beyond so many times that it makes no difference, for the same reason."""
+LEAST_LEFT = 1.0
+MOST_LEFT = 1e12
+"""Seconds; of jobs that have less or more left none is shorter or longer."""
+_STEEPNESS = 4
+_RANK_POWER = 1.25
+"""The exponents of a job's weight with the shortest first."""
+_SLACK = 1e-6
+"""Sums of floats such as 0.1 are off by less than this part of them."""
+_LEAST_SPEED = 1e-200
+"""What is less is none: quotients of it would not be numbers."""
+_PRICES = (1e-9, 1e15)
+_BISECTIONS = 20
+"""Each halves the logarithm of what is left; so many leave a price that is right to 0.01 %."""
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """A job as the search sees it: nodes are numbers, demands arrays.
+
+    Attributes:
+        job: what it was made of.
+        least, most: elastic replicas that it may have, beside the fixed ones, if it has anything.
+        demand: what an elastic replica takes, by resource.
+        fixed: the same of each fixed one.
+        caps: by node, how many elastic replicas it may have; `most` but where new ones are not let in.
+        open: the nodes that take new replicas of it.
+        share: part of the whole cluster that a replica takes of what it takes most of.
+    """
+
+    job: PolluxJob
+    least: int
+    most: int
+    demand: Floats
+    fixed: tuple[Floats, ...]
+    caps: NDArray[np.int64]
+    open: NDArray[np.bool_]
+    share: float
+    wanted: NDArray[np.intp] = field(repr=False)
+    """The resources of which an elastic replica takes some."""
+
+    def slots(self, free: Floats) -> NDArray[np.int64]:
+        """How many elastic replicas fit on each node."""
+        if not len(self.wanted):
+            return self.caps
+        amounts = free[:, self.wanted] / self.demand[self.wanted]
+        fitting: NDArray[np.int64] = amounts.min(axis=1).clip(0.0, self.caps).astype(np.int64)
+        return fitting
+
+
+def job_shape(
+    job: PolluxJob, nodes: Sequence[NodeInfo], total: Mapping[str, float], held: Mapping[int, int]
+) -> JobShape:
+    """A job as the search sees it.
+
+    Args:
+        job: the job.
+        nodes: in the order of their numbers.
+        total: what all nodes have together, by resource, in the order of the arrays.
+        held: node → elastic replicas that it has there.
+    """
+    info = job.info
+    fixed = len(info.fixed)
+    least = max(info.min_replicas - fixed, 0 if fixed else 1)
+    most = max(min(info.max_replicas, max(job.speedup.max_replicas, info.min_replicas)) - fixed, 0)
+    if info.max_replicas < info.min_replicas or not all(map(_sound, (info.resources, *info.fixed))):
+        least, most = 1, 0  # a contradiction, or no number: nothing is allowed
+    demand = resource_vector(info.resources, total)
+    for amount, there in zip(demand.tolist(), total.values(), strict=True):
+        if amount > 0:  # more than the whole cluster holds need not be looked at
+            most = min(most, int(there / amount * (1 + _SLACK)))
+    shares = [
+        min(amount / there, 1.0) if there > 0 else 1.0
+        for amount, there in zip(demand.tolist(), total.values(), strict=True)
+        if amount
+    ]
+    free_to = np.array([node.schedulable and node.key not in info.excluded for node in nodes], dtype=bool)
+    caps = np.full(len(nodes), most, dtype=np.int64)
+    for number in np.flatnonzero(~free_to).tolist():
+        caps[number] = min(held.get(number, 0), most)
+    return JobShape(
+        job=job,
+        least=least,
+        most=most,
+        demand=demand,
+        fixed=tuple(resource_vector(one, total) for one in info.fixed),
+        caps=caps,
+        open=free_to,
+        share=max(shares, default=0.0),
+        wanted=np.flatnonzero(demand),
+    )
+
+
+@dataclass(frozen=True)
+class AllocationValues:
+    """The worth of each job's options; the first axis is jobs, the second elastic replicas.
+
+    Attributes:
+        local: worth of a new allocation on one node; -inf where it isn't allowed.
+        spread: the same on several nodes.
+        kept: worth of what the job holds; -inf if that is nothing, or not allowed.
+        nothing: worth of waiting.
+        share: part of the cluster that the replicas take.
+        kept_share: part of the cluster that what the job holds takes.
+    """
+
+    local: Floats
+    spread: Floats
+    kept: Floats
+    nothing: Floats
+    share: Floats
+    kept_share: Floats
+
+    def price(self, capacity: float) -> float:
+        """What a share of the whole cluster has to cost, so that the jobs together want no more than there is.
+
+        It is the multiplier of the relaxed problem, in which only the sum of all shares is limited: each job takes what is
+        worth most beyond its price.
+
+        Args:
+            capacity: shares that the jobs may have together.
+        """
+        worth, share = self._options()
+        rows = np.arange(len(worth))
+
+        def wanted(price: float) -> float:
+            return fsum(share[rows, np.argmax(worth - price * share, axis=1)].tolist())
+
+        if not len(worth) or wanted(0.0) <= capacity * (1 + _SLACK):
+            return 0.0
+        low, high = _PRICES
+        for _ in range(_BISECTIONS):
+            middle = sqrt(low * high)
+            low, high = (middle, high) if wanted(middle) > capacity * (1 + _SLACK) else (low, middle)
+        return high
+
+    def bound(self, price: float, capacity: float) -> float:
+        """What no solution of the relaxed problem is worth more than, by any price (Lagrange)."""
+        worth, share = self._options()
+        return fsum((worth - price * share).max(axis=1).tolist()) + price * capacity
+
+    def _options(self) -> tuple[Floats, Floats]:
+        """Worth and share of all that each job may have: nothing, what it holds, so many replicas."""
+        sized = np.maximum(self.local, self.spread)
+        worth = np.concatenate([self.nothing[:, None], self.kept[:, None], sized], axis=1)
+        none = np.zeros((len(worth), 1))
+        return worth, np.concatenate([none, self.kept_share[:, None], self.share], axis=1)
+
+    def wants(self, price: float) -> "PricedDemand":
+        """What each job wants at this price, for any room."""
+        cost = price * self.share
+        local, local_score = _running_best(self.local - cost)
+        spread, spread_score = _running_best(self.spread - cost)
+        kept = self.kept - price * self.kept_share
+        return PricedDemand(
+            local.tolist(),
+            local_score.tolist(),
+            spread.tolist(),
+            spread_score.tolist(),
+            kept.tolist(),
+            self.nothing.tolist(),
+        )
+
+
+@dataclass(frozen=True)
+class PricedDemand:
+    """What each job wants at a price, as plain lists: they are read one by one.
+
+    Attributes:
+        local: job → room → elastic replicas to take, with room for so many on one node.
+        local_score: their worth less their price; -inf where no number is allowed.
+        spread, spread_score: the same for room on several nodes.
+        kept: job → worth of what it holds, less its price.
+        nothing: job → worth of waiting.
+    """
+
+    local: list[list[int]]
+    local_score: list[list[float]]
+    spread: list[list[int]]
+    spread_score: list[list[float]]
+    kept: list[float]
+    nothing: list[float]
+
+
+def allocation_values(
+    shapes: Sequence[JobShape],
+    held: Sequence[Mapping[int, int]],
+    fair: Sequence[tuple[int, bool]],
+    options: PolluxOptions,
+) -> AllocationValues:
+    """The worth of all options.
+
+    Args:
+        shapes: the jobs.
+        held: what each holds: node → elastic replicas; empty for nothing, or for what can't be kept.
+        fair: a fair share for each: replicas, and whether on several nodes.
+        options: how to weigh.
+    """
+    width = max((shape.most for shape in shapes), default=0) + 1
+    count = len(shapes)
+    found = AllocationValues(
+        local=np.full((count, width), -inf),
+        spread=np.full((count, width), -inf),
+        kept=np.full(count, -inf),
+        nothing=np.zeros(count),
+        share=np.zeros((count, width)),
+        kept_share=np.zeros(count),
+    )
+    weights = _weights([shape.job for shape in shapes], fair, options)
+    for row, (shape, weight) in enumerate(zip(shapes, weights, strict=True)):
+        _fill(found, row, shape, held[row], _fair_speed(shape.job, *fair[row]), weight, options)
+    return found
+
+
+def _fill(
+    values: AllocationValues,
+    row: int,
+    shape: JobShape,
+    held: Mapping[int, int],
+    base: float,
+    weight: float,
+    options: PolluxOptions,
+) -> None:
+    """One job's row; `base` is its speed with a fair share."""
+    job = shape.job
+    fixed = len(shape.fixed)
+    tables = [_speeds(table, fixed, shape.most) for table in (job.speedup.local, job.speedup.spread)]
+    factor = _restart_factor(job, options.restart_seconds) if held else 1.0
+    allowed = slice(shape.least, shape.most + 1)
+    for rows, speeds in zip((values.local, values.spread), tables, strict=True):
+        rows[row, allowed] = _worth(speeds[allowed] / base * factor, weight, options.fairness)
+    slow = float(_worth(np.array([1.0]), weight, options.fairness)[0])
+    # A placed job is worth more than a waiting one, whatever its table says: its speed counts from LEAST_SPEEDUP up.
+    urgency = PRIORITY_FACTOR ** max(min(job.info.priority, MOST_PRIORITY), 0)
+    if options.shortest_first:
+        urgency *= max(1.0, min(_age(job) / PATIENCE, MOST_PATIENCE) * job.weight / weight)
+    values.nothing[row] = slow - (slow - _lowest(weight, options.fairness)) * urgency
+    values.share[row] = (np.arange(values.share.shape[1]) + fixed) * shape.share
+    total = sum(held.values())
+    if held and shape.least <= total <= shape.most:
+        speed = tables[len(held) > 1][total] / base
+        values.kept[row] = float(_worth(np.array([speed]), weight, options.fairness)[0])
+        values.kept_share[row] = values.share[row, total]
+
+
+def _weights(
+    jobs: Sequence[PolluxJob], fair: Sequence[tuple[int, bool]], options: PolluxOptions
+) -> list[float]:
+    """How much each job's speed counts; see the module."""
+    if not options.shortest_first:
+        return [job.weight for job in jobs]
+    left = [
+        _age(job) if job.remaining is None else job.remaining / _fair_speed(job, *share)
+        for job, share in zip(jobs, fair, strict=True)
+    ]
+    seconds = np.array(left, dtype=float).clip(LEAST_LEFT, MOST_LEFT)
+    longer = portable_power(np.minimum(seconds / seconds[:, None], 1.0), _STEEPNESS)
+    ranks = portable_power(ordered_sum(longer, 1) / max(len(jobs), 1), _RANK_POWER)
+    return [job.weight * rank for job, rank in zip(jobs, ranks.tolist(), strict=True)]
+
+
+def _speeds(table: Sequence[float], fixed: int, most: int) -> Floats:
+    """By elastic replicas; more than the table knows is worth as much as the most that it knows."""
+    return np.array([table[min(fixed + count, len(table) - 1)] for count in range(most + 1)])
+
+
+def _fair_speed(job: PolluxJob, replicas: int, spread: bool) -> float:
+    """With a fair share; where the job hardly gets on with that, a part of the best."""
+    table = job.speedup.spread if spread else job.speedup.local
+    best = max(*job.speedup.local, *job.speedup.spread)
+    return (
+        max(table[min(max(replicas, 1), len(table) - 1)], LEAST_SPEEDUP * best)
+        if best > _LEAST_SPEED
+        else 1.0
+    )
+
+
+def _restart_factor(job: PolluxJob, seconds: float) -> float:
+    age = _age(job)
+    if seconds == 0:
+        return 1.0
+    return max(age - job.restarts * seconds, 0.0) / (age + seconds)
+
+
+def _age(job: PolluxJob) -> float:
+    return job.info.age if isfinite(job.info.age) and job.info.age > 0 else 0.0
+
+
+def _worth(speedup: Floats, weight: float, fairness: float) -> Floats:
+    """φ of the speed-ups of a job that is placed."""
+    return weight * _phi(np.maximum(speedup, LEAST_SPEEDUP) + LEAST_SPEEDUP, fairness)
+
+
+def _lowest(weight: float, fairness: float) -> float:
+    """φ of a job that waits: at most that of the paper's fairness, so that nobody waits while another has more than it needs."""
+    return weight * min(float(_phi(np.array([LEAST_SPEEDUP]), fairness)[0]), -1 / LEAST_SPEEDUP)
+
+
+def _phi(speedup: Floats, fairness: float) -> Floats:
+    return portable_log(speedup) if fairness == 0 else portable_power(speedup, fairness) / fairness
+
+
+def _running_best(scores: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """For each room the number of replicas up to it with the best score, and the score."""
+    best = np.maximum.accumulate(scores, axis=1)
+    fresh = np.concatenate([np.ones((len(best), 1), dtype=bool), best[:, 1:] > best[:, :-1]], axis=1)
+    return np.maximum.accumulate(np.where(fresh, np.arange(scores.shape[1]), 0), axis=1), best
+
+
+def resource_vector(amounts: Resources, names: Iterable[str]) -> Floats:
+    """Amounts in the order of the names; what is no number is nothing."""
+    found = np.array([amounts.get(name, 0.0) for name in names], dtype=float)
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+def _sound(demand: Resources) -> bool:
+    return all(isfinite(amount) and amount >= 0 for amount in demand.values())
