@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from edl_workflows.hooks.elastic_job import ElasticJobHook
-    from edl_workflows.stages.goals import Done, Failed, Handle, Outputs, Waiting
-    from edl_workflows.stages.identity import Identity, Lifetime
+    from edl_workflows.stages.goals import Done, Failed, Handle, InProgress, Outputs
+    from edl_workflows.stages.identity import Lifetime, StageIdentity
 
 STATE_KEY = "edl_stage"
 """In Airflow's task state store: the newest attempt's handle, and whether its result was delivered."""
@@ -144,11 +144,11 @@ class StageTask(ClusterTask):
         self.link = self.hook.link(handle.kind, handle.namespace, handle.name)
         return handle
 
-    def look(self, handle: "Handle") -> "Waiting | Done | Failed":
+    def look(self, handle: "Handle") -> "InProgress | Done | Failed":
         """Where the stage stands now. Asked before a task defers: what is done already needs no triggerer."""
         from edl_workflows.stages import driver
 
-        return driver.look(self.hook.cluster(), handle)
+        return driver.check_now(self.hook.cluster(), handle)
 
     def defer_until(self, handle: "Handle", deadline: float | None) -> NoReturn:
         """Give the worker back and wait in the triggerer."""
@@ -186,14 +186,14 @@ class StageTask(ClusterTask):
         """What the task raises for an error of its stage."""
         return error
 
-    def identity(self, context: "Context") -> "Identity":
+    def identity(self, context: "Context") -> "StageIdentity":
         """Who this task instance is to the objects in the cluster. It needs no logical date: not every run has one."""
-        from edl_workflows.stages.identity import Identity
+        from edl_workflows.stages.identity import StageIdentity
 
         ti = context["ti"]
         index = -1 if ti.map_index is None else ti.map_index
         owner = TaskOwner(engine_of(self.hook.installation), ti.dag_id, ti.run_id, ti.task_id, index)
-        return Identity(owner=str(owner), attempt=str(ti.try_number))
+        return StageIdentity(owner=str(owner), attempt=str(ti.try_number))
 
 
 class StageOperator(StageTask):
@@ -287,7 +287,7 @@ class StageOperator(StageTask):
         thread.start()
         thread.join(KILL_SECONDS)
 
-    def identity(self, context: "Context") -> "Identity":
+    def identity(self, context: "Context") -> "StageIdentity":
         """With what earlier attempts left in Airflow's task state store, and what becomes of the object without the task."""
         handle, delivered = self._recall(context)
         known = handle.name if handle is not None and not delivered else ""
@@ -318,7 +318,7 @@ class StageOperator(StageTask):
 
     def _pursue(self, context: "Context") -> "Done | Failed":
         from edl_workflows.process.signals import alarm_waits
-        from edl_workflows.stages.goals import Waiting
+        from edl_workflows.stages.goals import InProgress
 
         # An object whose creation Airflow's time-out interrupts would be there without a handle by which to cancel it.
         with alarm_waits():
@@ -327,7 +327,7 @@ class StageOperator(StageTask):
             self._cancel_if_killed()
         self._remember(context, handle, delivered=False)
         result = self.look(handle)
-        return self._see_through(context, handle, result) if isinstance(result, Waiting) else result
+        return self._see_through(context, handle, result) if isinstance(result, InProgress) else result
 
     def _reached(self) -> "Outputs | None":
         """The outputs if the goal was reached while nobody waited; None also where the cluster can't be asked."""
@@ -342,7 +342,7 @@ class StageOperator(StageTask):
             return None
         return result.outputs if isinstance(result, Done) else None
 
-    def _see_through(self, context: "Context", handle: "Handle", now: "Waiting") -> "Done | Failed":
+    def _see_through(self, context: "Context", handle: "Handle", now: "InProgress") -> "Done | Failed":
         from edl_workflows.stages import driver
         from edl_workflows.stages.goals import Done
 
@@ -351,7 +351,7 @@ class StageOperator(StageTask):
         deadline = self._deadline(context)
         if self.deferrable:
             self.defer_until(handle, deadline)
-        return driver.wait(self.hook.source(), handle, deadline, self.log.info)
+        return driver.wait_for_goal(self.hook.source(), handle, deadline, self.log.info)
 
     def _deadline(self, context: "Context") -> float | None:
         limits = [limit for limit in (self.completion_timeout, self.execution_timeout) if limit is not None]
@@ -396,7 +396,7 @@ class StageOperator(StageTask):
         if self._handle is None:
             return
         try:
-            done = ownership.cancel(self.hook.cluster(), self._handle, self.on_kill_action)
+            done = ownership.cancel_object(self.hook.cluster(), self._handle, self.on_kill_action)
             self.log.info("%s: %s", self._handle, self.on_kill_action if done else "nothing to cancel")
         except EdlError:
             # The error that brings us here is the one to be seen; this one leaves work for a human.

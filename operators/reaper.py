@@ -12,7 +12,7 @@ from edl_workflows.operators.base import ClusterTask
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from edl_workflows.hooks.orphans import Judgement
+    from edl_workflows.hooks.orphans import OwnerJudgement
     from edl_workflows.kube.connect import Cluster
 
 MAX_LISTED = 200
@@ -66,7 +66,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
 
     def execute(self, context: "Context") -> dict[str, Any]:  # noqa: ARG002 - the interface
         """Look once; note and cancel what is to be."""
-        from edl_workflows.hooks.orphans import Verdict, judge_all
+        from edl_workflows.hooks.orphans import OwnerVerdict, judge_objects
 
         with raised_for_airflow():
             report_only, most = (
@@ -74,7 +74,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
                 _count(self.max_cancellations, "max_cancellations"),
             )
             cluster = self.hook.cluster()
-            judgements = judge_all(cluster, self.namespace or cluster.namespace, self.hook.installation)
+            judgements = judge_objects(cluster, self.namespace or cluster.namespace, self.hook.installation)
             now = datetime.now(UTC)
             if not report_only:
                 self._check_number(judgements, now, most)
@@ -92,7 +92,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
         listed = [
             _row(judged, what)
             for judged, what in zip(judgements, done, strict=True)
-            if judged.verdict is not Verdict.AWAITED
+            if judged.verdict is not OwnerVerdict.AWAITED
         ]
         return {
             "report_only": report_only,
@@ -101,7 +101,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
             "objects": listed[:MAX_LISTED],
         }
 
-    def _check_number(self, judgements: "list[Judgement]", now: datetime, most: int) -> None:
+    def _check_number(self, judgements: "list[OwnerJudgement]", now: datetime, most: int) -> None:
         due = [judged for judged in judgements if judged.due(now, self.grace)]
         if len(due) > most:
             names = ", ".join(str(judged.found.handle) for judged in due[:5])
@@ -110,27 +110,33 @@ class ReapOrphanedJobsOperator(ClusterTask):
                 "database is whole and they are to go, raise max_cancellations"
             )
 
-    def _settle(self, cluster: "Cluster", judged: "Judgement", now: datetime, *, report_only: bool) -> str:
+    def _settle(
+        self, cluster: "Cluster", judged: "OwnerJudgement", now: datetime, *, report_only: bool
+    ) -> str:
         """Do what is to be done about one object; in words what was."""
-        from edl_workflows.hooks.orphans import Verdict, noted_time
+        from edl_workflows.hooks.orphans import OwnerVerdict, noted_time
         from edl_workflows.stages import ownership
 
         found = judged.found
-        if judged.verdict is not Verdict.ORPHANED:
+        if judged.verdict is not OwnerVerdict.ORPHANED:
             if found.gone and not report_only:
-                ownership.note_gone(cluster, found.handle, None)
+                ownership.record_abandonment(cluster, found.handle, None)
             return ""
         since = judged.gone_since
         self.log.info("%s is an orphan since %s: %s", found.handle, since or "now", judged.why)
         if since is None:
             if report_only:
                 return "would be noted"
-            return NOTED if ownership.note_gone(cluster, found.handle, noted_time(now)) else CHANGED
+            return NOTED if ownership.record_abandonment(cluster, found.handle, noted_time(now)) else CHANGED
         if not judged.due(now, self.grace):
             return f"waits until {noted_time(since + self.grace)}"
         if report_only:
             return "would be cancelled"
-        return CANCELLED if ownership.cancel(cluster, found.handle, judged.action, found.gone) else CHANGED
+        return (
+            CANCELLED
+            if ownership.cancel_object(cluster, found.handle, judged.action, found.gone)
+            else CHANGED
+        )
 
 
 NOTED = "noted"
@@ -138,7 +144,7 @@ CANCELLED = "cancelled"
 CHANGED = "changed meanwhile, left alone"
 
 
-def _row(judged: "Judgement", done: str) -> dict[str, str]:
+def _row(judged: "OwnerJudgement", done: str) -> dict[str, str]:
     found = judged.found
     return {
         "kind": found.handle.kind,

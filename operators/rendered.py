@@ -49,7 +49,7 @@ def rendered_list(value: Iterable[str] | str, name: str) -> list[Any]:
 
 def _read(text: str, name: str) -> Any:
     """The value of a text. As YAML only at last: it reads Python's None as a text, and escapes between ' ' not at all."""
-    from edl_workflows.stages.manifest import MAX_CHARACTERS, check_values, parse
+    from edl_workflows.stages.manifest import MAX_CHARACTERS, check_values, parse_object
 
     if len(text) > MAX_CHARACTERS:
         raise InvalidError(f"{name}: the text is larger than {MAX_CHARACTERS >> 20} MiB")
@@ -60,7 +60,7 @@ def _read(text: str, name: str) -> Any:
             # By way of JSON: its values are what a request may hold. Of sets and bytes it says that it can't.
             found = json.loads(json.dumps(ast.literal_eval(text.strip()), allow_nan=False))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return parse(text, name)
+            return parse_object(text, name)
     if isinstance(found, dict | list):
         check_values(found, name)
     return found

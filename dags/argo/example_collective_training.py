@@ -14,7 +14,7 @@ from hera.workflows import DAG, Parameter, WorkflowTemplate
 from edl_workflows.argo import builders, groups, workflows
 from edl_workflows.argo.groups import output
 from edl_workflows.argo.serializer import to_manifest, to_yaml
-from edl_workflows.argo.step import Waiting
+from edl_workflows.argo.step import WaitMode
 
 CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}"
 
@@ -66,7 +66,7 @@ PARAMETERS = (
 )
 
 
-def pipeline(waiting: Waiting) -> WorkflowTemplate:
+def pipeline(waiting: WaitMode) -> WorkflowTemplate:
     """The workflow, with steps that wait in this way."""
     with WorkflowTemplate(
         name="example-collective-training",
@@ -97,5 +97,5 @@ def pipeline(waiting: Waiting) -> WorkflowTemplate:
 
 
 if __name__ == "__main__":
-    chosen: Waiting = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
+    chosen: WaitMode = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
     print(to_yaml([to_manifest(pipeline(chosen))]), end="")  # noqa: T201 - its output

@@ -15,7 +15,7 @@ from hera.workflows import DAG, Container, Parameter, WorkflowTemplate, models
 from edl_workflows.argo import builders, groups, workflows
 from edl_workflows.argo.groups import output
 from edl_workflows.argo.serializer import to_manifest, to_yaml
-from edl_workflows.argo.step import Waiting
+from edl_workflows.argo.step import WaitMode
 
 CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}"
 
@@ -103,7 +103,7 @@ def python(name: str, *arguments: str, inputs: tuple[str, ...]) -> Container:
     )
 
 
-def pipeline(waiting: Waiting) -> WorkflowTemplate:
+def pipeline(waiting: WaitMode) -> WorkflowTemplate:
     """The workflow, with steps that wait in this way."""
     with without_steps() as workflow:
         groups.clean_up(waiting)
@@ -170,5 +170,5 @@ def outputs() -> list[Parameter]:
 
 
 if __name__ == "__main__":
-    chosen: Waiting = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
+    chosen: WaitMode = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
     print(to_yaml([to_manifest(pipeline(chosen))]), end="")  # noqa: T201 - its output

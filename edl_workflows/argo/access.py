@@ -4,7 +4,7 @@ from typing import Any
 
 from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.schedules import EVENTS_ACCOUNT
-from edl_workflows.argo.step import Waiting
+from edl_workflows.argo.step import WaitMode
 from edl_workflows.argo.workflows import ACCOUNT
 from edl_workflows.jobs import names
 
@@ -25,7 +25,7 @@ RESOURCE_STEPS: list[dict[str, Any]] = [
 ]
 
 
-def for_steps(waiting: Waiting, namespace: str) -> list[dict[str, Any]]:
+def for_steps(waiting: WaitMode, namespace: str) -> list[dict[str, Any]]:
     """What a workflow's pods may do: with resource templates, what a job's changes need; with plugin templates that is the
     agent's, and the pods only report."""
     rules = EXECUTOR + (RESOURCE_STEPS if waiting == "resource" else [])

@@ -23,7 +23,7 @@ from hera.workflows._mixins import IOMixin, TemplateMixin
 from edl_workflows.argo import steps
 from edl_workflows.argo.plugin_template import plugin_templates
 from edl_workflows.argo.resource_template import resource_templates
-from edl_workflows.argo.step import Step, Waiting
+from edl_workflows.argo.step import WaitMode, WorkflowStep
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.stages.ownership import CancelAction
@@ -49,7 +49,7 @@ class StageTemplate(CallableTemplateMixin, TemplateMixin, IOMixin):
         )
 
 
-def template(step: Step, waiting: Waiting) -> StageTemplate:
+def template(step: WorkflowStep, waiting: WaitMode) -> StageTemplate:
     """A step as a Hera template.
 
     Raises:
@@ -61,7 +61,7 @@ def template(step: Step, waiting: Waiting) -> StageTemplate:
 
 
 def submit(
-    waiting: Waiting,
+    waiting: WaitMode,
     *,
     kind: str = ELASTIC_JOB,
     wait: bool = True,
@@ -80,7 +80,7 @@ submit_di_job = partial(submit, kind="DIJob")
 
 
 def wait_for_job(
-    waiting: Waiting,
+    waiting: WaitMode,
     *,
     name: str = "",
     kind: str = ELASTIC_JOB,
@@ -91,62 +91,62 @@ def wait_for_job(
     return template(steps.wait_for_job(name, kind=kind, on_cancel=on_cancel, condition=condition), waiting)
 
 
-def wait_for_plan(waiting: Waiting) -> StageTemplate:
+def wait_for_plan(waiting: WaitMode) -> StageTemplate:
     """See `steps.wait_for_plan`."""
     return template(steps.wait_for_plan(), waiting)
 
 
-def collect(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
+def collect(waiting: WaitMode, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.collect`."""
     return template(steps.collect(kind=kind), waiting)
 
 
-def cancel(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
+def cancel(waiting: WaitMode, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.cancel`."""
     return template(steps.cancel(kind=kind), waiting)
 
 
-def scale(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
+def scale(waiting: WaitMode, *, retries: int = 0) -> StageTemplate:
     """See `steps.scale`."""
     return template(steps.scale(retries=retries), waiting)
 
 
-def plan_scale(waiting: Waiting, *, wait_for_change: bool = False) -> StageTemplate:
+def plan_scale(waiting: WaitMode, *, wait_for_change: bool = False) -> StageTemplate:
     """See `steps.plan_scale`."""
     return template(steps.plan_scale(wait_for_change=wait_for_change), waiting)
 
 
-def apply_plan(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
+def apply_plan(waiting: WaitMode, *, retries: int = 0) -> StageTemplate:
     """See `steps.apply_plan`."""
     return template(steps.apply_plan(retries=retries), waiting)
 
 
-def checkpoint(waiting: Waiting, *, retries: int = 0) -> StageTemplate:
+def checkpoint(waiting: WaitMode, *, retries: int = 0) -> StageTemplate:
     """See `steps.checkpoint`."""
     return template(steps.checkpoint(retries=retries), waiting)
 
 
-def migrate_ps(waiting: Waiting, *, until: str = "Succeeded", retries: int = 0) -> StageTemplate:
+def migrate_ps(waiting: WaitMode, *, until: str = "Succeeded", retries: int = 0) -> StageTemplate:
     """See `steps.migrate_ps`."""
     return template(steps.migrate_ps(until=until, retries=retries), waiting)
 
 
-def suspend(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
+def suspend(waiting: WaitMode, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.suspend`."""
     return template(steps.suspend(kind=kind), waiting)
 
 
-def resume(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
+def resume(waiting: WaitMode, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.resume`."""
     return template(steps.resume(kind=kind), waiting)
 
 
-def autoscale(waiting: Waiting, *, kind: str = "TrainingJob") -> StageTemplate:
+def autoscale(waiting: WaitMode, *, kind: str = "TrainingJob") -> StageTemplate:
     """See `steps.autoscale`."""
     return template(steps.autoscale(kind=kind), waiting)
 
 
-def delete(waiting: Waiting, *, kind: str = ELASTIC_JOB) -> StageTemplate:
+def delete(waiting: WaitMode, *, kind: str = ELASTIC_JOB) -> StageTemplate:
     """See `steps.delete`."""
     return template(steps.delete(kind=kind), waiting)
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from edl_workflows.argo import access, schedules, workflows
-from edl_workflows.argo.workflows import Options
+from edl_workflows.argo.workflows import TemplateOptions
 from edl_workflows.exceptions import InvalidError
 
 NIGHTLY = "0 3 * * *"
 
 
 @dataclass(frozen=True)
-class Product:
+class BuildProduct:
     """Manifests under one name.
 
     Attributes:
@@ -22,51 +22,53 @@ class Product:
     """
 
     name: str
-    make: Callable[[Options, str], list[dict[str, Any]]]
+    make: Callable[[TemplateOptions, str], list[dict[str, Any]]]
     usual: bool = True
 
 
-def _template(make: Callable[[Options], dict[str, Any]]) -> Callable[[Options, str], list[dict[str, Any]]]:
+def _template(
+    make: Callable[[TemplateOptions], dict[str, Any]],
+) -> Callable[[TemplateOptions, str], list[dict[str, Any]]]:
     return lambda options, _namespace: [make(options)]
 
 
-def _train(kind: str) -> Callable[[Options, str], list[dict[str, Any]]]:
+def _train(kind: str) -> Callable[[TemplateOptions, str], list[dict[str, Any]]]:
     return _template(lambda options: workflows.train(options, f"{kind.lower()}-train", kind))
 
 
-def _cron(options: Options, _namespace: str) -> list[dict[str, Any]]:
+def _cron(options: TemplateOptions, _namespace: str) -> list[dict[str, Any]]:
     template = workflows.elastic_retrain(_plain(options))
     return [schedules.cron(template, NIGHTLY, options.parameters)]
 
 
-def _events(options: Options, namespace: str) -> list[dict[str, Any]]:
+def _events(options: TemplateOptions, namespace: str) -> list[dict[str, Any]]:
     template = workflows.elastic_retrain(_plain(options))
     account = access.for_events(namespace)
     return [*account, schedules.webhook(template), schedules.sensor(template, options.parameters)]
 
 
-def _plain(options: Options) -> Options:
+def _plain(options: TemplateOptions) -> TemplateOptions:
     """Without values: what is started by itself brings them as its arguments."""
-    return Options(options.waiting, options.cluster_scope)
+    return TemplateOptions(options.waiting, options.cluster_scope)
 
 
 PRODUCTS = (
-    Product("access", lambda options, namespace: access.for_steps(options.waiting, namespace)),
-    Product("edl-stages", _template(workflows.stages)),
-    Product("edl-clean-up", _template(workflows.clean_up)),
-    Product("elastic-train", _template(workflows.train)),
-    Product("elastic-scale", _template(workflows.elastic_scale)),
-    Product("elastic-planned-scale", _template(workflows.planned_scale)),
-    Product("ps-checkpoint-migrate-restart", _template(workflows.checkpoint_migrate_restart)),
-    Product("elastic-retrain", _template(workflows.elastic_retrain)),
-    *(Product(f"{kind.lower()}-train", _train(kind)) for kind in ("TFJob", "TrainingJob", "DIJob")),
+    BuildProduct("access", lambda options, namespace: access.for_steps(options.waiting, namespace)),
+    BuildProduct("edl-stages", _template(workflows.stages)),
+    BuildProduct("edl-clean-up", _template(workflows.clean_up)),
+    BuildProduct("elastic-train", _template(workflows.train)),
+    BuildProduct("elastic-scale", _template(workflows.elastic_scale)),
+    BuildProduct("elastic-planned-scale", _template(workflows.planned_scale)),
+    BuildProduct("ps-checkpoint-migrate-restart", _template(workflows.checkpoint_migrate_restart)),
+    BuildProduct("elastic-retrain", _template(workflows.elastic_retrain)),
+    *(BuildProduct(f"{kind.lower()}-train", _train(kind)) for kind in ("TFJob", "TrainingJob", "DIJob")),
     # These need values that only their author knows, or Argo Events.
-    Product("elastic-retrain-cron", _cron, usual=False),
-    Product("elastic-retrain-events", _events, usual=False),
+    BuildProduct("elastic-retrain-cron", _cron, usual=False),
+    BuildProduct("elastic-retrain-events", _events, usual=False),
 )
 
 
-def build(names: Iterable[str], options: Options, namespace: str) -> list[dict[str, Any]]:
+def build_manifests(names: Iterable[str], options: TemplateOptions, namespace: str) -> list[dict[str, Any]]:
     """The manifests of the named products, or of the usual ones if none is named; all in one namespace.
 
     Raises:

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edl_workflows.argo.task import PLUGIN
+from edl_workflows.argo.plugin_task import PLUGIN
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.install.rbac import argo_agent_rules
 from edl_workflows.install.workloads import CONTAINER_SECURITY
@@ -137,7 +137,7 @@ def read_token() -> str:
         ) from error
 
 
-def serving(app: FastAPI, port: int) -> contextlib.AbstractContextManager[str]:
+def serve_plugin(app: FastAPI, port: int) -> contextlib.AbstractContextManager[str]:
     """Serve in a thread, on all of the pod's addresses, while the context lasts.
 
     Raises:
@@ -161,7 +161,7 @@ class PluginOptions:
     command: tuple[str, ...] = ("edl",)
 
 
-def manifests(options: PluginOptions) -> Iterator[dict[str, Any]]:
+def plugin_manifests(options: PluginOptions) -> Iterator[dict[str, Any]]:
     """All that the plugin needs in a namespace: its ConfigMap, and an account with its token and its rights."""
     metadata = {"name": ACCOUNT, "namespace": options.namespace}
     rbac = "rbac.authorization.k8s.io"

@@ -8,13 +8,13 @@ from hera.workflows import DAG, Parameter, Steps, Suspend, models
 
 from edl_workflows.argo import builders, steps
 from edl_workflows.argo.outputs import PARAMETERS
-from edl_workflows.argo.step import Input, Waiting
+from edl_workflows.argo.step import StepInput, WaitMode
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 
 _PLAN_INPUTS = steps.migrate_ps().inputs
 
 
-def parameter(given: Input) -> Parameter:
+def parameter(given: StepInput) -> Parameter:
     """An input of a step as an input of a template that calls it."""
     default = MISSING if given.default is None else given.default
     return Parameter(name=given.name, description=given.description, default=default)
@@ -36,7 +36,7 @@ def outputs_of(task: str, names: Iterable[str] = PARAMETERS) -> list[Parameter]:
     ]
 
 
-def checkpoint_migrate_restart(waiting: Waiting, name: str = "checkpoint-migrate-restart") -> DAG:
+def checkpoint_migrate_restart(waiting: WaitMode, name: str = "checkpoint-migrate-restart") -> DAG:
     """A migration of parameter servers whose three steps show.
 
     ``checkpoint`` has a checkpoint saved while training goes on; ``migrate`` begins the migration and is done when the new servers
@@ -85,7 +85,7 @@ def approval(name: str = "approval") -> Suspend:
     )
 
 
-def plan_approve_apply(waiting: Waiting, name: str = "plan-approve-apply") -> DAG:
+def plan_approve_apply(waiting: WaitMode, name: str = "plan-approve-apply") -> DAG:
     """What a job's optimizer would change is put to a person, and carried out if he approves it.
 
     A plan that changes nothing is put to nobody.
@@ -116,10 +116,10 @@ def plan_approve_apply(waiting: Waiting, name: str = "plan-approve-apply") -> DA
 
 
 POLICY = next(one for one in steps.cancel().inputs if one.name == "policy")
-STATUS = Input("status", "The workflow's status: after a success nothing is done.")
+STATUS = StepInput("status", "The workflow's status: after a success nothing is done.")
 
 
-def clean_up(waiting: Waiting, name: str = "clean-up", *, kind: str = ELASTIC_JOB) -> Steps:
+def clean_up(waiting: WaitMode, name: str = "clean-up", *, kind: str = ELASTIC_JOB) -> Steps:
     """An exit handler: ends the workflow's job that still goes on although the workflow failed or was stopped.
 
     A job that has ended stays, so that it can be looked at, and one that is another's is never touched. Argo runs no exit handler of a workflow that is terminated or

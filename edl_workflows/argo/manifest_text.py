@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edl_workflows.argo.step import Input
+from edl_workflows.argo.step import StepInput
 
 INDENT = 2
 
@@ -34,7 +34,7 @@ def _lines(values: Mapping[str, Any], depth: int) -> Iterator[str]:
     pad = " " * depth
     for key, value in values.items():
         match value:
-            case Input():
+            case StepInput():
                 yield f"{pad}{key}: {_input(value, depth + INDENT)}"
             case Tag():
                 yield f"{pad}{key}: {value.text}"
@@ -51,7 +51,7 @@ def _lines(values: Mapping[str, Any], depth: int) -> Iterator[str]:
                 yield f"{pad}{key}: {json.dumps(value)}"
 
 
-def _input(given: Input, depth: int) -> str:
+def _input(given: StepInput, depth: int) -> str:
     value = given.variable
     match given.kind:
         case "yaml":

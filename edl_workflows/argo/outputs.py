@@ -12,8 +12,8 @@ PARAMETERS = (
 are JSON."""
 
 
-def parameters(outputs: Outputs) -> list[dict[str, str]]:
-    """Outputs as a node's ``outputs.parameters``."""
+def render_outputs(outputs: Outputs) -> list[dict[str, str]]:
+    """Outputs as a node's ``outputs.render_outputs``."""
     found = outputs.to_dict()
     checkpoint = found.pop("checkpoint", None) or {}
     values = {

@@ -5,15 +5,15 @@ from typing import Any
 
 from edl_workflows.argo.manifest_text import manifest_text
 from edl_workflows.argo.outputs import PARAMETERS
-from edl_workflows.argo.step import Input, Step, parameters
-from edl_workflows.argo.task import PLUGIN
+from edl_workflows.argo.plugin_task import PLUGIN
+from edl_workflows.argo.step import StepInput, WorkflowStep, render_inputs
 
 
-def plugin_templates(step: Step) -> list[dict[str, Any]]:
+def plugin_templates(step: WorkflowStep) -> list[dict[str, Any]]:
     """The step's one template."""
     template: dict[str, Any] = {
         "name": step.name,
-        "inputs": {"parameters": parameters(step.inputs)},
+        "inputs": {"parameters": render_inputs(step.inputs)},
         # Argo ends a task by this alone: a workflow's own deadline is not looked at while only plugin nodes wait.
         "timeout": "{{inputs.parameters.timeout}}",
         "plugin": {
@@ -37,7 +37,7 @@ def plugin_templates(step: Step) -> list[dict[str, Any]]:
 
 def _value(value: Any) -> Any:
     match value:
-        case Input():
+        case StepInput():
             return value.tag
         case Mapping():
             return manifest_text(value)

@@ -8,7 +8,17 @@ from typing import Any
 
 from edl_workflows.argo.manifest_text import manifest_text
 from edl_workflows.argo.outputs import PARAMETERS
-from edl_workflows.argo.step import Action, Apply, Cancel, Change, Get, Input, Remove, Step, parameters
+from edl_workflows.argo.step import (
+    ApplyObject,
+    CancelJob,
+    DeleteObject,
+    GetObject,
+    PatchObject,
+    ResourceAction,
+    StepInput,
+    WorkflowStep,
+    render_inputs,
+)
 from edl_workflows.exceptions import InvalidError
 
 LOST_POD_RETRIES = 5
@@ -34,10 +44,10 @@ UNSEEN = {
 }
 """Fields of a request → what a label selector can't tell, and what to do instead."""
 JQ = "jq:"
-GENERATION = Input("generation", "metadata.generation that the controller must have observed", "integer")
+GENERATION = StepInput("generation", "metadata.generation that the controller must have observed", "integer")
 
 
-def resource_templates(step: Step) -> list[dict[str, Any]]:
+def resource_templates(step: WorkflowStep) -> list[dict[str, Any]]:
     """The step's template, and those that it is made of.
 
     Raises:
@@ -46,23 +56,23 @@ def resource_templates(step: Step) -> list[dict[str, Any]]:
     for field, why in UNSEEN.items():
         if field in step.request:
             raise InvalidError(f"step {step.name!r} waits for {why}, or by the plugin")
-    if isinstance(step.action, Change) and step.action.success:
+    if isinstance(step.action, PatchObject) and step.action.success:
         return _change(step, step.action)
-    if isinstance(step.action, Cancel):
+    if isinstance(step.action, CancelJob):
         return _cancel(step, step.action)
-    if isinstance(step.action, Remove):
+    if isinstance(step.action, DeleteObject):
         return _remove(step, step.action)
-    if isinstance(step.action, Apply) and step.action.first:
+    if isinstance(step.action, ApplyObject) and step.action.first:
         return _in_two(step, step.action)
     return [_template(step.name, step.action, step.inputs, _outputs(step.outputs))]
 
 
 def _template(
-    name: str, action: Action, inputs: tuple[Input, ...], outputs: list[dict[str, Any]]
+    name: str, action: ResourceAction, inputs: tuple[StepInput, ...], outputs: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
         "name": name,
-        "inputs": {"parameters": parameters(inputs)},
+        "inputs": {"parameters": render_inputs(inputs)},
         "timeout": "{{inputs.parameters.timeout}}",
         "retryStrategy": {
             "limit": LOST_POD_RETRIES,
@@ -74,22 +84,22 @@ def _template(
     }
 
 
-def _resource(action: Action) -> dict[str, Any]:
+def _resource(action: ResourceAction) -> dict[str, Any]:
     match action:
-        case Apply():
+        case ApplyObject():
             # Server-side, as a manager of the workflow's own: an object of this name that another workflow or a person
             # made is a conflict, which plain apply would overwrite.
             flags = ["--server-side", "--field-manager=argo-{{workflow.uid}}"]
             verb: dict[str, Any] = {"action": "apply", "flags": flags}
-        case Get():
+        case GetObject():
             verb = {"action": "get"}
-        case Change():
+        case PatchObject():
             verb = {"action": "patch", "mergeStrategy": "merge"}
-        case Remove():
+        case DeleteObject():
             # Foreground: the object stays until its pods are gone, and kubectl waits for that.
             verb = {"action": "delete", "flags": ["--cascade=foreground"]}
     conditions = {}
-    if isinstance(action, Apply | Get) and action.success:
+    if isinstance(action, ApplyObject | GetObject) and action.success:
         conditions = {"successCondition": action.success, "failureCondition": action.failure}
     return {**verb, "manifest": manifest_text(action.manifest), **conditions}
 
@@ -104,11 +114,11 @@ def _output(name: str, value: str) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
-def _change(step: Step, action: Change) -> list[dict[str, Any]]:
+def _change(step: WorkflowStep, action: PatchObject) -> list[dict[str, Any]]:
     """Patch, then wait until the controller has observed that very spec: before, the status may be an older spec's."""
     patch, wait = f"{step.name}-patch", f"{step.name}-wait"
     observed = f"status.observedGeneration > {{{{=int({GENERATION.variable}) - 1}}}}"
-    look = Get(
+    look = GetObject(
         {key: value for key, value in action.manifest.items() if key != "spec"},
         f"{action.success}, {observed}",
         action.failure,
@@ -122,17 +132,17 @@ def _change(step: Step, action: Change) -> list[dict[str, Any]]:
     ]
 
 
-def _in_two(step: Step, action: Apply) -> list[dict[str, Any]]:
+def _in_two(step: WorkflowStep, action: ApplyObject) -> list[dict[str, Any]]:
     """Patch the one object, then make the other: whoever dies in between has only done what comes first."""
     first, then = f"{step.name}-first", f"{step.name}-then"
     return [
         _steps(step, [[_call(first, step.inputs)], [_call(then, step.inputs)]], list(_passed_on(then))),
-        _template(first, Change(action.first), step.inputs, []),
+        _template(first, PatchObject(action.first), step.inputs, []),
         _template(then, action, step.inputs, _outputs(step.outputs)),
     ]
 
 
-def _remove(step: Step, action: Remove) -> list[dict[str, Any]]:
+def _remove(step: WorkflowStep, action: DeleteObject) -> list[dict[str, Any]]:
     """Argo takes no outputs from a deletion: the step around it states them."""
     delete = f"{step.name}-object"
     said = [
@@ -144,20 +154,22 @@ def _remove(step: Step, action: Remove) -> list[dict[str, Any]]:
     ]
 
 
-def _steps(step: Step, groups: list[list[dict[str, Any]]], outputs: list[dict[str, Any]]) -> dict[str, Any]:
+def _steps(
+    step: WorkflowStep, groups: list[list[dict[str, Any]]], outputs: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "name": step.name,
-        "inputs": {"parameters": parameters(step.inputs)},
+        "inputs": {"parameters": render_inputs(step.inputs)},
         "steps": groups,
         "outputs": {"parameters": outputs},
     }
 
 
-def _cancel(step: Step, action: Cancel) -> list[dict[str, Any]]:
+def _cancel(step: WorkflowStep, action: CancelJob) -> list[dict[str, Any]]:
     """Look whose job it is and what it is doing; only then delete or suspend it."""
     look, delete, suspend = (f"{step.name}-{verb}" for verb in ("look", "delete", "suspend"))
     inputs = tuple(one for one in step.inputs if one != action.policy)
-    looking = _template(look, Get(action.manifest), inputs, _outputs(step.outputs))
+    looking = _template(look, GetObject(action.manifest), inputs, _outputs(step.outputs))
     looking["resource"]["flags"] = ["--ignore-not-found"]
     for output in looking["outputs"]["parameters"]:
         if "valueFrom" in output:
@@ -170,17 +182,17 @@ def _cancel(step: Step, action: Cancel) -> list[dict[str, Any]]:
     return [
         _steps(step, [[_call(look, inputs)], ends], list(_passed_on(look))),
         looking,
-        _template(delete, Remove(action.manifest), inputs, []),
-        _template(suspend, Change(held), inputs, []),
+        _template(delete, DeleteObject(action.manifest), inputs, []),
+        _template(suspend, PatchObject(held), inputs, []),
     ]
 
 
-def _unended(look: str, policy: Input, wanted: str) -> str:
+def _unended(look: str, policy: StepInput, wanted: str) -> str:
     phase = f"steps['{look}'].outputs.parameters.phase"
     return f"{{{{={phase} not in ['', 'Succeeded', 'Failed'] && {policy.variable} == '{wanted}'}}}}"
 
 
-def _call(name: str, inputs: tuple[Input, ...], more: Mapping[str, str] | None = None) -> dict[str, Any]:
+def _call(name: str, inputs: tuple[StepInput, ...], more: Mapping[str, str] | None = None) -> dict[str, Any]:
     values = {one.name: one.tag for one in inputs} | dict(more or {})
     arguments = [{"name": key, "value": value} for key, value in values.items()]
     return {"name": name, "template": name, "arguments": {"parameters": arguments}}

@@ -17,7 +17,7 @@ _SHOWN_TYPES = ("Pod", "Plugin", "HTTP", "Suspend", "Skipped", "Container")
 
 
 @dataclass(frozen=True)
-class Submission:
+class WorkflowSubmission:
     """A workflow to start.
 
     Attributes:
@@ -33,7 +33,7 @@ class Submission:
     cluster_scope: bool = False
 
 
-def submit(cluster: Cluster, submission: Submission) -> Object:
+def submit_workflow(cluster: Cluster, submission: WorkflowSubmission) -> Object:
     """Create the workflow.
 
     Raises:
@@ -59,7 +59,7 @@ def submit(cluster: Cluster, submission: Submission) -> Object:
     return created
 
 
-def _check(submission: Submission, declared: Sequence[Mapping[str, Any]]) -> None:
+def _check(submission: WorkflowSubmission, declared: Sequence[Mapping[str, Any]]) -> None:
     known = [one["name"] for one in declared]
     where = f"the template {submission.template}"
     for name in submission.parameters:
@@ -72,7 +72,7 @@ def _check(submission: Submission, declared: Sequence[Mapping[str, Any]]) -> Non
             )
 
 
-def _workflow(submission: Submission) -> dict[str, Any]:
+def _workflow(submission: WorkflowSubmission) -> dict[str, Any]:
     named = {"name": submission.name} if submission.name else {"generateName": f"{submission.template}-"}
     scope = {"clusterScope": True} if submission.cluster_scope else {}
     parameters = [{"name": key, "value": value} for key, value in submission.parameters.items()]
@@ -127,7 +127,7 @@ def step_states(workflow: Mapping[str, Any]) -> list[StepState]:
     ]
 
 
-def news(workflow: Mapping[str, Any], told: dict[str, StepState]) -> Iterator[str]:
+def changed_steps(workflow: Mapping[str, Any], told: dict[str, StepState]) -> Iterator[str]:
     """A line for each step that changed since; `told` is brought up to date."""
     for state in step_states(workflow):
         if told.get(state.id) != state:

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from edl_workflows.stages.ownership import CancelAction
 
-Waiting = Literal["resource", "plugin"]
+WaitMode = Literal["resource", "plugin"]
 """How a step waits: in a pod of Argo's that polls (any stock Argo), or as a task of our agent (no pod)."""
 
 
 @dataclass(frozen=True)
-class Input:
+class StepInput:
     """An input parameter of a template.
 
     Attributes:
@@ -42,7 +42,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Apply:
+class ApplyObject:
     """Create the object, or find the one that an earlier attempt of the step created.
 
     Attributes:
@@ -58,12 +58,12 @@ class Apply:
 
 
 @dataclass(frozen=True)
-class Get:
+class GetObject:
     """Look at an object until the conditions hold; at once without conditions.
 
     Attributes:
         manifest: which object.
-        success, failure: as of `Apply`.
+        success, failure: as of `ApplyObject`.
     """
 
     manifest: Mapping[str, Any]
@@ -72,7 +72,7 @@ class Get:
 
 
 @dataclass(frozen=True)
-class Change:
+class PatchObject:
     """Patch an object, and wait for conditions that its controller states of the patched spec, not of the old one.
 
     Attributes:
@@ -86,14 +86,14 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Remove:
+class DeleteObject:
     """Delete an object and wait until it is gone with all that it owns."""
 
     manifest: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Cancel:
+class CancelJob:
     """End the workflow's own job if it still goes on: one whose output ``phase`` is neither empty nor final.
 
     Attributes:
@@ -103,42 +103,42 @@ class Cancel:
     """
 
     manifest: Mapping[str, Any]
-    policy: Input
+    policy: StepInput
     suspension: Mapping[str, Any]
 
 
-Action = Apply | Get | Change | Remove | Cancel
+ResourceAction = ApplyObject | GetObject | PatchObject | DeleteObject | CancelJob
 
 
 @dataclass(frozen=True)
-class Step:
+class WorkflowStep:
     """A stage as a step.
 
     Attributes:
         name: the template's.
         stage: the stage's name, as in `stages.catalog`.
         inputs: what the template takes; ``timeout`` is among them always.
-        request: the stage's request: constants, `Input.tag` texts, or an `Input` or a manifest for a `manifest_text`.
+        request: the stage's request: constants, `StepInput.tag` texts, or an `StepInput` or a manifest for a `manifest_text`.
         action: what a resource template does.
         outputs: output parameter → a constant text, or a jq filter behind ``jq:`` on the object.
         wait: until the stage's goal is reached; else only until it has begun.
-        on_cancel: see `argo.task.Task`.
+        on_cancel: see `argo.plugin_task.PluginTask`.
         retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only what the
             infrastructure broke.
     """
 
     name: str
     stage: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[StepInput, ...]
     request: Mapping[str, Any]
-    action: Action
+    action: ResourceAction
     outputs: Mapping[str, str]
     wait: bool = True
     on_cancel: CancelAction = "delete"
     retries: int = 0
 
 
-def parameters(inputs: tuple[Input, ...]) -> list[dict[str, str]]:
+def render_inputs(inputs: tuple[StepInput, ...]) -> list[dict[str, str]]:
     """Inputs as Argo's ``inputs.parameters``."""
     return [
         {"name": one.name, "description": one.description}

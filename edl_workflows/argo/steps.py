@@ -8,7 +8,15 @@ from typing import Any
 
 from edl_workflows.argo.manifest_text import Tag
 from edl_workflows.argo.resource_template import JQ
-from edl_workflows.argo.step import Apply, Cancel, Change, Get, Input, Remove, Step
+from edl_workflows.argo.step import (
+    ApplyObject,
+    CancelJob,
+    DeleteObject,
+    GetObject,
+    PatchObject,
+    StepInput,
+    WorkflowStep,
+)
 from edl_workflows.jobs import autoscaling, kinds, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
@@ -22,7 +30,7 @@ from edl_workflows.stages.identity import OWNER_ANNOTATION
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.ownership import CancelAction
 from edl_workflows.stages.plan_scale import PLAN_SCALE
-from edl_workflows.stages.planned import MAX_REASON
+from edl_workflows.stages.planned_change import MAX_REASON
 from edl_workflows.stages.scale import SCALE
 from edl_workflows.stages.submit import SUBMIT
 from edl_workflows.stages.suspend import RESUME, SUSPEND
@@ -31,9 +39,9 @@ from edl_workflows.stages.wait import WAIT, WAIT_PLAN
 NAMESPACE = "{{workflow.namespace}}"
 """Jobs live where their workflow does: an owner in another namespace would make the garbage collector delete them."""
 
-NAME = Input("name", "The job's name.")
-JOB = Input("job", "The job's name.")
-STEP_TIMEOUT = Input(
+NAME = StepInput("name", "The job's name.")
+JOB = StepInput("job", "The job's name.")
+STEP_TIMEOUT = StepInput(
     "step-timeout-seconds", "Limit of each step of the change, in seconds.", "integer", "600"
 )
 
@@ -90,9 +98,9 @@ GONE_OUTPUTS: Mapping[str, str] = {
 ENDED = "status.phase == Failed"
 
 
-def timeout(default: str) -> Input:
+def timeout(default: str) -> StepInput:
     """How long a step may take at most."""
-    return Input("timeout", "How long the step may take, as 90s, 30m or 24h.", default=default)
+    return StepInput("timeout", "How long the step may take, as 90s, 30m or 24h.", default=default)
 
 
 def spelled(kind: str, phase: str) -> str:
@@ -129,7 +137,7 @@ def submit(
     on_cancel: CancelAction = "delete",
     retries: int = 0,
     owned: bool = True,
-) -> Step:
+) -> WorkflowStep:
     """Create a job from its spec.
 
     Args:
@@ -139,10 +147,10 @@ def submit(
         retries: a failed job is replaced by a new one so many times (plugin only).
         owned: whether the job is deleted with its workflow.
     """
-    spec = Input("spec", f"The {kind}'s spec, as YAML.", "yaml")
+    spec = StepInput("spec", f"The {kind}'s spec, as YAML.", "yaml")
     manifest = _object(kind, NAME, owned=owned) | {"spec": spec}
     done = (_phase(kind, "Succeeded"), _phase(kind, "Failed")) if wait else ("", "")
-    return Step(
+    return WorkflowStep(
         _named("submit", kind),
         SUBMIT.name,
         (NAME, spec, timeout("24h" if wait else "15m")),
@@ -150,7 +158,7 @@ def submit(
             "manifest": _object(kind, NAME, owned=owned, marked=False) | {"spec": spec},
             "namespace": NAMESPACE,
         },
-        Apply(manifest, *done),
+        ApplyObject(manifest, *done),
         _job_outputs(kind),
         wait=wait,
         on_cancel=on_cancel if wait else "keep",
@@ -160,30 +168,30 @@ def submit(
 
 def wait_for_job(
     name: str = "", *, kind: str = ELASTIC_JOB, on_cancel: CancelAction = "keep", condition: str = ""
-) -> Step:
+) -> WorkflowStep:
     """Wait for a job's phase, for a training step, or for both at once.
 
     Args:
         name: the template's; "" for ``wait``, and the kind.
         kind: the job's.
-        on_cancel: see `argo.task.Task`.
+        on_cancel: see `argo.plugin_task.PluginTask`.
         condition: a condition's type, as ``Ready`` (plugin only).
     """
-    phases = Input("phases", "Phases to wait for, any of them, separated by commas.", default="Succeeded")
-    step = Input("step", "Global step of the training to wait for besides; empty: none.", "integer", "")
+    phases = StepInput("phases", "Phases to wait for, any of them, separated by commas.", default="Succeeded")
+    step = StepInput("step", "Global step of the training to wait for besides; empty: none.", "integer", "")
     request = {"phases": f"[{phases.tag}]", "step": step.tag, **_about(kind)}
-    return Step(
+    return WorkflowStep(
         name or _named("wait", kind),
         WAIT.name,
         (NAME, phases, step, timeout("24h")),
         request | ({"condition": condition} if condition else {}),
-        Get(_object(kind, NAME), _reached(kind, phases, step), _missed(kind, phases)),
+        GetObject(_object(kind, NAME), _reached(kind, phases, step), _missed(kind, phases)),
         _job_outputs(kind),
         on_cancel=on_cancel,
     )
 
 
-def _reached(kind: str, phases: Input, step: Input) -> str:
+def _reached(kind: str, phases: StepInput, step: StepInput) -> str:
     """Running is also met by a job that has succeeded meanwhile: it has run. A later phase than Running is none."""
     text, number = _given(kind, phases), step.variable
     running, succeeded = spelled(kind, "Running"), spelled(kind, "Succeeded")
@@ -194,7 +202,7 @@ def _reached(kind: str, phases: Input, step: Input) -> str:
     return f"status.phase in ({named}), {key} > {least}"
 
 
-def _missed(kind: str, phases: Input) -> str:
+def _missed(kind: str, phases: StepInput) -> str:
     """The final phases that are not waited for."""
     text = _given(kind, phases)
     running, done, bad = (spelled(kind, phase) for phase in ("Running", "Succeeded", "Failed"))
@@ -203,59 +211,59 @@ def _missed(kind: str, phases: Input) -> str:
     return f"status.phase in ({{{{={failed}}}}},{{{{={succeeded}}}}})"
 
 
-def _given(kind: str, phases: Input) -> str:
+def _given(kind: str, phases: StepInput) -> str:
     """The phases that are waited for, as the kind spells them, in an expression."""
     same = spelled(kind, "Failed") == "Failed"
     return phases.variable if same else f"sprig.lower({phases.variable})"
 
 
-def wait_for_plan() -> Step:
+def wait_for_plan() -> WorkflowStep:
     """Wait until a ScalePlan that another step made has succeeded."""
-    name = Input("name", "The plan's name.")
-    return Step(
+    name = StepInput("name", "The plan's name.")
+    return WorkflowStep(
         "wait-plan",
         WAIT_PLAN.name,
         (name, timeout("1h")),
         {"name": name.tag, "namespace": NAMESPACE},
-        Get(_object(SCALE_PLAN, name), "status.phase == Succeeded", ENDED),
+        GetObject(_object(SCALE_PLAN, name), "status.phase == Succeeded", ENDED),
         PLAN_OUTPUTS,
         on_cancel="keep",
     )
 
 
-def collect(*, kind: str = ELASTIC_JOB) -> Step:
+def collect(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     """What a job has come to, at once."""
-    return Step(
+    return WorkflowStep(
         _named("collect", kind),
         COLLECT.name,
         (NAME, timeout("5m")),
         _about(kind),
-        Get(_object(kind, NAME)),
+        GetObject(_object(kind, NAME)),
         _job_outputs(kind),
         on_cancel="keep",
     )
 
 
-def cancel(*, kind: str = ELASTIC_JOB) -> Step:
+def cancel(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     """End a job that the workflow made and that still goes on; any other is left alone. For exit handlers."""
     owner = f"{OWNER}/"
-    policy = Input("policy", "What becomes of it: delete, suspend or keep.", default="delete")
+    policy = StepInput("policy", "What becomes of it: delete, suspend or keep.", default="delete")
     mark = f'(.metadata.annotations["{OWNER_ANNOTATION}"] // "" | startswith("{owner}"))'
     phase = '.status.phase // "Pending"' if kind == ELASTIC_JOB else f"({_PHASE.removeprefix(JQ)})"
-    return Step(
+    return WorkflowStep(
         _named("cancel", kind),
         CANCEL.name,
         (NAME, policy, timeout("15m")),
         {**_about(kind), "owner": owner, "action": policy.tag},
-        Cancel(_object(kind, NAME), policy, kinds.kind_of(kind).suspension(suspend=True)),
+        CancelJob(_object(kind, NAME), policy, kinds.kind_of(kind).suspension(suspend=True)),
         {**_job_outputs(kind), "phase": f'{JQ}if {mark} then {phase} else "" end'},
         on_cancel="keep",
     )
 
 
-def scale(*, retries: int = 0) -> Step:
+def scale(*, retries: int = 0) -> WorkflowStep:
     """Other counts or sizes of a running job's roles."""
-    replicas = Input("replicas", "Role to count and size, as YAML: {worker: {replicas: 3}}.", "yaml")
+    replicas = StepInput("replicas", "Role to count and size, as YAML: {worker: {replicas: 3}}.", "yaml")
     return _plan(
         "scale",
         SCALE.name,
@@ -266,19 +274,19 @@ def scale(*, retries: int = 0) -> Step:
     )
 
 
-def plan_scale(*, wait_for_change: bool = False) -> Step:
+def plan_scale(*, wait_for_change: bool = False) -> WorkflowStep:
     """What a job's own optimizer would change now. Nothing is changed.
 
     Args:
         wait_for_change: wait for a plan that changes something (plugin only); else the job's first plan is taken.
     """
     request: dict[str, Any] = {"name": JOB.tag, "namespace": NAMESPACE}
-    return Step(
+    return WorkflowStep(
         PLAN_SCALE.name,
         PLAN_SCALE.name,
         (JOB, timeout("1h")),
         request | ({"waitForChange": True} if wait_for_change else {}),
-        Get(
+        GetObject(
             _object(ELASTIC_JOB, JOB),
             "status.phase in (Created, Pending, Running), status.autoscaling.stage",
             "status.phase in (Succeeded, Failed)",
@@ -288,9 +296,9 @@ def plan_scale(*, wait_for_change: bool = False) -> Step:
     )
 
 
-def apply_plan(*, retries: int = 0) -> Step:
+def apply_plan(*, retries: int = 0) -> WorkflowStep:
     """Carry out what ``plan-scale`` told: counts, sizes and migrations in one change."""
-    plan = Input("plan", "Output parameter plan of the step plan-scale: JSON.")
+    plan = StepInput("plan", "Output parameter plan of the step plan-scale: JSON.")
     fields = {"replicaResourceSpecs": "replicas", "migratePods": "migrate"}
     reasons = f"toJson({_part(plan, 'reasons')})"
     return _plan(
@@ -306,27 +314,27 @@ def apply_plan(*, retries: int = 0) -> Step:
     )
 
 
-def _part(plan: Input, name: str) -> str:
+def _part(plan: StepInput, name: str) -> str:
     """A part of a plan, in an expression."""
     return f"jsonpath({plan.variable}, '$.{name}')"
 
 
-def checkpoint(*, retries: int = 0) -> Step:
+def checkpoint(*, retries: int = 0) -> WorkflowStep:
     """Ask a running job for a checkpoint."""
     inputs = (JOB, STEP_TIMEOUT, timeout("1h"))
     return _plan("checkpoint", CHECKPOINT.name, inputs, {}, {"checkpoint": True}, retries=retries, pins=False)
 
 
-def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> Step:
+def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> WorkflowStep:
     """Move a running job to other parameter servers.
 
     Args:
         until: how far to wait: ``Succeeded``, or ``Restarting`` when the new servers are ready.
         retries: of a migration that was rolled back (plugin only).
     """
-    replicas = Input("replicas", "How many servers; empty: as many as now.", "integer", "")
-    resource = Input("resource", "Size of servers that are added, as YAML: {cpu: '2'}.", "yaml", "{}")
-    migrate = Input(
+    replicas = StepInput("replicas", "How many servers; empty: as many as now.", "integer", "")
+    resource = StepInput("resource", "Size of servers that are added, as YAML: {cpu: '2'}.", "yaml", "{}")
+    migrate = StepInput(
         "migrate", "Ranks to replace and their new sizes, as YAML: {0: {cpu: '2'}}.", "yaml", "{}"
     )
     return _plan(
@@ -351,55 +359,55 @@ def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> Step:
     )
 
 
-def suspend(*, kind: str = ELASTIC_JOB) -> Step:
+def suspend(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     """Free a job's pods; its data position and checkpoints stay."""
     goal = (_phase(kind, "Suspended"), _phase(kind, "Succeeded", "Failed"))
     return _switch("suspend", SUSPEND.name, kind, True, goal)
 
 
-def resume(*, kind: str = ELASTIC_JOB) -> Step:
+def resume(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     """Let a suspended job go on, and wait until it runs."""
     goal = (_phase(kind, "Running", "Succeeded"), _phase(kind, "Failed"))
     return _switch("resume", RESUME.name, kind, False, goal)
 
 
-def autoscale(*, kind: str = "TrainingJob") -> Step:
+def autoscale(*, kind: str = "TrainingJob") -> WorkflowStep:
     """Let the cluster's autoscaler, or an ElasticJob's own master, change a job's replicas, or no longer."""
-    bounds = Input("bounds", "true, false, or bounds such as 2-8.", default="true")
+    bounds = StepInput("bounds", "true, false, or bounds such as 2-8.", default="true")
     wanted = _object(kind, NAME)
     wanted["metadata"]["annotations"] = {autoscaling.ANNOTATION: bounds}
-    return Step(
+    return WorkflowStep(
         _named("autoscale", kind),
         AUTOSCALE.name,
         (NAME, bounds, timeout("5m")),
         {**_about(kind), "bounds": bounds.tag},
-        Change(wanted),
+        PatchObject(wanted),
         _job_outputs(kind),
         on_cancel="keep",
     )
 
 
-def delete(*, kind: str = ELASTIC_JOB) -> Step:
+def delete(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     """Delete a job, and wait until it and its pods are gone. One that is not there is as good as deleted."""
-    return Step(
+    return WorkflowStep(
         _named("delete", kind),
         DELETE.name,
         (NAME, timeout("15m")),
         _about(kind),
-        Remove(_object(kind, NAME)),
+        DeleteObject(_object(kind, NAME)),
         _job_outputs(kind, GONE_OUTPUTS),
         on_cancel="keep",
     )
 
 
-def _switch(verb: str, stage: str, kind: str, suspended: bool, goal: tuple[str, str]) -> Step:
+def _switch(verb: str, stage: str, kind: str, suspended: bool, goal: tuple[str, str]) -> WorkflowStep:
     spec = kinds.kind_of(kind).suspension(suspend=suspended)
-    return Step(
+    return WorkflowStep(
         _named(verb, kind),
         stage,
         (NAME, timeout("30m")),
         _about(kind),
-        Change(_object(kind, NAME) | {"spec": spec}, *goal),
+        PatchObject(_object(kind, NAME) | {"spec": spec}, *goal),
         _job_outputs(kind),
         on_cancel="keep",
     )
@@ -408,14 +416,14 @@ def _switch(verb: str, stage: str, kind: str, suspended: bool, goal: tuple[str, 
 def _plan(
     name: str,
     stage: str,
-    inputs: tuple[Input, ...],
+    inputs: tuple[StepInput, ...],
     request: Mapping[str, Any],
     spec: Mapping[str, Any],
     *,
     retries: int,
     success: str = "status.phase == Succeeded",
     pins: bool = True,
-) -> Step:
+) -> WorkflowStep:
     """A step that makes a ScalePlan: an object of its own, so that no status is an earlier change's.
 
     One that asks for numbers switches autoscaling off before; the stages do that themselves.
@@ -426,8 +434,8 @@ def _plan(
     }
     pinned = _object(ELASTIC_JOB, JOB)
     pinned["metadata"]["annotations"] = {autoscaling.ANNOTATION: autoscaling.OFF}
-    action = Apply(plan, success, ENDED, pinned if pins else {})
-    return Step(name, stage, inputs, asked, action, PLAN_OUTPUTS, retries=retries)
+    action = ApplyObject(plan, success, ENDED, pinned if pins else {})
+    return WorkflowStep(name, stage, inputs, asked, action, PLAN_OUTPUTS, retries=retries)
 
 
 def _plan_name(verb: str) -> Tag:
@@ -437,7 +445,7 @@ def _plan_name(verb: str) -> Tag:
 
 
 def _object(
-    kind: str, name: Input | Tag, *, owned: bool = False, marked: bool | None = None
+    kind: str, name: StepInput | Tag, *, owned: bool = False, marked: bool | None = None
 ) -> dict[str, Any]:
     """An object of the workflow's namespace.
 

@@ -10,7 +10,7 @@ from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Env, Paramet
 from edl_workflows.argo import builders, groups, steps
 from edl_workflows.argo.groups import output, outputs_of
 from edl_workflows.argo.serializer import to_manifest
-from edl_workflows.argo.step import Waiting
+from edl_workflows.argo.step import WaitMode
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.stages.ownership import CancelAction
@@ -57,7 +57,7 @@ POD = Parameter(name="pod-spec-patch", value="{}", description="Patch of the com
 
 
 @dataclass(frozen=True)
-class Options:
+class TemplateOptions:
     """How templates are made.
 
     Attributes:
@@ -66,7 +66,7 @@ class Options:
         parameters: values of the workflows' parameters instead of their defaults.
     """
 
-    waiting: Waiting = "resource"
+    waiting: WaitMode = "resource"
     cluster_scope: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ def tag(parameter: Parameter) -> str:
 
 
 def _workflow(
-    options: Options, name: str, parameters: Sequence[Parameter], description: str, **more: Any
+    options: TemplateOptions, name: str, parameters: Sequence[Parameter], description: str, **more: Any
 ) -> WorkflowTemplate:
     """An empty template with what all of ours have in common."""
     kind = ClusterWorkflowTemplate if options.cluster_scope else WorkflowTemplate
@@ -107,7 +107,7 @@ def on_exit() -> dict[str, models.LifecycleHook]:
     return {"exit": models.LifecycleHook(template="clean-up", arguments=arguments)}
 
 
-def train(options: Options, name: str = "elastic-train", kind: str = ELASTIC_JOB) -> dict[str, Any]:
+def train(options: TemplateOptions, name: str = "elastic-train", kind: str = ELASTIC_JOB) -> dict[str, Any]:
     """Train: submit the job, wait until it has succeeded, collect what it has come to.
 
     Args:
@@ -129,7 +129,7 @@ def train(options: Options, name: str = "elastic-train", kind: str = ELASTIC_JOB
     return to_manifest(workflow)
 
 
-def elastic_scale(options: Options) -> dict[str, Any]:
+def elastic_scale(options: TemplateOptions) -> dict[str, Any]:
     """Scale a running job."""
     replicas = Parameter(
         name="replicas", value="{worker: {replicas: 2}}", description="Role to count and size, as YAML."
@@ -143,7 +143,7 @@ def elastic_scale(options: Options) -> dict[str, Any]:
     return to_manifest(workflow)
 
 
-def planned_scale(options: Options) -> dict[str, Any]:
+def planned_scale(options: TemplateOptions) -> dict[str, Any]:
     """Ask a running job's optimizer, then a person, then scale."""
     description = "Asks what a running ElasticJob's optimizer would change, waits for a person's approval, and carries it out."
     parameters = [JOB, STEP_TIMEOUT]
@@ -154,7 +154,7 @@ def planned_scale(options: Options) -> dict[str, Any]:
     return to_manifest(workflow)
 
 
-def checkpoint_migrate_restart(options: Options) -> dict[str, Any]:
+def checkpoint_migrate_restart(options: TemplateOptions) -> dict[str, Any]:
     """Move a running job to other parameter servers, with its three steps to see."""
     given = {one.name: one for one in steps.migrate_ps().inputs}
     parameters = [
@@ -175,7 +175,7 @@ def checkpoint_migrate_restart(options: Options) -> dict[str, Any]:
     return to_manifest(workflow)
 
 
-def elastic_retrain(options: Options) -> dict[str, Any]:
+def elastic_retrain(options: TemplateOptions) -> dict[str, Any]:
     """Train, evaluate, and promote the model if it passes the gate."""
     description = "Trains, evaluates the checkpoint, and promotes the model if a metric reaches the minimum."
     parameters = [NAME, SPEC, TIMEOUT, CLEAN_UP, IMAGE, EVALUATE, METRIC, MINIMUM, PROMOTE, POD]
@@ -228,7 +228,7 @@ def _command() -> Container:
     )
 
 
-def clean_up(options: Options) -> dict[str, Any]:
+def clean_up(options: TemplateOptions) -> dict[str, Any]:
     """The exit handler alone, for workflows of others to refer to."""
     parameters = [
         Parameter(name=one.name, description=one.description, value=one.default or MISSING)
@@ -242,7 +242,7 @@ def clean_up(options: Options) -> dict[str, Any]:
     return to_manifest(workflow)
 
 
-def stages(options: Options) -> dict[str, Any]:
+def stages(options: TemplateOptions) -> dict[str, Any]:
     """All stages, and the groups of them, for workflows of others to refer to by ``templateRef``."""
     kind = ClusterWorkflowTemplate if options.cluster_scope else WorkflowTemplate
     description = "The stages of elastic jobs, one template each; refer to them by templateRef."

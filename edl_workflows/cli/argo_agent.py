@@ -59,14 +59,14 @@ def agent(
     What the steps wait for goes on without the agent; the next one finds it. Ends with code 1 when it loses its leadership:
     whoever restarts it gets a fresh candidate.
     """
-    from edl_workflows.argo.agent.run import LEASE, Agent, AgentOptions
+    from edl_workflows.argo.agent.run import LEASE, ArgoAgent, ArgoAgentOptions
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.leader import Election
     from edl_workflows.process.signals import stop_on_signals
 
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
-    options = AgentOptions(
+    options = ArgoAgentOptions(
         namespace=ALL_NAMESPACES if all_namespaces else cluster.namespace,
         instance=instance_id,
         cross_namespace=cross_namespace,
@@ -75,7 +75,7 @@ def agent(
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    Agent(cluster, options).run(stop_on_signals())
+    ArgoAgent(cluster, options).run(stop_on_signals())
 
 
 @app.command("executor-plugin")
@@ -89,9 +89,9 @@ def executor_plugin(
     """
     import yaml
 
-    from edl_workflows.argo.executor_plugin import PluginOptions, manifests
+    from edl_workflows.argo.executor_plugin import PluginOptions, plugin_manifests
 
-    print_document(yaml.safe_dump_all(manifests(PluginOptions(image, namespace)), sort_keys=False))
+    print_document(yaml.safe_dump_all(plugin_manifests(PluginOptions(image, namespace)), sort_keys=False))
 
 
 @app.command("plugin-server")
@@ -107,13 +107,13 @@ def plugin_server(
     verbose: Verbose = False,
 ) -> None:
     """The sidecar that `edl argo executor-plugin` describes: serves the steps of one workflow until SIGTERM."""
-    from edl_workflows.argo.agent.run import Agent, AgentOptions
-    from edl_workflows.argo.executor_plugin import create_app, read_token, serving
+    from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
+    from edl_workflows.argo.executor_plugin import create_app, read_token, serve_plugin
     from edl_workflows.process.signals import stop_on_signals
 
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
     stop = stop_on_signals()
-    options = AgentOptions(namespace=cluster.namespace, workflow=workflow, drain_seconds=DRAIN_SECONDS)
-    with serving(create_app(read_token), port):
-        Agent(cluster, options).run(stop)
+    options = ArgoAgentOptions(namespace=cluster.namespace, workflow=workflow, drain_seconds=DRAIN_SECONDS)
+    with serve_plugin(create_app(read_token), port):
+        ArgoAgent(cluster, options).run(stop)

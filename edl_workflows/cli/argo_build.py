@@ -78,14 +78,14 @@ def build(
     """Write WorkflowTemplates as YAML: `edl argo build | kubectl apply --server-side -f -`."""
     from edl_workflows.argo import catalog
     from edl_workflows.argo.serializer import to_yaml
-    from edl_workflows.argo.workflows import Options
+    from edl_workflows.argo.workflows import TemplateOptions
 
     if list_names:
         for product in catalog.PRODUCTS:
             print_line(product.name)
         return
-    options = Options(waiting.value, cluster_scope, values(parameter))
-    text = to_yaml(catalog.build(template or (), options, namespace or "default"))
+    options = TemplateOptions(waiting.value, cluster_scope, values(parameter))
+    text = to_yaml(catalog.build_manifests(template or (), options, namespace or "default"))
     if output is None:
         print_document(text)
         return

@@ -41,7 +41,9 @@ def submit(
     from edl_workflows.argo import runs
 
     cluster = connect(kubeconfig, context, namespace)
-    made = runs.submit(cluster, runs.Submission(template, values(parameter), name, cluster_scope))
+    made = runs.submit_workflow(
+        cluster, runs.WorkflowSubmission(template, values(parameter), name, cluster_scope)
+    )
     print_line(made["metadata"]["name"])
     if watch:
         _conclude(_follow(cluster, made["metadata"]["name"], None))
@@ -96,7 +98,7 @@ def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
                 raise StageTimeoutError(message) from error
             if workflow is None:
                 raise NotFoundError(f"workflow {cluster.namespace}/{name} was deleted")
-            for line in runs.news(workflow, told):
+            for line in runs.changed_steps(workflow, told):
                 say(line)
             if runs.phase_of(workflow) in runs.ENDED:
                 return workflow

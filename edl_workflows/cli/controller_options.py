@@ -163,7 +163,7 @@ def template(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(f"--master-template: can't read {path}: {error}") from error
-    found = manifest.values(text, str(path))
+    found = manifest.parse_values(text, str(path))
     if not isinstance(found, dict):
         raise InvalidError(f"{path}: a pod template is a map with metadata and spec, this is a list")
     if problems := list(checks.template(found, partial=True)):

@@ -18,9 +18,9 @@ from edl_workflows.jobs.view import JobPhase
 
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
+    from edl_workflows.stages.description import R, StageSpec
     from edl_workflows.stages.goals import Outputs
-    from edl_workflows.stages.identity import Identity
-    from edl_workflows.stages.requests import R, Stage
+    from edl_workflows.stages.identity import StageIdentity
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -33,17 +33,17 @@ Timeout = Annotated[
 JOB = "ElasticJob"
 
 
-def identity() -> "Identity":
+def identity() -> "StageIdentity":
     """This very call: what it makes belongs to nobody else."""
-    from edl_workflows.stages.identity import Identity
+    from edl_workflows.stages.identity import StageIdentity
 
-    return Identity(
+    return StageIdentity(
         owner=f"cli/{getpass.getuser()}@{socket.gethostname()}/{uuid.uuid4()}", attempt=str(os.getpid())
     )
 
 
 def run(
-    cluster: "Cluster", stage: "Stage[R]", request: "R", *, wait: bool, timeout: float | None
+    cluster: "Cluster", stage: "StageSpec[R]", request: "R", *, wait: bool, timeout: float | None
 ) -> "Outputs":
     """Begin a stage and, if asked, wait for its goal; what happens meanwhile goes to stderr.
 
@@ -57,7 +57,7 @@ def run(
         deadline = None if timeout is None else time.time() + timeout
         return driver.run_stage(cluster, stage, request, identity(), deadline, notify=say)
     handle = stage.begin(cluster, request, identity())
-    now = driver.look(cluster, handle)
+    now = driver.check_now(cluster, handle)
     if isinstance(now, Failed):
         raise now.error
     return now.outputs

@@ -20,7 +20,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     from edl_workflows.stages import manifest
 
-    return manifest.parse(_read(path), str(path))
+    return manifest.parse_object(_read(path), str(path))
 
 
 def read_manifests(paths: Iterable[Path], *, recursive: bool = False) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def read_manifests(paths: Iterable[Path], *, recursive: bool = False) -> list[di
         found
         for path in paths
         for file in _files(path, recursive=recursive)
-        for found in manifest.parse_all(_read(file), str(file))
+        for found in manifest.parse_objects(_read(file), str(file))
     ]
 
 

@@ -17,8 +17,8 @@ from edl_workflows.jobs.elastic_job.scaling import by_master, counts
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.kube import client
-from edl_workflows.stages.plan_scale import elsewhere
-from edl_workflows.stages.planned import PlannedChange
+from edl_workflows.stages.plan_scale import explain_no_plan
+from edl_workflows.stages.planned_change import PlannedChange
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -65,7 +65,7 @@ def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:
     if view.phase.final:
         raise InvalidError(f"{subject} has ended in phase {view.phase}; nothing is planned for it any more")
     if not by_master(job):
-        raise InvalidError(f"{subject} {elsewhere(sized=row.elastic is not None)}")
+        raise InvalidError(f"{subject} {explain_no_plan(sized=row.elastic is not None)}")
     assert isinstance(job, ElasticJob), "others have no master that plans"
     if job.status.autoscaling is None:
         raise NotFoundError(

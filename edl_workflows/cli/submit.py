@@ -17,7 +17,7 @@ from edl_workflows.exceptions import EdlError, InvalidError
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
     from edl_workflows.stages.goals import Outputs
-    from edl_workflows.stages.identity import Identity
+    from edl_workflows.stages.identity import StageIdentity
     from edl_workflows.stages.submit import SubmitRequest
 
 app = typer.Typer(no_args_is_help=True)
@@ -63,7 +63,7 @@ def submit(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Create jobs from their manifests; with --wait, until they have succeeded. All are checked before the first is created."""
-    from edl_workflows.stages.submit import SubmitRequest, complete
+    from edl_workflows.stages.submit import SubmitRequest, complete_manifest
 
     paths = [*(manifests or ()), *(filename or ())]
     if not paths:
@@ -76,11 +76,13 @@ def submit(
     requests = [SubmitRequest(manifest=document, namespace=namespace or "") for document in documents]
     if dry_run is DryRun.CLIENT:
         where = namespace or _namespace(kubeconfig, context)
-        _show_manifests([complete(request, identity(), where) for request in requests], output, dry_run)
+        _show_manifests(
+            [complete_manifest(request, identity(), where) for request in requests], output, dry_run
+        )
         return
     cluster = connect(kubeconfig, context, namespace)
     jobs = [(request, identity()) for request in requests]
-    checked = [complete(request, who, cluster.namespace) for request, who in jobs]
+    checked = [complete_manifest(request, who, cluster.namespace) for request, who in jobs]
     if dry_run is DryRun.SERVER:
         from edl_workflows.kube import client
 
@@ -104,7 +106,11 @@ def _namespace(kubeconfig: Path | None, context: str | None) -> str:
 
 
 def _submit_all(
-    cluster: "Cluster", jobs: "Sequence[tuple[SubmitRequest, Identity]]", *, wait: bool, timeout: float | None
+    cluster: "Cluster",
+    jobs: "Sequence[tuple[SubmitRequest, StageIdentity]]",
+    *,
+    wait: bool,
+    timeout: float | None,
 ) -> "tuple[list[Outputs], list[EdlError]]":
     """Create each job, then wait for each; what became of them, and what was refused or failed."""
     from edl_workflows.kube.connect import ClusterSource
@@ -124,7 +130,11 @@ def _submit_all(
             errors.append(error)
     for handle in begun:
         try:
-            outcome = driver.wait(source, handle, deadline, say) if wait else driver.look(cluster, handle)
+            outcome = (
+                driver.wait_for_goal(source, handle, deadline, say)
+                if wait
+                else driver.check_now(cluster, handle)
+            )
         except EdlError as error:
             say(f"{handle} was created, but its state could not be read")
             errors.append(error)

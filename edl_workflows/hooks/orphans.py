@@ -22,7 +22,7 @@ RUNS_A_REQUEST = 50
 LIVE_RUNS = frozenset({"queued", "running"})
 
 
-class Verdict(StrEnum):
+class OwnerVerdict(StrEnum):
     """What an object is to the installation."""
 
     AWAITED = "awaited"
@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class OwnerJudgement:
     """What was found about one object.
 
     Attributes:
@@ -44,7 +44,7 @@ class Judgement:
     """
 
     found: OwnedObject
-    verdict: Verdict
+    verdict: OwnerVerdict
     why: str
 
     @property
@@ -64,7 +64,7 @@ class Judgement:
     def due(self, now: datetime, grace: timedelta) -> bool:
         """Whether it is an orphan, and has been one for as long as the grace time."""
         since = self.gone_since
-        return self.verdict is Verdict.ORPHANED and since is not None and now - since >= grace
+        return self.verdict is OwnerVerdict.ORPHANED and since is not None and now - since >= grace
 
 
 def noted_time(now: datetime) -> str:
@@ -72,7 +72,7 @@ def noted_time(now: datetime) -> str:
     return now.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def judge_all(cluster: Cluster, namespace: str, installation: str) -> list[Judgement]:
+def judge_objects(cluster: Cluster, namespace: str, installation: str) -> list[OwnerJudgement]:
     """Judge each object of a namespace that this installation's tasks made and that goes on.
 
     Args:
@@ -88,13 +88,13 @@ def judge_all(cluster: Cluster, namespace: str, installation: str) -> list[Judge
     for found in owned:
         owner = TaskOwner.parse(found.handle.owner)
         if owner is None:
-            judgements.append(Judgement(found, Verdict.UNCLEAR, "its mark names no task instance"))
+            judgements.append(OwnerJudgement(found, OwnerVerdict.UNCLEAR, "its mark names no task instance"))
             continue
         state, run = states[owner], ""
         if found.lifetime == "run" and state in ENDED_STATES:
             key = (owner.dag_id, owner.run_id)
             run = runs.get(key) or runs.setdefault(key, run_state(*key))
-        judgements.append(judge(found, owner, state, run))
+        judgements.append(judge_object(found, owner, state, run))
     return judgements
 
 
@@ -110,7 +110,7 @@ def _states(owners: Iterable[TaskOwner]) -> Iterator[tuple[TaskOwner, str | None
                 yield owner, answer.get(owner.run_id, {}).get(owner.map_index, DELETED)
 
 
-def judge(found: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> Judgement:
+def judge_object(found: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> OwnerJudgement:
     """What an object is, by the state of its task and, where the task did not wait for it, of the task's run.
 
     Args:
@@ -120,27 +120,27 @@ def judge(found: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> 
         run: the run's state; needed of an object whose lifetime is the run's.
     """
 
-    def judged(verdict: Verdict, why: str) -> Judgement:
-        return Judgement(found, verdict, why)
+    def judged(verdict: OwnerVerdict, why: str) -> OwnerJudgement:
+        return OwnerJudgement(found, verdict, why)
 
     if state not in ENDED_STATES:
-        return judged(Verdict.AWAITED, f"its task is {state or 'cleared'}")
+        return judged(OwnerVerdict.AWAITED, f"its task is {state or 'cleared'}")
     of_run = found.lifetime == "run"
     if of_run and run in LIVE_RUNS:
-        return judged(Verdict.AWAITED, f"its task did not wait for it, and its run is {run}")
+        return judged(OwnerVerdict.AWAITED, f"its task did not wait for it, and its run is {run}")
     if found.on_cancel == "keep":
-        return judged(Verdict.KEPT, "it was made with on_kill_action=keep")
+        return judged(OwnerVerdict.KEPT, "it was made with on_kill_action=keep")
     if of_run and run == "success":
-        return judged(Verdict.KEPT, "its task did not wait for it, and its run succeeded")
+        return judged(OwnerVerdict.KEPT, "its task did not wait for it, and its run succeeded")
     if found.on_cancel not in get_args(CancelAction):
         why = f"{found.on_cancel!r} is no action" if found.on_cancel else "it was made by an older version"
-        return judged(Verdict.UNCLEAR, f"it does not say what shall become of it: {why}")
+        return judged(OwnerVerdict.UNCLEAR, f"it does not say what shall become of it: {why}")
     if found.on_cancel == "suspend" and found.suspended:
-        return judged(Verdict.KEPT, "it is suspended, or was resumed by somebody afterwards")
+        return judged(OwnerVerdict.KEPT, "it is suspended, or was resumed by somebody afterwards")
     gone = f"its run is {run}" if of_run else f"its task is {state}"
     why = "its run was deleted" if state == DELETED else gone
     if owner.engine == engine_of(""):
         # The same DAG has the same ids, also of scheduled runs, in each Airflow; without a name their marks are equal.
         unnamed = "another Airflow with the same DAG may have made it: name this one (edl_installation of the connection)"
-        return judged(Verdict.UNCLEAR, f"{why} in this Airflow, but {unnamed}")
-    return judged(Verdict.ORPHANED, why)
+        return judged(OwnerVerdict.UNCLEAR, f"{why} in this Airflow, but {unnamed}")
+    return judged(OwnerVerdict.ORPHANED, why)

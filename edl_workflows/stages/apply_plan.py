@@ -6,14 +6,14 @@ from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import ownership, plans
+from edl_workflows.stages import ownership, scale_plans
+from edl_workflows.stages.description import StageSpec
 from edl_workflows.stages.goals import ExistsGoal, Handle
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.planned import PlannedChange
-from edl_workflows.stages.requests import Stage
+from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.planned_change import PlannedChange
 
 
-class ApplyPlanRequest(plans.PlanRequest):
+class ApplyPlanRequest(scale_plans.PlanRequest):
     """Which plan.
 
     Attributes:
@@ -23,8 +23,8 @@ class ApplyPlanRequest(plans.PlanRequest):
     plan: PlannedChange
 
 
-def begin(cluster: Cluster, request: ApplyPlanRequest, identity: Identity) -> Handle:
-    """Create or adopt the ScalePlan; errors as `plans.begin`."""
+def begin_apply_plan(cluster: Cluster, request: ApplyPlanRequest, identity: StageIdentity) -> Handle:
+    """Create or adopt the ScalePlan; errors as `plans.create_plan`."""
     if not request.plan.changes:
         namespace = request.namespace or cluster.namespace
         job = client.get(cluster, ownership.resource_of(ELASTIC_JOB), request.job, namespace)
@@ -32,10 +32,10 @@ def begin(cluster: Cluster, request: ApplyPlanRequest, identity: Identity) -> Ha
         return Handle(kind=ELASTIC_JOB, namespace=namespace, name=request.job, goal=ExistsGoal(), uid=uid)
 
     def spec(job: ElasticJob) -> dict[str, Any]:
-        plans.check_roles(job, request.plan.replicas, "plan.replicas")
+        scale_plans.check_roles(job, request.plan.replicas, "plan.replicas")
         return dict(request.plan.spec())
 
-    return plans.begin(cluster, request, plans.Draft("apply", spec), identity)
+    return scale_plans.create_plan(cluster, request, scale_plans.PlanDraft("apply", spec), identity)
 
 
-APPLY_PLAN = Stage("apply-plan", ApplyPlanRequest, begin)
+APPLY_PLAN = StageSpec("apply-plan", ApplyPlanRequest, begin_apply_plan)

@@ -8,9 +8,9 @@ from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import version_of
-from edl_workflows.stages.goals import ExistsGoal, Handle, observe
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import JobRequest, Stage
+from edl_workflows.stages.description import JobRequest, StageSpec
+from edl_workflows.stages.goals import ExistsGoal, Handle, read_object
+from edl_workflows.stages.identity import StageIdentity
 
 
 class AutoscaleRequest(JobRequest):
@@ -23,7 +23,7 @@ class AutoscaleRequest(JobRequest):
     bounds: str = autoscaling.ON
 
 
-def begin(cluster: Cluster, request: AutoscaleRequest, _identity: Identity) -> Handle:
+def begin_autoscale(cluster: Cluster, request: AutoscaleRequest, _identity: StageIdentity) -> Handle:
     """Write the annotation.
 
     Raises:
@@ -33,7 +33,7 @@ def begin(cluster: Cluster, request: AutoscaleRequest, _identity: Identity) -> H
     row = kind_of(request.kind)
     namespace = request.namespace or cluster.namespace
     found = client.get(cluster, row.source.api, request.name, namespace)
-    seen = observe(row.name, found)
+    seen = read_object(row.name, found)
     if isinstance(seen, JobView) and seen.phase.final:
         message = f"{row.name} {namespace}/{request.name} has ended in phase {seen.phase}; it is not scaled any more"
         raise InvalidError(message)
@@ -67,4 +67,4 @@ def begin(cluster: Cluster, request: AutoscaleRequest, _identity: Identity) -> H
     )
 
 
-AUTOSCALE = Stage("autoscale", AutoscaleRequest, begin)
+AUTOSCALE = StageSpec("autoscale", AutoscaleRequest, begin_autoscale)

@@ -10,10 +10,10 @@ from edl_workflows.kube.client import DeleteOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, version_of
 from edl_workflows.stages import ownership
-from edl_workflows.stages.goals import ExistsGoal, Goal, GoneGoal, Handle, JobGoal, observe
-from edl_workflows.stages.identity import OWNER_ANNOTATION, Identity
+from edl_workflows.stages.description import JobRequest, StageSpec
+from edl_workflows.stages.goals import ExistsGoal, Goal, GoneGoal, Handle, JobGoal, read_object
+from edl_workflows.stages.identity import OWNER_ANNOTATION, StageIdentity
 from edl_workflows.stages.ownership import CancelAction
-from edl_workflows.stages.requests import JobRequest, Stage
 
 _AT_REST = (JobPhase.SUSPENDED, JobPhase.SUCCEEDED, JobPhase.FAILED)
 
@@ -30,7 +30,7 @@ class CancelRequest(JobRequest):
     action: CancelAction = "delete"
 
 
-def begin(cluster: Cluster, request: CancelRequest, _identity: Identity) -> Handle:
+def begin_cancel(cluster: Cluster, request: CancelRequest, _identity: StageIdentity) -> Handle:
     """Ask for its end. A job that has ended stays, to be looked at; one that is another's, or absent, is no error."""
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
@@ -63,7 +63,7 @@ def begin(cluster: Cluster, request: CancelRequest, _identity: Identity) -> Hand
 
 
 def _goes_on(kind: str, job: Object) -> bool:
-    seen = observe(kind, job)
+    seen = read_object(kind, job)
     if not isinstance(seen, JobView):
         raise InvalidError(f"a {kind} is no job; only jobs are cancelled")
     return not seen.phase.final
@@ -74,4 +74,4 @@ def _is_of(owner: str, job: Object) -> bool:
     return str(mark).startswith(owner)
 
 
-CANCEL = Stage("cancel", CancelRequest, begin)
+CANCEL = StageSpec("cancel", CancelRequest, begin_cancel)

@@ -9,21 +9,21 @@ from edl_workflows.stages.cancel import CANCEL
 from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
 from edl_workflows.stages.delete import DELETE
+from edl_workflows.stages.description import StageSpec
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.plan_scale import PLAN_SCALE
-from edl_workflows.stages.requests import Stage
 from edl_workflows.stages.scale import SCALE
 from edl_workflows.stages.submit import SUBMIT
 from edl_workflows.stages.suspend import RESUME, SUSPEND
 from edl_workflows.stages.wait import WAIT, WAIT_PLAN
 
-STAGES: tuple[Stage[Any], ...] = (
+STAGES: tuple[StageSpec[Any], ...] = (
     SUBMIT, WAIT, WAIT_PLAN, SCALE, CHECKPOINT, MIGRATE_PS, SUSPEND, RESUME, AUTOSCALE, PLAN_SCALE, APPLY_PLAN, DELETE, COLLECT,
     CANCEL,
 )  # fmt: skip
 
 
-def stage_of(name: str) -> Stage[Any]:
+def stage_of(name: str) -> StageSpec[Any]:
     """The stage of a name.
 
     Raises:

@@ -1,20 +1,20 @@
 """Ask a running job for a checkpoint now, and wait until it is complete."""
 
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import plans
+from edl_workflows.stages import scale_plans
+from edl_workflows.stages.description import StageSpec
 from edl_workflows.stages.goals import Handle
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import Stage
+from edl_workflows.stages.identity import StageIdentity
 
 
-class CheckpointRequest(plans.PlanRequest):
+class CheckpointRequest(scale_plans.PlanRequest):
     """Which job."""
 
 
-def begin(cluster: Cluster, request: CheckpointRequest, identity: Identity) -> Handle:
-    """Create or adopt the plan; errors as `plans.begin`."""
-    draft = plans.Draft("checkpoint", lambda _job: {"checkpoint": True}, pins=False)
-    return plans.begin(cluster, request, draft, identity)
+def begin_checkpoint(cluster: Cluster, request: CheckpointRequest, identity: StageIdentity) -> Handle:
+    """Create or adopt the plan; errors as `plans.create_plan`."""
+    draft = scale_plans.PlanDraft("checkpoint", lambda _job: {"checkpoint": True}, pins=False)
+    return scale_plans.create_plan(cluster, request, draft, identity)
 
 
-CHECKPOINT = Stage("checkpoint", CheckpointRequest, begin)
+CHECKPOINT = StageSpec("checkpoint", CheckpointRequest, begin_checkpoint)

@@ -4,16 +4,16 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import version_of
 from edl_workflows.stages import ownership
+from edl_workflows.stages.description import JobRequest, StageSpec
 from edl_workflows.stages.goals import ExistsGoal, Handle
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import JobRequest, Stage
+from edl_workflows.stages.identity import StageIdentity
 
 
 class CollectRequest(JobRequest):
     """Which job."""
 
 
-def begin(cluster: Cluster, request: CollectRequest, _identity: Identity) -> Handle:
+def begin_collect(cluster: Cluster, request: CollectRequest, _identity: StageIdentity) -> Handle:
     """See that the job is there.
 
     Raises:
@@ -31,4 +31,4 @@ def begin(cluster: Cluster, request: CollectRequest, _identity: Identity) -> Han
     )
 
 
-COLLECT = Stage("collect", CollectRequest, begin)
+COLLECT = StageSpec("collect", CollectRequest, begin_collect)

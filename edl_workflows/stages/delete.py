@@ -4,16 +4,16 @@ from edl_workflows.kube import client
 from edl_workflows.kube.client import DeleteOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import ownership
+from edl_workflows.stages.description import JobRequest, StageSpec
 from edl_workflows.stages.goals import GoneGoal, Handle
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import JobRequest, Stage
+from edl_workflows.stages.identity import StageIdentity
 
 
 class DeleteRequest(JobRequest):
     """Which job; one that is not there is as good as deleted."""
 
 
-def begin(cluster: Cluster, request: DeleteRequest, _identity: Identity) -> Handle:
+def begin_delete(cluster: Cluster, request: DeleteRequest, _identity: StageIdentity) -> Handle:
     """Ask for the deletion."""
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
@@ -26,4 +26,4 @@ def begin(cluster: Cluster, request: DeleteRequest, _identity: Identity) -> Hand
     return Handle(kind=request.kind, namespace=namespace, name=request.name, goal=GoneGoal(), uid=uid)
 
 
-DELETE = Stage("delete", DeleteRequest, begin)
+DELETE = StageSpec("delete", DeleteRequest, begin_delete)

@@ -1,6 +1,6 @@
-"""Waiting for a stage's goal on the process's shared watch: `wait` blocks, `await_outcome` is for an event loop.
+"""Waiting for a stage's goal on the process's shared watch: `wait_for_goal` blocks, `await_goal` is for an event loop.
 
-Both feed the same pure `goals.outcome`. Deadlines are Unix times, since a wait may go on in another process.
+Both feed the same pure `goals.evaluate_goal`. Deadlines are Unix times, since a wait may go on in another process.
 """
 
 import asyncio
@@ -13,12 +13,21 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope, version_of
 from edl_workflows.kube.shared import SHARED
-from edl_workflows.stages.goals import Done, Failed, Handle, Outcome, Outputs, Waiting, observe, outcome
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.description import R, StageSpec
+from edl_workflows.stages.goals import (
+    Done,
+    Failed,
+    Handle,
+    InProgress,
+    Outputs,
+    StageResult,
+    evaluate_goal,
+    read_object,
+)
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.ownership import resource_of
-from edl_workflows.stages.requests import R, Stage
 
-LAST_LOOK = CallPolicy(attempts=1, read_seconds=5.0)
+LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)
 """At a passed deadline: once, and not for long."""
 RETRY_SECONDS = 5.0
 """Between looks at a server that does not answer."""
@@ -27,11 +36,11 @@ Notify = Callable[[str], None]
 """Told what the object is doing, each time that this changes."""
 
 
-def _silent(_message: str) -> None:
+def _ignore(_message: str) -> None:
     """For who does not want to know."""
 
 
-class Pursuit:
+class GoalWait:
     """The way of one handle to its goal, state by state. Pure but for `confirm` and `overdue`.
 
     Args:
@@ -39,7 +48,7 @@ class Pursuit:
         notify: told of changes.
     """
 
-    def __init__(self, handle: Handle, notify: Notify = _silent) -> None:
+    def __init__(self, handle: Handle, notify: Notify = _ignore) -> None:
         self._handle = handle
         self._notify = notify
         self._said = ""
@@ -58,10 +67,10 @@ class Pursuit:
         if state is not None and version_of(state) < self._handle.version:
             return None  # from before the stage began
         try:
-            result = outcome(self._handle, observe(self._handle.kind, state))
+            result = evaluate_goal(self._handle, read_object(self._handle.kind, state))
         except EdlError as error:
             return Failed(error)
-        if not isinstance(result, Waiting):
+        if not isinstance(result, InProgress):
             return result
         if state is not None and not self._handle.uid:
             self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
@@ -77,7 +86,7 @@ class Pursuit:
     def overdue(self, source: ClusterSource, last_error: EdlError | None) -> Done | Failed:
         """What a passed deadline means. The goal may have been reached while nobody waited: one more look tells."""
         try:
-            result = self.take(self._look(source.connect().with_policy(LAST_LOOK)))
+            result = self.take(self._look(source.connect().with_policy(LAST_CHECK)))
         except EdlError as error:
             result, last_error = None, last_error or error
         if result is not None:
@@ -99,14 +108,14 @@ def scope_of(handle: Handle, *, shared: bool) -> Scope:
     return Scope(resource_of(handle.kind), handle.namespace, field_selector=alone)
 
 
-def look(cluster: Cluster, handle: Handle) -> Outcome:
+def check_now(cluster: Cluster, handle: Handle) -> StageResult:
     """Where the stage stands now, by one request."""
     found = client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
-    return outcome(handle, observe(handle.kind, found))
+    return evaluate_goal(handle, read_object(handle.kind, found))
 
 
-def wait(
-    source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _silent
+def wait_for_goal(
+    source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _ignore
 ) -> Done | Failed:
     """Block until the goal is reached or can't be reached any more.
 
@@ -116,7 +125,7 @@ def wait(
         deadline: Unix time; passed, the result is Failed with a StageTimeoutError. None: wait for ever.
         notify: told of changes.
     """
-    pursuit = Pursuit(handle, notify)
+    pursuit = GoalWait(handle, notify)
     with SHARED.blocking_states(source, scope_of(handle, shared=False), handle.name) as states:
         while True:
             left = None if deadline is None else max(0.0, deadline - time.time())
@@ -133,7 +142,7 @@ def wait(
                 return result
 
 
-def _confirm(pursuit: Pursuit, source: ClusterSource, deadline: float | None) -> Object | None:
+def _confirm(pursuit: GoalWait, source: ClusterSource, deadline: float | None) -> Object | None:
     """Look until the server answers: waiting outlives an outage here as it does while it watches.
 
     Raises:
@@ -150,7 +159,7 @@ def _confirm(pursuit: Pursuit, source: ClusterSource, deadline: float | None) ->
             time.sleep(min(RETRY_SECONDS, left))
 
 
-async def _confirm_in_loop(pursuit: Pursuit, source: ClusterSource) -> Object | None:
+async def _confirm_in_loop(pursuit: GoalWait, source: ClusterSource) -> Object | None:
     """As `_confirm`; the caller's time-out ends it."""
     while True:
         try:
@@ -159,24 +168,24 @@ async def _confirm_in_loop(pursuit: Pursuit, source: ClusterSource) -> Object | 
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def await_outcome(
+async def await_goal(
     source: ClusterSource,
     handle: Handle,
     deadline: float | None = None,
-    notify: Notify = _silent,
+    notify: Notify = _ignore,
     *,
     everywhere: bool = False,
 ) -> Done | Failed:
-    """As `wait`, in an event loop, by the watch that all waiters of the process share.
+    """As `wait_for_goal`, in an event loop, by the watch that all waiters of the process share.
 
     Args:
-        source: as `wait`.
-        handle: as `wait`.
-        deadline: as `wait`.
-        notify: as `wait`.
+        source: as `wait_for_goal`.
+        handle: as `wait_for_goal`.
+        deadline: as `wait_for_goal`.
+        notify: as `wait_for_goal`.
         everywhere: watch all namespaces at once; for who may, and waits in many.
     """
-    pursuit = Pursuit(handle, notify)
+    pursuit = GoalWait(handle, notify)
     scope = Scope(resource_of(handle.kind)) if everywhere else scope_of(handle, shared=True)
     async with SHARED.states(source, scope, handle.name, handle.namespace) as states:
         try:
@@ -197,11 +206,11 @@ async def await_outcome(
 
 def run_stage(
     cluster: Cluster,
-    stage: Stage[R],
+    stage: StageSpec[R],
     request: R,
-    identity: Identity,
+    identity: StageIdentity,
     deadline: float | None = None,
-    notify: Notify = _silent,
+    notify: Notify = _ignore,
 ) -> Outputs:
     """Begin a stage and wait for its goal, in one call.
 
@@ -209,7 +218,7 @@ def run_stage(
         EdlError: why the goal can't be reached; a StageTimeoutError leaves what was begun as it is.
     """
     handle = stage.begin(cluster, request, identity)
-    result = wait(ClusterSource.of(cluster), handle, deadline, notify)
+    result = wait_for_goal(ClusterSource.of(cluster), handle, deadline, notify)
     if isinstance(result, Failed):
         raise result.error
     return result.outputs

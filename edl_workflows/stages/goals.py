@@ -1,4 +1,4 @@
-"""When a stage has reached what it wants: goals, and `outcome`, the pure decision from what an object says now."""
+"""When a stage has reached what it wants: goals, and `evaluate_goal`, the pure decision from what an object says now."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobPhase, JobView
-from edl_workflows.stages.planned import PlannedChange
+from edl_workflows.stages.planned_change import PlannedChange
 
 _MIGRATION = (
     PlanPhase.PENDING,
@@ -136,7 +136,7 @@ class Outputs(Model):
 
 
 @dataclass(frozen=True)
-class Waiting:
+class InProgress:
     """Not yet.
 
     Attributes:
@@ -164,11 +164,11 @@ class Failed:
     error: EdlError
 
 
-Outcome = Waiting | Done | Failed
-Seen = JobView | ScalePlan | None
+StageResult = InProgress | Done | Failed
+ObservedObject = JobView | ScalePlan | None
 
 
-def observe(kind: str, manifest: Mapping[str, Any] | None) -> Seen:
+def read_object(kind: str, manifest: Mapping[str, Any] | None) -> ObservedObject:
     """An object as a stage sees it; None if there is none. One whose spec does not validate is seen like any other: the
     API server has admitted it, and a job says so by its reason, InvalidSpec.
 
@@ -188,28 +188,28 @@ def uid_of(seen: JobView | ScalePlan) -> str:
     return seen.uid if isinstance(seen, JobView) else seen.metadata.uid
 
 
-def finished(seen: JobView | ScalePlan) -> bool:
+def has_ended(seen: JobView | ScalePlan) -> bool:
     """Whether it never changes again."""
     if isinstance(seen, JobView):
         return seen.phase.final
     return seen.status.phase is not None and seen.status.phase.final
 
 
-def failed(seen: JobView | ScalePlan) -> bool:
+def has_failed(seen: JobView | ScalePlan) -> bool:
     """Whether it ended in phase Failed."""
     if isinstance(seen, JobView):
         return seen.phase is JobPhase.FAILED
     return seen.status.phase is PlanPhase.FAILED
 
 
-def outcome(handle: Handle, seen: Seen) -> Outcome:
+def evaluate_goal(handle: Handle, seen: ObservedObject) -> StageResult:
     """Whether the handle's goal is reached by what is seen now."""
     replaced = seen is not None and bool(handle.uid) and uid_of(seen) != handle.uid
     if isinstance(handle.goal, GoneGoal):
         return (
-            Done(_identity_of(handle))
+            Done(_basic_outputs(handle))
             if seen is None or replaced
-            else Waiting("is being deleted", _identity_of(handle))
+            else InProgress("is being deleted", _basic_outputs(handle))
         )
     if replaced:
         return Failed(JobDisappearedError(f"{handle} was deleted and replaced by another of the same name"))
@@ -217,43 +217,45 @@ def outcome(handle: Handle, seen: Seen) -> Outcome:
         if handle.uid:
             message = f"{handle} was deleted by somebody else before it had ended; run the stage again to make it anew"
             return Failed(JobDisappearedError(message))
-        return Waiting("is not there yet", _identity_of(handle))
+        return InProgress("is not there yet", _basic_outputs(handle))
     if isinstance(handle.goal, ExistsGoal):
-        return Done(outputs(handle, seen))
+        return Done(outputs_of(handle, seen))
     if isinstance(seen, JobView) and isinstance(handle.goal, JobGoal):
-        return _of_job(handle, handle.goal, seen)
+        return _evaluate_job_goal(handle, handle.goal, seen)
     if isinstance(seen, JobView) and isinstance(handle.goal, PlannedGoal):
-        return _of_optimizer(handle, handle.goal, seen)
+        return _evaluate_planned_goal(handle, handle.goal, seen)
     assert isinstance(seen, ScalePlan), "goals of plans are for plans"
     assert isinstance(handle.goal, PlanGoal), "and no others"
-    return _of_plan(handle, handle.goal, seen)
+    return _evaluate_plan_goal(handle, handle.goal, seen)
 
 
-def _of_job(handle: Handle, goal: JobGoal, job: JobView) -> Outcome:
+def _evaluate_job_goal(handle: Handle, goal: JobGoal, job: JobView) -> StageResult:
     if job.phase is JobPhase.FAILED and JobPhase.FAILED not in goal.phases:
         return Failed(
-            JobFailedError(f"{handle} failed: {_why(job.reason, job.message)}; its pods' logs tell more")
+            JobFailedError(
+                f"{handle} failed: {_describe_reason(job.reason, job.message)}; its pods' logs tell more"
+            )
         )
     # A finished job's spec can still be edited, but nobody observes that any more.
-    reached = (job.current or job.phase.final) and _phase_met(goal, job) and _progress_met(goal, job)
+    reached = (job.current or job.phase.final) and _phase_reached(goal, job) and _progress_reached(goal, job)
     if reached:
-        return Done(outputs(handle, job))
+        return Done(outputs_of(handle, job))
     if job.phase.final:
         return Failed(
             JobFailedError(
-                f"{handle} ended in phase {job.phase} at step {job.progress.step}; {_wanted(goal)} can't be reached any more"
+                f"{handle} ended in phase {job.phase} at step {job.progress.step}; {_describe_goal(goal)} can't be reached any more"
             )
         )
-    why = f": {_why(job.reason, job.message)}" if job.reason else ""
-    return Waiting(f"is {job.phase}{why}", outputs(handle, job), job.warnings)
+    why = f": {_describe_reason(job.reason, job.message)}" if job.reason else ""
+    return InProgress(f"is {job.phase}{why}", outputs_of(handle, job), job.warnings)
 
 
-def _phase_met(goal: JobGoal, job: JobView) -> bool:
+def _phase_reached(goal: JobGoal, job: JobView) -> bool:
     has_run = JobPhase.RUNNING in goal.phases and job.phase is JobPhase.SUCCEEDED
     return not goal.phases or job.phase in goal.phases or has_run
 
 
-def _progress_met(goal: JobGoal, job: JobView) -> bool:
+def _progress_reached(goal: JobGoal, job: JobView) -> bool:
     condition, _, status = goal.condition.partition("=")
     holds = not condition or job.conditions.get(condition) == (status or "True")
     ready = sum(role.ready for role in job.replicas.values())
@@ -261,7 +263,7 @@ def _progress_met(goal: JobGoal, job: JobView) -> bool:
     return holds and enough and (goal.step is None or job.progress.step >= goal.step)
 
 
-def _wanted(goal: JobGoal) -> str:
+def _describe_goal(goal: JobGoal) -> str:
     parts = [
         f"phase {' or '.join(goal.phases)}" if goal.phases else "",
         f"step {goal.step}" if goal.step is not None else "",
@@ -270,40 +272,40 @@ def _wanted(goal: JobGoal) -> str:
     return " with ".join(part for part in parts if part)
 
 
-def _of_optimizer(handle: Handle, goal: PlannedGoal, job: JobView) -> Outcome:
+def _evaluate_planned_goal(handle: Handle, goal: PlannedGoal, job: JobView) -> StageResult:
     """A plan from before a change that goes on is for a job that is no more: what is planned afterwards counts."""
-    found = outputs(handle, job)
+    found = outputs_of(handle, job)
     if job.phase.final:
         return Failed(
             JobFailedError(f"{handle} ended in phase {job.phase}; nothing is planned for it any more")
         )
     if job.phase in (JobPhase.SCALING, JobPhase.RESTARTING, JobPhase.SUSPENDED):
-        return Waiting(f"is {job.phase}, and will be planned anew", found)
+        return InProgress(f"is {job.phase}, and will be planned anew", found)
     if found.plan is None:
-        return Waiting(f"is {job.phase}; its master has not planned it yet", found)
+        return InProgress(f"is {job.phase}; its master has not planned it yet", found)
     if goal.change and found.plan.empty:
         notes = "; ".join(found.plan.notes)
-        return Waiting(f"is to stay as it is{f': {notes}' if notes else ''}", found)
+        return InProgress(f"is to stay as it is{f': {notes}' if notes else ''}", found)
     return Done(found)
 
 
-def _of_plan(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> Outcome:
+def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> StageResult:
     status = plan.status
     phase = status.phase or PlanPhase.PENDING
     if phase is PlanPhase.FAILED:
-        why = _why(status.reason, status.message)
+        why = _describe_reason(status.reason, status.message)
         return Failed(
             PlanFailedError(f"{handle} for job {plan.job} failed: {why}; the job goes on as before")
         )
     order = {name: index for index, name in enumerate(_MIGRATION)}
     if order.get(phase, 0) >= order.get(goal.phase, 0):
-        return Done(outputs(handle, plan))
-    return Waiting(f"is {phase}", outputs(handle, plan))
+        return Done(outputs_of(handle, plan))
+    return InProgress(f"is {phase}", outputs_of(handle, plan))
 
 
-def outputs(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
+def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
     """What to hand on about an object."""
-    identity = _identity_of(handle)
+    identity = _basic_outputs(handle)
     if isinstance(seen, JobView):
         checkpoint = seen.checkpoint
         return identity.model_copy(
@@ -316,7 +318,7 @@ def outputs(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
                 if checkpoint
                 else None,
                 "replicas": {role: counts.ready for role, counts in seen.replicas.items()},
-                "plan": _planned(handle, seen),
+                "plan": _planned_change(handle, seen),
             }
         )
     status = seen.status
@@ -334,17 +336,17 @@ def outputs(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
     )
 
 
-def _planned(handle: Handle, job: JobView) -> PlannedChange | None:
+def _planned_change(handle: Handle, job: JobView) -> PlannedChange | None:
     """For who asked for it: other stages' outputs need not carry it."""
     asked = isinstance(handle.goal, PlannedGoal)
     return PlannedChange.of(job.planned) if asked and job.planned is not None else None
 
 
-def _identity_of(handle: Handle) -> Outputs:
+def _basic_outputs(handle: Handle) -> Outputs:
     return Outputs(
         kind=handle.kind, namespace=handle.namespace, name=handle.name, uid=handle.uid, job=handle.name
     )
 
 
-def _why(reason: str, message: str) -> str:
+def _describe_reason(reason: str, message: str) -> str:
     return ": ".join(part for part in (reason, message) if part) or "no reason given"

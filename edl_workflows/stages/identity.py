@@ -30,7 +30,7 @@ _FOREIGN = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True)
-class Identity:
+class StageIdentity:
     """The task that runs a stage.
 
     Attributes:

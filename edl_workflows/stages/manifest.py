@@ -14,7 +14,7 @@ MAX_VALUES = 200_000
 """Values of a manifest once its YAML aliases are written out: a few nested ones make billions."""
 
 
-def parse(text: str, where: str) -> dict[str, Any]:
+def parse_object(text: str, where: str) -> dict[str, Any]:
     """The one object in a text.
 
     Args:
@@ -35,8 +35,8 @@ def parse(text: str, where: str) -> dict[str, Any]:
     return found
 
 
-def parse_all(text: str, where: str) -> list[dict[str, Any]]:
-    """All objects in a text: its documents, and the items of a ``kind: List``; errors as `parse`, and at none at all."""
+def parse_objects(text: str, where: str) -> list[dict[str, Any]]:
+    """All objects in a text: its documents, and the items of a ``kind: List``; errors as `parse_object`, and at none at all."""
     found: list[dict[str, Any]] = []
     for number, document in enumerate(_documents(text, where), start=1):
         if document is None:
@@ -54,8 +54,8 @@ def parse_all(text: str, where: str) -> list[dict[str, Any]]:
     return found
 
 
-def values(text: str, where: str) -> dict[str, Any] | list[Any]:
-    """The one map or list in a text; errors as `parse`."""
+def parse_values(text: str, where: str) -> dict[str, Any] | list[Any]:
+    """The one map or list in a text; errors as `parse_object`."""
     documents = _documents(text, where)
     if len(documents) != 1 or not isinstance(documents[0], dict | list):
         raise InvalidError(f"{where}: a YAML map or list is needed, this is {text[:80]!r}")

@@ -14,14 +14,14 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpe
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import plans
+from edl_workflows.stages import scale_plans
+from edl_workflows.stages.description import StageSpec
 from edl_workflows.stages.goals import Handle
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import Stage
-from edl_workflows.stages.scale import by_spec
+from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.scale import scale_by_spec
 
 
-class MigratePsRequest(plans.PlanRequest):
+class MigratePsRequest(scale_plans.PlanRequest):
     """The parameter servers that the job shall have.
 
     Attributes:
@@ -57,17 +57,17 @@ class MigratePsRequest(plans.PlanRequest):
         return self
 
 
-def begin(cluster: Cluster, request: MigratePsRequest, identity: Identity) -> Handle:
-    """Create or adopt the plan, or edit the spec; errors as `plans.begin`."""
+def begin_migrate_ps(cluster: Cluster, request: MigratePsRequest, identity: StageIdentity) -> Handle:
+    """Create or adopt the plan, or edit the spec; errors as `plans.create_plan`."""
     row = kinds.kind_of(request.kind)
     if row.scale is not None:
         servers = ReplicaResourceSpec(replicas=request.replicas, resource=request.resource)
-        return by_spec(cluster, request, row, {names.PS_TYPE: servers})
+        return scale_by_spec(cluster, request, row, {names.PS_TYPE: servers})
     if request.kind != ELASTIC_JOB:
         raise InvalidError(f"a {request.kind} has no parameter servers that could be migrated")
 
     def spec(job: ElasticJob) -> dict[str, Any]:
-        plans.check_roles(job, (names.PS_TYPE,), "migrate")
+        scale_plans.check_roles(job, (names.PS_TYPE,), "migrate")
         wanted = {"replicas": request.replicas, "resource": request.resource.to_dict()}
         return {
             "checkpoint": True,
@@ -77,7 +77,9 @@ def begin(cluster: Cluster, request: MigratePsRequest, identity: Identity) -> Ha
             "migratePods": _pods(cluster, job, request.migrate),
         }
 
-    return plans.begin(cluster, request, plans.Draft("migrate", spec, request.until), identity)
+    return scale_plans.create_plan(
+        cluster, request, scale_plans.PlanDraft("migrate", spec, request.until), identity
+    )
 
 
 def _pods(cluster: Cluster, job: ElasticJob, migrate: dict[int, NodeResource]) -> list[dict[str, Any]]:
@@ -107,4 +109,4 @@ def _pods(cluster: Cluster, job: ElasticJob, migrate: dict[int, NodeResource]) -
     ]
 
 
-MIGRATE_PS = Stage("migrate-ps", MigratePsRequest, begin)
+MIGRATE_PS = StageSpec("migrate-ps", MigratePsRequest, begin_migrate_ps)

@@ -17,7 +17,7 @@ from edl_workflows.stages.identity import (
     OWNER_ANNOTATION,
     SUSPENDED_ANNOTATION,
 )
-from edl_workflows.stages.ownership import annotation, cancellable
+from edl_workflows.stages.ownership import annotation_of, is_cancellable
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def list_owned(cluster: Cluster, namespace: str, engine: str) -> list[OwnedObjec
         found
         for kind in KINDS
         for obj in _installed(cluster, Scope(kind.source.api, namespace))
-        if annotation(obj, OWNER_ANNOTATION).startswith(f"{engine}/")
+        if annotation_of(obj, OWNER_ANNOTATION).startswith(f"{engine}/")
         for found in [_read(kind, obj)]
         if _goes_on(obj, found.handle)
     ]
@@ -65,7 +65,7 @@ def _installed(cluster: Cluster, scope: Scope) -> list[Object]:
 
 def _goes_on(obj: Object, handle: Handle) -> bool:
     try:
-        return cancellable(obj, handle)
+        return is_cancellable(obj, handle)
     except EdlError:
         return True  # of another version of this package: who cancels it will say so
 
@@ -78,14 +78,14 @@ def _read(kind: Kind, obj: Object) -> OwnedObject:
         name=metadata["name"],
         goal=ExistsGoal(),
         uid=metadata["uid"],
-        owner=annotation(obj, OWNER_ANNOTATION),
-        attempt=annotation(obj, ATTEMPT_ANNOTATION),
+        owner=annotation_of(obj, OWNER_ANNOTATION),
+        attempt=annotation_of(obj, ATTEMPT_ANNOTATION),
     )
     rests = kind.view is not None and kind.suspended(obj)
     return OwnedObject(
         handle=handle,
-        on_cancel=annotation(obj, ON_CANCEL_ANNOTATION),
-        lifetime=annotation(obj, LIFETIME_ANNOTATION),
-        gone=annotation(obj, GONE_ANNOTATION),
-        suspended=rests or bool(annotation(obj, SUSPENDED_ANNOTATION)),
+        on_cancel=annotation_of(obj, ON_CANCEL_ANNOTATION),
+        lifetime=annotation_of(obj, LIFETIME_ANNOTATION),
+        gone=annotation_of(obj, GONE_ANNOTATION),
+        suspended=rests or bool(annotation_of(obj, SUSPENDED_ANNOTATION)),
     )

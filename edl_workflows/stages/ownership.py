@@ -20,18 +20,18 @@ from edl_workflows.kube import client
 from edl_workflows.kube.client import DeleteOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
-from edl_workflows.stages.goals import Handle, failed, finished, observe
+from edl_workflows.stages.goals import Handle, has_ended, has_failed, read_object
 from edl_workflows.stages.identity import (
     ATTEMPT_ANNOTATION,
     GONE_ANNOTATION,
     OWNER_ANNOTATION,
     SUSPENDED_ANNOTATION,
-    Identity,
+    StageIdentity,
 )
 
 GONE_SECONDS = 120.0
 """How long to wait for a finished or killed predecessor to go: a pod's grace period, and some."""
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 CANCEL_ATTEMPTS = 10
 """A status written at the same moment makes a guarded write fail; so many in a row do not happen."""
 
@@ -39,7 +39,7 @@ CancelAction = Literal["delete", "suspend", "keep"]
 
 
 @dataclass(frozen=True)
-class Target:
+class ObjectRef:
     """Where the object of a stage is, or will be."""
 
     kind: str
@@ -65,7 +65,7 @@ def resource_of(kind: str) -> ApiResource:
 
 
 def create_or_adopt(
-    cluster: Cluster, target: Target, make: Callable[[], Mapping[str, Any]], identity: Identity
+    cluster: Cluster, target: ObjectRef, make: Callable[[], Mapping[str, Any]], identity: StageIdentity
 ) -> Object:
     """The stage's object, made if it is not there.
 
@@ -87,15 +87,15 @@ def create_or_adopt(
         found = client.find(cluster, target.resource, target.name, target.namespace)
         if found is None:
             try:
-                return client.create(cluster, _marked(make(), identity), target.namespace)
+                return client.create(cluster, _with_owner_marks(make(), identity), target.namespace)
             except AlreadyExistsError:
                 continue  # another attempt of ours, or somebody else, was quicker: look again
         _check_owner(found, target, identity)
         if terminating(found):
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             continue
         try:
-            if not _history(found, target, identity):
+            if not _must_replace(found, target, identity):
                 return _adopt(cluster, target, found, identity)
             # Foreground: the successor's pods have the same names.
             options = DeleteOptions(uid=found["metadata"]["uid"], propagation="Foreground")
@@ -107,40 +107,40 @@ def create_or_adopt(
     )
 
 
-def _marked(manifest: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
+def _with_owner_marks(manifest: Mapping[str, Any], identity: StageIdentity) -> dict[str, Any]:
     metadata = dict(manifest["metadata"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **identity.annotations}
     return {**manifest, "metadata": metadata}
 
 
-def _check_owner(found: Object, target: Target, identity: Identity) -> None:
-    owner = annotation(found, OWNER_ANNOTATION)
+def _check_owner(found: Object, target: ObjectRef, identity: StageIdentity) -> None:
+    owner = annotation_of(found, OWNER_ANNOTATION)
     if owner != identity.owner:
         whose = f"belongs to {owner}" if owner else "was not made by a pipeline"
         raise ConflictError(f"{target} is there already and {whose}; choose another name, or delete it")
 
 
-def _history(found: Object, target: Target, identity: Identity) -> bool:
+def _must_replace(found: Object, target: ObjectRef, identity: StageIdentity) -> bool:
     """Whether the object is a finished one that this attempt must not take for its own result."""
-    if annotation(found, ATTEMPT_ANNOTATION) == identity.attempt:
+    if annotation_of(found, ATTEMPT_ANNOTATION) == identity.attempt:
         return False
-    seen = observe(target.kind, found)
-    return seen is not None and finished(seen) and (identity.rerun or failed(seen))
+    seen = read_object(target.kind, found)
+    return seen is not None and has_ended(seen) and (identity.rerun or has_failed(seen))
 
 
-def _adopt(cluster: Cluster, target: Target, found: Object, identity: Identity) -> Object:
-    left = {key: None for key in (GONE_ANNOTATION, SUSPENDED_ANNOTATION) if annotation(found, key)}
-    if annotation(found, ATTEMPT_ANNOTATION) == identity.attempt and not left:
+def _adopt(cluster: Cluster, target: ObjectRef, found: Object, identity: StageIdentity) -> Object:
+    left = {key: None for key in (GONE_ANNOTATION, SUSPENDED_ANNOTATION) if annotation_of(found, key)}
+    if annotation_of(found, ATTEMPT_ANNOTATION) == identity.attempt and not left:
         return found
     body: dict[str, Any] = {
-        "metadata": {**_unchanged(found), "annotations": {**identity.annotations, **left}}
+        "metadata": {**_version_guard(found), "annotations": {**identity.annotations, **left}}
     }
     if SUSPENDED_ANNOTATION in left:
         body["spec"] = kinds.kind_of(target.kind).suspension(suspend=False)
     return client.patch(cluster, target.resource, target.name, body, target.namespace)
 
 
-def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete", gone: str = "") -> bool:
+def cancel_object(cluster: Cluster, handle: Handle, action: CancelAction = "delete", gone: str = "") -> bool:
     """End what the stage made, if it is still the stage's and still goes on.
 
     A ScalePlan is withdrawn only before its first step. Later it ends by itself, in the new cluster or rolled back to the
@@ -151,7 +151,7 @@ def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete", go
         handle: of the stage; of one that made nothing, nothing is touched.
         action: what to do with a job; "suspend" keeps its data position, "keep" does nothing. A plan is withdrawn by
             either of the other two.
-        gone: only an object that still says so (see `note_gone`); "" for any.
+        gone: only an object that still says so (see `record_abandonment`); "" for any.
 
     Returns:
         Whether something was done.
@@ -163,7 +163,7 @@ def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete", go
     chosen: CancelAction = "delete" if row.view is None else action
 
     def change(found: Object) -> bool:
-        if gone and annotation(found, GONE_ANNOTATION) != gone:
+        if gone and annotation_of(found, GONE_ANNOTATION) != gone:
             return False
         _cancel_unchanged(cluster, found, row, chosen)
         return True
@@ -171,7 +171,7 @@ def cancel(cluster: Cluster, handle: Handle, action: CancelAction = "delete", go
     return _change_while_ours(cluster, handle, change)
 
 
-def note_gone(cluster: Cluster, handle: Handle, since: str | None) -> bool:
+def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> bool:
     """Write on an object since when nobody waits for it any more, or with None that somebody does again.
 
     An adopter removes the note, so that who comes to cancel the object later sees that it was adopted meanwhile.
@@ -182,7 +182,7 @@ def note_gone(cluster: Cluster, handle: Handle, since: str | None) -> bool:
     resource = resource_of(handle.kind)
 
     def change(found: Object) -> bool:
-        body = {"metadata": {**_unchanged(found), "annotations": {GONE_ANNOTATION: since}}}
+        body = {"metadata": {**_version_guard(found), "annotations": {GONE_ANNOTATION: since}}}
         client.patch(cluster, resource, handle.name, body, handle.namespace)
         return True
 
@@ -194,7 +194,7 @@ def _change_while_ours(cluster: Cluster, handle: Handle, change: Callable[[Objec
     resource = resource_of(handle.kind)
     for _attempt in range(CANCEL_ATTEMPTS):
         found = client.find(cluster, resource, handle.name, handle.namespace)
-        if found is None or not cancellable(found, handle):
+        if found is None or not is_cancellable(found, handle):
             return False
         try:
             return change(found)
@@ -205,16 +205,16 @@ def _change_while_ours(cluster: Cluster, handle: Handle, change: Callable[[Objec
     raise ConflictError(f"{handle} changed faster than it could be cancelled; delete it by hand")
 
 
-def cancellable(found: Object, handle: Handle) -> bool:
-    """Whether an object is still the handle's, and whether `cancel` would do something about it."""
-    marks = (annotation(found, OWNER_ANNOTATION), annotation(found, ATTEMPT_ANNOTATION))
+def is_cancellable(found: Object, handle: Handle) -> bool:
+    """Whether an object is still the handle's, and whether `cancel_object` would do something about it."""
+    marks = (annotation_of(found, OWNER_ANNOTATION), annotation_of(found, ATTEMPT_ANNOTATION))
     if (
         found["metadata"]["uid"] != handle.uid
         or marks != (handle.owner, handle.attempt)
         or terminating(found)
     ):
         return False
-    seen = observe(handle.kind, found)
+    seen = read_object(handle.kind, found)
     if isinstance(seen, JobView):
         return not seen.phase.final
     return seen is not None and seen.status.phase in (None, PlanPhase.PENDING)
@@ -226,16 +226,19 @@ def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: Cancel
         options = DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
     elif not row.suspended(found):  # else somebody wanted it so, and resumes it
-        mark = {SUSPENDED_ANNOTATION: annotation(found, ATTEMPT_ANNOTATION)}
-        body = {"metadata": {**_unchanged(found), "annotations": mark}, "spec": row.suspension(suspend=True)}
+        mark = {SUSPENDED_ANNOTATION: annotation_of(found, ATTEMPT_ANNOTATION)}
+        body = {
+            "metadata": {**_version_guard(found), "annotations": mark},
+            "spec": row.suspension(suspend=True),
+        }
         client.patch(cluster, resource, metadata["name"], body, metadata["namespace"])
 
 
-def _unchanged(found: Object) -> dict[str, Any]:
+def _version_guard(found: Object) -> dict[str, Any]:
     """The metadata that makes a patch fail if the object changed since it was read."""
     return {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
 
 
-def annotation(obj: Object, key: str) -> str:
+def annotation_of(obj: Object, key: str) -> str:
     """The value of an object's annotation; "" if it has none."""
     return str((obj["metadata"].get("annotations") or {}).get(key, ""))

@@ -6,9 +6,9 @@ from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.goals import Handle, PlannedGoal, observe
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import JobRequest, Stage
+from edl_workflows.stages.description import JobRequest, StageSpec
+from edl_workflows.stages.goals import Handle, PlannedGoal, read_object
+from edl_workflows.stages.identity import StageIdentity
 
 
 class PlanScaleRequest(JobRequest):
@@ -21,7 +21,7 @@ class PlanScaleRequest(JobRequest):
     wait_for_change: bool = False
 
 
-def begin(cluster: Cluster, request: PlanScaleRequest, _identity: Identity) -> Handle:
+def begin_plan_scale(cluster: Cluster, request: PlanScaleRequest, _identity: StageIdentity) -> Handle:
     """Nothing is done; the handle says what to look at.
 
     Raises:
@@ -31,12 +31,12 @@ def begin(cluster: Cluster, request: PlanScaleRequest, _identity: Identity) -> H
     row = kind_of(request.kind)
     namespace = request.namespace or cluster.namespace
     found = client.get(cluster, row.source.api, request.name, namespace)
-    job, seen = row.model.parse(found), observe(row.name, found)
+    job, seen = row.model.parse(found), read_object(row.name, found)
     if isinstance(seen, JobView) and seen.phase.final:
         message = f"{row.name} {job.key} has ended in phase {seen.phase}; nothing is planned for it any more"
         raise InvalidError(message)
     if not by_master(job):
-        raise InvalidError(f"{row.name} {job.key} {elsewhere(sized=row.elastic is not None)}")
+        raise InvalidError(f"{row.name} {job.key} {explain_no_plan(sized=row.elastic is not None)}")
     return Handle(
         kind=row.name,
         namespace=namespace,
@@ -46,7 +46,7 @@ def begin(cluster: Cluster, request: PlanScaleRequest, _identity: Identity) -> H
     )
 
 
-def elsewhere(*, sized: bool) -> str:
+def explain_no_plan(*, sized: bool) -> str:
     """Why a job that its master does not plan has no plan to ask for.
 
     Args:
@@ -61,4 +61,4 @@ def elsewhere(*, sized: bool) -> str:
     )
 
 
-PLAN_SCALE = Stage("plan-scale", PlanScaleRequest, begin)
+PLAN_SCALE = StageSpec("plan-scale", PlanScaleRequest, begin_plan_scale)

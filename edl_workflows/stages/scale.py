@@ -20,16 +20,16 @@ from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, version_of
-from edl_workflows.stages import plans
+from edl_workflows.stages import scale_plans
+from edl_workflows.stages.description import StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import Stage
+from edl_workflows.stages.identity import StageIdentity
 
 ATTEMPTS = 5
 """At an edit of a spec that others change at the same time."""
 
 
-class ScaleRequest(plans.PlanRequest):
+class ScaleRequest(scale_plans.PlanRequest):
     """Wanted state.
 
     Attributes:
@@ -41,24 +41,24 @@ class ScaleRequest(plans.PlanRequest):
     replicas: dict[str, ReplicaResourceSpec] = Field(min_length=1)
 
 
-def begin(cluster: Cluster, request: ScaleRequest, identity: Identity) -> Handle:
-    """Create or adopt the plan, or edit the spec; errors as `plans.begin`."""
+def begin_scale(cluster: Cluster, request: ScaleRequest, identity: StageIdentity) -> Handle:
+    """Create or adopt the plan, or edit the spec; errors as `plans.create_plan`."""
     row = kinds.kind_of(request.kind)
     if row.scale is not None:
-        return by_spec(cluster, request, row, request.replicas)
+        return scale_by_spec(cluster, request, row, request.replicas)
     if request.kind != ELASTIC_JOB:
         raise InvalidError(f"a {request.kind} can't be scaled")
 
     def spec(job: ElasticJob) -> dict[str, Any]:
-        plans.check_roles(job, request.replicas, "replicas")
+        scale_plans.check_roles(job, request.replicas, "replicas")
         return {"replicaResourceSpecs": {role: wanted.to_dict() for role, wanted in request.replicas.items()}}
 
-    return plans.begin(cluster, request, plans.Draft("scale", spec), identity)
+    return scale_plans.create_plan(cluster, request, scale_plans.PlanDraft("scale", spec), identity)
 
 
-def by_spec(
+def scale_by_spec(
     cluster: Cluster,
-    request: plans.PlanRequest,
+    request: scale_plans.PlanRequest,
     row: Kind,
     replicas: Mapping[str, ReplicaResourceSpec],
 ) -> Handle:
@@ -131,4 +131,4 @@ def _wanted(change: ReplicaResourceSpec) -> Wanted:
     )
 
 
-SCALE = Stage("scale", ScaleRequest, begin)
+SCALE = StageSpec("scale", ScaleRequest, begin_scale)

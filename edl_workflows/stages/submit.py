@@ -9,12 +9,12 @@ from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import version_of
 from edl_workflows.stages import ownership
+from edl_workflows.stages.description import StageRequest, StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import Request, Stage
+from edl_workflows.stages.identity import StageIdentity
 
 
-class SubmitRequest(Request):
+class SubmitRequest(StageRequest):
     """A job to run.
 
     Attributes:
@@ -28,16 +28,16 @@ class SubmitRequest(Request):
     hint: str = "job"
 
 
-def begin(cluster: Cluster, request: SubmitRequest, identity: Identity) -> Handle:
+def begin_submit(cluster: Cluster, request: SubmitRequest, identity: StageIdentity) -> Handle:
     """Create or adopt the job.
 
     Raises:
         ManifestError: the manifest is wrong; nothing was made.
         ConflictError: a job of that name is there that is not ours.
     """
-    manifest = complete(request, identity, cluster.namespace)
+    manifest = complete_manifest(request, identity, cluster.namespace)
     metadata = manifest["metadata"]
-    target = ownership.Target(manifest["kind"], metadata["namespace"], metadata["name"])
+    target = ownership.ObjectRef(manifest["kind"], metadata["namespace"], metadata["name"])
     job = ownership.create_or_adopt(cluster, target, lambda: manifest, identity)
     return Handle(
         kind=target.kind,
@@ -51,7 +51,7 @@ def begin(cluster: Cluster, request: SubmitRequest, identity: Identity) -> Handl
     )
 
 
-def complete(request: SubmitRequest, identity: Identity, namespace: str) -> dict[str, Any]:
+def complete_manifest(request: SubmitRequest, identity: StageIdentity, namespace: str) -> dict[str, Any]:
     """The job's manifest as it is created, but for its owner's marks.
 
     Args:
@@ -71,7 +71,7 @@ def complete(request: SubmitRequest, identity: Identity, namespace: str) -> dict
     return manifest
 
 
-def _placed(request: SubmitRequest, identity: Identity, default: str) -> dict[str, Any]:
+def _placed(request: SubmitRequest, identity: StageIdentity, default: str) -> dict[str, Any]:
     manifest = copy.deepcopy(request.manifest)
     metadata = manifest.setdefault("metadata", {})
     if not isinstance(metadata, dict):
@@ -89,4 +89,4 @@ def _placed(request: SubmitRequest, identity: Identity, default: str) -> dict[st
     return manifest
 
 
-SUBMIT = Stage("submit", SubmitRequest, begin)
+SUBMIT = StageSpec("submit", SubmitRequest, begin_submit)

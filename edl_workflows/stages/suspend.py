@@ -7,9 +7,9 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import version_of
 from edl_workflows.stages import ownership
-from edl_workflows.stages.goals import Handle, JobGoal, observe
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import JobRequest, Stage
+from edl_workflows.stages.description import JobRequest, StageSpec
+from edl_workflows.stages.goals import Handle, JobGoal, read_object
+from edl_workflows.stages.identity import StageIdentity
 
 
 class SuspendRequest(JobRequest):
@@ -20,7 +20,7 @@ class ResumeRequest(JobRequest):
     """Which job to resume; the stage waits until it runs and the first of its nodes is ready."""
 
 
-def begin_suspend(cluster: Cluster, request: SuspendRequest, _identity: Identity) -> Handle:
+def begin_suspend(cluster: Cluster, request: SuspendRequest, _identity: StageIdentity) -> Handle:
     """Say that the job shall have no pods.
 
     Raises:
@@ -30,7 +30,7 @@ def begin_suspend(cluster: Cluster, request: SuspendRequest, _identity: Identity
     return _set(cluster, request, suspend=True, goal=JobGoal(phases=(JobPhase.SUSPENDED,)))
 
 
-def begin_resume(cluster: Cluster, request: ResumeRequest, _identity: Identity) -> Handle:
+def begin_resume(cluster: Cluster, request: ResumeRequest, _identity: StageIdentity) -> Handle:
     """Say that the job shall run; errors as `begin_suspend`."""
     return _set(cluster, request, suspend=False, goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=1))
 
@@ -39,7 +39,7 @@ def _set(cluster: Cluster, request: JobRequest, *, suspend: bool, goal: JobGoal)
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
     job = client.get(cluster, resource, request.name, namespace)
-    seen = observe(request.kind, job)
+    seen = read_object(request.kind, job)
     if not isinstance(seen, JobView):
         raise InvalidError(f"a {request.kind} is no job; only jobs are suspended and resumed")
     if seen.phase.final:
@@ -61,5 +61,5 @@ def _set(cluster: Cluster, request: JobRequest, *, suspend: bool, goal: JobGoal)
     )
 
 
-SUSPEND = Stage("suspend", SuspendRequest, begin_suspend)
-RESUME = Stage("resume", ResumeRequest, begin_resume)
+SUSPEND = StageSpec("suspend", SuspendRequest, begin_suspend)
+RESUME = StageSpec("resume", ResumeRequest, begin_resume)

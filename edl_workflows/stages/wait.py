@@ -8,9 +8,9 @@ from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.stages.description import JobRequest, StageRequest, StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal, PlanGoal
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import JobRequest, Request, Stage
+from edl_workflows.stages.identity import StageIdentity
 
 
 class WaitRequest(JobRequest):
@@ -36,7 +36,7 @@ class WaitRequest(JobRequest):
         return values
 
 
-class WaitPlanRequest(Request):
+class WaitPlanRequest(StageRequest):
     """A plan, and the phase that it shall have reached."""
 
     name: str = Field(min_length=1)
@@ -44,7 +44,7 @@ class WaitPlanRequest(Request):
     phase: PlanPhase = PlanPhase.SUCCEEDED
 
 
-def begin(cluster: Cluster, request: WaitRequest, _identity: Identity) -> Handle:
+def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity) -> Handle:
     """Nothing is done; the handle says what to look at.
 
     Raises:
@@ -60,8 +60,8 @@ def begin(cluster: Cluster, request: WaitRequest, _identity: Identity) -> Handle
     )
 
 
-def begin_plan(cluster: Cluster, request: WaitPlanRequest, _identity: Identity) -> Handle:
-    """As `begin`, for a plan."""
+def begin_wait_plan(cluster: Cluster, request: WaitPlanRequest, _identity: StageIdentity) -> Handle:
+    """As `begin_wait`, for a plan."""
     return Handle(
         kind=SCALE_PLAN,
         namespace=request.namespace or cluster.namespace,
@@ -70,5 +70,5 @@ def begin_plan(cluster: Cluster, request: WaitPlanRequest, _identity: Identity) 
     )
 
 
-WAIT = Stage("wait", WaitRequest, begin)
-WAIT_PLAN = Stage("wait-plan", WaitPlanRequest, begin_plan)
+WAIT = StageSpec("wait", WaitRequest, begin_wait)
+WAIT_PLAN = StageSpec("wait-plan", WaitPlanRequest, begin_wait_plan)

@@ -100,7 +100,7 @@ class ElasticJobTrigger(BaseTrigger):
         handle = Handle.model_validate(self.handle)
         try:
             source = await asyncio.to_thread(_source, self.connection)
-            result = await driver.await_outcome(source, handle, self.deadline, self.log.info)
+            result = await driver.await_goal(source, handle, self.deadline, self.log.info)
         except EdlError as error:
             result = Failed(error)
         if not isinstance(result, Failed):
@@ -149,4 +149,4 @@ def _source(connection: dict[str, Any]) -> ClusterSource:
 def _cancel(connection: dict[str, Any], handle: Handle, action: ownership.CancelAction) -> bool:
     from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
 
-    return ownership.cancel(ElasticJobHook(ConnectionSettings(**connection)).cluster(), handle, action)
+    return ownership.cancel_object(ElasticJobHook(ConnectionSettings(**connection)).cluster(), handle, action)

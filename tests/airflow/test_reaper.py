@@ -15,7 +15,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
 from edl_workflows.stages import submit
-from edl_workflows.stages.identity import GONE_ANNOTATION, Identity
+from edl_workflows.stages.identity import GONE_ANNOTATION, StageIdentity
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
@@ -63,8 +63,8 @@ def named(
 def begin(cluster: Cluster, name: str, run_id: str, installation: str = "prod", **marks: Any) -> None:
     """A job as the task of its name made it."""
     owner = TaskOwner(engine_of(installation), "reaped", run_id, name, -1)
-    identity = Identity(str(owner), **({"on_cancel": "delete", "lifetime": "task"} | marks))
-    submit.begin(cluster, submit.SubmitRequest(manifest=elastic_job(name)), identity)
+    identity = StageIdentity(str(owner), **({"on_cancel": "delete", "lifetime": "task"} | marks))
+    submit.begin_submit(cluster, submit.SubmitRequest(manifest=elastic_job(name)), identity)
 
 
 @pytest.fixture

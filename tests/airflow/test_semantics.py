@@ -103,7 +103,7 @@ def test_a_time_out_amid_a_cancel_does_not_stop_it(
     connection: None, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Airflow's time-out strikes when the stage's own has just begun to cancel: both count from the task's start."""
-    cancel = ownership.cancel
+    cancel = ownership.cancel_object
     begun: list[Handle] = []
 
     def struck_at_first(cluster: Cluster, handle: Handle, action: ownership.CancelAction) -> bool:
@@ -112,7 +112,7 @@ def test_a_time_out_amid_a_cancel_does_not_stop_it(
             signal.raise_signal(signal.SIGALRM)
         return cancel(cluster, handle, action)
 
-    monkeypatch.setattr(ownership, "cancel", struck_at_first)
+    monkeypatch.setattr(ownership, "cancel_object", struck_at_first)
     with DAG("time-out-amid-cancel", schedule=None) as dag:
         SubmitElasticJobOperator(
             task_id="task",

@@ -8,10 +8,10 @@ import pytest
 
 from edl_workflows.argo import catalog
 from edl_workflows.argo.serializer import to_manifest
-from edl_workflows.argo.step import Waiting
-from edl_workflows.argo.workflows import Options
+from edl_workflows.argo.step import WaitMode
+from edl_workflows.argo.workflows import TemplateOptions
 
-WAYS: tuple[Waiting, ...] = ("resource", "plugin")
+WAYS: tuple[WaitMode, ...] = ("resource", "plugin")
 EXAMPLES = ("example-elastic-training", "example-collective-training")
 """Pipelines in ``dags/argo``; the file of each is named as it is."""
 VALUES = {
@@ -27,18 +27,22 @@ def products() -> list[Any]:
     """A case for each product of the catalog and each way to wait, and for one of cluster scope: (name, options)."""
     found = [
         pytest.param(
-            product.name, Options(way, parameters={} if product.usual else VALUES), id=f"{product.name}-{way}"
+            product.name,
+            TemplateOptions(way, parameters={} if product.usual else VALUES),
+            id=f"{product.name}-{way}",
         )
         for product in catalog.PRODUCTS
         for way in WAYS
     ]
     return [
         *found,
-        pytest.param("elastic-train", Options("plugin", cluster_scope=True), id="elastic-train-cluster"),
+        pytest.param(
+            "elastic-train", TemplateOptions("plugin", cluster_scope=True), id="elastic-train-cluster"
+        ),
     ]
 
 
-def example(way: Waiting, name: str = EXAMPLES[0]) -> dict[str, Any]:
+def example(way: WaitMode, name: str = EXAMPLES[0]) -> dict[str, Any]:
     """An example pipeline as an Argo workflow."""
     file = Path(__file__).parents[2] / "dags" / "argo" / f"{name.replace('-', '_')}.py"
     found = importlib.util.spec_from_file_location("argo_example", file)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from edl_workflows.argo import catalog, schedules, workflows
-from edl_workflows.argo.workflows import Options
+from edl_workflows.argo.workflows import TemplateOptions
 from edl_workflows.cli import main
 from edl_workflows.exceptions import InvalidError
 from tests.argo.templates import VALUES
@@ -14,7 +14,7 @@ from tests.argo.templates import VALUES
 
 def test_a_sensor_writes_each_value_to_its_parameter() -> None:
     """A Sensor counts places in a list: the n-th destination is the place of the parameter that the event names."""
-    template = workflows.elastic_retrain(Options())
+    template = workflows.elastic_retrain(TemplateOptions())
     sensor = schedules.sensor(template, {"minimum": "0.5"})
     trigger = sensor["spec"]["triggers"][0]["template"]["k8s"]
     placed = trigger["source"]["resource"]["spec"]["arguments"]["parameters"]
@@ -31,7 +31,7 @@ def test_a_sensor_writes_each_value_to_its_parameter() -> None:
 
 def test_a_schedule_has_all_values() -> None:
     """Nobody is there at night to give them."""
-    template = workflows.elastic_retrain(Options())
+    template = workflows.elastic_retrain(TemplateOptions())
     given = schedules.cron(template, "0 3 * * *", VALUES)["spec"]["workflowSpec"]["arguments"]["parameters"]
 
     assert {one["name"]: one["value"] for one in given} == VALUES
@@ -41,7 +41,9 @@ def test_a_schedule_has_all_values() -> None:
 
 def test_values_become_defaults() -> None:
     """Of each template that has such a parameter; one that none has is named."""
-    (made,) = catalog.build(["elastic-train"], Options(parameters={"timeout": "2h"}), "train")
+    (made,) = catalog.build_manifests(
+        ["elastic-train"], TemplateOptions(parameters={"timeout": "2h"}), "train"
+    )
     values = {one["name"]: one.get("value") for one in made["spec"]["arguments"]["parameters"]}
 
     assert values == {"name": "", "spec": None, "timeout": "2h", "clean-up": "delete"}
@@ -49,13 +51,13 @@ def test_values_become_defaults() -> None:
         InvalidError,
         match="no template has a parameter 'epochs'; parameters are clean-up, name, spec, timeout",
     ):
-        catalog.build(["elastic-train"], Options(parameters={"epochs": "2"}), "train")
+        catalog.build_manifests(["elastic-train"], TemplateOptions(parameters={"epochs": "2"}), "train")
 
 
 def test_cluster_scope_has_no_namespace_and_refers_to_the_cluster() -> None:
     """Templates become ClusterWorkflowTemplates; what refers to them says so."""
-    options = Options(cluster_scope=True, parameters=VALUES)
-    retrain, cron = catalog.build(["elastic-retrain", "elastic-retrain-cron"], options, "train")
+    options = TemplateOptions(cluster_scope=True, parameters=VALUES)
+    retrain, cron = catalog.build_manifests(["elastic-retrain", "elastic-retrain-cron"], options, "train")
 
     assert (retrain["kind"], "namespace" in retrain["metadata"]) == ("ClusterWorkflowTemplate", False)
     assert cron["metadata"]["namespace"] == "train"

@@ -9,8 +9,8 @@ import yaml
 from edl_workflows.argo import catalog
 from edl_workflows.argo.lint import check
 from edl_workflows.argo.serializer import to_yaml
-from edl_workflows.argo.step import Waiting
-from edl_workflows.argo.workflows import Options
+from edl_workflows.argo.step import WaitMode
+from edl_workflows.argo.workflows import TemplateOptions
 from tests.argo.templates import EXAMPLES, WAYS, example, products
 
 FILES = Path(__file__).parent / "golden"
@@ -26,17 +26,17 @@ def _compare(case: str, manifests: list[dict[str, Any]], update: bool) -> None:
 
 @pytest.mark.parametrize(("name", "options"), products())
 def test_products_are_as_recorded(
-    name: str, options: Options, request: pytest.FixtureRequest, update_golden: bool
+    name: str, options: TemplateOptions, request: pytest.FixtureRequest, update_golden: bool
 ) -> None:
     """What the catalog makes is what the file says, field by field: no normalising, so a lost field shows."""
     case = request.node.callspec.id
 
-    _compare(case, catalog.build([name], options, "train"), update_golden)
+    _compare(case, catalog.build_manifests([name], options, "train"), update_golden)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_examples_are_as_recorded(name: str, way: Waiting, update_golden: bool) -> None:
+def test_the_examples_are_as_recorded(name: str, way: WaitMode, update_golden: bool) -> None:
     """The example pipelines too."""
     _compare(f"{name}-{way}", [example(way, name)], update_golden)
 

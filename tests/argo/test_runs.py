@@ -39,10 +39,10 @@ def test_steps_are_told_in_order_and_once() -> None:
     told: dict[str, runs.StepState] = {}
     workflow = _workflow(nodes=NODES)
 
-    assert list(runs.news(workflow, told)) == ["submit: Failed: no", "wait(0): Pending"]
-    assert list(runs.news(workflow, told)) == []
+    assert list(runs.changed_steps(workflow, told)) == ["submit: Failed: no", "wait(0): Pending"]
+    assert list(runs.changed_steps(workflow, told)) == []
     changed = {**NODES, "w-2": {**NODES["w-2"], "phase": "Succeeded"}}
-    assert list(runs.news(_workflow(nodes=changed), told)) == ["wait(0): Succeeded"]
+    assert list(runs.changed_steps(_workflow(nodes=changed), told)) == ["wait(0): Succeeded"]
 
 
 def test_outputs_and_phase() -> None:

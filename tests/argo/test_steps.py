@@ -10,10 +10,10 @@ import yaml
 from edl_workflows.argo import steps
 from edl_workflows.argo.manifest_text import Tag, manifest_text
 from edl_workflows.argo.outputs import PARAMETERS
+from edl_workflows.argo.plugin_task import PluginTask
 from edl_workflows.argo.plugin_template import plugin_templates
 from edl_workflows.argo.resource_template import FINAL_MESSAGES, resource_templates
-from edl_workflows.argo.step import Input, Step
-from edl_workflows.argo.task import Task
+from edl_workflows.argo.step import StepInput, WorkflowStep
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.stages.catalog import STAGES
 
@@ -41,7 +41,7 @@ def test_every_stage_has_a_step() -> None:
 
 
 @EACH
-def test_both_ways_have_the_same_inputs_and_outputs(step: Step) -> None:
+def test_both_ways_have_the_same_inputs_and_outputs(step: WorkflowStep) -> None:
     """So that the way to wait can be changed without touching what is around the step."""
     resource, plugin = resource_templates(step)[0], plugin_templates(step)[0]
 
@@ -52,14 +52,14 @@ def test_both_ways_have_the_same_inputs_and_outputs(step: Step) -> None:
 
 
 @EACH
-def test_the_plugin_body_is_a_request_of_its_stage(step: Step) -> None:
+def test_the_plugin_body_is_a_request_of_its_stage(step: WorkflowStep) -> None:
     """As Argo fills it in, the agent reads it: texts become what the stage's request wants."""
     values = {"name": "digits", "job": "digits", "timeout": "1h", **VALUES}
     if step.name == "migrate-ps":
         values["replicas"] = "3"
     (template,) = plugin_templates(step)
 
-    task = Task.parse(_filled(template["plugin"]["edl"], values))
+    task = PluginTask.parse(_filled(template["plugin"]["edl"], values))
     stage, request = task.stage_and_request()
 
     assert stage.name == step.stage
@@ -77,7 +77,7 @@ def _filled(body: Any, values: dict[str, str]) -> Any:
 
 
 @EACH
-def test_every_step_has_an_end(step: Step) -> None:
+def test_every_step_has_an_end(step: WorkflowStep) -> None:
     """Each template that does something takes its time-out from the step's input, which has a default."""
     for template in (*plugin_templates(step), *resource_templates(step)):
         if "steps" not in template:
@@ -88,7 +88,7 @@ def test_every_step_has_an_end(step: Step) -> None:
 
 
 @EACH
-def test_conditions_of_resource_steps(step: Step) -> None:
+def test_conditions_of_resource_steps(step: WorkflowStep) -> None:
     """A wait ends with success and with failure, by conditions that an absent field does not meet."""
     for template in resource_templates(step):
         resource = template.get("resource", {})
@@ -119,7 +119,7 @@ def test_what_stays_wrong_is_not_repeated() -> None:
     assert all(final.search(message) for message in stays)
 
 
-def _resource(step: Step) -> dict[str, Any]:
+def _resource(step: WorkflowStep) -> dict[str, Any]:
     """Of the template that changes or looks at the object."""
     found: dict[str, Any] = next(one["resource"] for one in resource_templates(step) if "resource" in one)
     return found
@@ -194,10 +194,10 @@ def test_values_keep_their_types_in_a_manifest() -> None:
     text = manifest_text(
         {
             "name": Tag("a-{{workflow.uid}}"),
-            "words": Input("words", ""),
-            "count": Input("count", "", "integer"),
-            "maybe": Input("maybe", "", "integer", ""),
-            "body": {"inner": Input("body", "", "yaml")},
+            "words": StepInput("words", ""),
+            "count": StepInput("count", "", "integer"),
+            "maybe": StepInput("maybe", "", "integer", ""),
+            "body": {"inner": StepInput("body", "", "yaml")},
             "list": [{"flag": True}, {"none": None}],
             "empty": {},
         }

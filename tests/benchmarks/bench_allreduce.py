@@ -24,7 +24,7 @@ from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from tests.benchmarks.bench_migration import stall
 from tests.e2e.collective_jobs import MIRRORED, RING, CollectiveJob, CollectiveTraining
@@ -45,7 +45,7 @@ def changes(cluster: Cluster, training: CollectiveTraining) -> list[tuple[float,
         _wait_steps(job)
         wanted = {names.WORKER_TYPE: ReplicaResourceSpec(replicas=workers)}
         request = ScaleRequest(job=job.name, replicas=wanted)
-        plan = SCALE.begin(cluster, request, Identity(owner=f"bench/allreduce/{workers}")).name
+        plan = SCALE.begin(cluster, request, StageIdentity(owner=f"bench/allreduce/{workers}")).name
         measured = stall(training.folder, lambda: None)
         status = job.await_plan(plan, PlanPhase.SUCCEEDED, PlanPhase.FAILED, seconds=SECONDS).status
         if status.phase is not PlanPhase.SUCCEEDED or status.stall_seconds is None:

@@ -19,7 +19,7 @@ from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -54,7 +54,7 @@ def migration(cluster: Cluster, folder: Path) -> tuple[float, float]:
     job = EmbeddedJob.submit(cluster, manifest("migrates", folder, EPOCHS, DELAY, {"ps": 2, "worker": 2}))
     job.wait_step(WARM_STEPS)
     request = MigratePsRequest(job=job.name, replicas=3)
-    handle = MIGRATE_PS.begin(cluster, request, Identity(owner="bench/migrate"))
+    handle = MIGRATE_PS.begin(cluster, request, StageIdentity(owner="bench/migrate"))
     measured = stall(folder, lambda: None)
     plan = job.await_plan(handle.name, PlanPhase.SUCCEEDED, PlanPhase.FAILED)
     if plan.status.phase is not PlanPhase.SUCCEEDED or plan.status.stall_seconds is None:

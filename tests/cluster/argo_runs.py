@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from edl_workflows.argo import catalog, runs
 from edl_workflows.argo.api import WORKFLOW_TEMPLATES, WORKFLOWS
 from edl_workflows.argo.nodes import nodes_of
-from edl_workflows.argo.step import Waiting
-from edl_workflows.argo.workflows import Options
+from edl_workflows.argo.step import WaitMode
+from edl_workflows.argo.workflows import TemplateOptions
 from edl_workflows.cli import crds
 from edl_workflows.demo.processes import Child
 from edl_workflows.kube import client, resources, transport
@@ -179,10 +179,10 @@ class Argo:
     bed: Bed
     cluster: Cluster
 
-    def start(self, template: str, way: Waiting, **parameters: str) -> Run:
+    def start(self, template: str, way: WaitMode, **parameters: str) -> Run:
         """Start a workflow from one of our templates; a parameter's hyphens are underscores here."""
         values = {name.replace("_", "-"): value for name, value in parameters.items()}
-        made = runs.submit(self.cluster, runs.Submission(f"{template}-{way}", values))
+        made = runs.submit_workflow(self.cluster, runs.WorkflowSubmission(f"{template}-{way}", values))
         return Run(self.cluster, made["metadata"]["name"])
 
     def run(self, name: str, spec: Mapping[str, Any]) -> Run:
@@ -200,7 +200,7 @@ class Argo:
         return DrivenJob(self.cluster, name)
 
 
-def named(manifest: dict[str, Any], way: Waiting) -> dict[str, Any]:
+def named(manifest: dict[str, Any], way: WaitMode) -> dict[str, Any]:
     """A template under a name that says how it waits, so that both stand in one namespace."""
     metadata = manifest["metadata"]
     return {**manifest, "metadata": {**metadata, "name": f"{metadata['name']}-{way}"}}
@@ -208,11 +208,13 @@ def named(manifest: dict[str, Any], way: Waiting) -> dict[str, Any]:
 
 def install(cluster: Cluster, products: tuple[str, ...]) -> None:
     """Apply our templates, for each way to wait, and the rights of their pods."""
-    for manifest in catalog.build(["access"], Options("resource"), cluster.namespace):
+    for manifest in catalog.build_manifests(["access"], TemplateOptions("resource"), cluster.namespace):
         client.create(cluster, manifest)
-    ways: tuple[Waiting, ...] = ("resource", "plugin")
+    ways: tuple[WaitMode, ...] = ("resource", "plugin")
     for way in ways:
-        for manifest in catalog.build(products, Options(way), cluster.namespace) if products else ():
+        for manifest in (
+            catalog.build_manifests(products, TemplateOptions(way), cluster.namespace) if products else ()
+        ):
             create(cluster, WORKFLOW_TEMPLATES, named(manifest, way))
 
 

@@ -326,6 +326,6 @@ def keeps_strangers_out(here: Installed, kind: Kind, name: str) -> None:
 def wait_in_vain(cluster: Cluster, handle: Handle) -> None:
     """Wait a moment for what does not come: a list, a watch and a last look."""
     never = handle.model_copy(update={"goal": GoneGoal()})
-    result = driver.wait(ClusterSource.of(cluster), never, time.time() + 2)
+    result = driver.wait_for_goal(ClusterSource.of(cluster), never, time.time() + 2)
     assert isinstance(result, Failed)
     assert isinstance(result.error, StageTimeoutError), result.error

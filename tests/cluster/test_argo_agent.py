@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, VERSION, WORKFLOWS
-from edl_workflows.argo.executor_plugin import PluginOptions, manifests
+from edl_workflows.argo.executor_plugin import PluginOptions, plugin_manifests
 from edl_workflows.cli import crds
 from edl_workflows.jobs import names
 from edl_workflows.kube import client
@@ -414,7 +414,7 @@ def agent_pods(bed: Bed) -> Iterator[None]:
 def test_executor_plugin_in_agent_pods(bed: Bed, cluster: Cluster, namespace: str, agent_pods: None) -> None:
     """Where the controller makes agent pods, ours runs in them: a step is served, another one cancelled on stop."""
     options = PluginOptions(bed.image, namespace, (bed.python, "-m", "edl_workflows.cli"))
-    documents = list(manifests(options))
+    documents = list(plugin_manifests(options))
     sidecar = yaml.safe_load(documents[-1]["data"]["sidecar.container"])
     sidecar |= {"imagePullPolicy": "Never"}
     documents[-1]["data"]["sidecar.container"] = yaml.safe_dump(sidecar)

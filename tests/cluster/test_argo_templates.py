@@ -17,7 +17,7 @@ from edl_workflows.argo.api import (
     WORKFLOWS,
 )
 from edl_workflows.argo.outputs import PARAMETERS
-from edl_workflows.argo.step import Waiting
+from edl_workflows.argo.step import WaitMode
 from edl_workflows.argo.workflows import ACCOUNT
 from edl_workflows.cli import main
 from edl_workflows.kube import client, resources
@@ -89,7 +89,7 @@ def test_manifests_are_accepted(file: Path, here: Argo, nightly: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_train(way: Waiting, here: Argo) -> None:
+def test_train(way: WaitMode, here: Argo) -> None:
     """The job is made once, waited for, and what it came to is the workflow's output, with the same names either way."""
     run = here.start("elastic-train", way, spec=SPEC)
     job = here.job(_name_of(run)).appear()
@@ -115,7 +115,7 @@ def test_train(way: Waiting, here: Argo) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_failed_job_fails_its_workflow_and_stays(way: Waiting, here: Argo) -> None:
+def test_a_failed_job_fails_its_workflow_and_stays(way: WaitMode, here: Argo) -> None:
     """The step says that the job failed; the exit handler leaves what has ended to be looked at."""
     run = here.start("elastic-train", way, spec=SPEC)
     job = here.job(_name_of(run)).appear()
@@ -129,7 +129,7 @@ def test_a_failed_job_fails_its_workflow_and_stays(way: Waiting, here: Argo) -> 
 @pytest.mark.parametrize(
     ("way", "policy"), [("resource", "delete"), ("resource", "suspend"), ("plugin", "suspend")]
 )
-def test_stopping_the_workflow_ends_its_job(way: Waiting, policy: str, here: Argo) -> None:
+def test_stopping_the_workflow_ends_its_job(way: WaitMode, policy: str, here: Argo) -> None:
     """By the exit handler with resource steps, by the agent with plugin steps."""
     run = here.start("elastic-train", way, spec=SPEC, clean_up=policy)
     job = here.job(_name_of(run)).appear()
@@ -149,7 +149,7 @@ def test_stopping_the_workflow_ends_its_job(way: Waiting, policy: str, here: Arg
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_clean_up_by_reference(way: Waiting, here: Argo) -> None:
+def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
     """A workflow of others that refers to our stages and to our exit handler leaves no job behind when it is stopped."""
     name = f"by-reference-{way}"
     call = {
@@ -181,7 +181,7 @@ def test_clean_up_by_reference(way: Waiting, here: Argo) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_job_of_somebody_else_is_left_alone(way: Waiting, here: Argo) -> None:
+def test_a_job_of_somebody_else_is_left_alone(way: WaitMode, here: Argo) -> None:
     """A workflow that names it fails with a message that says so, and neither the step nor the exit handler touches it."""
     name = f"theirs-{way}"
     theirs = {
@@ -264,7 +264,7 @@ def _one_step(task: str, *, retries: int, **arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_scale(way: Waiting, here: Argo) -> None:
+def test_scale(way: WaitMode, here: Argo) -> None:
     """A ScalePlan with typed values is made and waited for; a plan that fails fails the step."""
     job = _made(here, f"scaled-{way}")
     run = here.start(
@@ -301,7 +301,7 @@ PLANNED = {
     ids=["resource-yes", "plugin-yes", "plugin-no", "resource-no-answer"],
 )
 def test_a_planned_change_waits_for_a_person(
-    way: Waiting, answer: dict[str, str], applied: str, here: Argo
+    way: WaitMode, answer: dict[str, str], applied: str, here: Argo
 ) -> None:
     """What the job's optimizer would change stands at a node that waits. With a yes one ScalePlan carries it out, with the
     reasons; with a no, or resumed without an answer, nothing is changed and the workflow succeeds."""
@@ -329,7 +329,7 @@ def test_a_planned_change_waits_for_a_person(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_plan_that_changes_nothing_is_put_to_nobody(way: Waiting, here: Argo) -> None:
+def test_a_plan_that_changes_nothing_is_put_to_nobody(way: WaitMode, here: Argo) -> None:
     """The workflow ends by itself."""
     job = _made(here, f"unplanned-{way}")
     job.say("Running", autoscaling={"stage": "job_stage_running", "notes": ["nothing to gain"]})
@@ -361,7 +361,7 @@ def _role(replicas: int = 1) -> dict[str, Any]:
     return {"replicas": replicas, "template": template}
 
 
-def _stages(way: Waiting, job: str) -> dict[str, Any]:
+def _stages(way: WaitMode, job: str) -> dict[str, Any]:
     """Every stage that changes or looks at a job, by reference to the library."""
     order = ["suspend", "resume", "wait", "collect", "delete"]
     tasks = [
@@ -385,7 +385,7 @@ def _more(stage: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_stages_by_reference(way: Waiting, here: Argo) -> None:
+def test_stages_by_reference(way: WaitMode, here: Argo) -> None:
     """A status that was there before a change does not end its step: suspend and resume wait for the status of their own spec."""
     job = _made(here, f"stages-{way}")
     client.patch_status(here.cluster, resources.ELASTIC_JOBS, job.name, {"phase": "Suspended"})
@@ -406,7 +406,7 @@ def test_stages_by_reference(way: Waiting, here: Argo) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_checkpoint_migrate_restart(way: Waiting, here: Argo) -> None:
+def test_checkpoint_migrate_restart(way: WaitMode, here: Argo) -> None:
     """Two plans: a checkpoint, then a migration whose second half is a step of its own; its figures are the outputs."""
     job = _made(here, f"moved-{way}")
     if way == "plugin":  # the stage looks for the pod of the rank
@@ -450,7 +450,7 @@ def _server(here: Argo, job: str) -> None:
     [("resource", "0.9", "Succeeded"), ("plugin", "0.9", "Succeeded"), ("plugin", "0.95", "Skipped")],
 )
 def test_retrain_promotes_what_passes_the_gate(
-    way: Waiting, minimum: str, promoted: str, here: Argo, bed: Bed
+    way: WaitMode, minimum: str, promoted: str, here: Argo, bed: Bed
 ) -> None:
     """The training's checkpoint goes to the evaluation, the evaluation's metric to the gate and to the promotion."""
     run = here.start(
@@ -476,7 +476,7 @@ def test_retrain_promotes_what_passes_the_gate(
 @pytest.mark.parametrize(
     ("kind", "way"), [("mutexes", "resource"), ("mutexes", "plugin"), ("semaphores", "plugin")]
 )
-def test_locks_hold_while_a_step_waits(kind: str, way: Waiting, here: Argo) -> None:
+def test_locks_hold_while_a_step_waits(kind: str, way: WaitMode, here: Argo) -> None:
     """Two workflows of one lock: the second's job is made only when the first's has ended."""
     lock = f"{kind}-{way}"
     if kind == "semaphores":
@@ -496,7 +496,7 @@ def test_locks_hold_while_a_step_waits(kind: str, way: Waiting, here: Argo) -> N
     second.wait()
 
 
-def _locked(here: Argo, way: Waiting, name: str, held: dict[str, Any]) -> Run:
+def _locked(here: Argo, way: WaitMode, name: str, held: dict[str, Any]) -> Run:
     parameters = [{"name": "name", "value": name}, {"name": "spec", "value": SPEC}]
     return here.run(
         name,
@@ -561,7 +561,7 @@ REST = {"resource": "0.3", "plugin": "0.15"}
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("way", WAYS)
 def test_example_pipeline(
-    way: Waiting,
+    way: WaitMode,
     request: pytest.FixtureRequest,
     bed: Bed,
     cluster: Cluster,

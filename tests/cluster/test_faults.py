@@ -13,7 +13,7 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, PodJob, cordoned, cut, evict, place
@@ -171,7 +171,7 @@ class TestServersMasterAndMachine:
         job = disturbed.job
         job.go_on()
         request = MigratePsRequest(job=job.name, replicas=2)
-        handle = MIGRATE_PS.begin(job.cluster, request, Identity(owner="tests/cluster/migrate"))
+        handle = MIGRATE_PS.begin(job.cluster, request, StageIdentity(owner="tests/cluster/migrate"))
         job.await_plan(handle.name, PlanPhase.MIGRATING)
         disturbed.lose()
         job.delete_pod(job.pod(names.MASTER_TYPE))

@@ -22,7 +22,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
 from edl_workflows.stages import ownership
 from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
@@ -161,10 +161,10 @@ def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline
 
     # Nothing is carried out in a suspended job: the plan waits.
     owner = "tests/cluster/scale"
-    begun = SCALE.begin(pipeline, three, Identity(owner))
-    taken = SCALE.begin(pipeline, three, Identity(owner, attempt="2"))
+    begun = SCALE.begin(pipeline, three, StageIdentity(owner))
+    taken = SCALE.begin(pipeline, three, StageIdentity(owner, attempt="2"))
     assert (taken.uid, taken.attempt) == (begun.uid, "2")
-    assert ownership.cancel(pipeline, taken)
+    assert ownership.cancel_object(pipeline, taken)
     assert client.find(pipeline, resources.SCALE_PLANS, taken.name) is None
     lives.run(DELETE, DeleteRequest(name=lives.name), PATIENCE)
 
@@ -212,18 +212,18 @@ def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipelin
     begun = SUBMIT.begin(
         pipeline,
         SubmitRequest(manifest=job(here.bed, "killed")),
-        Identity("tests/cluster/t"),
+        StageIdentity("tests/cluster/t"),
     )
     SubmittedJob(pipeline, begun.name).wait_step(1, PATIENCE)
 
     wait_in_vain(triggerer, begun)
-    assert ownership.cancel(triggerer, begun, "suspend")
+    assert ownership.cancel_object(triggerer, begun, "suspend")
     SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.SUSPENDED, seconds=PATIENCE)
     request = ScaleRequest(job=begun.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
-    plan = SCALE.begin(pipeline, request, Identity("tests/cluster/plan"))
+    plan = SCALE.begin(pipeline, request, StageIdentity("tests/cluster/plan"))
     wait_in_vain(triggerer, plan)
-    assert ownership.cancel(triggerer, plan)
-    assert ownership.cancel(triggerer, begun)
+    assert ownership.cancel_object(triggerer, plan)
+    assert ownership.cancel_object(triggerer, begun)
     assert client.find(pipeline, resources.ELASTIC_JOBS, begun.name) is None
 
 
@@ -231,10 +231,10 @@ def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -
     """With `edl-viewer` alone jobs and plans can be seen and waited for; any change is forbidden."""
     viewer = here.account("viewer", rbac.VIEWER)
     begun = SUBMIT.begin(
-        pipeline, SubmitRequest(manifest=job(here.bed, "seen")), Identity("tests/cluster/seen")
+        pipeline, SubmitRequest(manifest=job(here.bed, "seen")), StageIdentity("tests/cluster/seen")
     )
     request = ScaleRequest(job=begun.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})
-    plan = SCALE.begin(pipeline, request, Identity("tests/cluster/seen-plan"))
+    plan = SCALE.begin(pipeline, request, StageIdentity("tests/cluster/seen-plan"))
 
     wait_in_vain(viewer, begun)
     wait_in_vain(viewer, plan)

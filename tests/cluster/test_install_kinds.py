@@ -20,8 +20,8 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
 from edl_workflows.stages import driver, ownership
 from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import R, Stage
+from edl_workflows.stages.description import R, StageSpec
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.wait import WAIT, WaitRequest
@@ -134,10 +134,10 @@ def di_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
     }
 
 
-def run(cluster: Cluster, stage: Stage[R], request: R) -> None:
+def run(cluster: Cluster, stage: StageSpec[R], request: R) -> None:
     """Run a stage to its goal."""
     driver.run_stage(
-        cluster, stage, request, Identity(f"tests/cluster/{uuid.uuid4()}"), time.time() + PATIENCE
+        cluster, stage, request, StageIdentity(f"tests/cluster/{uuid.uuid4()}"), time.time() + PATIENCE
     )
 
 
@@ -150,7 +150,7 @@ def test_a_job_of_any_kind_needs_no_more(
     """The same accounts do the same with jobs of each kind: run, scaled, waited for, suspended, ended and deleted."""
     wanted = manifest(here.bed, f"{role}-lives", FOREVER, 2)
     kind = kinds.kind_of(wanted["kind"])
-    begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=wanted), Identity(f"tests/cluster/{role}"))
+    begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=wanted), StageIdentity(f"tests/cluster/{role}"))
     triggerer = here.account(f"{role}-triggerer", rbac.TRIGGERER)
     viewer = here.account(f"{role}-viewer", rbac.VIEWER)
     running = WaitRequest(name=begun.name, kind=kind.name, phases=(JobPhase.RUNNING,))
@@ -167,9 +167,9 @@ def test_a_job_of_any_kind_needs_no_more(
         kind.view(kind.model.parse(client.get(viewer, kind.source.api, begun.name))).phase is JobPhase.RUNNING
     )
     wait_in_vain(triggerer, begun)
-    assert ownership.cancel(triggerer, begun, "suspend")
+    assert ownership.cancel_object(triggerer, begun, "suspend")
     run(pipeline, WAIT, running.model_copy(update={"phases": (JobPhase.SUSPENDED,)}))
-    assert ownership.cancel(triggerer, begun)
+    assert ownership.cancel_object(triggerer, begun)
 
     ends = manifest(here.bed, f"{role}-ends", "pass", 1)
     run(pipeline, SUBMIT, SubmitRequest(manifest=ends))
@@ -183,7 +183,7 @@ def test_a_job_lives_no_longer_than_it_says(
     """A job whose time to live is over is deleted."""
     manifest = make(here.bed, "soon-gone", "pass", 1)
     manifest["spec"]["ttlSecondsAfterFinished"] = 0
-    SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity("tests/cluster/soon-gone"))
+    SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), StageIdentity("tests/cluster/soon-gone"))
     api = kinds.kind_of(manifest["kind"]).source.api
 
     until(lambda: client.find(pipeline, api, "soon-gone") is None, "its time to live is over", PATIENCE)
@@ -194,7 +194,7 @@ def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
     time, gets their addresses, and reports what then stands in the status."""
     job = di_job(here.bed, "di-resizes", RESIZES_ITSELF, 2)
     job["spec"]["tasks"][0] |= {"maxReplicas": 4}
-    SUBMIT.begin(pipeline, SubmitRequest(manifest=job), Identity("tests/cluster/di-resizes"))
+    SUBMIT.begin(pipeline, SubmitRequest(manifest=job), StageIdentity("tests/cluster/di-resizes"))
 
     def reported() -> Any:
         return (client.get(pipeline, DI_JOBS, "di-resizes").get("status") or {}).get("profilings")
@@ -215,7 +215,7 @@ def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, 
     client.create(cluster, foreign)
     for name in ("tf-gang", "tf-taken"):
         manifest = tf_job(here.bed, name, "pass", replicas=2, schedulingPolicy={"queue": "q"})
-        SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), Identity(f"tests/cluster/{name}"))
+        SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), StageIdentity(f"tests/cluster/{name}"))
 
     def reason() -> str:
         return str((client.get(pipeline, TF_JOBS, "tf-taken").get("status") or {}).get("reason", ""))
@@ -226,7 +226,7 @@ def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, 
     assert group["spec"] == {"minMember": 2, "queue": "q"}
     one = {"worker": ReplicaResourceSpec(replicas=1)}
     SCALE.begin(
-        pipeline, ScaleRequest(job="tf-gang", kind="TFJob", replicas=one), Identity("tests/cluster/gang")
+        pipeline, ScaleRequest(job="tf-gang", kind="TFJob", replicas=one), StageIdentity("tests/cluster/gang")
     )
 
     def members() -> int:

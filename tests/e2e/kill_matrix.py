@@ -26,7 +26,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.local import testing
 from edl_workflows.stages.identity import OWNER_ANNOTATION
-from edl_workflows.stages.ownership import annotation, resource_of
+from edl_workflows.stages.ownership import annotation_of, resource_of
 
 SECONDS = 600.0
 """For a state to come about: a few seconds on an idle machine, minutes on a busy one."""
@@ -332,7 +332,7 @@ class Matrix:
         """The row's job."""
         found = client.list_objects(self.cluster, Scope(resource_of("TFJob"), self.cluster.namespace)).items
         mark = f"airflow@{INSTALLATION}/{row.name}/"
-        return next((job for job in found if annotation(job, OWNER_ANNOTATION).startswith(mark)), None)
+        return next((job for job in found if annotation_of(job, OWNER_ANNOTATION).startswith(mark)), None)
 
     def task(self, row: Row, task_id: str) -> dict[str, Any]:
         """A task instance of the row's run."""

@@ -17,7 +17,7 @@ from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, events, resources
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from tests.e2e.counting import EPOCHS, RECORDS, Holds, final, read_counts
 from tests.e2e.counting_servers import BATCH, SHARD
@@ -155,7 +155,7 @@ class CountingJob(SubmittedJob):
         role = names.PS_TYPE if self.counting.kind is Kind.SERVERS else names.WORKER_TYPE
         wanted = {role: ReplicaResourceSpec(replicas=self.counting.replicas[role] + 1)}
         request = ScaleRequest(job=self.name, replicas=wanted)
-        return SCALE.begin(self.cluster, request, Identity(owner=f"tests/kills/{self.name}")).name
+        return SCALE.begin(self.cluster, request, StageIdentity(owner=f"tests/kills/{self.name}")).name
 
     def find(self, victim: Victim) -> str | None:
         """The pod of a victim: the chief has the lowest node id of the workers that run, the worker the highest."""

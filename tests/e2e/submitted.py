@@ -17,9 +17,9 @@ from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, logs, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import driver
+from edl_workflows.stages.description import R, StageSpec
 from edl_workflows.stages.goals import Outputs
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import R, Stage
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.wait import WAIT, WaitRequest
 
@@ -112,12 +112,12 @@ class SubmittedJob:
     @classmethod
     def submit(cls, cluster: Cluster, wanted: dict[str, Any]) -> Self:
         """Submit a manifest by the stage."""
-        handle = SUBMIT.begin(cluster, SubmitRequest(manifest=wanted), Identity(owner="tests/e2e"))
+        handle = SUBMIT.begin(cluster, SubmitRequest(manifest=wanted), StageIdentity(owner="tests/e2e"))
         return cls(cluster, handle.name)
 
-    def run(self, stage: Stage[R], request: R, seconds: float = 300) -> Outputs:
+    def run(self, stage: StageSpec[R], request: R, seconds: float = 300) -> Outputs:
         """Run a stage to its goal."""
-        identity = Identity(owner=f"tests/e2e/{stage.name}/{time.time_ns()}")
+        identity = StageIdentity(owner=f"tests/e2e/{stage.name}/{time.time_ns()}")
         return driver.run_stage(self.cluster, stage, request, identity, time.time() + seconds)
 
     def wait_step(self, step: int, seconds: float = 240) -> Outputs:

@@ -12,7 +12,7 @@ from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from edl_workflows.stages.delete import DELETE, DeleteRequest
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
@@ -40,7 +40,7 @@ def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: 
     assert len(job.running(names.WORKER_TYPE)) == 2
 
     handle = MIGRATE_PS.begin(
-        cluster, MigratePsRequest(job=job.name, replicas=3), Identity(owner="tests/e2e/migrate")
+        cluster, MigratePsRequest(job=job.name, replicas=3), StageIdentity(owner="tests/e2e/migrate")
     )
     job.await_plan(handle.name, PlanPhase.MIGRATING)
     (master,) = job.running(names.MASTER_TYPE)

@@ -9,7 +9,7 @@ from edl_workflows.jobs.tf_job.model import Phase, Restart, TFJob
 from edl_workflows.kube import client, logs
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import ownership
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from tests.e2e.submitted import Container
 
@@ -61,7 +61,7 @@ class TfTraining:
                 "tfReplicaSpecs": {key: role | {"replicas": count} for key, count in replicas.items()},
             },
         }
-        owner = Identity(owner=f"tests/e2e/{self.name}")
+        owner = StageIdentity(owner=f"tests/e2e/{self.name}")
         SUBMIT.begin(self.cluster, SubmitRequest(manifest=manifest), owner)
 
     def get(self) -> TFJob:

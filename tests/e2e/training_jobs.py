@@ -20,9 +20,9 @@ from edl_workflows.jobs.training_job.pods import JOB_LABEL
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import driver
+from edl_workflows.stages.description import R, StageSpec
 from edl_workflows.stages.goals import Outputs
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import R, Stage
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from tests.e2e.submitted import Container
@@ -102,12 +102,12 @@ class Job:
     def submit(cls, cluster: Cluster, wanted: Mapping[str, Any], folder: Path) -> "Job":
         """Submit what `manifest` made."""
         name = wanted["metadata"]["name"]
-        SUBMIT.begin(cluster, SubmitRequest(manifest=dict(wanted)), Identity(owner=f"tests/e2e/{name}"))
+        SUBMIT.begin(cluster, SubmitRequest(manifest=dict(wanted)), StageIdentity(owner=f"tests/e2e/{name}"))
         return cls(cluster, name, folder)
 
-    def run(self, stage: Stage[R], request: R, seconds: float = 120) -> Outputs:
+    def run(self, stage: StageSpec[R], request: R, seconds: float = 120) -> Outputs:
         """Run a stage to its goal."""
-        identity = Identity(owner=f"tests/e2e/{stage.name}/{time.time_ns()}")
+        identity = StageIdentity(owner=f"tests/e2e/{stage.name}/{time.time_ns()}")
         return driver.run_stage(self.cluster, stage, request, identity, time.time() + seconds)
 
     def scale(self, trainers: int) -> Outputs:

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_workflows.argo.agent import orphans, reporting
-from edl_workflows.argo.agent.orphans import Begun, Verdict, judge
-from edl_workflows.argo.agent.plan import SETTLE_SECONDS, Stand, Taken, decide
-from edl_workflows.argo.agent.results import Result
+from edl_workflows.argo.agent.orphans import BegunObject, OrphanVerdict, judge_orphan
+from edl_workflows.argo.agent.results import StepResult
+from edl_workflows.argo.agent.task_plan import SETTLE_SECONDS, TaskProgress, TrackedTask, plan_tasks
 from edl_workflows.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey, open_tasks
-from edl_workflows.argo.agent.workflow import Step, step_of
+from edl_workflows.argo.agent.workflow import StepAttempt, step_of
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS
 from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs.api import ApiResource
@@ -98,8 +98,8 @@ class Served:
     """A task's service: where it is."""
 
     task: OpenTask
-    taken: Taken = field(default_factory=lambda: Taken(Stand.SERVING))
-    step: Step | None = None
+    taken: TrackedTask = field(default_factory=lambda: TrackedTask(TaskProgress.SERVING))
+    step: StepAttempt | None = None
     job: Job | None = None
     waited_for: bool | None = None
     """Whether the workflow still waits, as it was a moment before the result is written."""
@@ -206,16 +206,16 @@ class World:
     def plan(self) -> None:
         taken = {key: served.taken for key, served in self.served.items()}
         present = open_tasks(self.watch.seen)
-        plan = decide(present, taken, self.clock)
+        plan = plan_tasks(present, taken, self.clock)
         for key in plan.abandon:
-            self.served[key].taken = Taken(Stand.ABANDONED)
+            self.served[key].taken = TrackedTask(TaskProgress.ABANDONED)
         for key in plan.forget:
             del self.served[key]
         for task in plan.begin:
             self.served[task.key] = Served(task)
         for found in [job for job in self.found if job.key not in present and job.key not in self.served]:
-            begun = Begun(found.key, mock.Mock(), "delete")
-            if judge(self.api, begun) is Verdict.ORPHANED:  # type: ignore[arg-type]
+            begun = BegunObject(found.key, mock.Mock(), "delete")
+            if judge_orphan(self.api, begun) is OrphanVerdict.ORPHANED:  # type: ignore[arg-type]
                 self.found.remove(found)
                 self.end(found.key, found.attempt)
 
@@ -227,9 +227,9 @@ class World:
 
     def go_on(self, key: TaskKey) -> None:
         served = self.served[key]
-        if served.taken.stand is Stand.ABANDONED:
+        if served.taken.progress is TaskProgress.ABANDONED:
             self.cancel(served)
-        elif served.taken.stand is Stand.REPORTED:
+        elif served.taken.progress is TaskProgress.REPORTED:
             return
         elif served.step is None:
             served.step = step_of(self.api.workflow, served.task)
@@ -238,7 +238,7 @@ class World:
         elif served.job.ended:
             self.report(served, served.step, served.job)
 
-    def begin(self, key: TaskKey, step: Step) -> Job:
+    def begin(self, key: TaskKey, step: StepAttempt) -> Job:
         """As `ownership.create_or_adopt` for an identity that runs again."""
         attempt = step.identity("delete").attempt
         found = self.jobs.get(key.node)
@@ -248,15 +248,15 @@ class World:
         found.attempt = attempt
         return found
 
-    def report(self, served: Served, step: Step, job: Job) -> None:
+    def report(self, served: Served, step: StepAttempt, job: Job) -> None:
         if served.waited_for is None:
             served.waited_for = step_of(self.api.workflow, served.task) == step
             self.api.looked = self.api.task_set["metadata"]["resourceVersion"]
             return
-        result = Result("Succeeded", str(job.serial))
-        if served.waited_for and reporting.report(self.api, self.watch, served.task.key, result):  # type: ignore[arg-type]
+        result = StepResult("Succeeded", str(job.serial))
+        if served.waited_for and reporting.report_result(self.api, self.watch, served.task.key, result):  # type: ignore[arg-type]
             self.answers.setdefault((step.key.node, step.started), set()).add(job.serial)
-            served.taken = Taken(Stand.REPORTED, self.clock)
+            served.taken = TrackedTask(TaskProgress.REPORTED, self.clock)
             self.found = [job for job in self.found if job.key != served.task.key]
         else:
             self.cancel(served)
@@ -267,7 +267,7 @@ class World:
         del self.served[served.task.key]
 
     def end(self, key: TaskKey, attempt: str) -> None:
-        """As `ownership.cancel`: only what this attempt holds, and what still goes on."""
+        """As `ownership.cancel_object`: only what this attempt holds, and what still goes on."""
         job = self.jobs[key.node]
         if job.attempt == attempt and not job.ended:
             job.cancelled = True

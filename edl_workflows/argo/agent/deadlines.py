@@ -8,7 +8,7 @@ import asyncio
 import datetime as dt
 import time
 
-from edl_workflows.argo.agent.surroundings import Surroundings
+from edl_workflows.argo.agent.context import AgentContext
 from edl_workflows.argo.agent.tasks import WorkflowKey
 from edl_workflows.argo.agent.workflow import deadline_of
 from edl_workflows.argo.api import WORKFLOWS
@@ -23,30 +23,32 @@ AGAIN_SECONDS = 60.0
 """Between one annotation and the next, where the controller did nothing."""
 
 
-async def watch(around: Surroundings, key: WorkflowKey, deadline: float) -> None:
+async def watch_deadline(context: AgentContext, key: WorkflowKey, deadline: float) -> None:
     """Annotate a workflow when its time is up, again and again until it has ended or is gone.
 
     Args:
-        around: what all tasks share.
+        context: what all tasks share.
         key: the workflow.
         deadline: Unix time.
     """
     next_look = deadline + LATE_SECONDS
     while True:
         await asyncio.sleep(max(0.0, next_look - time.time()))
-        now = await around.endlessly(lambda: _poke(around, key), f"tell of the deadline of workflow {key}")
+        now = await context.call_until_success(
+            lambda: _annotate_if_due(context, key), f"tell of the deadline of workflow {key}"
+        )
         if now is None:
             return
         next_look = max(now + LATE_SECONDS, time.time() + AGAIN_SECONDS) if now <= time.time() else now
 
 
-def _poke(around: Surroundings, key: WorkflowKey) -> float | None:
+def _annotate_if_due(context: AgentContext, key: WorkflowKey) -> float | None:
     """Annotate it if its time is up; the deadline as it is now, None without one or without the workflow."""
-    workflow = client.find(around.cluster, WORKFLOWS, key.name, key.namespace)
+    workflow = client.find(context.cluster, WORKFLOWS, key.name, key.namespace)
     deadline = None if workflow is None or workflow["metadata"]["uid"] != key.uid else deadline_of(workflow)
     if deadline is not None and deadline <= time.time():
         moment = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         body = {"metadata": {"uid": key.uid, "annotations": {PASSED_ANNOTATION: moment}}}
-        client.patch(around.cluster, WORKFLOWS, key.name, body, key.namespace)
-        around.metrics.poked()
+        client.patch(context.cluster, WORKFLOWS, key.name, body, key.namespace)
+        context.metrics.deadline_passed()
     return deadline

@@ -11,16 +11,16 @@ from typing import Any
 import structlog
 
 from edl_workflows.argo.agent import deadlines, orphans
-from edl_workflows.argo.agent.orphans import Begun, Verdict
-from edl_workflows.argo.agent.plan import Stand, Taken, decide
-from edl_workflows.argo.agent.service import Service
-from edl_workflows.argo.agent.surroundings import MAX_PAUSE, Surroundings
+from edl_workflows.argo.agent.context import MAX_PAUSE, AgentContext
+from edl_workflows.argo.agent.orphans import BegunObject, OrphanVerdict
+from edl_workflows.argo.agent.step_runner import StepRunner
+from edl_workflows.argo.agent.task_plan import TaskProgress, TrackedTask, plan_tasks
 from edl_workflows.argo.agent.tasks import (
     OPEN_INDEX,
     OpenTask,
     TaskKey,
     WorkflowKey,
-    ended,
+    has_ended,
     open_tasks,
     workflow_of,
 )
@@ -31,28 +31,28 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass
-class _Entry:
+class _ServedTask:
     """A task that was taken up."""
 
-    service: Service
-    taken: Taken
+    service: StepRunner
+    taken: TrackedTask
 
 
-class Loop:
+class AgentLoop:
     """Serves until it is cancelled. What it was doing is then left as it is, for the next agent to find.
 
     Args:
-        around: what all tasks share.
+        context: what all tasks share.
         only: the one workflow to serve, by name; "" for all that the watch sees.
     """
 
-    def __init__(self, around: Surroundings, only: str = "") -> None:
-        self._around = around
+    def __init__(self, context: AgentContext, only: str = "") -> None:
+        self._context = context
         self._only = only
-        self._entries: dict[TaskKey, _Entry] = {}
-        self._found: dict[TaskKey, list[Begun]] = {}
+        self._entries: dict[TaskKey, _ServedTask] = {}
+        self._found: dict[TaskKey, list[BegunObject]] = {}
         """What earlier agents began, by its step; until this one has answered the step, or seen that it is gone."""
-        self._left: dict[WorkflowKey, list[Begun]] = {}
+        self._left: dict[WorkflowKey, list[BegunObject]] = {}
         """What steps that ended in Error left for a retry."""
         self._deadlines: dict[WorkflowKey, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -62,7 +62,9 @@ class Loop:
     @property
     def serving(self) -> int:
         """How many tasks are begun and not answered."""
-        return sum(entry.taken.stand is not Stand.REPORTED for entry in list(self._entries.values()))
+        return sum(
+            entry.taken.progress is not TaskProgress.REPORTED for entry in list(self._entries.values())
+        )
 
     async def idle(self) -> None:
         """Wait until no task is served, and nothing is to be cancelled."""
@@ -76,7 +78,7 @@ class Loop:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._wake.set)
 
-        task_sets = self._around.task_sets
+        task_sets = self._context.task_sets
         task_sets.on_change(lambda _change: wake())
         task_sets.on_sync(wake)
         task_sets.start()
@@ -103,14 +105,16 @@ class Loop:
         """Carry out one plan; after how many seconds to plan again in any case."""
         present = self._present()
         taken = {key: entry.taken for key, entry in self._entries.items()}
-        plan = decide(present, taken, time.monotonic())
+        plan = plan_tasks(present, taken, time.monotonic())
         for key in plan.abandon:
-            self._entries[key].taken = Taken(Stand.ABANDONED)
+            self._entries[key].taken = TrackedTask(TaskProgress.ABANDONED)
             self._entries[key].service.abandon()
         for key in plan.forget:
             del self._entries[key]
         for task in plan.begin:
-            entry = _Entry(Service(task, self._around, self._learned), Taken(Stand.SERVING))
+            entry = _ServedTask(
+                StepRunner(task, self._context, self._note_deadline), TrackedTask(TaskProgress.SERVING)
+            )
             self._entries[task.key] = entry
             self._spawn(self._serve(entry))
         for key in [key for key in self._found if key not in present and key not in self._entries]:
@@ -124,11 +128,11 @@ class Loop:
 
     def _present(self) -> dict[TaskKey, OpenTask]:
         found: dict[TaskKey, OpenTask] = {}
-        for task_set in self._around.task_sets.cache.by_index(OPEN_INDEX, OPEN_INDEX):
+        for task_set in self._context.task_sets.cache.by_index(OPEN_INDEX, OPEN_INDEX):
             found |= open_tasks(task_set)
         return found
 
-    async def _serve(self, entry: _Entry) -> None:
+    async def _serve(self, entry: _ServedTask) -> None:
         service = entry.service
         try:
             answered = await service.run()
@@ -139,64 +143,65 @@ class Loop:
             if service.begun:
                 self._found.setdefault(service.key, []).append(service.begun)
         if answered:
-            entry.taken = Taken(Stand.REPORTED, time.monotonic())
+            entry.taken = TrackedTask(TaskProgress.REPORTED, time.monotonic())
             self._found.pop(service.key, None)
             if service.result is not None and service.result.phase == "Error" and service.begun:
-                self._leave(service.begun)
+                self._leave_for_retry(service.begun)
         else:
             del self._entries[service.key]
 
     async def _find(self) -> None:
         """What the marks tell of earlier agents' work."""
-        around = self._around
-        namespace = around.task_sets.scope.namespace
-        found = await around.endlessly(
-            lambda: orphans.begun(around.cluster, namespace, self._ours), "look for what earlier agents began"
+        context = self._context
+        namespace = context.task_sets.scope.namespace
+        found = await context.call_until_success(
+            lambda: orphans.list_begun(context.cluster, namespace, self._ours),
+            "look for what earlier agents began",
         )
         for begun in found:
             self._found.setdefault(begun.key, []).append(begun)
 
-    async def _settle(self, key: TaskKey, found: list[Begun]) -> None:
+    async def _settle(self, key: TaskKey, found: list[BegunObject]) -> None:
         """Deal with what was begun for a step that is not to be seen here."""
         for begun in found:
-            judge = partial(orphans.judge, self._around.cluster, begun)
-            match await self._around.endlessly(judge, f"judge {begun.handle}"):
-                case Verdict.ALIVE:
+            judge = partial(orphans.judge_orphan, self._context.cluster, begun)
+            match await self._context.call_until_success(judge, f"judge {begun.handle}"):
+                case OrphanVerdict.ALIVE:
                     await asyncio.sleep(MAX_PAUSE)  # the watch lags behind
-                    task_sets = self._around.task_sets
+                    task_sets = self._context.task_sets
                     seen = task_sets.cache.get(key.workflow.task_set) is not None
                     if seen or task_sets.last_error is not None:
                         self._found.setdefault(key, []).append(begun)
                     # Else it is no task set of ours, but of another instance id's agent.
-                case Verdict.LEFT:
-                    self._leave(begun)
-                case Verdict.ORPHANED:
-                    await self._around.cancel(begun)
+                case OrphanVerdict.LEFT:
+                    self._leave_for_retry(begun)
+                case OrphanVerdict.ORPHANED:
+                    await self._context.cancel(begun)
 
     def _ours(self, key: TaskKey) -> bool:
         return not self._only or key.workflow.name == self._only
 
-    def _leave(self, begun: Begun) -> None:
+    def _leave_for_retry(self, begun: BegunObject) -> None:
         self._left.setdefault(begun.key.workflow, []).append(begun)
 
     def _tidy(self) -> None:
         """What steps in Error left for a retry ends with the workflow; deadlines matter while something waits."""
         for workflow in [workflow for workflow in self._left if self._over(workflow)]:
             for begun in self._left.pop(workflow):
-                self._spawn(self._around.cancel(begun))
+                self._spawn(self._context.cancel(begun))
         waiting = {key.workflow for key in self._entries}
         for workflow in [workflow for workflow in self._deadlines if workflow not in waiting]:
             self._deadlines.pop(workflow).cancel()
 
     def _over(self, workflow: WorkflowKey) -> bool:
-        task_set = self._around.task_sets.cache.get(workflow.task_set)
-        return task_set is None or workflow_of(task_set) != workflow or ended(task_set)
+        task_set = self._context.task_sets.cache.get(workflow.task_set)
+        return task_set is None or workflow_of(task_set) != workflow or has_ended(task_set)
 
-    def _learned(self, workflow: Object) -> None:
+    def _note_deadline(self, workflow: Object) -> None:
         deadline = deadline_of(workflow)
         key = WorkflowKey(*key_of(workflow), str(workflow["metadata"]["uid"]))
         if deadline is not None and key not in self._deadlines:
-            watch = deadlines.watch(self._around, key, deadline)
+            watch = deadlines.watch_deadline(self._context, key, deadline)
             self._deadlines[key] = asyncio.create_task(watch, name=f"deadline of {key}")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

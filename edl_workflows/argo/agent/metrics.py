@@ -7,7 +7,7 @@ from prometheus_client import Counter, Gauge
 from edl_workflows.process.metrics import ProcessMetrics
 
 
-class Metrics(ProcessMetrics):
+class ArgoAgentMetrics(ProcessMetrics):
     """Counters of one agent, in a registry of its own."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Metrics(ProcessMetrics):
             ["action"],
             registry=self.registry,
         )
-        self._pokes = Counter(
+        self._deadlines = Counter(
             "edl_argo_agent_deadlines",
             "Workflows that Argo's controller was told of since their deadline had passed.",
             registry=self.registry,
@@ -41,9 +41,9 @@ class Metrics(ProcessMetrics):
         """Count an object."""
         self._cancellations.labels(action).inc()
 
-    def poked(self) -> None:
+    def deadline_passed(self) -> None:
         """Count a workflow whose deadline had passed."""
-        self._pokes.inc()
+        self._deadlines.inc()
 
     def observe_serving(self, count: Callable[[], float]) -> None:
         """Read how many steps are being served from `count` at each scrape."""

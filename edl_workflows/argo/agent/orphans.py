@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast, get_args
 
-from edl_workflows.argo.agent.tasks import TaskKey, ended, open_tasks, workflow_of
+from edl_workflows.argo.agent.tasks import TaskKey, has_ended, open_tasks, workflow_of
 from edl_workflows.argo.agent.workflow import OWNER_PREFIX, phase_of, task_of_marks
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS, WORKFLOWS
 from edl_workflows.kube import client
@@ -20,7 +20,7 @@ from edl_workflows.stages.ownership import CancelAction
 
 
 @dataclass(frozen=True)
-class Begun:
+class BegunObject:
     """An object that a step made.
 
     Attributes:
@@ -35,10 +35,10 @@ class Begun:
 
     def cancel(self, cluster: Cluster) -> bool:
         """End it, if it is still the step's and still goes on; whether something was done."""
-        return ownership.cancel(cluster, self.handle, self.action)
+        return ownership.cancel_object(cluster, self.handle, self.action)
 
 
-class Verdict(Enum):
+class OrphanVerdict(Enum):
     """What is to be done about an object whose step no agent serves."""
 
     ALIVE = auto()
@@ -48,7 +48,7 @@ class Verdict(Enum):
     ORPHANED = auto()
 
 
-def begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> list[Begun]:
+def list_begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> list[BegunObject]:
     """The objects of a namespace, or of all, that steps made, that go on, and that a cancellation of their step would end.
 
     Args:
@@ -64,20 +64,20 @@ def begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> li
     ]
 
 
-def judge(cluster: Cluster, found: Begun) -> Verdict:
+def judge_orphan(cluster: Cluster, found: BegunObject) -> OrphanVerdict:
     """Whether an object's step is gone, as the server says now and not as a watch that may lag behind."""
     workflow = found.key.workflow
     task_set = client.find_listed(cluster, WORKFLOW_TASK_SETS, workflow.name, workflow.namespace)
-    if task_set is None or workflow_of(task_set) != workflow or ended(task_set):
-        return Verdict.ORPHANED
+    if task_set is None or workflow_of(task_set) != workflow or has_ended(task_set):
+        return OrphanVerdict.ORPHANED
     if found.key in open_tasks(task_set):
-        return Verdict.ALIVE
+        return OrphanVerdict.ALIVE
     seen = client.find(cluster, WORKFLOWS, workflow.name, workflow.namespace)
     in_error = seen is not None and phase_of(seen, found.key.node) == "Error"
-    return Verdict.LEFT if in_error else Verdict.ORPHANED
+    return OrphanVerdict.LEFT if in_error else OrphanVerdict.ORPHANED
 
 
-def _of_step(found: OwnedObject) -> Iterator[Begun]:
+def _of_step(found: OwnedObject) -> Iterator[BegunObject]:
     key, action = task_of_marks(found.handle.owner, found.handle.attempt), found.on_cancel
     if key is not None and action != "keep" and action in get_args(CancelAction):
-        yield Begun(key, found.handle, cast("CancelAction", action))
+        yield BegunObject(key, found.handle, cast("CancelAction", action))

@@ -1,6 +1,6 @@
 """Writing a step's result into its task set, and never for a step that is no longer there."""
 
-from edl_workflows.argo.agent.results import Result
+from edl_workflows.argo.agent.results import StepResult
 from edl_workflows.argo.agent.tasks import TaskKey, open_tasks
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS
 from edl_workflows.exceptions import ConflictError, NotFoundError, UnavailableError
@@ -13,7 +13,7 @@ ATTEMPTS = 20
 """Steps of one workflow that end at the same moment write the same object; each round one of them gets through."""
 
 
-def report(cluster: Cluster, task_sets: Informer, key: TaskKey, result: Result) -> bool:
+def report_result(cluster: Cluster, task_sets: Informer, key: TaskKey, result: StepResult) -> bool:
     """Write a result, at least once.
 
     A late result would bring a step back to life that Argo has ended meanwhile. So the write carries the version of the task
@@ -46,7 +46,7 @@ def report(cluster: Cluster, task_sets: Informer, key: TaskKey, result: Result) 
     raise UnavailableError(f"{key}: its task set changed {ATTEMPTS} times while the result was being written")
 
 
-def _write(cluster: Cluster, task_set: Object, key: TaskKey, result: Result) -> Object:
+def _write(cluster: Cluster, task_set: Object, key: TaskKey, result: StepResult) -> Object:
     metadata = task_set["metadata"]
     body = {
         "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},

@@ -5,18 +5,18 @@ from typing import Any, Literal
 
 from edl_workflows.argo import outputs
 from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
-from edl_workflows.stages.goals import Failed, Outcome, Outputs
+from edl_workflows.stages.goals import Failed, Outputs, StageResult
 
 MAX_MESSAGE = 2000
 """Characters. A workflow with all its nodes must fit into one object of the API server."""
 
-Phase = Literal["Succeeded", "Failed", "Error"]
+NodePhase = Literal["Succeeded", "Failed", "Error"]
 """Only these are reported. A node that is reported Running escapes Argo's time-outs, and makes the controller write the workflow
 anew at each pass."""
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
     """A step's end.
 
     Attributes:
@@ -26,7 +26,7 @@ class Result:
         parameters: output parameters.
     """
 
-    phase: Phase
+    phase: NodePhase
     message: str = ""
     parameters: list[dict[str, str]] = field(default_factory=list)
 
@@ -36,23 +36,25 @@ class Result:
         return node | ({"outputs": {"parameters": self.parameters}} if self.parameters else {})
 
 
-def of_outputs(found: Outputs) -> Result:
+def result_of_outputs(found: Outputs) -> StepResult:
     """A step that reached its goal, or whose goal nobody waits for."""
     state = f" {found.phase}" if found.phase else ""
-    return Result(
-        "Succeeded", f"{found.kind} {found.namespace}/{found.name}{state}", outputs.parameters(found)
+    return StepResult(
+        "Succeeded", f"{found.kind} {found.namespace}/{found.name}{state}", outputs.render_outputs(found)
     )
 
 
-def of_outcome(outcome: Outcome) -> Result:
+def result_of_stage(outcome: StageResult) -> StepResult:
     """A step whose wait is over."""
-    return of_error(outcome.error) if isinstance(outcome, Failed) else of_outputs(outcome.outputs)
+    return (
+        result_of_error(outcome.error) if isinstance(outcome, Failed) else result_of_outputs(outcome.outputs)
+    )
 
 
-def of_error(error: Exception) -> Result:
+def result_of_error(error: Exception) -> StepResult:
     """A step that an error ends."""
     if isinstance(error, ForbiddenError | UnavailableError):
-        return Result("Error", str(error))
+        return StepResult("Error", str(error))
     if isinstance(error, EdlError):
-        return Result("Failed", str(error))
-    return Result("Error", f"the agent failed, its log tells more: {type(error).__name__}: {error}")
+        return StepResult("Failed", str(error))
+    return StepResult("Error", f"the agent failed, its log tells more: {type(error).__name__}: {error}")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from edl_workflows.argo.agent.loop import Loop
-from edl_workflows.argo.agent.metrics import Metrics
-from edl_workflows.argo.agent.surroundings import Surroundings
+from edl_workflows.argo.agent.context import AgentContext
+from edl_workflows.argo.agent.loop import AgentLoop
+from edl_workflows.argo.agent.metrics import ArgoAgentMetrics
 from edl_workflows.argo.agent.tasks import OPEN_INDEX, index_open
-from edl_workflows.argo.agent.threads import Threads
+from edl_workflows.argo.agent.threads import DaemonThreads
 from edl_workflows.argo.api import INSTANCE_LABEL, WORKFLOW_TASK_SETS
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.install.rbac import ARGO_AGENT
@@ -29,7 +29,7 @@ COMPLAIN_EVERY = 20
 
 
 @dataclass(frozen=True)
-class AgentOptions(ProcessOptions):
+class ArgoAgentOptions(ProcessOptions):
     """How to run an agent.
 
     Attributes:
@@ -62,7 +62,7 @@ class AgentOptions(ProcessOptions):
         return Scope(WORKFLOW_TASK_SETS, self.namespace, label_selector=selector)
 
 
-class Agent:
+class ArgoAgent:
     """One agent; `run` is its whole life.
 
     Args:
@@ -70,13 +70,13 @@ class Agent:
         options: see there.
     """
 
-    def __init__(self, cluster: Cluster, options: AgentOptions) -> None:
-        self.metrics = Metrics()
+    def __init__(self, cluster: Cluster, options: ArgoAgentOptions) -> None:
+        self.metrics = ArgoAgentMetrics()
         self._options = options
         self._cluster = cluster.observed_by(self.metrics.requested)
         self._process = Process(cluster, options, self.metrics)
         self._task_sets = Informer(ClusterSource.of(self._cluster), options.scope, {OPEN_INDEX: index_open})
-        self._task_sets.on_error(_complain)
+        self._task_sets.on_error(_log_watch_error)
 
     def run(self, stop: threading.Event) -> None:
         """Lead and serve until `stop` is set. What it waits for then is left as it is, for the next agent.
@@ -96,20 +96,20 @@ class Agent:
 
     async def _serve(self, stop: threading.Event) -> None:
         options = self._options
-        around = Surroundings(
+        context = AgentContext(
             cluster=self._cluster,
             task_sets=self._task_sets,
-            threads=Threads(options.calls),
+            threads=DaemonThreads(options.calls),
             metrics=self.metrics,
             guard=self._process.guard,
             everywhere=options.namespace == ALL_NAMESPACES,
             cross_namespace=options.cross_namespace,
         )
-        loop = Loop(around, options.workflow)
+        loop = AgentLoop(context, options.workflow)
         self.metrics.observe_serving(lambda: loop.serving)
         serving = asyncio.create_task(loop.run())
         # A slot of its own: the end must not wait for a turn behind calls that hang.
-        ending = asyncio.create_task(Threads(1).call(lambda: self._process.keep(stop)))
+        ending = asyncio.create_task(DaemonThreads(1).call(lambda: self._process.keep(stop)))
         await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(options.drain_seconds):
@@ -125,7 +125,7 @@ class Agent:
         return [] if self._task_sets.synced else [f"not listed yet: {self._task_sets.scope}"]
 
 
-def _complain(error: EdlError, failures: int) -> None:
+def _log_watch_error(error: EdlError, failures: int) -> None:
     if failures % COMPLAIN_EVERY != 1:
         return
     if isinstance(error, NotFoundError):

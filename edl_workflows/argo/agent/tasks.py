@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edl_workflows.argo.api import COMPLETED_LABEL
-from edl_workflows.argo.task import PLUGIN
+from edl_workflows.argo.plugin_task import PLUGIN
 from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
 
 OPEN_INDEX = "open"
@@ -63,7 +63,7 @@ def workflow_of(task_set: Mapping[str, Any]) -> WorkflowKey:
     return WorkflowKey(where.namespace, where.name, uid)
 
 
-def ended(task_set: Mapping[str, Any]) -> bool:
+def has_ended(task_set: Mapping[str, Any]) -> bool:
     """Whether the workflow has ended, or is being deleted."""
     metadata = task_set["metadata"]
     done = (metadata.get("labels") or {}).get(COMPLETED_LABEL) == "true"
@@ -72,7 +72,7 @@ def ended(task_set: Mapping[str, Any]) -> bool:
 
 def open_tasks(task_set: Mapping[str, Any]) -> dict[TaskKey, OpenTask]:
     """Our tasks in a task set; those of other plugins and HTTP requests are not ours."""
-    if ended(task_set):
+    if has_ended(task_set):
         return {}
     workflow = workflow_of(task_set)
     results = (task_set.get("status") or {}).get("nodes") or {}

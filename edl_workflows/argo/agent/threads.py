@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Threads:
+class DaemonThreads:
     """So many calls at a time; the others wait for their turn.
 
     Args:

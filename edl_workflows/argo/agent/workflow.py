@@ -9,7 +9,7 @@ from typing import Any
 from edl_workflows.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey
 from edl_workflows.argo.nodes import nodes_of
 from edl_workflows.kube.resources import version_of
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.ownership import CancelAction
 
 OWNER_PREFIX = "argo"
@@ -18,7 +18,7 @@ _RETRY = re.compile(r"\(\d+\)")
 
 
 @dataclass(frozen=True)
-class Step:
+class StepAttempt:
     """A step as the workflow knows it.
 
     Attributes:
@@ -31,13 +31,13 @@ class Step:
     path: str
     started: str
 
-    def identity(self, on_cancel: CancelAction) -> Identity:
+    def identity(self, on_cancel: CancelAction) -> StageIdentity:
         """Who this is to the objects in the cluster.
 
         A step that runs again has delivered its earlier result: a finished object of the earlier attempt is replaced.
         """
         namespace, name, uid = self.key.workflow
-        return Identity(
+        return StageIdentity(
             owner=f"{OWNER_PREFIX}/{namespace}/{name}/{uid}/{self.path}",
             attempt=f"{self.key.node}@{self.started}",
             rerun=True,
@@ -45,7 +45,7 @@ class Step:
         )
 
 
-def step_of(workflow: Mapping[str, Any], task: OpenTask) -> Step | None:
+def step_of(workflow: Mapping[str, Any], task: OpenTask) -> StepAttempt | None:
     """The step of a task; None where the workflow does not wait for it: not yet, or no longer.
 
     The controller writes the task set first and the workflow after it. A result of a node that the workflow does not have makes
@@ -59,12 +59,12 @@ def step_of(workflow: Mapping[str, Any], task: OpenTask) -> Step | None:
     nodes = nodes_of(status)
     if nodes is None:
         written = version_of(workflow) > task.version
-        return Step(task.key, task.key.node, str(status.get("startedAt") or "")) if written else None
+        return StepAttempt(task.key, task.key.node, str(status.get("startedAt") or "")) if written else None
     node = nodes.get(task.key.node)
     if node is None or node.get("phase") in _ENDED:
         return None
     path = _RETRY.sub("", str(node.get("name") or task.key.node))
-    return Step(task.key, path, str(node.get("startedAt") or ""))
+    return StepAttempt(task.key, path, str(node.get("startedAt") or ""))
 
 
 def phase_of(workflow: Mapping[str, Any], node: str) -> str:

@@ -1,10 +1,10 @@
-"""What a plugin step's body means: `edl_workflows.argo.task`."""
+"""What a plugin step's body means: `edl_workflows.argo.plugin_task`."""
 
 from typing import Any
 
 import pytest
 
-from edl_workflows.argo.task import Task
+from edl_workflows.argo.plugin_task import PluginTask
 from edl_workflows.exceptions import EdlError
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.scale import SCALE
@@ -16,12 +16,12 @@ def test_texts_are_read_as_what_the_request_wants() -> None:
         "stage": "scale",
         "request": {"job": "mnist", "namespace": "", "replicas": "{worker: {replicas: 3}}"},
     }
-    stage, request = Task.parse(body).stage_and_request()
+    stage, request = PluginTask.parse(body).stage_and_request()
     assert stage is SCALE
     assert request == SCALE.request.of({"job": "mnist", "replicas": {"worker": {"replicas": 3}}})
 
     body = {"stage": "migrate-ps", "request": {"job": "m", "replicas": "3", "migrate": "{'0': {cpu: 100m}}"}}
-    stage, request = Task.parse(body).stage_and_request()
+    stage, request = PluginTask.parse(body).stage_and_request()
     assert request == MIGRATE_PS.request.of({"job": "m", "replicas": 3, "migrate": {0: {"cpu": "100m"}}})
 
 
@@ -29,8 +29,8 @@ def test_a_manifest_may_be_a_text_or_a_map() -> None:
     """A job's manifest with placeholders is a text until Argo has filled it in; numbers stay numbers."""
     text = "{apiVersion: v1, kind: ElasticJob, spec: {replicas: 3}}"
     as_map = {"apiVersion": "v1", "kind": "ElasticJob", "spec": {"replicas": 3}}
-    _, one = Task.parse({"stage": "submit", "request": {"manifest": text}}).stage_and_request()
-    _, other = Task.parse({"stage": "submit", "request": {"manifest": as_map}}).stage_and_request()
+    _, one = PluginTask.parse({"stage": "submit", "request": {"manifest": text}}).stage_and_request()
+    _, other = PluginTask.parse({"stage": "submit", "request": {"manifest": as_map}}).stage_and_request()
     assert one == other
 
 
@@ -53,4 +53,4 @@ def test_a_manifest_may_be_a_text_or_a_map() -> None:
 def test_a_wrong_body_is_refused_by_its_path(body: dict[str, Any], message: str) -> None:
     """Each mistake in a body is one error that names the field."""
     with pytest.raises(EdlError, match=message):
-        Task.parse(body).stage_and_request()
+        PluginTask.parse(body).stage_and_request()

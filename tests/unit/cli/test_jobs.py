@@ -18,8 +18,8 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.stages import driver, submit
-from edl_workflows.stages.goals import Handle, Outcome
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.goals import Handle, StageResult
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import StandIn, create_ps_pod, elastic_job
 
@@ -338,15 +338,15 @@ def test_what_was_created_is_named_whatever_fails_afterwards(
     nameless = elastic_job("")
     path = tmp_path / "jobs.yaml"
     path.write_text(yaml.safe_dump_all([nameless, nameless]))
-    look, asked = driver.look, []
+    look, asked = driver.check_now, []
 
-    def look_but_first(of: Cluster, handle: Handle) -> Outcome:
+    def look_but_first(of: Cluster, handle: Handle) -> StageResult:
         asked.append(handle.name)
         if len(asked) == 1:
             raise UnavailableError("the API server is overloaded; try again")
         return look(of, handle)
 
-    monkeypatch.setattr(driver, "look", look_but_first)
+    monkeypatch.setattr(driver, "check_now", look_but_first)
     code, out, err = edl("submit", str(path))
 
     created = [
@@ -366,13 +366,15 @@ def test_what_is_checked_is_what_is_created(
     nameless = elastic_job("")
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(nameless))
-    complete, completed = submit.complete, []
+    complete, completed = submit.complete_manifest, []
 
-    def note_completed(request: submit.SubmitRequest, identity: Identity, namespace: str) -> dict[str, Any]:
+    def note_completed(
+        request: submit.SubmitRequest, identity: StageIdentity, namespace: str
+    ) -> dict[str, Any]:
         completed.append(complete(request, identity, namespace))
         return completed[-1]
 
-    monkeypatch.setattr(submit, "complete", note_completed)
+    monkeypatch.setattr(submit, "complete_manifest", note_completed)
     code, out, err = edl("submit", str(path), "-o", "json")
 
     assert code == 0, err

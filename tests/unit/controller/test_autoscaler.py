@@ -24,7 +24,7 @@ from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages.autoscale import AUTOSCALE, AutoscaleRequest
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from tests.unit.controller.farm import Farm
 from tests.unit.di_server.support import create, replicas
@@ -32,7 +32,7 @@ from tests.unit.kube.support import eventually
 
 pytestmark = pytest.mark.slow
 
-ME = Identity("tests/autoscaler")
+ME = StageIdentity("tests/autoscaler")
 
 
 @pytest.fixture

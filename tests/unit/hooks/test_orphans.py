@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.hooks.orphans import Judgement, Verdict, judge, noted_time
+from edl_workflows.hooks.orphans import OwnerJudgement, OwnerVerdict, judge_object, noted_time
 from edl_workflows.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.hooks.task_state import DELETED, ENDED_STATES
 from edl_workflows.stages.goals import ExistsGoal, Handle
@@ -27,10 +27,10 @@ def owned(**changes: Any) -> OwnedObject:
     return OwnedObject(handle=handle, **(given | changes))
 
 
-def verdict(state: str | None, run: str = "", engine: str = NAMED, **changes: Any) -> Verdict:
+def verdict(state: str | None, run: str = "", engine: str = NAMED, **changes: Any) -> OwnerVerdict:
     """Of a job with these marks."""
     owner = TaskOwner(engine, "dag", "run", "task", -1)
-    return judge(owned(**changes), owner, state, run).verdict
+    return judge_object(owned(**changes), owner, state, run).verdict
 
 
 @pytest.mark.parametrize("state", LIVE)
@@ -38,40 +38,40 @@ def verdict(state: str | None, run: str = "", engine: str = NAMED, **changes: An
 def test_what_a_live_task_may_go_on_with_is_awaited(state: str | None, lifetime: str) -> None:
     """Whatever its run is."""
     assert {verdict(state, run, lifetime=lifetime) for run in ("running", "failed", DELETED)} == {
-        Verdict.AWAITED
+        OwnerVerdict.AWAITED
     }
 
 
 @pytest.mark.parametrize("state", sorted(ENDED_STATES))
 def test_what_a_task_waited_for_that_has_ended_is_an_orphan(state: str) -> None:
     """A task that succeeds by itself leaves no job that goes on: this one was marked so."""
-    assert verdict(state) is Verdict.ORPHANED
+    assert verdict(state) is OwnerVerdict.ORPHANED
 
 
-ROWS: dict[str, tuple[Verdict, dict[str, Any]]] = {
-    "begun, and its run goes on": (Verdict.AWAITED, {"state": "success", "run": "running", "lifetime": "run"}),
-    "begun, and its run is queued": (Verdict.AWAITED, {"state": "success", "run": "queued", "lifetime": "run"}),
+ROWS: dict[str, tuple[OwnerVerdict, dict[str, Any]]] = {
+    "begun, and its run goes on": (OwnerVerdict.AWAITED, {"state": "success", "run": "running", "lifetime": "run"}),
+    "begun, and its run is queued": (OwnerVerdict.AWAITED, {"state": "success", "run": "queued", "lifetime": "run"}),
     "begun by a task whose record is gone, in a live run": (
-        Verdict.AWAITED, {"state": DELETED, "run": "running", "lifetime": "run"},
+        OwnerVerdict.AWAITED, {"state": DELETED, "run": "running", "lifetime": "run"},
     ),
-    "begun, and its run succeeded": (Verdict.KEPT, {"state": "success", "run": "success", "lifetime": "run"}),
-    "begun, and its run failed": (Verdict.ORPHANED, {"state": "success", "run": "failed", "lifetime": "run"}),
-    "begun, and its run was deleted": (Verdict.ORPHANED, {"state": DELETED, "run": DELETED, "lifetime": "run"}),
-    "to be kept": (Verdict.KEPT, {"state": "failed", "on_cancel": "keep"}),
-    "to be kept, of a deleted run": (Verdict.KEPT, {"state": DELETED, "on_cancel": "keep"}),
-    "of an older version": (Verdict.UNCLEAR, {"state": "failed", "on_cancel": ""}),
-    "of an unknown action": (Verdict.UNCLEAR, {"state": "failed", "on_cancel": "explode"}),
-    "to be suspended": (Verdict.ORPHANED, {"state": "failed", "on_cancel": "suspend"}),
-    "suspended": (Verdict.KEPT, {"state": "failed", "on_cancel": "suspend", "suspended": True}),
-    "suspended, and to be deleted": (Verdict.ORPHANED, {"state": "failed", "suspended": True}),
-    "failed, of an Airflow without a name": (Verdict.UNCLEAR, {"state": "failed", "engine": UNNAMED}),
-    "succeeded, of an Airflow without a name": (Verdict.UNCLEAR, {"state": "success", "engine": UNNAMED}),
+    "begun, and its run succeeded": (OwnerVerdict.KEPT, {"state": "success", "run": "success", "lifetime": "run"}),
+    "begun, and its run failed": (OwnerVerdict.ORPHANED, {"state": "success", "run": "failed", "lifetime": "run"}),
+    "begun, and its run was deleted": (OwnerVerdict.ORPHANED, {"state": DELETED, "run": DELETED, "lifetime": "run"}),
+    "to be kept": (OwnerVerdict.KEPT, {"state": "failed", "on_cancel": "keep"}),
+    "to be kept, of a deleted run": (OwnerVerdict.KEPT, {"state": DELETED, "on_cancel": "keep"}),
+    "of an older version": (OwnerVerdict.UNCLEAR, {"state": "failed", "on_cancel": ""}),
+    "of an unknown action": (OwnerVerdict.UNCLEAR, {"state": "failed", "on_cancel": "explode"}),
+    "to be suspended": (OwnerVerdict.ORPHANED, {"state": "failed", "on_cancel": "suspend"}),
+    "suspended": (OwnerVerdict.KEPT, {"state": "failed", "on_cancel": "suspend", "suspended": True}),
+    "suspended, and to be deleted": (OwnerVerdict.ORPHANED, {"state": "failed", "suspended": True}),
+    "failed, of an Airflow without a name": (OwnerVerdict.UNCLEAR, {"state": "failed", "engine": UNNAMED}),
+    "succeeded, of an Airflow without a name": (OwnerVerdict.UNCLEAR, {"state": "success", "engine": UNNAMED}),
     "begun, and its run failed, of an Airflow without a name": (
-        Verdict.UNCLEAR, {"state": "success", "run": "failed", "lifetime": "run", "engine": UNNAMED},
+        OwnerVerdict.UNCLEAR, {"state": "success", "run": "failed", "lifetime": "run", "engine": UNNAMED},
     ),
-    "not there, for an Airflow without a name": (Verdict.UNCLEAR, {"state": DELETED, "engine": UNNAMED}),
+    "not there, for an Airflow without a name": (OwnerVerdict.UNCLEAR, {"state": DELETED, "engine": UNNAMED}),
     "to be kept, of an Airflow without a name": (
-        Verdict.KEPT, {"state": "failed", "on_cancel": "keep", "engine": UNNAMED},
+        OwnerVerdict.KEPT, {"state": "failed", "on_cancel": "keep", "engine": UNNAMED},
     ),
 }  # fmt: skip
 
@@ -98,8 +98,8 @@ def test_an_orphan_is_due_after_the_grace_time(gone: str, due: bool) -> None:
     """Counted from the note on the object; what is no time counts as no note."""
     now, grace = datetime(2026, 1, 1, 0, 10, tzinfo=UTC), timedelta(minutes=10)
 
-    assert Judgement(owned(gone=gone), Verdict.ORPHANED, "").due(now, grace) is due
-    assert not Judgement(owned(gone=gone), Verdict.AWAITED, "").due(now, grace)
+    assert OwnerJudgement(owned(gone=gone), OwnerVerdict.ORPHANED, "").due(now, grace) is due
+    assert not OwnerJudgement(owned(gone=gone), OwnerVerdict.AWAITED, "").due(now, grace)
 
 
 @given(

@@ -23,7 +23,7 @@ from edl_workflows.operators import scale_plan
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 from edl_workflows.operators.job import read_manifest
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.migrate_ps import MigratePsRequest
 from edl_workflows.stages.wait import WaitRequest
 
@@ -303,4 +303,4 @@ def test_a_task_is_known_by_its_run_and_its_installation(
     identity = operator.identity(context)
 
     assert (identity.owner, identity.attempt) == (owner, "2")
-    assert identity.name("job") == Identity(owner=owner).name("job")
+    assert identity.name("job") == StageIdentity(owner=owner).name("job")

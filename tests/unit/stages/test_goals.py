@@ -8,7 +8,7 @@ import pytest
 from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.view import JobPhase, JobView, Progress, Replicas
-from edl_workflows.stages.driver import Pursuit
+from edl_workflows.stages.driver import GoalWait
 from edl_workflows.stages.goals import (
     Done,
     ExistsGoal,
@@ -16,13 +16,13 @@ from edl_workflows.stages.goals import (
     Goal,
     GoneGoal,
     Handle,
+    InProgress,
     JobGoal,
+    ObservedObject,
     PlanGoal,
     PlannedGoal,
-    Seen,
-    Waiting,
-    observe,
-    outcome,
+    evaluate_goal,
+    read_object,
 )
 
 _RUNNING = JobView(
@@ -34,8 +34,8 @@ def _view(phase: str, **changes: Any) -> JobView:
     return replace(_RUNNING, phase=JobPhase(phase), **changes)
 
 
-def _plan(phase: str) -> Seen:
-    return observe(
+def _plan(phase: str) -> ObservedObject:
+    return read_object(
         "ScalePlan",
         {
             "apiVersion": "elastic.iml.github.io/v1alpha1",
@@ -60,48 +60,48 @@ _READY = {"Ready": "True"}
 _MORE = AutoscalingStatus.model_validate({"stage": "s", "replicaResourceSpecs": {"worker": {"replicas": 3}}})
 _SAME = AutoscalingStatus(stage="s")
 
-_ROWS: dict[str, tuple[Goal, Seen, type[Waiting | Done] | type[EdlError]]] = {
+_ROWS: dict[str, tuple[Goal, ObservedObject, type[InProgress | Done] | type[EdlError]]] = {
     "phase reached": (_job_goal("Running"), _view("Running"), Done),
-    "runs without a node": (JobGoal(phases=(JobPhase.RUNNING,), nodes=1), _view("Running"), Waiting),
+    "runs without a node": (JobGoal(phases=(JobPhase.RUNNING,), nodes=1), _view("Running"), InProgress),
     "runs with a node": (
         JobGoal(phases=(JobPhase.RUNNING,), nodes=1),
         _view("Running", replicas={"ps": Replicas(2, 0), "worker": Replicas(2, 1)}),
         Done,
     ),
     "ran to its end": (JobGoal(phases=(JobPhase.RUNNING,), nodes=1), _view("Succeeded"), Done),
-    "another phase": (_job_goal("Suspended"), _view("Running"), Waiting),
+    "another phase": (_job_goal("Suspended"), _view("Running"), InProgress),
     "one of two phases": (_job_goal("Suspended", "Running"), _view("Running"), Done),
-    "status older than the spec": (_job_goal("Running"), _view("Running", generation=2), Waiting),
+    "status older than the spec": (_job_goal("Running"), _view("Running", generation=2), InProgress),
     "succeeded job's spec edited": (_job_goal("Succeeded"), _view("Succeeded", generation=2), Done),
     "a job that has succeeded has run": (_job_goal("Running"), _view("Succeeded"), Done),
     "failed": (_job_goal("Succeeded"), _view("Failed"), JobFailedError),
     "failed, as wanted": (_job_goal("Failed"), _view("Failed"), Done),
     "suspension of a job that succeeded": (_job_goal("Suspended"), _view("Succeeded"), JobFailedError),
     "step reached": (_job_goal(step=50), _view("Scaling"), Done),
-    "step not reached": (_job_goal(step=51), _view("Running"), Waiting),
+    "step not reached": (_job_goal(step=51), _view("Running"), InProgress),
     "ended before the step": (_job_goal(step=51), _view("Succeeded"), JobFailedError),
-    "phase without the step": (_job_goal("Running", step=51), _view("Running"), Waiting),
+    "phase without the step": (_job_goal("Running", step=51), _view("Running"), InProgress),
     "condition holds": (_job_goal(condition="Ready"), _view("Running", conditions=_READY), Done),
-    "condition False wanted": (_job_goal(condition="Ready=False"), _view("Running", conditions=_READY), Waiting),
-    "condition unknown": (_job_goal(condition="Ready"), _view("Running"), Waiting),
+    "condition False wanted": (_job_goal(condition="Ready=False"), _view("Running", conditions=_READY), InProgress),
+    "condition unknown": (_job_goal(condition="Ready"), _view("Running"), InProgress),
     "deleted": (_job_goal("Running"), None, JobDisappearedError),
     "replaced": (_job_goal("Running"), _view("Running", uid="uid-2"), JobDisappearedError),
     "exists": (ExistsGoal(), _view("Pending"), Done),
     "gone": (GoneGoal(), None, Done),
     "gone, and another came": (GoneGoal(), _view("Running", uid="uid-2"), Done),
-    "still there": (GoneGoal(), _view("Running"), Waiting),
-    "not planned yet": (PlannedGoal(), _view("Running"), Waiting),
+    "still there": (GoneGoal(), _view("Running"), InProgress),
+    "not planned yet": (PlannedGoal(), _view("Running"), InProgress),
     "planned": (PlannedGoal(change=True), _view("Running", planned=_MORE), Done),
     "planned before it runs": (PlannedGoal(), _view("Pending", planned=_MORE), Done),
     "planned to stay": (PlannedGoal(), _view("Running", planned=_SAME), Done),
-    "planned to stay, a change is wanted": (PlannedGoal(change=True), _view("Running", planned=_SAME), Waiting),
-    "planned before a change": (PlannedGoal(), _view("Restarting", planned=_MORE), Waiting),
+    "planned to stay, a change is wanted": (PlannedGoal(change=True), _view("Running", planned=_SAME), InProgress),
+    "planned before a change": (PlannedGoal(), _view("Restarting", planned=_MORE), InProgress),
     "planned before its end": (PlannedGoal(), _view("Succeeded", planned=_MORE), JobFailedError),
-    "plan without status": (PlanGoal(), _plan(""), Waiting),
-    "plan migrates": (PlanGoal(), _plan("Migrating"), Waiting),
+    "plan without status": (PlanGoal(), _plan(""), InProgress),
+    "plan migrates": (PlanGoal(), _plan("Migrating"), InProgress),
     "plan past Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Verifying"), Done),
-    "plan in Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Migrating"), Waiting),
-    "plan that scales workers": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Scaling"), Waiting),
+    "plan in Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Migrating"), InProgress),
+    "plan that scales workers": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Scaling"), InProgress),
     "plan succeeded": (PlanGoal(), _plan("Succeeded"), Done),
     "plan failed": (PlanGoal(), _plan("Failed"), PlanFailedError),
 }  # fmt: skip
@@ -112,19 +112,19 @@ def test_outcome(name: str) -> None:
     """Each state of an object means what the row says for the goal."""
     goal, seen, expected = _ROWS[name]
 
-    result = outcome(_handle(goal), seen)
+    result = evaluate_goal(_handle(goal), seen)
 
     assert expected is (type(result.error) if isinstance(result, Failed) else type(result))
 
 
 def test_a_job_that_was_never_seen_is_waited_for() -> None:
     """A sensor may start before the job is submitted."""
-    assert isinstance(outcome(_handle(_job_goal("Running"), uid=""), None), Waiting)
+    assert isinstance(evaluate_goal(_handle(_job_goal("Running"), uid=""), None), InProgress)
 
 
 def test_outputs_are_small_and_camel_case() -> None:
     """What goes to XCom holds what later tasks need and no copy of the object."""
-    result = outcome(_handle(PlanGoal()), _plan("Succeeded"))
+    result = evaluate_goal(_handle(PlanGoal()), _plan("Succeeded"))
 
     assert isinstance(result, Done)
     assert result.outputs.to_dict() == {
@@ -143,7 +143,7 @@ def test_a_handle_survives_the_way_through_json() -> None:
 def test_who_follows_a_job_hears_each_warning_once() -> None:
     """A pipeline's task log names what goes wrong while the job goes on."""
     said: list[str] = []
-    follow = Pursuit(_handle(_job_goal("Succeeded")), said.append)
+    follow = GoalWait(_handle(_job_goal("Succeeded")), said.append)
     status = {"phase": "Running", "observedGeneration": 1}
     for warnings in (
         [],

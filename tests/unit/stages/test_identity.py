@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.jobs.objects import DNS_LABEL
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 
 _TEXT = st.text(alphabet=string.printable, max_size=120)
 
@@ -14,7 +14,7 @@ _TEXT = st.text(alphabet=string.printable, max_size=120)
 @given(owner=_TEXT, hint=_TEXT, limit=st.integers(min_value=20, max_value=63))
 def test_names_are_dns_labels_within_the_limit(owner: str, hint: str, limit: int) -> None:
     """Whatever a DAG, a run and a task are called, the name is valid and fits."""
-    name = Identity(owner).name(hint, limit)
+    name = StageIdentity(owner).name(hint, limit)
 
     assert DNS_LABEL.match(name)
     assert len(name) <= limit
@@ -23,8 +23,8 @@ def test_names_are_dns_labels_within_the_limit(owner: str, hint: str, limit: int
 def test_a_name_is_the_same_for_all_attempts_and_for_no_other_task() -> None:
     """The owner alone decides: run ids without a logical date are as good as any."""
     run = "asset_triggered__2026-11-20T10:56:55.506077+00:00-lrvWwbkA"
-    first, retry = Identity(f"airflow/d/{run}/t/-1"), Identity(f"airflow/d/{run}/t/-1", attempt="2")
-    mapped = Identity(f"airflow/d/{run}/t/0")
+    first, retry = StageIdentity(f"airflow/d/{run}/t/-1"), StageIdentity(f"airflow/d/{run}/t/-1", attempt="2")
+    mapped = StageIdentity(f"airflow/d/{run}/t/0")
 
     assert first.name("My DAG.train") == retry.name("My DAG.train")
     assert first.name("My DAG.train").startswith("my-dag-train-")

@@ -13,10 +13,10 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import driver, ownership
 from edl_workflows.stages.catalog import stage_of
-from edl_workflows.stages.goals import Done, Outcome, Waiting, observe
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.goals import Done, InProgress, StageResult, read_object
+from edl_workflows.stages.identity import StageIdentity
 
-ME = Identity("tests/invalid")
+ME = StageIdentity("tests/invalid")
 
 
 def tf_job(workers: int, gang: int) -> dict[str, Any]:
@@ -33,10 +33,10 @@ def tf_job(workers: int, gang: int) -> dict[str, Any]:
     }
 
 
-def begin(cluster: Cluster, stage: str, **request: Any) -> Outcome:
+def begin(cluster: Cluster, stage: str, **request: Any) -> StageResult:
     """Begin a stage, and look where it stands."""
     found = stage_of(stage)
-    return driver.look(cluster, found.begin(cluster, found.request.of(request), ME))
+    return driver.check_now(cluster, found.begin(cluster, found.request.of(request), ME))
 
 
 def workers(cluster: Cluster) -> int:
@@ -62,7 +62,7 @@ def test_each_kind_is_seen_whatever_its_spec(row: Kind, spec: dict[str, Any] | N
         "status": {"phase": row.failed, "observedGeneration": 3},
     }
 
-    seen = observe(row.name, manifest)
+    seen = read_object(row.name, manifest)
 
     assert seen is not None
     if isinstance(seen, JobView):
@@ -75,8 +75,8 @@ def test_an_invalid_job_says_what_is_wrong() -> None:
     """As its phase's reason, also where no controller has looked at it; of a job that has ended the end stays the news."""
     manifest = tf_job(workers=1, gang=2)
 
-    new = observe("TFJob", manifest)
-    over = observe(
+    new = read_object("TFJob", manifest)
+    over = read_object(
         "TFJob", manifest | {"status": {"phase": "Succeeded", "reason": "JobSucceeded", "message": "done"}}
     )
 
@@ -96,7 +96,7 @@ def test_a_plan_with_a_bad_spec_still_names_its_job() -> None:
         "spec": {"ownerJob": "mnist", "stepTimeoutSeconds": -1},
     }
 
-    seen = observe("ScalePlan", manifest)
+    seen = read_object("ScalePlan", manifest)
 
     assert seen is not None
     assert not isinstance(seen, JobView)
@@ -120,7 +120,7 @@ def test_scaling_mends_an_invalid_job(cluster: Cluster) -> None:
     assert workers(cluster) == 2
     begin(cluster, "scale", **to(3))
     assert workers(cluster) == 3
-    observed = observe("TFJob", client.get(cluster, TF_JOBS, "mnist"))
+    observed = read_object("TFJob", client.get(cluster, TF_JOBS, "mnist"))
     assert isinstance(observed, JobView)
     assert observed.reason == ""
 
@@ -130,7 +130,7 @@ def test_an_invalid_job_is_suspended_and_resumed(cluster: Cluster) -> None:
     client.create(cluster, tf_job(workers=1, gang=2))
 
     now = begin(cluster, "suspend", name="mnist", kind="TFJob")
-    assert isinstance(now, Waiting)
+    assert isinstance(now, InProgress)
     assert "InvalidSpec" in now.message
     assert client.get(cluster, TF_JOBS, "mnist")["spec"]["runPolicy"]["suspend"] is True
     begin(cluster, "resume", name="mnist", kind="TFJob")
@@ -143,7 +143,7 @@ def test_an_invalid_job_is_deleted(cluster: Cluster) -> None:
     manifest["metadata"]["finalizers"] = ["example.com/hold"]
     client.create(cluster, manifest)
 
-    assert isinstance(begin(cluster, "delete", name="mnist", kind="TFJob"), Waiting)
+    assert isinstance(begin(cluster, "delete", name="mnist", kind="TFJob"), InProgress)
     client.patch(cluster, TF_JOBS, "mnist", {"metadata": {"finalizers": None}})
     assert isinstance(begin(cluster, "delete", name="mnist", kind="TFJob"), Done)
 
@@ -154,7 +154,7 @@ def test_a_stage_s_own_job_that_became_invalid_is_cancelled(cluster: Cluster) ->
     handle = submit.begin(cluster, submit.request.of({"manifest": tf_job(workers=2, gang=2)}), ME)
     client.patch(cluster, TF_JOBS, "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}})
 
-    assert ownership.cancel(cluster, handle)
+    assert ownership.cancel_object(cluster, handle)
     assert client.find(cluster, TF_JOBS, "mnist") is None
 
 
@@ -163,7 +163,7 @@ def test_waiting_for_an_invalid_job_goes_on_until_it_has_ended(cluster: Cluster)
     made = client.create(cluster, tf_job(workers=1, gang=2))
     client.patch_status(cluster, TF_JOBS, "mnist", {"phase": "Running", "observedGeneration": 1})
 
-    assert isinstance(begin(cluster, "wait", name="mnist", kind="TFJob"), Waiting)
+    assert isinstance(begin(cluster, "wait", name="mnist", kind="TFJob"), InProgress)
     client.patch_status(
         cluster,
         TF_JOBS,

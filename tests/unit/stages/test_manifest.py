@@ -23,10 +23,10 @@ from edl_workflows.stages import manifest
 )
 def test_scalars_are_read_as_kubectl_reads_them(text: str, value: object) -> None:
     """Dates and times of day are texts, numbers in Kubernetes' notations are numbers."""
-    assert manifest.parse(f"a: {text}\n", "job.yaml") == {"a": value}
+    assert manifest.parse_object(f"a: {text}\n", "job.yaml") == {"a": value}
 
 
 def test_a_text_nested_without_end_is_refused() -> None:
     """Before a parser overruns its stack."""
     with pytest.raises(InvalidError, match=r"job\.yaml: line 1 is nested deeper than 100 levels"):
-        manifest.parse("[" * 200_000, "job.yaml")
+        manifest.parse_object("[" * 200_000, "job.yaml")

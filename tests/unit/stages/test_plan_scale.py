@@ -13,11 +13,11 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.stages import driver
 from edl_workflows.stages.catalog import stage_of
-from edl_workflows.stages.goals import Done, Handle, Outputs, Waiting
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.goals import Done, Handle, InProgress, Outputs
+from edl_workflows.stages.identity import StageIdentity
 from tests.airflow.support import StandIn, elastic_job, eventually, jobs, plans
 
-ME = Identity("airflow/dag/run/task/-1")
+ME = StageIdentity("airflow/dag/run/task/-1")
 PLANNED: dict[str, Any] = {
     "optimizer": "local",
     "stage": "job_stage_running",
@@ -35,7 +35,7 @@ NOTHING = {
 }
 
 
-def run(cluster: Cluster, stage: str, who: Identity = ME, **request: Any) -> Outputs:
+def run(cluster: Cluster, stage: str, who: StageIdentity = ME, **request: Any) -> Outputs:
     """One stage from its beginning to its goal."""
     found = stage_of(stage)
     return driver.run_stage(cluster, found, found.request.of(request), who, time.time() + 30)
@@ -96,20 +96,20 @@ def test_a_plan_that_comes_later_is_waited_for(cluster: Cluster, stand_in: Stand
     job(cluster)
     patient = begin(cluster, "plan-scale", name="mnist", wait_for_change="true")
     quick = begin(cluster, "plan-scale", name="mnist")
-    assert isinstance(driver.look(cluster, quick), Waiting)
+    assert isinstance(driver.check_now(cluster, quick), InProgress)
 
     planned(cluster, NOTHING)
     source = ClusterSource.of(cluster)
-    first = driver.wait(source, quick, time.time() + 30)
+    first = driver.wait_for_goal(source, quick, time.time() + 30)
     assert isinstance(first, Done)
     assert first.outputs.plan is not None
     assert (first.outputs.plan.empty, first.outputs.plan.notes) == (True, ["all is well"])
-    still = driver.look(cluster, patient)
-    assert isinstance(still, Waiting)
+    still = driver.check_now(cluster, patient)
+    assert isinstance(still, InProgress)
     assert still.message == "is to stay as it is: all is well"
 
     planned(cluster, PLANNED)
-    second = driver.wait(source, patient, time.time() + 30)
+    second = driver.wait_for_goal(source, patient, time.time() + 30)
     assert isinstance(second, Done)
 
 
@@ -120,9 +120,9 @@ def test_no_plan_is_told_of_a_job_that_is_being_changed(cluster: Cluster) -> Non
     handle = begin(cluster, "plan-scale", name="mnist")
 
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Scaling"})
-    assert isinstance(driver.look(cluster, handle), Waiting)
+    assert isinstance(driver.check_now(cluster, handle), InProgress)
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Running"})
-    assert isinstance(driver.look(cluster, handle), Done)
+    assert isinstance(driver.check_now(cluster, handle), Done)
 
 
 def test_a_plan_is_applied_as_it_is(cluster: Cluster, stand_in: StandIn) -> None:

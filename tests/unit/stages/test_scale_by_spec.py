@@ -9,11 +9,11 @@ from edl_workflows.jobs.api import DI_JOBS
 from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.scale import ATTEMPTS, SCALE, ScaleRequest
 from tests.unit.jobs.di_jobs import NAME, make
 
-ME = Identity(owner="tests/scale")
+ME = StageIdentity(owner="tests/scale")
 THREE = ScaleRequest(job=NAME, kind="DIJob", replicas={"collector": ReplicaResourceSpec(replicas=3)})
 
 

@@ -23,22 +23,24 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS
 from edl_workflows.stages import driver, ownership
 from edl_workflows.stages.catalog import STAGES, stage_of
-from edl_workflows.stages.goals import Done, Failed, Handle, Outputs, Waiting
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.goals import Done, Failed, Handle, InProgress, Outputs
+from edl_workflows.stages.identity import StageIdentity
 from tests.airflow.support import StandIn, create_ps_pod, elastic_job, eventually, jobs, plans
 
-ME = Identity("airflow/dag/run/task/-1")
-RETRY = Identity(ME.owner, attempt="2")
-CLEARED = Identity(ME.owner, attempt="2", rerun=True)
+ME = StageIdentity("airflow/dag/run/task/-1")
+RETRY = StageIdentity(ME.owner, attempt="2")
+CLEARED = StageIdentity(ME.owner, attempt="2", rerun=True)
 
 
-def run(cluster: Cluster, stage: str, who: Identity = ME, seconds: float = 30, **request: Any) -> Outputs:
+def run(
+    cluster: Cluster, stage: str, who: StageIdentity = ME, seconds: float = 30, **request: Any
+) -> Outputs:
     """One stage from its beginning to its goal."""
     found = stage_of(stage)
     return driver.run_stage(cluster, found, found.request.of(request), who, time.time() + seconds)
 
 
-def begin(cluster: Cluster, stage: str, who: Identity = ME, **request: Any) -> Handle:
+def begin(cluster: Cluster, stage: str, who: StageIdentity = ME, **request: Any) -> Handle:
     """Only its beginning."""
     found = stage_of(stage)
     return found.begin(cluster, found.request.of(request), who)
@@ -67,7 +69,7 @@ def test_a_job_without_a_name_is_named_after_the_task(cluster: Cluster) -> None:
 def test_a_foreign_job_of_that_name_is_an_error(cluster: Cluster) -> None:
     """Neither what users made by hand nor what another run made is adopted."""
     client.create(cluster, elastic_job("mnist"))
-    begin(cluster, "submit", Identity("airflow/dag/other/task/-1"), manifest=elastic_job("other"))
+    begin(cluster, "submit", StageIdentity("airflow/dag/other/task/-1"), manifest=elastic_job("other"))
 
     with pytest.raises(ConflictError, match="was not made by a pipeline; choose another name"):
         begin(cluster, "submit", manifest=elastic_job("mnist"))
@@ -95,7 +97,7 @@ def test_a_wrong_manifest_makes_nothing(cluster: Cluster) -> None:
     ],
 )
 def test_what_a_later_attempt_does_with_a_finished_job(
-    cluster: Cluster, stand_in: StandIn, ended: str, who: Identity, same: bool
+    cluster: Cluster, stand_in: StandIn, ended: str, who: StageIdentity, same: bool
 ) -> None:
     """A failed job is replaced, a result that was never delivered is used, one that was is history."""
     first = begin(cluster, "submit", manifest=elastic_job("mnist", ends=ended))
@@ -117,7 +119,7 @@ def test_a_job_deleted_by_somebody_else_fails_the_stage(cluster: Cluster) -> Non
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     client.delete(cluster, ELASTIC_JOBS, "mnist")
 
-    result = driver.wait(ClusterSource.of(cluster), handle, time.time() + 30)
+    result = driver.wait_for_goal(ClusterSource.of(cluster), handle, time.time() + 30)
 
     assert isinstance(result, Failed)
     assert isinstance(result.error, JobDisappearedError)
@@ -141,9 +143,9 @@ def test_an_outage_does_not_end_a_wait(
     monkeypatch.setattr(driver, "RETRY_SECONDS", 0.01)
     source, deadline = ClusterSource.of(cluster), time.time() + 30
     if in_loop:
-        result: Any = asyncio.run(driver.await_outcome(source, handle, deadline))
+        result: Any = asyncio.run(driver.await_goal(source, handle, deadline))
     else:
-        result = driver.wait(source, handle, deadline)
+        result = driver.wait_for_goal(source, handle, deadline)
 
     assert isinstance(result.error, JobDisappearedError)
     assert next(outage, None) is None
@@ -154,8 +156,8 @@ def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster,
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     source = ClusterSource.of(cluster)
 
-    blocking = driver.wait(source, handle, time.time() + 1)
-    in_loop = asyncio.run(driver.await_outcome(source, handle, time.time() + 1))
+    blocking = driver.wait_for_goal(source, handle, time.time() + 1)
+    in_loop = asyncio.run(driver.await_goal(source, handle, time.time() + 1))
 
     for result in (blocking, in_loop):
         assert isinstance(result, Failed)
@@ -168,10 +170,10 @@ def test_the_event_loop_and_the_thread_reach_the_same_goal(cluster: Cluster, sta
     handle = begin(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
     source = ClusterSource.of(cluster)
 
-    in_loop = asyncio.run(driver.await_outcome(source, handle, time.time() + 30))
+    in_loop = asyncio.run(driver.await_goal(source, handle, time.time() + 30))
 
     assert isinstance(in_loop, Done)
-    assert in_loop == driver.wait(source, handle, time.time() + 30)
+    assert in_loop == driver.wait_for_goal(source, handle, time.time() + 30)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +184,10 @@ def test_the_event_loop_and_the_thread_reach_the_same_goal(cluster: Cluster, sta
 def test_wait_for_a_job_that_comes_later(cluster: Cluster, stand_in: StandIn, wanted: dict[str, Any]) -> None:
     """A phase, a step or a condition of a job that somebody else makes."""
     handle = begin(cluster, "wait", name="mnist", **wanted)
-    assert isinstance(driver.look(cluster, handle), Waiting)
+    assert isinstance(driver.check_now(cluster, handle), InProgress)
     client.create(cluster, elastic_job("mnist"))
 
-    result = driver.wait(ClusterSource.of(cluster), handle, time.time() + 30)
+    result = driver.wait_for_goal(ClusterSource.of(cluster), handle, time.time() + 30)
 
     assert isinstance(result, Done)
     assert result.outputs.step == 100
@@ -325,8 +327,8 @@ def test_cancel_deletes_what_the_stage_made(cluster: Cluster) -> None:
     """Once; the second time there is nothing to do."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
 
-    assert ownership.cancel(cluster, handle)
-    assert not ownership.cancel(cluster, handle)
+    assert ownership.cancel_object(cluster, handle)
+    assert not ownership.cancel_object(cluster, handle)
     assert not jobs(cluster)
 
 
@@ -334,20 +336,20 @@ def test_cancel_can_suspend_instead(cluster: Cluster) -> None:
     """The data position and the checkpoints stay."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
 
-    assert ownership.cancel(cluster, handle, "suspend")
+    assert ownership.cancel_object(cluster, handle, "suspend")
     assert jobs(cluster)["mnist"]["spec"]["suspend"] is True
 
 
 def test_a_retry_resumes_what_a_cancellation_suspended(cluster: Cluster) -> None:
     """Else it would wait for a job that has no pods; what somebody else suspended stays suspended."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
-    ownership.cancel(cluster, handle, "suspend")
+    ownership.cancel_object(cluster, handle, "suspend")
     begin(cluster, "submit", RETRY, manifest=elastic_job("mnist"))
     assert jobs(cluster)["mnist"]["spec"]["suspend"] is False
 
     handle = begin(cluster, "submit", manifest=elastic_job("other"))
     client.patch(cluster, ELASTIC_JOBS, "other", {"spec": {"suspend": True}})
-    ownership.cancel(cluster, handle, "suspend")
+    ownership.cancel_object(cluster, handle, "suspend")
     begin(cluster, "submit", RETRY, manifest=elastic_job("other"))
     assert jobs(cluster)["other"]["spec"]["suspend"] is True
 
@@ -358,8 +360,8 @@ def test_a_goal_that_was_reached_in_time_is_no_timeout(cluster: Cluster, stand_i
     eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == "Succeeded", "success")
     source, past = ClusterSource.of(cluster), time.time() - 1
 
-    assert isinstance(driver.wait(source, handle, past), Done)
-    assert isinstance(asyncio.run(driver.await_outcome(source, handle, past)), Done)
+    assert isinstance(driver.wait_for_goal(source, handle, past), Done)
+    assert isinstance(asyncio.run(driver.await_goal(source, handle, past)), Done)
 
 
 def test_a_plan_is_no_job_to_wait_for(cluster: Cluster) -> None:
@@ -373,7 +375,7 @@ def test_a_late_cancel_of_an_earlier_attempt_touches_nothing(cluster: Cluster) -
     first = begin(cluster, "submit", manifest=elastic_job("mnist"))
     begin(cluster, "submit", RETRY, manifest=elastic_job("mnist"))
 
-    assert not ownership.cancel(cluster, first)
+    assert not ownership.cancel_object(cluster, first)
     assert "mnist" in jobs(cluster)
 
 
@@ -385,8 +387,8 @@ def test_cancel_leaves_a_finished_job_and_a_successor_alone(cluster: Cluster, st
     client.delete(cluster, ELASTIC_JOBS, "mnist")
     begin(cluster, "submit", manifest=elastic_job("mnist"))
 
-    assert not ownership.cancel(cluster, finished)
-    assert not ownership.cancel(cluster, old)
+    assert not ownership.cancel_object(cluster, finished)
+    assert not ownership.cancel_object(cluster, old)
     assert set(jobs(cluster)) == {"done", "mnist"}
 
 
@@ -397,8 +399,8 @@ def test_a_plan_is_withdrawn_only_before_its_first_step(cluster: Cluster) -> Non
     under_way = begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
     client.patch_status(cluster, SCALE_PLANS, under_way.name, {"phase": "Scaling"})
 
-    assert ownership.cancel(cluster, pending)
-    assert not ownership.cancel(cluster, under_way)
+    assert ownership.cancel_object(cluster, pending)
+    assert not ownership.cancel_object(cluster, under_way)
     assert set(plans(cluster)) == {under_way.name}
 
 
@@ -407,7 +409,7 @@ def test_a_plan_can_only_be_withdrawn(cluster: Cluster) -> None:
     client.create(cluster, elastic_job("mnist"))
     pending = begin(cluster, "migrate-ps", job="mnist", replicas=3)
 
-    assert ownership.cancel(cluster, pending, "suspend")
+    assert ownership.cancel_object(cluster, pending, "suspend")
     assert plans(cluster) == {}
 
 
@@ -422,7 +424,7 @@ MINE = "argo/default/train/1f0e/"
 
 
 def _submitted_by(cluster: Cluster, owner: str) -> Handle:
-    return begin(cluster, "submit", Identity(f"{owner}train.submit"), manifest=elastic_job("mnist"))
+    return begin(cluster, "submit", StageIdentity(f"{owner}train.submit"), manifest=elastic_job("mnist"))
 
 
 @pytest.mark.parametrize("action", ["delete", "suspend"])
@@ -453,7 +455,7 @@ def test_cancel_leaves_what_is_not_to_be_touched(
 
 def test_cancel_leaves_what_has_ended_or_is_absent(cluster: Cluster, stand_in: StandIn) -> None:
     """A job that has ended can still be looked at; there is no error where there is none."""
-    run(cluster, "submit", Identity(f"{MINE}a"), manifest=elastic_job("mnist", ends="Succeeded"))
+    run(cluster, "submit", StageIdentity(f"{MINE}a"), manifest=elastic_job("mnist", ends="Succeeded"))
 
     assert run(cluster, "cancel", name="mnist", owner=MINE).phase == "Succeeded"
     assert run(cluster, "cancel", name="absent", owner=MINE).phase == ""

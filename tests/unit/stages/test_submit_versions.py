@@ -8,7 +8,7 @@ from edl_workflows.jobs import kinds
 from edl_workflows.jobs.api import TF_JOBS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 
 TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
@@ -30,7 +30,7 @@ def test_a_tf_job_of_each_version_is_submitted_as_it_is(
         "metadata": {"name": "mnist"},
         "spec": {"tfReplicaSpecs": {"Worker": {"replicas": 2, "template": TEMPLATE}}, **policies},
     }
-    me = Identity(owner="tests/submit")
+    me = StageIdentity(owner="tests/submit")
     handles = [SUBMIT.begin(cluster, SubmitRequest(manifest=manifest), me) for _ in range(2)]
     job = kinds.kind_of("TFJob").model.parse(client.get(cluster, TF_JOBS, "mnist"))
 
@@ -43,4 +43,4 @@ def test_a_version_that_is_not_served_is_refused_with_those_that_are(cluster: Cl
     """A misspelt version names the versions there are."""
     manifest = {"apiVersion": "kubeflow.org/v2", "kind": "TFJob", "metadata": {"name": "mnist"}, "spec": {}}
     with pytest.raises(Exception, match=r"kubeflow\.org/v1'.*kubeflow\.org/v1beta2'"):
-        SUBMIT.begin(cluster, SubmitRequest(manifest=manifest), Identity(owner="tests/submit"))
+        SUBMIT.begin(cluster, SubmitRequest(manifest=manifest), StageIdentity(owner="tests/submit"))

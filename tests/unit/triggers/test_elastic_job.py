@@ -17,7 +17,7 @@ from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.kube.shared import SHARED
 from edl_workflows.stages import submit
 from edl_workflows.stages.goals import Handle
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.testing import ApiServerProcess
 from edl_workflows.triggers import elastic_job as module
 from edl_workflows.triggers.elastic_job import ElasticJobTrigger, StageEvent
@@ -25,7 +25,7 @@ from tests.airflow.support import StandIn, elastic_job, jobs
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
 
-ME = Identity("airflow/dag/run/task/-1")
+ME = StageIdentity("airflow/dag/run/task/-1")
 
 
 @dataclass
@@ -49,7 +49,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def begun(cluster: Cluster, ends: str = "") -> Handle:
     """A submitted job."""
     request = submit.SubmitRequest(manifest=elastic_job("mnist", ends=ends))
-    return submit.begin(cluster, request, ME)
+    return submit.begin_submit(cluster, request, ME)
 
 
 def trigger(server: ApiServerProcess, handle: Handle, **changes: Any) -> ElasticJobTrigger:
@@ -191,8 +191,8 @@ def test_on_kill_spares_what_the_next_attempt_adopted(
         RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
     )
     made = trigger(server, begun(cluster))
-    submit.begin(
-        cluster, submit.SubmitRequest(manifest=elastic_job("mnist")), Identity(ME.owner, attempt="2")
+    submit.begin_submit(
+        cluster, submit.SubmitRequest(manifest=elastic_job("mnist")), StageIdentity(ME.owner, attempt="2")
     )
 
     asyncio.run(kill(made))

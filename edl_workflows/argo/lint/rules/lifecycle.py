@@ -6,7 +6,7 @@ from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.rules.manifests import made
 from edl_workflows.argo.lint.rules.plugin import is_ours
 from edl_workflows.argo.lint.workflow import Spec, Template, mapping
-from edl_workflows.argo.task import PLUGIN
+from edl_workflows.argo.plugin_task import PLUGIN
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.stages.submit import SUBMIT
 

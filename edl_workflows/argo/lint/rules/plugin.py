@@ -8,7 +8,7 @@ from pydantic.alias_generators import to_camel
 from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
 from edl_workflows.argo.lint.workflow import Spec, Template, has_tag, mapping, tags, text
 from edl_workflows.argo.outputs import PARAMETERS
-from edl_workflows.argo.task import PLUGIN, Task
+from edl_workflows.argo.plugin_task import PLUGIN, PluginTask
 from edl_workflows.exceptions import InvalidError, ManifestError, Problem
 
 PLUGIN_KEYS = Rule(
@@ -86,7 +86,7 @@ def _body(body: Mapping[str, Any], path: Path) -> Iterator[Finding]:
     if isinstance(body.get("request"), Mapping):
         known["request"] = given
     try:
-        task = Task.parse(known)
+        task = PluginTask.parse(known)
     except ManifestError as error:
         skipped = len(path) - path.index("plugin")
         for problem in error.problems:

@@ -35,9 +35,9 @@ def _arm(point: str) -> None:
         case "after-begin":
             ownership.create_or_adopt = _and_die(ownership.create_or_adopt)
         case "before-report":
-            reporting.report = _die
+            reporting.report_result = _die
         case "after-report":
-            reporting.report = _and_die(reporting.report)
+            reporting.report_result = _and_die(reporting.report_result)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edl_workflows.argo.agent.run import Agent, AgentOptions
+from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
 from edl_workflows.argo.api import (
     COMPLETED_LABEL,
     GROUP,
@@ -168,9 +168,9 @@ class Argo:
 
 
 @contextlib.contextmanager
-def running(cluster: Cluster, options: AgentOptions | None = None) -> Iterator[Agent]:
+def running(cluster: Cluster, options: ArgoAgentOptions | None = None) -> Iterator[ArgoAgent]:
     """An agent in a thread, for the handle's namespace; at the end it is stopped as by SIGTERM."""
-    agent = Agent(cluster, options or AgentOptions(namespace=cluster.namespace))
+    agent = ArgoAgent(cluster, options or ArgoAgentOptions(namespace=cluster.namespace))
     stop, errors = threading.Event(), list[EdlError]()
 
     def run() -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.argo.agent import plan
+from edl_workflows.argo.agent import task_plan
 from edl_workflows.argo.agent.deadlines import PASSED_ANNOTATION
-from edl_workflows.argo.agent.run import Agent, AgentOptions
+from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
-from edl_workflows.stages.identity import OWNER_ANNOTATION, SUSPENDED_ANNOTATION, Identity
+from edl_workflows.stages.identity import OWNER_ANNOTATION, SUSPENDED_ANNOTATION, StageIdentity
 from tests.airflow.support import StandIn, elastic_job, eventually, jobs, plans
 from tests.unit.argo.agent.support import Argo, body, running
 
@@ -288,7 +288,7 @@ def test_an_answer_half_taken_is_given_again_after_a_while(
     cluster: Cluster, argo: Argo, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller died between removing the result and removing the task."""
-    monkeypatch.setattr(plan, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(task_plan, "SETTLE_SECONDS", 0.5)
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job(ends="Succeeded")))
@@ -324,7 +324,7 @@ def test_what_vanished_while_no_agent_ran_is_cancelled_at_its_start(
 
 
 def _owned_by(manifest: dict[str, Any], owner: str) -> dict[str, Any]:
-    marks = Identity(owner, on_cancel="delete").annotations
+    marks = StageIdentity(owner, on_cancel="delete").annotations
     return {**manifest, "metadata": {**manifest["metadata"], "annotations": marks}}
 
 
@@ -381,7 +381,7 @@ def test_only_the_asked_for_workflows_are_served(cluster: Cluster, argo: Argo, s
     for name in ("mine", "other"):
         argo.start(name)
         argo.add(name, "n1", body("submit", manifest=elastic_job(name, ends="Succeeded")))
-    with running(cluster, AgentOptions(namespace=cluster.namespace, workflow="mine")):
+    with running(cluster, ArgoAgentOptions(namespace=cluster.namespace, workflow="mine")):
         answered(argo, "mine", "n1", "Succeeded")
     assert set(jobs(cluster)) == {"mine"}
 
@@ -390,7 +390,7 @@ def test_an_agent_of_all_namespaces(cluster: Cluster, argo: Argo, stand_in: Stan
     """Task sets and jobs are watched in all namespaces at once; a step's job is in its workflow's."""
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
-    with running(cluster.in_namespace("default"), AgentOptions()) as agent:
+    with running(cluster.in_namespace("default"), ArgoAgentOptions()) as agent:
         eventually(lambda: "mnist" in jobs(cluster), "the job")
         stand_in.end("mnist")
         answered(argo, "w", "n1", "Succeeded")
@@ -453,12 +453,12 @@ def test_waiting_steps_cost_no_request(cluster: Cluster, argo: Argo, stand_in: S
         assert requests(agent, "watch") == 2
 
 
-def requests(agent: Agent, verb: str = "") -> float:
+def requests(agent: ArgoAgent, verb: str = "") -> float:
     """How many the agent made."""
     return sum(value for (found, _plural), value in counts(agent).items() if verb in ("", found))
 
 
-def counts(agent: Agent) -> Counter[tuple[str, str]]:
+def counts(agent: ArgoAgent) -> Counter[tuple[str, str]]:
     """How many requests the agent made, by verb and resource."""
     found: Counter[tuple[str, str]] = Counter()
     for family in agent.metrics.registry.collect():
@@ -472,7 +472,7 @@ def test_jobs_of_another_instance_are_left_alone(cluster: Cluster, argo: Argo, s
     """The agent of one Argo controller finds what the other one's agent began, alive: it neither serves nor ends it."""
     argo.start("theirs", instance="blue")
     argo.start("ours")
-    blue = AgentOptions(namespace=cluster.namespace, instance="blue")
+    blue = ArgoAgentOptions(namespace=cluster.namespace, instance="blue")
     with running(cluster, blue):
         argo.add("theirs", "n1", body("submit", manifest=elastic_job("theirs")))
         argo.add("ours", "n1", body("submit", manifest=elastic_job("ours")))

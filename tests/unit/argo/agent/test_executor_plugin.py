@@ -9,8 +9,14 @@ import httpx
 import pytest
 import yaml
 
-from edl_workflows.argo.agent.run import Agent, AgentOptions
-from edl_workflows.argo.executor_plugin import MAX_BODY, PluginOptions, create_app, manifests, serving
+from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
+from edl_workflows.argo.executor_plugin import (
+    MAX_BODY,
+    PluginOptions,
+    create_app,
+    plugin_manifests,
+    serve_plugin,
+)
 from edl_workflows.cli import main
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.kube.connect import Cluster
@@ -32,7 +38,7 @@ def http() -> Iterator[httpx.Client]:
     """Argo's agent."""
     port = free_port()
     with (
-        serving(create_app(lambda: "secret"), port),
+        serve_plugin(create_app(lambda: "secret"), port),
         httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
     ):
         yield client
@@ -62,7 +68,7 @@ def test_a_taken_port_is_said(http: httpx.Client) -> None:
     port = http.base_url.port or 0
     with (
         pytest.raises(UnavailableError, match=f"can't listen on 0.0.0.0:{port}"),
-        serving(create_app(lambda: "secret"), port),
+        serve_plugin(create_app(lambda: "secret"), port),
     ):
         pass
 
@@ -71,7 +77,7 @@ def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     """A ConfigMap with what Argo demands of a sidecar, and an account by the name that Argo looks for."""
     assert main(["argo", "executor-plugin", "--image", "edl:1", "-n", "ns"]) == 0
     found = {one["kind"]: one for one in yaml.safe_load_all(capsys.readouterr().out)}
-    assert list(found.values()) == list(manifests(PluginOptions("edl:1", "ns")))
+    assert list(found.values()) == list(plugin_manifests(PluginOptions("edl:1", "ns")))
     assert {one["metadata"]["namespace"] for one in found.values()} == {"ns"}
     sidecar = yaml.safe_load(found["ConfigMap"]["data"]["sidecar.container"])
     assert {"ports", "resources", "securityContext"} <= set(sidecar)
@@ -88,9 +94,9 @@ def test_a_pod_that_ends_with_its_workflow_cancels_first(
     """
     argo.start("w", instance="blue")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
-    options = AgentOptions(namespace=cluster.namespace, workflow="w", drain_seconds=30)
+    options = ArgoAgentOptions(namespace=cluster.namespace, workflow="w", drain_seconds=30)
     stop = threading.Event()
-    thread = threading.Thread(target=Agent(cluster, options).run, args=(stop,), daemon=True)
+    thread = threading.Thread(target=ArgoAgent(cluster, options).run, args=(stop,), daemon=True)
     thread.start()
     eventually(lambda: "mnist" in jobs(cluster), "the job")
     stop.set()
@@ -129,6 +135,6 @@ def test_a_server_without_its_token_says_so() -> None:
         raise UnavailableError("no token yet")
 
     port = free_port()
-    with serving(create_app(missing), port):
+    with serve_plugin(create_app(missing), port):
         answer = httpx.post(f"http://127.0.0.1:{port}/api/v1/template.execute", json={}, headers=TOKEN)
     assert (answer.status_code, answer.json()) == (503, {"error": "no token yet"})

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edl_workflows.argo.agent.orphans import begun
+from edl_workflows.argo.agent.orphans import list_begun
 from edl_workflows.kube import client
 from edl_workflows.stages.identity import ATTEMPT_ANNOTATION, ON_CANCEL_ANNOTATION, OWNER_ANNOTATION
 from edl_workflows.testing import api_server
@@ -22,6 +22,6 @@ def test_a_kind_that_is_not_installed_has_no_objects(tmp_path: Path) -> None:
                 client.create(cluster, crd)
         client.create(cluster, job)
 
-        found = begun(cluster, "default", lambda _key: True)
+        found = list_begun(cluster, "default", lambda _key: True)
 
     assert [one.handle.name for one in found] == ["mnist"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edl_workflows.argo.agent.run import Agent, AgentOptions
+from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
@@ -40,9 +40,9 @@ def test_replicas_take_turns(cluster: Cluster, argo: Argo, stand_in: StandIn) ->
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
 
-    def options(name: str) -> AgentOptions:
+    def options(name: str) -> ArgoAgentOptions:
         election = Election(cluster.namespace, "turns", name, retry_seconds=0.1)
-        return AgentOptions(namespace=cluster.namespace, election=election)
+        return ArgoAgentOptions(namespace=cluster.namespace, election=election)
 
     with running(cluster, options("first")) as first:
         eventually(lambda: "mnist" in jobs(cluster), "the job")
@@ -58,6 +58,6 @@ def test_replicas_take_turns(cluster: Cluster, argo: Argo, stand_in: StandIn) ->
     assert argo.result("w", "n1")["phase"] == "Succeeded"
 
 
-def leads(agent: Agent) -> float:
+def leads(agent: ArgoAgent) -> float:
     """1 or 0, as its metrics say."""
     return agent.metrics.registry.get_sample_value("edl_argo_agent_leading") or 0.0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from edl_workflows.argo.agent.orphans import Begun, Verdict, begun, judge
-from edl_workflows.argo.agent.reporting import report
-from edl_workflows.argo.agent.results import Result
+from edl_workflows.argo.agent.orphans import BegunObject, OrphanVerdict, judge_orphan, list_begun
+from edl_workflows.argo.agent.reporting import report_result
+from edl_workflows.argo.agent.results import StepResult
 from edl_workflows.argo.agent.tasks import TaskKey, WorkflowKey
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS
 from edl_workflows.kube import client
@@ -12,11 +12,11 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import ELASTIC_JOBS, Scope
 from edl_workflows.stages.goals import ExistsGoal, Handle
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 from tests.airflow.support import elastic_job
 from tests.unit.argo.agent.support import Argo, body, running
 
-DONE = Result("Succeeded", "done")
+DONE = StepResult("Succeeded", "done")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_result_is_written_past_changes_that_leave_the_task(
     """Another task came meanwhile: the write is refused, the task set read again, and the result written."""
     seen = stale(cluster)
     argo.add("w", "n2", body("collect", name="mnist"))
-    assert report(cluster, seen, key, DONE)
+    assert report_result(cluster, seen, key, DONE)
     assert argo.result("w", "n1") == {"phase": "Succeeded", "message": "done"}
 
 
@@ -55,13 +55,13 @@ def test_a_late_result_is_not_written(cluster: Cluster, argo: Argo, key: TaskKey
             argo.complete("w")
         case "delete":
             argo.delete("w")
-    assert not report(cluster, seen, key, DONE)
+    assert not report_result(cluster, seen, key, DONE)
     assert how == "delete" or argo.result("w", "n1") is None
 
 
 def test_an_answered_task_is_left_alone(cluster: Cluster, argo: Argo, key: TaskKey) -> None:
     """Also by an agent that does not remember: the controller has not taken the answer yet."""
-    assert report(cluster, stale(cluster), key, DONE)
+    assert report_result(cluster, stale(cluster), key, DONE)
     before = argo.task_set("w")["metadata"]["resourceVersion"]
     argo.start("other")
     argo.add("other", "n1", {"stage": "fly"})
@@ -74,28 +74,28 @@ def test_an_answered_task_is_left_alone(cluster: Cluster, argo: Argo, key: TaskK
 def test_a_step_is_judged_by_what_the_server_says_now(cluster: Cluster, argo: Argo, key: TaskKey) -> None:
     """Alive while its task stands; left while it is in Error and its workflow goes on; else an orphan."""
     handle = Handle(kind="ElasticJob", namespace=cluster.namespace, name="mnist", goal=ExistsGoal())
-    found = Begun(key, handle, "delete")
-    assert judge(cluster, found) is Verdict.ALIVE
+    found = BegunObject(key, handle, "delete")
+    assert judge_orphan(cluster, found) is OrphanVerdict.ALIVE
     argo.fail("w", "n1", "Error")
-    assert judge(cluster, found) is Verdict.LEFT
+    assert judge_orphan(cluster, found) is OrphanVerdict.LEFT
     argo.end_node("w", "n1", "Failed")
-    assert judge(cluster, found) is Verdict.ORPHANED
+    assert judge_orphan(cluster, found) is OrphanVerdict.ORPHANED
     argo.end_node("w", "n1", "Error")
     argo.complete("w")
-    assert judge(cluster, found) is Verdict.ORPHANED
-    other = Begun(TaskKey(key.workflow._replace(uid="earlier"), "n1"), handle, "delete")
-    assert judge(cluster, other) is Verdict.ORPHANED
+    assert judge_orphan(cluster, found) is OrphanVerdict.ORPHANED
+    other = BegunObject(TaskKey(key.workflow._replace(uid="earlier"), "n1"), handle, "delete")
+    assert judge_orphan(cluster, other) is OrphanVerdict.ORPHANED
 
 
 def test_only_objects_of_steps_that_a_cancellation_ends_are_found(cluster: Cluster) -> None:
     """By their marks: not those of other engines, of steps that keep them, with marks that are none, or that have ended."""
     owner = "argo/ns/w/uid/w[0].train"
     marks = {
-        "ours": Identity(owner, "n1@t", on_cancel="suspend"),
-        "kept": Identity(owner, "n1@t", on_cancel="keep"),
-        "unmarked": Identity(owner, "n1@t"),
-        "broken": Identity("argo/ns", "n1@t", on_cancel="delete"),
-        "foreign": Identity("airflow/dag/run/task/-1", on_cancel="delete"),
+        "ours": StageIdentity(owner, "n1@t", on_cancel="suspend"),
+        "kept": StageIdentity(owner, "n1@t", on_cancel="keep"),
+        "unmarked": StageIdentity(owner, "n1@t"),
+        "broken": StageIdentity("argo/ns", "n1@t", on_cancel="delete"),
+        "foreign": StageIdentity("airflow/dag/run/task/-1", on_cancel="delete"),
     }
     for name, identity in marks.items():
         manifest = elastic_job(name)
@@ -107,6 +107,6 @@ def test_only_objects_of_steps_that_a_cancellation_ends_are_found(cluster: Clust
         client.create(cluster, manifest)
     client.patch_status(cluster, ELASTIC_JOBS, "ended", {"phase": "Failed"})
     client.delete(cluster, ELASTIC_JOBS, "other")
-    (found,) = begun(cluster, cluster.namespace, lambda _key: True)
+    (found,) = list_begun(cluster, cluster.namespace, lambda _key: True)
     assert (found.handle.name, found.action) == ("ours", "suspend")
     assert found.key == TaskKey(WorkflowKey("ns", "w", "uid"), "n1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.argo.agent.results import MAX_MESSAGE, Result, of_error
+from edl_workflows.argo.agent.results import MAX_MESSAGE, StepResult, result_of_error
 from edl_workflows.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey
 from edl_workflows.argo.agent.workflow import deadline_of, step_of, task_of_marks
 from edl_workflows.exceptions import ForbiddenError, JobFailedError
@@ -98,10 +98,10 @@ def test_deadline(spec: dict[str, Any], status: dict[str, Any], deadline: float 
 
 def test_what_is_to_blame_is_told_apart() -> None:
     """Failed is the step's, Error the infrastructure's or ours: Argo's retry policies look at that."""
-    assert of_error(JobFailedError("j")).phase == "Failed"
-    assert of_error(ForbiddenError("f")).phase == "Error"
-    assert of_error(KeyError("k")).to_node() == {
+    assert result_of_error(JobFailedError("j")).phase == "Failed"
+    assert result_of_error(ForbiddenError("f")).phase == "Error"
+    assert result_of_error(KeyError("k")).to_node() == {
         "phase": "Error",
         "message": "the agent failed, its log tells more: KeyError: 'k'",
     }
-    assert len(Result("Failed", "x" * 10**6).to_node()["message"]) == MAX_MESSAGE
+    assert len(StepResult("Failed", "x" * 10**6).to_node()["message"]) == MAX_MESSAGE

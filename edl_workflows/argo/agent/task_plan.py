@@ -11,7 +11,7 @@ SETTLE_SECONDS = 5.0
 answered. One that stays so for this long was left by a controller that died between the two, and is answered again."""
 
 
-class Stand(Enum):
+class TaskProgress(Enum):
     """How far a task is that the agent has taken up."""
 
     SERVING = auto()
@@ -21,20 +21,20 @@ class Stand(Enum):
 
 
 @dataclass(frozen=True)
-class Taken:
+class TrackedTask:
     """A task that the agent has taken up.
 
     Attributes:
-        stand: how far it is.
+        progress: how far it is.
         since: when it was reported, in seconds of a monotonic clock.
     """
 
-    stand: Stand
+    progress: TaskProgress
     since: float = 0.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class TaskPlan:
     """What to do.
 
     Attributes:
@@ -50,7 +50,9 @@ class Plan:
     look_again: float | None = None
 
 
-def decide(present: Mapping[TaskKey, OpenTask], taken: Mapping[TaskKey, Taken], now: float) -> Plan:
+def plan_tasks(
+    present: Mapping[TaskKey, OpenTask], taken: Mapping[TaskKey, TrackedTask], now: float
+) -> TaskPlan:
     """The plan.
 
     1. A task that is being served and is gone is abandoned; one that was answered is forgotten.
@@ -60,7 +62,7 @@ def decide(present: Mapping[TaskKey, OpenTask], taken: Mapping[TaskKey, Taken], 
     Args:
         present: the tasks in the task sets.
         taken: what the agent is doing.
-        now: seconds of the clock of `Taken.since`.
+        now: seconds of the clock of `TrackedTask.since`.
     """
     begin, waits = [], []
     for key, task in present.items():
@@ -69,16 +71,16 @@ def decide(present: Mapping[TaskKey, OpenTask], taken: Mapping[TaskKey, Taken], 
         mine = taken.get(key)
         if mine is None:
             begin.append(task)
-        elif mine.stand is Stand.REPORTED:
+        elif mine.progress is TaskProgress.REPORTED:
             left = mine.since + SETTLE_SECONDS - now
             if left > 0:
                 waits.append(left)
             else:
                 begin.append(task)
-    gone = {key: mine.stand for key, mine in taken.items() if key not in present}
-    return Plan(
+    gone = {key: mine.progress for key, mine in taken.items() if key not in present}
+    return TaskPlan(
         begin=tuple(begin),
-        abandon=tuple(key for key, stand in gone.items() if stand is Stand.SERVING),
-        forget=tuple(key for key, stand in gone.items() if stand is Stand.REPORTED),
+        abandon=tuple(key for key, progress in gone.items() if progress is TaskProgress.SERVING),
+        forget=tuple(key for key, progress in gone.items() if progress is TaskProgress.REPORTED),
         look_again=min(waits, default=None),
     )

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import structlog
 
-from edl_workflows.argo.agent.metrics import Metrics
-from edl_workflows.argo.agent.orphans import Begun
-from edl_workflows.argo.agent.threads import Threads
+from edl_workflows.argo.agent.metrics import ArgoAgentMetrics
+from edl_workflows.argo.agent.orphans import BegunObject
+from edl_workflows.argo.agent.threads import DaemonThreads
 from edl_workflows.exceptions import ConflictError, ForbiddenError, UnavailableError
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.informer import Informer
@@ -30,7 +30,7 @@ waited out without end: nothing could be reported anyway."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class AgentContext:
     """What all tasks share.
 
     Attributes:
@@ -45,8 +45,8 @@ class Surroundings:
 
     cluster: Cluster
     task_sets: Informer
-    threads: Threads
-    metrics: Metrics
+    threads: DaemonThreads
+    metrics: ArgoAgentMetrics
     guard: Callable[[], None]
     everywhere: bool
     cross_namespace: bool
@@ -60,7 +60,7 @@ class Surroundings:
 
         return await self.threads.call(guarded)
 
-    async def patiently(self, function: Callable[[], T], pause: Pause = asyncio.sleep) -> T:
+    async def call_with_retries(self, function: Callable[[], T], pause: Pause = asyncio.sleep) -> T:
         """Call until it succeeds or can't be expected to; see `REFUSED_SECONDS`, `DOWN_SECONDS`.
 
         Args:
@@ -85,7 +85,9 @@ class Surroundings:
             await pause(min(seconds, since + limit - now))
             seconds = min(MAX_PAUSE, 2 * seconds)
 
-    async def endlessly(self, function: Callable[[], T], what: str, pause: Pause = asyncio.sleep) -> T:
+    async def call_until_success(
+        self, function: Callable[[], T], what: str, pause: Pause = asyncio.sleep
+    ) -> T:
         """Call until it succeeds, whatever fails: for what nobody else would do.
 
         Args:
@@ -102,15 +104,15 @@ class Surroundings:
             await pause(seconds)
             seconds = min(MAX_PAUSE, 2 * seconds)
 
-    async def cancel(self, begun: Begun) -> None:
+    async def cancel(self, begun: BegunObject) -> None:
         """End what a step made, if it is still the step's and still goes on."""
-        done = await self.endlessly(lambda: begun.cancel(self.cluster), f"cancel {begun.handle}")
+        done = await self.call_until_success(lambda: begun.cancel(self.cluster), f"cancel {begun.handle}")
         if done:
             self.metrics.cancelled(begun.action)
         log.info("cancelled" if done else "nothing to cancel", object=str(begun.handle), action=begun.action)
 
 
-async def unless(event: asyncio.Event, awaitable: Awaitable[T]) -> T | None:
+async def result_unless_set(event: asyncio.Event, awaitable: Awaitable[T]) -> T | None:
     """The awaitable's result; None if the event is set before, and then it is cancelled."""
     main = asyncio.ensure_future(awaitable)
     stop = asyncio.ensure_future(event.wait())

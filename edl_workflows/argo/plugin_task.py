@@ -1,6 +1,6 @@
 """What a plugin step asks of our agent: the body below ``plugin.edl``. Templates write it, the agent reads it.
 
-Argo substitutes parameters into a template as text, so a body's numbers and maps arrive as text. `Task.parse` reads them.
+Argo substitutes parameters into a template as text, so a body's numbers and maps arrive as text. `PluginTask.parse` reads them.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs.objects import Model
 from edl_workflows.stages import manifest
 from edl_workflows.stages.catalog import stage_of
+from edl_workflows.stages.description import StageRequest, StageSpec
 from edl_workflows.stages.ownership import CancelAction
-from edl_workflows.stages.requests import Request, Stage
 
 PLUGIN = "edl"
 """The key below ``plugin`` by which our tasks are told from those of others."""
 
 
-class Task(Model):
+class PluginTask(Model):
     """One plugin step.
 
     Attributes:
@@ -55,7 +55,7 @@ class Task(Model):
             ]
             raise ManifestError("the step's plugin body", problems) from error
 
-    def stage_and_request(self) -> tuple[Stage[Any], Request]:
+    def stage_and_request(self) -> tuple[StageSpec[Any], StageRequest]:
         """The stage, and its request as it validates.
 
         Raises:
@@ -67,11 +67,11 @@ class Task(Model):
         return stage, stage.request.of({name: _read(stage, name, value) for name, value in given.items()})
 
 
-def _read(stage: Stage[Any], name: str, value: JsonValue) -> Any:
+def _read(stage: StageSpec[Any], name: str, value: JsonValue) -> Any:
     field = next((f for key, f in stage.request.model_fields.items() if name in (key, f.alias)), None)
     if not isinstance(value, str) or field is None or _takes_text(field.annotation):
         return value
-    return manifest.values(value, f"request.{name}")
+    return manifest.parse_values(value, f"request.{name}")
 
 
 def _takes_text(annotation: Any) -> bool:

@@ -18,15 +18,15 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, version_of
 from edl_workflows.stages import ownership
+from edl_workflows.stages.description import StageRequest
 from edl_workflows.stages.goals import Handle, PlanGoal
-from edl_workflows.stages.identity import Identity
-from edl_workflows.stages.requests import Request
+from edl_workflows.stages.identity import StageIdentity
 
 PINS_ANNOTATION = f"{names.GROUP}/pins-replicas"
 """On a plan that asks for numbers of an autoscaled job, until that job's autoscaling is switched off: these numbers stay."""
 
 
-class PlanRequest(Request):
+class PlanRequest(StageRequest):
     """A change of a running ElasticJob.
 
     Attributes:
@@ -41,7 +41,7 @@ class PlanRequest(Request):
 
 
 @dataclass(frozen=True)
-class Draft:
+class PlanDraft:
     """How a stage makes its plan.
 
     Attributes:
@@ -57,7 +57,7 @@ class Draft:
     pins: bool = True
 
 
-def begin(cluster: Cluster, request: PlanRequest, draft: Draft, identity: Identity) -> Handle:
+def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identity: StageIdentity) -> Handle:
     """Create or adopt the plan.
 
     Raises:
@@ -69,7 +69,7 @@ def begin(cluster: Cluster, request: PlanRequest, draft: Draft, identity: Identi
     resource = ownership.resource_of(ELASTIC_JOB)
     job, wrong = ElasticJob.read_stored(client.get(cluster, resource, request.job, namespace))
     name = identity.known or identity.name(f"{request.job}-{draft.verb}")
-    target = ownership.Target(KIND, namespace, name)
+    target = ownership.ObjectRef(KIND, namespace, name)
 
     def make() -> dict[str, Any]:
         if wrong is not None and draft.pins:
@@ -139,5 +139,7 @@ def _pin(cluster: Cluster, job: ElasticJob, plan: Object, handle: Handle) -> Non
         client.patch(cluster, ownership.resource_of(KIND), handle.name, {"metadata": done}, handle.namespace)
     except EdlError:
         with contextlib.suppress(EdlError):
-            ownership.cancel(cluster, handle)  # unless it has begun: then its number is all that was reached
+            ownership.cancel_object(
+                cluster, handle
+            )  # unless it has begun: then its number is all that was reached
         raise

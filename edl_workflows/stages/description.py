@@ -10,10 +10,10 @@ from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs.objects import Model
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.goals import Handle
-from edl_workflows.stages.identity import Identity
+from edl_workflows.stages.identity import StageIdentity
 
 
-class Request(Model):
+class StageRequest(Model):
     """Base of all requests."""
 
     @classmethod
@@ -33,7 +33,7 @@ class Request(Model):
             raise ManifestError(cls.__name__.removesuffix("Request"), problems) from error
 
 
-class JobRequest(Request):
+class JobRequest(StageRequest):
     """A request about a job that is there.
 
     Attributes:
@@ -47,11 +47,11 @@ class JobRequest(Request):
     kind: str = "ElasticJob"
 
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=StageRequest)
 
 
 @dataclass(frozen=True)
-class Stage(Generic[R]):
+class StageSpec(Generic[R]):
     """One stage.
 
     Attributes:
@@ -62,4 +62,4 @@ class Stage(Generic[R]):
 
     name: str
     request: type[R]
-    begin: Callable[[Cluster, R, Identity], Handle]
+    begin: Callable[[Cluster, R, StageIdentity], Handle]
