@@ -6,27 +6,29 @@ set, so it can tell time-outs, retries and restarts as ever. The request itself 
 """
 
 import contextlib
-import hmac
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from edl_workflows.argo.plugin_task import PLUGIN
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.install.rbac import argo_agent_rules
 from edl_workflows.install.workloads import CONTAINER_SECURITY
 from edl_workflows.process import http
-from edl_workflows.process.http import read_body, replay_body
-from edl_workflows.protocol.message import problems
+from edl_workflows.process.http_api import (
+    BodyLimit,
+    ErrorAnswer,
+    RequestGuard,
+    add_error_handlers,
+    error_answer,
+    has_token,
+)
 
 NAME = "edl"
 ACCOUNT = f"{NAME}-executor-plugin"
@@ -64,7 +66,7 @@ def create_app(token: Callable[[], str]) -> FastAPI:
         token: what requests must carry.
     """
     app = FastAPI(title="edl executor plugin", openapi_url=None)
-    app.add_exception_handler(RequestValidationError, _invalid_body)
+    add_error_handlers(app)
 
     @app.post("/api/v1/template.execute")
     def execute(body: ExecuteTemplate) -> dict[str, Any]:
@@ -75,52 +77,21 @@ def create_app(token: Callable[[], str]) -> FastAPI:
     return app
 
 
-async def _invalid_body(_request: Request, error: Exception) -> Response:
-    # FastAPI's own answer repeats the body, which may hold what JSON can't be written with.
-    assert isinstance(error, RequestValidationError)
-    return _refusal(422, "; ".join(problems(error)))
-
-
-class PluginGuard:
-    """Lets in who has the token, before the body is read; the body is bounded in bytes and in time.
-
-    Args:
-        app: what is guarded.
-        token: what ``Authorization: Bearer`` must say.
-    """
+class PluginGuard(RequestGuard):
+    """Admits requests that carry the token which Argo's agent wrote for this plugin."""
 
     def __init__(self, app: ASGIApp, token: Callable[[], str]) -> None:
-        self._app = app
+        super().__init__(app, BodyLimit(MAX_BODY, BODY_SECONDS))
         self._token = token
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        said = dict(scope["headers"]).get(b"authorization", b"")
+    def admit(self, scope: Scope) -> ErrorAnswer | None:
         try:
-            known = hmac.compare_digest(said, f"Bearer {self._token()}".encode())
+            expected = self._token()
         except UnavailableError as error:
-            await _refusal(503, str(error))(scope, receive, send)
-            return
-        if not known:
-            refused = _refusal(401, f"the request does not carry the token of {TOKEN_FILE}")
-            await refused(scope, receive, send)
-            return
-        try:
-            body = await read_body(scope, receive, MAX_BODY, BODY_SECONDS)
-        except ClientDisconnect:
-            return
-        except (OverflowError, TimeoutError) as error:
-            status = 413 if isinstance(error, OverflowError) else 408
-            await _refusal(status, str(error))(scope, receive, send)
-            return
-        await self._app(scope, replay_body(body, receive), send)
-
-
-def _refusal(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status)
+            return error_answer(error)
+        if has_token(scope, expected):
+            return None
+        return ErrorAnswer(401, f"the request does not carry the token of {TOKEN_FILE}")
 
 
 def read_token() -> str:

@@ -5,7 +5,7 @@ DLRover's Brain is a gRPC service over MySQL. Here it is HTTP + JSON over SQLite
 
 - `server`: the process; `app`: the routes; `service`: what each call does; `page`: the page for people
 - `planner`: the process that plans; `history`: what a plan is made from
-- `auth`: tenants and their tokens; `guard`: who is let in, and with how much; `answers`: what errors mean to a caller
+- `auth`: tenants and their tokens; `guard`: who is let in, and with how much
 - `store`: what is kept
 - `monitor`: the cluster, watched; `rows` and `seen`: what the store is told of it
 """

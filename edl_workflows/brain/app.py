@@ -1,33 +1,32 @@
 """The routes: parse, call the service, answer. `guard` stands before them."""
 
 from collections.abc import Collection
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import structlog
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from edl_workflows import __version__
-from edl_workflows.brain import answers
-from edl_workflows.brain.answers import Refusal
 from edl_workflows.brain.auth import Tenant, Tokens
-from edl_workflows.brain.guard import TENANT, Count, Guard
+from edl_workflows.brain.guard import TENANT, BrainGuard, CountAnswer
 from edl_workflows.brain.page import reading, views
 from edl_workflows.brain.page.reading import Page
 from edl_workflows.brain.page.web import add_page
 from edl_workflows.brain.service import Service
-from edl_workflows.exceptions import EdlError, InvalidError
+from edl_workflows.process.http_api import add_error_handlers, body_schema, parse_body
 from edl_workflows.protocol import brain
-from edl_workflows.protocol.message import problems
-
-log = structlog.get_logger(__name__)
 
 MAX_SECONDS = 400 * 86_400.0
 """Of the cluster's past."""
+
+
+class Refusal(BaseModel):
+    """The JSON of every error."""
+
+    error: str
+
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": description, "model": Refusal}
@@ -49,7 +48,6 @@ UNKNOWN: dict[int | str, dict[str, Any]] = {
     404: {"description": "The tenant has no such job.", "model": Refusal}
 }
 
-M = TypeVar("M", bound=BaseModel)
 _BEARER = HTTPBearer(auto_error=False, description="A tenant's token, or an operator's.")
 
 
@@ -73,7 +71,7 @@ Search = Annotated[str, Query(max_length=253, pattern=r"^[^\x00-\x1f]*$")]
 def create_app(
     service: Service,
     tokens: Tokens | None,
-    count: Count,
+    count: CountAnswer,
     *,
     monitored: bool = False,
     allowed_hosts: Collection[str] = (),
@@ -94,14 +92,11 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_exception_handler(EdlError, _edl_error)
-    app.add_exception_handler(RequestValidationError, _invalid_parameter)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _defect)
+    add_error_handlers(app)
     app.include_router(_master_routes(service), prefix="/v1")
     app.include_router(_page_routes(service, monitored=monitored), prefix="/v1")
     add_page(app)
-    app.add_middleware(Guard, tokens=tokens, count=count, hosts=allowed_hosts)
+    app.add_middleware(BrainGuard, tokens=tokens, count=count, hosts=allowed_hosts)
     return app
 
 
@@ -112,28 +107,28 @@ def _master_routes(service: Service) -> APIRouter:
         "/metrics",
         response_model=brain.MetricsReceipt,
         responses=FORBIDDEN,
-        openapi_extra=_taking(brain.MetricsReport),
+        openapi_extra=body_schema(brain.MetricsReport),
     )
     async def report(request: Request, caller: Caller) -> Response:
         """Keep what a job's master measured. Answered when it is durable; may be sent twice."""
-        said = _parse(brain.MetricsReport, await request.body())
-        return answers.of_message(await service.report(caller, said))
+        said = parse_body(brain.MetricsReport, await request.body())
+        return _answer(await service.report(caller, said))
 
     @router.post(
         "/optimize",
         response_model=brain.Plan,
         responses=FORBIDDEN,
-        openapi_extra=_taking(brain.OptimizeRequest),
+        openapi_extra=body_schema(brain.OptimizeRequest),
     )
     async def optimize(request: Request, caller: Caller) -> Response:
         """Plan for a job."""
-        asked = _parse(brain.OptimizeRequest, await request.body())
-        return answers.of_message(await run_in_threadpool(service.optimize, caller, asked))
+        asked = parse_body(brain.OptimizeRequest, await request.body())
+        return _answer(await run_in_threadpool(service.optimize, caller, asked))
 
     @router.get("/jobs/{uid}/metrics", response_model=brain.JobMetrics, responses=UNKNOWN)
     def metrics(uid: str, caller: Caller, newest: Annotated[int, Query(ge=1, le=5_000)] = 500) -> Response:
         """What is stored of a job: the newest samples, oldest first."""
-        return answers.of_message(service.metrics(caller, _uid(uid), newest))
+        return _answer(service.metrics(caller, _uid(uid), newest))
 
     return router
 
@@ -146,23 +141,23 @@ def _page_routes(service: Service, *, monitored: bool) -> APIRouter:
     def cluster(seconds: Annotated[float, Query(gt=0, le=MAX_SECONDS)] = 3_600.0) -> Response:
         """The cluster over the last so many seconds."""
         now = clock()
-        return answers.of_message(reading.cluster(store, now - seconds, now, monitored=monitored))
+        return _answer(reading.cluster(store, now - seconds, now, monitored=monitored))
 
     @router.get("/jobs", response_model=views.JobsAnswer)
     def jobs(caller: Caller, page: Paged, phase: Search = "", search: Search = "") -> Response:
         """The tenant's jobs, the newest first."""
         found = reading.jobs(store, caller.namespaces, page, clock(), phase=phase, search=search)
-        return answers.of_message(found)
+        return _answer(found)
 
     @router.get("/jobs/{uid}", response_model=views.JobAnswer, responses=UNKNOWN)
     def job(uid: str, caller: Caller) -> Response:
         """A job with its past."""
-        return answers.of_message(reading.job(store, caller.namespaces, _uid(uid), clock()))
+        return _answer(reading.job(store, caller.namespaces, _uid(uid), clock()))
 
     @router.get("/plans", response_model=views.PlansAnswer)
     def plans(caller: Caller, page: Paged, job: Search = "") -> Response:
         """Plans for the tenant's jobs, the newest first."""
-        return answers.of_message(reading.plans(store, caller.namespaces, page, clock(), job=job))
+        return _answer(reading.plans(store, caller.namespaces, page, clock(), job=job))
 
     return router
 
@@ -172,34 +167,5 @@ def _uid(text: str) -> str:
     return "".join(character for character in text[:128] if character.isprintable())
 
 
-def _taking(model: type[BaseModel]) -> dict[str, Any]:
-    """A request body for the OpenAPI document. The body itself is parsed here, several times faster."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def _parse(model: type[M], body: bytes) -> M:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise InvalidError("; ".join(problems(error)[:10])) from error
-
-
-async def _edl_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, EdlError)
-    return answers.of_error(error)
-
-
-async def _invalid_parameter(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return answers.refusal(422, "; ".join(problems(error)[:10]))
-
-
-async def _http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return answers.refusal(error.status_code, str(error.detail))
-
-
-async def _defect(_request: Request, error: Exception) -> Response:
-    log.error("defect in an answer", exc_info=error)
-    return answers.refusal(500, f"internal error: {type(error).__name__}; see the server's log")
+def _answer(message: BaseModel) -> Response:
+    return Response(message.model_dump_json(), media_type="application/json")

@@ -1,19 +1,16 @@
-"""Who is let in, and with how much: before a route sees a request. An ASGI middleware.
+"""Admission to the Brain: a request to the API needs a tenant's token and has a bounded body.
 
-A request to the API needs a token and has a small body. Everything else that is served is the same for everybody.
+The other paths (the page, the OpenAPI document) serve everybody the same.
 """
 
 import contextlib
 import ipaddress
-import time
 from collections.abc import Callable, Collection
 
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
-from edl_workflows.brain import answers
-from edl_workflows.brain.auth import ANYBODY, Tenant, Tokens
-from edl_workflows.process.http import read_body, replay_body
+from edl_workflows.brain.auth import ANYBODY, Tokens
+from edl_workflows.process.http_api import BodyLimit, ErrorAnswer, RequestGuard, bearer_token
 
 API = "/v1/"
 TENANT = "edl.tenant"
@@ -25,86 +22,62 @@ BODY_SECONDS = 15.0
 
 _OWN_ZONES = (".svc", ".local", ".internal", ".localhost")
 """Under which no public name lies: Services', and those of a site's own network."""
-Count = Callable[[str, str, int, float], None]
-"""Told of each request to the API: method, path's first part, status and seconds."""
+CountAnswer = Callable[[str, str, int, float], None]
+"""Called with the method, the path's first part, the status and the seconds of each answer of the API."""
 
 
-class Guard:
-    """Lets requests in.
+class BrainGuard(RequestGuard):
+    """Admits requests to the Brain's API.
 
     Args:
-        app: what is guarded.
-        tokens: who may ask; None: anybody.
-        count: see `Count`.
-        hosts: names that a request without a token may give as ``Host``, beside addresses and names of Services.
+        app: the application behind it.
+        tokens: the tenants' tokens; None: everybody is admitted.
+        count: called for each answer.
+        hosts: names that a request without a token may give as ``Host``, besides addresses and names of Services.
     """
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens | None, count: Count, hosts: Collection[str] = ()
+        self, app: ASGIApp, tokens: Tokens | None, count: CountAnswer, hosts: Collection[str] = ()
     ) -> None:
-        self._app = app
+        super().__init__(app, BodyLimit(MAX_BODY, BODY_SECONDS))
         self._tokens = tokens
         self._count = count
         self._hosts = frozenset(host.lower() for host in hosts)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http" or not scope["path"].startswith(API):
-            await self._app(scope, receive, send)
-            return
-        began = time.perf_counter()
+    def is_open(self, path: str) -> bool:
+        return not path.startswith(API)
 
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                call = scope["path"].removeprefix(API).partition("/")[0]
-                self._count(scope["method"], call, message["status"], time.perf_counter() - began)
-            await send(message)
+    def record(self, scope: Scope, status: int, seconds: float) -> None:
+        call = scope["path"].removeprefix(API).partition("/")[0]
+        self._count(scope["method"], call, status, seconds)
 
-        if self._tokens is None and (wrong := _not_from_here(scope, self._hosts)):
-            await answers.refusal(*wrong)(scope, receive, counted)
-            return
-        tenant = self._tenant(scope)
-        if tenant is None:
-            refusal = answers.refusal(
-                401, "a token is needed: `Authorization: Bearer …`; `edl brain token` makes one"
-            )
-            refusal.headers["WWW-Authenticate"] = "Bearer"
-            await refusal(scope, receive, counted)
-            return
-        scope[TENANT] = tenant
-        try:
-            body = await read_body(scope, receive, MAX_BODY, BODY_SECONDS)
-        except ClientDisconnect:
-            return
-        except (OverflowError, TimeoutError) as error:
-            status = 413 if isinstance(error, OverflowError) else 408
-            await answers.refusal(status, str(error))(scope, receive, counted)
-            return
-        await self._app(scope, replay_body(body, receive), counted)
-
-    def _tenant(self, scope: Scope) -> Tenant | None:
+    def admit(self, scope: Scope) -> ErrorAnswer | None:
         if self._tokens is None:
-            return ANYBODY
-        scheme, _, credentials = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not credentials.strip():
-            return None
-        return self._tokens.tenant_of(credentials.strip().decode("latin-1"))
+            scope[TENANT] = ANYBODY
+            return _cross_site_refusal(scope, self._hosts)
+        token = bearer_token(scope).decode("latin-1")
+        tenant = self._tokens.tenant_of(token) if token else None
+        if tenant is None:
+            message = "a token is required: `Authorization: Bearer …`; `edl brain token` creates one"
+            return ErrorAnswer(401, message, headers={"WWW-Authenticate": "Bearer"})
+        scope[TENANT] = tenant
+        return None
 
 
-def _not_from_here(scope: Scope, hosts: Collection[str]) -> tuple[int, str] | None:
-    """Status and reason if a request without a token may come from a web page that somebody else wrote.
+def _cross_site_refusal(scope: Scope, hosts: Collection[str]) -> ErrorAnswer | None:
+    """Refuse a request without a token that may come from somebody else's web page.
 
-    A page's own name, made to lead here (DNS rebinding), stands in ``Host``. A page elsewhere can post a form or plain text
-    here unasked, but no ``application/json``.
+    With DNS rebinding, the page's own name stands in ``Host``. A page of another origin can send a form or plain text
+    without asking the browser's permission, but not ``application/json``.
     """
     headers = dict(scope["headers"])
     host = headers.get(b"host", b"").decode("latin-1").lower()
     if not _is_own_name(host, hosts):
-        names = "IP addresses, localhost, names of Services and those of --allowed-host"
-        return 421, f"Host {host!r}: without tokens Brain answers to {names} only"
+        names = "IP addresses, localhost, names of Services and the names of --allowed-host"
+        return ErrorAnswer(421, f"Host {host!r}: without tokens, the Brain answers only to {names}")
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if scope["method"] not in ("GET", "HEAD") and kind != b"application/json":
-        return 415, "without tokens Brain takes Content-Type: application/json only"
+        return ErrorAnswer(415, "without tokens, the Brain accepts only Content-Type: application/json")
     return None
 
 

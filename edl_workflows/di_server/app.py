@@ -1,26 +1,18 @@
 """The routes: parse, call the service, wrap the answer. `guard` stands before them."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
-import structlog
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from edl_workflows import __version__
 from edl_workflows.di_server import answers
-from edl_workflows.di_server.guard import CALLER, OPEN_PATH, Admission, Count, Guard
+from edl_workflows.di_server.guard import CALLER, OPEN_PATH, Admission, CountAnswer, DiGuard
 from edl_workflows.di_server.ids import JobId
 from edl_workflows.di_server.messages import Envelope, ProfilingsRequest, ReplicasRequest, profilings_of
 from edl_workflows.di_server.service import Service
-from edl_workflows.exceptions import EdlError, InvalidError
-from edl_workflows.protocol.message import problems
-
-log = structlog.get_logger(__name__)
+from edl_workflows.process.http_api import ErrorAnswer, add_error_handlers, body_schema, parse_body
 
 MAX_WAIT = 60.0
 """Seconds of a long poll."""
@@ -72,7 +64,7 @@ Seconds = Annotated[
 ]
 
 
-def create_app(service: Service, admission: Admission, count: Count) -> FastAPI:
+def create_app(service: Service, admission: Admission, count: CountAnswer) -> FastAPI:
     """The API.
 
     Args:
@@ -88,14 +80,11 @@ def create_app(service: Service, admission: Admission, count: Count) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_exception_handler(EdlError, _edl_error)
-    app.add_exception_handler(RequestValidationError, _invalid_parameter)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _defect)
+    add_error_handlers(app, answers.error_envelope, answers.STATUSES)
     router = _routes(service)
     app.include_router(router, prefix="/v2alpha1/job/{job_id}")
     app.include_router(router, prefix="/v2alpha1/{job_id}", tags=["without /job/"])
-    app.add_middleware(Guard, admission=admission, has_token=service.has_token, count=count)
+    app.add_middleware(DiGuard, admission=admission, has_token=service.has_token, count=count)
     return app
 
 
@@ -108,27 +97,34 @@ def _routes(service: Service) -> APIRouter:
         if timeout:
             found = await service.all_addresses(caller, timeout)
             if found.missing:
-                message = f"{found.missing} of {len(found.by_rank)} replicas have no address after {timeout:g} s; ask again"
-                return answers.failure(408, message)
+                missing = f"{found.missing} of {len(found.by_rank)} replicas have no address"
+                incomplete = ErrorAnswer(408, f"{missing} after {timeout:g} s; ask again")
+                return incomplete.response(answers.error_envelope)
         else:
             found = service.addresses(caller)
         return answers.success("successfully get replicas", list(found.by_rank))
 
     @router.post(
-        "/replicas", response_model=Envelope[None], responses=CONFLICT, openapi_extra=_taking(ReplicasRequest)
+        "/replicas",
+        response_model=Envelope[None],
+        responses=CONFLICT,
+        openapi_extra=body_schema(ReplicasRequest),
     )
     async def add_replicas(request: Request, caller: Caller) -> Response:
         """Add replicas to a task."""
-        asked = _parse(ReplicasRequest, await request.body())
+        asked = parse_body(ReplicasRequest, await request.body())
         await run_in_threadpool(service.resize, caller, asked.task, asked.replicas)
         return answers.success("successfully add replicas")
 
     @router.delete(
-        "/replicas", response_model=Envelope[None], responses=CONFLICT, openapi_extra=_taking(ReplicasRequest)
+        "/replicas",
+        response_model=Envelope[None],
+        responses=CONFLICT,
+        openapi_extra=body_schema(ReplicasRequest),
     )
     async def delete_replicas(request: Request, caller: Caller) -> Response:
         """Take replicas away from a task: those of the highest ranks go."""
-        asked = _parse(ReplicasRequest, await request.body())
+        asked = parse_body(ReplicasRequest, await request.body())
         await run_in_threadpool(service.resize, caller, asked.task, -asked.replicas)
         return answers.success("successfully delete replicas")
 
@@ -136,7 +132,7 @@ def _routes(service: Service) -> APIRouter:
         "/profilings",
         response_model=Envelope[None],
         responses=CONFLICT,
-        openapi_extra=_taking(ProfilingsRequest),
+        openapi_extra=body_schema(ProfilingsRequest),
     )
     async def report_profilings(request: Request, caller: Caller) -> Response:
         """Merge what a program reports of its training into the job's status.profilings."""
@@ -145,36 +141,3 @@ def _routes(service: Service) -> APIRouter:
         return answers.success("successfully report profilings")
 
     return router
-
-
-def _taking(model: type[BaseModel]) -> dict[str, Any]:
-    """A request body for the OpenAPI document. Bodies are read whatever their Content-Type, as upstream does."""
-    content: Mapping[str, Any] = {"application/json": {"schema": model.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def _parse(model: type[ReplicasRequest], body: bytes) -> ReplicasRequest:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise InvalidError("; ".join(problems(error))) from error
-
-
-async def _edl_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, EdlError)
-    return answers.of_error(error)
-
-
-async def _invalid_parameter(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return answers.failure(422, "; ".join(problems(error)))
-
-
-async def _http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return answers.failure(error.status_code, str(error.detail), error.headers)
-
-
-async def _defect(_request: Request, error: Exception) -> Response:
-    log.error("defect in an answer", exc_info=error)
-    return answers.failure(500, f"internal error: {type(error).__name__}; see the server's log")

@@ -1,23 +1,17 @@
-"""Who is let in, how often, and with how much: before a route sees a request. An ASGI middleware.
-
-In this order: the client's rate, the path, the body's size, the token, the job's rate. A body is read whole before anything
-looks into it; it is small.
-"""
+"""Admission to the DI server: the client's rate, the path, the token, the job's rate and the size of the body, in this
+order, before a route sees the request."""
 
 import hmac
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from edl_workflows.di_server import answers
 from edl_workflows.di_server.ids import JobId, JobIdError
 from edl_workflows.di_server.limits import Buckets, Rate
-from edl_workflows.process.http import read_body, replay_body
+from edl_workflows.process.http_api import BodyLimit, ErrorAnswer, RequestGuard, bearer_token, error_answer
 
 OPEN_PATH = "/openapi.json"
 CALLER = "edl.di_job"
@@ -33,8 +27,8 @@ _JOB_PATH = re.compile(r"/v2alpha1/(?:job/)?(?P<id>[^/]+)/(?P<call>replicas|prof
 _METHODS = ("GET", "POST", "DELETE")
 
 HasToken = Callable[[JobId, str], bool]
-Count = Callable[[str, str, int], None]
-"""Told of each request: method, call and status."""
+CountAnswer = Callable[[str, str, int], None]
+"""Called with the method, the call and the status of each answer."""
 
 
 @dataclass(frozen=True)
@@ -56,91 +50,64 @@ class Admission:
     max_body: int = 128 * 1024
 
 
-class Guard:
-    """Lets requests in.
+class DiGuard(RequestGuard):
+    """Admits requests to the DI server.
 
     Args:
-        app: what is guarded.
-        admission: see there.
+        app: the application behind it.
+        admission: the rules.
         has_token: whether a token is the job's.
-        count: see `Count`.
-        clock: monotonic seconds.
+        count: called for each answer.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        admission: Admission,
-        has_token: HasToken,
-        count: Count,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, admission: Admission, has_token: HasToken, count: CountAnswer) -> None:
+        super().__init__(app, BodyLimit(admission.max_body, BODY_SECONDS), answers.error_envelope)
         self._admission = admission
         self._has_token = has_token
         self._count = count
-        self._clients = Buckets(admission.per_client, clock)
-        self._jobs = Buckets(admission.per_job, clock)
+        self._clients = Buckets(admission.per_client)
+        self._jobs = Buckets(admission.per_job)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http" or scope["path"] == OPEN_PATH:
-            await self._app(scope, receive, send)
-            return
+    def is_open(self, path: str) -> bool:
+        return path == OPEN_PATH
+
+    def record(self, scope: Scope, status: int, seconds: float) -> None:  # noqa: ARG002
         path = _JOB_PATH.fullmatch(scope["path"])
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._count(method, path["call"] if path else "other", status)
 
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                method = scope["method"] if scope["method"] in _METHODS else "other"
-                self._count(method, path["call"] if path else "other", message["status"])
-            await send(message)
+    def admit(self, scope: Scope) -> ErrorAnswer | None:
+        address = str((scope.get("client") or ("",))[0])
+        if wait := self._clients.take(address):
+            return answers.too_many_requests("this address", wait)
+        path = _JOB_PATH.fullmatch(scope["path"])
+        if path is None:
+            known = f"those of {OPEN_PATH}, such as /v2alpha1/{{id}}/replicas"
+            return ErrorAnswer(404, f"no such path; the known paths are {known}")
+        return self._admit_to_job(scope, path["id"])
 
-        refusal = self._too_often(self._clients, str((scope.get("client") or ("",))[0]), "this address")
-        if refusal is None and path is None:
-            refusal = answers.failure(
-                404, f"no such path; known are those of {OPEN_PATH}, as /v2alpha1/{{id}}/replicas"
-            )
-        try:
-            body = b"" if refusal else await read_body(scope, receive, self._admission.max_body, BODY_SECONDS)
-        except ClientDisconnect:
-            return
-        except (OverflowError, TimeoutError) as error:
-            body = b""
-            refusal = answers.failure(413 if isinstance(error, OverflowError) else 408, str(error))
-        if refusal is None and path is not None:
-            refusal = self._admit(scope, path["id"])
-        if refusal is not None:
-            await refusal(scope, receive, counted)
-            return
-        await self._app(scope, replay_body(body, receive), counted)
-
-    def _admit(self, scope: Scope, text: str) -> Response | None:
-        """Let the caller in for its job, or say why not."""
-        admission = self._admission
-        scheme, _, credentials = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-        token = credentials.strip() if scheme.lower() == b"bearer" else b""
-        if admission.require_token and not token:
-            return _unknown("a token is needed: `Authorization: Bearer $DI_TOKEN`")
+    def _admit_to_job(self, scope: Scope, text: str) -> ErrorAnswer | None:
+        required, token = self._admission.require_token, bearer_token(scope)
+        if required and not token:
+            return _unauthorized("a token is required: `Authorization: Bearer $DI_TOKEN`")
         try:
             job_id = JobId.parse(text)
         except JobIdError as error:
-            return answers.of_error(error)
-        if admission.require_token and not self._known(job_id, token):
-            return _unknown(f"the token is not that of DIJob {job_id.key}; it stands in the pods' $DI_TOKEN")
+            return error_answer(error, answers.STATUSES)
+        if required and not self._knows(job_id, token):
+            return _unauthorized(
+                f"this is not the token of DIJob {job_id.key}; its pods have it in $DI_TOKEN"
+            )
         scope[CALLER] = job_id
-        return self._too_often(self._jobs, str(job_id.key), f"DIJob {job_id.key}")
+        wait = self._jobs.take(str(job_id.key))
+        return answers.too_many_requests(f"DIJob {job_id.key}", wait) if wait else None
 
-    def _known(self, job_id: JobId, token: bytes) -> bool:
+    def _knows(self, job_id: JobId, token: bytes) -> bool:
         admin = self._admission.admin_token.encode()
         if admin and hmac.compare_digest(admin, token):
             return True
         return self._has_token(job_id, token.decode("latin-1"))
 
-    @staticmethod
-    def _too_often(buckets: Buckets, key: str, who: str) -> Response | None:
-        wait = buckets.take(key)
-        return answers.later(429, f"too many requests of {who}; try again later", wait) if wait else None
 
-
-def _unknown(message: str) -> Response:
-    return answers.failure(401, message, {"WWW-Authenticate": "Bearer"})
+def _unauthorized(message: str) -> ErrorAnswer:
+    return ErrorAnswer(401, message, headers={"WWW-Authenticate": "Bearer"})

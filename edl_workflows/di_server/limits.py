@@ -1,5 +1,6 @@
 """How often somebody may ask: token buckets. No I/O here but the clock that is handed in."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Buckets:
         memory: buckets kept; the one that was not used for longest goes first, and is full when it comes back.
     """
 
-    def __init__(self, rate: Rate, clock: Callable[[], float], memory: int = 10_000) -> None:
+    def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic, memory: int = 10_000) -> None:
         self._rate = rate
         self._clock = clock
         self._memory = memory

@@ -3,31 +3,28 @@
 Every request but ``/healthz`` and ``/metrics`` carries the job's bearer token; bodies are bounded.
 """
 
-import hmac
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
-from edl_workflows.exceptions import (
-    ConflictError,
-    EdlError,
-    ForbiddenError,
-    InvalidError,
-    NotFoundError,
-    UnavailableError,
-)
+from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.master.master import Hurry, Master
 from edl_workflows.master.metrics import exposition
 from edl_workflows.master.state import messages, sync, views
-from edl_workflows.process.http import read_body, replay_body
+from edl_workflows.process.http_api import (
+    BodyLimit,
+    ErrorAnswer,
+    RequestGuard,
+    add_error_handlers,
+    error_body,
+    has_token,
+    parse_body,
+)
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import (
     AckReply,
@@ -40,7 +37,6 @@ from edl_workflows.protocol.datasets import (
     LeaseState,
     StreamUpdate,
 )
-from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.nodes import (
     CheckReport,
     CrashReport,
@@ -75,16 +71,7 @@ NOTHING_NEW = Directive(revision=0)
 """For who has the newest directive."""
 OPEN_PATHS = frozenset({"/healthz", "/metrics"})
 
-M = TypeVar("M", LeaseRequest, AckRequest)
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT)]
-
-_STATUS: tuple[tuple[type[EdlError], int], ...] = (
-    (NotFoundError, 404),
-    (ConflictError, 409),
-    (InvalidError, 400),
-    (ForbiddenError, 403),
-    (UnavailableError, 503),
-)
 
 
 def create_app(master: Master, token: str) -> FastAPI:
@@ -95,15 +82,14 @@ def create_app(master: Master, token: str) -> FastAPI:
         token: the job's; every request must bring it.
     """
     app = FastAPI(title="edl-workflows job master", version="1", docs_url=None, redoc_url=None)
-    app.add_exception_handler(EdlError, _edl_error)
-    app.add_exception_handler(RequestValidationError, _invalid_body)
+    add_error_handlers(app, _error_body, {InvalidError: 400})
     _node_routes(app, master)
     _check_routes(app, master)
     _checkpoint_routes(app, master)
     _dataset_routes(app, master)
     _sync_routes(app, master)
     _info_routes(app, master)
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(MasterGuard, token=token)
     return app
 
 
@@ -218,7 +204,7 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
     @app.post("/v1/datasets/{name}/lease")
     async def lease(name: DatasetName, request: Request) -> Response:
         # Parsed and written without FastAPI's detour over Python objects: these two calls carry the data plane.
-        message = _parse(LeaseRequest, await request.body())
+        message = parse_body(LeaseRequest, await request.body())
         node = messages.find(master.state, message.node)
         if node is None or not node.live or not views.may_lease(master.state, message.version):
             reply = LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")
@@ -229,7 +215,7 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/datasets/{name}/ack")
     async def acknowledge(name: DatasetName, request: Request) -> Response:
-        message = _parse(AckRequest, await request.body())
+        message = parse_body(AckRequest, await request.body())
         reply: AckReply = shards.acknowledge(name, message, master.now())
         master.state.statistics.take_shards(str(message.node), reply.accepted, master.now())
         await master.durable(master.touched(Hurry.GROUPED))
@@ -312,60 +298,25 @@ class _Answers:
         return Response(text, media_type="application/json")
 
 
-class Guard:
-    """Lets in who has the token, with a body that is not too large.
-
-    Args:
-        app: what is guarded.
-        token: what ``Authorization: Bearer`` must say.
-    """
+class MasterGuard(RequestGuard):
+    """Admits requests that carry the job's token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
+        super().__init__(app, BodyLimit(MAX_BODY, BODY_SECONDS), _error_body)
+        self._token = token
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        if not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
-            where = names.ENV_JOB_TOKEN
-            await _error(401, f"the job's token is missing or wrong; it stands in {where}")(
-                scope, receive, send
-            )
-            return
-        try:
-            body = await read_body(scope, receive, MAX_BODY, BODY_SECONDS)
-        except ClientDisconnect:
-            return
-        except (OverflowError, TimeoutError) as error:
-            await _error(413 if isinstance(error, OverflowError) else 408, str(error))(scope, receive, send)
-            return
-        await self._app(scope, replay_body(body, receive), send)
+    def is_open(self, path: str) -> bool:
+        return path in OPEN_PATHS
+
+    def admit(self, scope: Scope) -> ErrorAnswer | None:
+        if has_token(scope, self._token):
+            return None
+        return ErrorAnswer(401, f"the job's token is missing or wrong; it is in {names.ENV_JOB_TOKEN}")
 
 
-def _parse(model: type[M], body: bytes) -> M:
-    try:
-        return model.model_validate_json(body)
-    except ValueError as error:
-        raise InvalidError(f"the body is no {model.__name__}: {error}") from error
+def _error_body(answer: ErrorAnswer) -> dict[str, Any]:
+    return error_body(answer) | {"kind": answer.kind}
 
 
 def _json(message: LeaseReply | AckReply) -> Response:
     return Response(message.model_dump_json(exclude_defaults=True), media_type="application/json")
-
-
-def _error(status: int, message: str, kind: str = "") -> JSONResponse:
-    return JSONResponse({"error": message, "kind": kind}, status)
-
-
-async def _edl_error(_request: Request, error: Exception) -> Response:
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    return _error(status, str(error), type(error).__name__)
-
-
-async def _invalid_body(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return _error(422, "; ".join(problems(error)), "InvalidError")

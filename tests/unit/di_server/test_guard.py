@@ -170,8 +170,8 @@ def test_a_slow_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, api: Api
 
     async def send_half() -> bytes:
         reader, writer = await asyncio.open_connection(*api.url.removeprefix("http://").split(":"))
-        head = f"POST /v2alpha1/{api.path()} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n"
-        writer.write(head.encode() + b"{")
+        head = f"POST /v2alpha1/{api.path()} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\n"
+        writer.write(head.encode() + b"Content-Length: 50\r\n\r\n{")
         answer = await reader.readuntil(b"\r\n")
         writer.close()
         return answer

@@ -9,18 +9,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edl_workflows.brain.guard import Guard as BrainGuard
-from edl_workflows.di_server.guard import Admission
-from edl_workflows.di_server.guard import Guard as DiServerGuard
-from edl_workflows.master.app import Guard as MasterGuard
+from edl_workflows.argo.executor_plugin import PluginGuard
+from edl_workflows.brain.guard import BrainGuard
+from edl_workflows.di_server.guard import Admission, DiGuard
+from edl_workflows.master.app import MasterGuard
 
 GUARDED: dict[str, tuple[Callable[[ASGIApp], ASGIApp], str]] = {
     "brain": (lambda app: BrainGuard(app, None, lambda *_: None), "/v1/metrics"),
     "di-server": (
-        lambda app: DiServerGuard(app, Admission(require_token=False), lambda *_: True, lambda *_: None),
+        lambda app: DiGuard(app, Admission(require_token=False), lambda *_: True, lambda *_: None),
         "/v2alpha1/default.walk/replicas",
     ),
     "master": (lambda app: MasterGuard(app, "secret"), "/v1/steps"),
+    "plugin": (lambda app: PluginGuard(app, lambda: "secret"), "/api/v1/template.execute"),
 }
 """Server → what guards its routes, and a path that acts on a body."""
 
