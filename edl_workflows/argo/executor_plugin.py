@@ -114,7 +114,7 @@ def serve_plugin(app: FastAPI, port: int) -> contextlib.AbstractContextManager[s
     Raises:
         UnavailableError: the port is taken.
     """
-    return http.serving(app, http.Listen("0.0.0.0", port), "plugin server")  # noqa: S104
+    return http.serve_in_thread(app, http.ListenOptions("0.0.0.0", port), "plugin server")  # noqa: S104
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.process import http
-from edl_workflows.process.health import endpoints
-from edl_workflows.process.http import Listen
+from edl_workflows.process.health import serve_health
+from edl_workflows.process.http import ListenOptions
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +116,9 @@ class BrainServer:
         with (
             contextlib.closing(self.store),
             contextlib.closing(self.planner),
-            endpoints(options.metrics_host, options.metrics_port, self._problems, self._waits_for, registry),
+            serve_health(
+                options.metrics_host, options.metrics_port, self._problems, self._waits_for, registry
+            ),
             self._listening() as url,
         ):
             self._retention.start()
@@ -141,8 +143,8 @@ class BrainServer:
             allowed_hosts=options.allowed_hosts,
         )
         # Masters pause for less than a minute between reports.
-        listen = Listen(options.host, options.port, options.certificate, options.key, keep_alive=60)
-        return http.serving(app, listen, "brain")
+        listen = ListenOptions(options.host, options.port, options.certificate, options.key, keep_alive=60)
+        return http.serve_in_thread(app, listen, "brain")
 
     def _problems(self) -> list[str]:
         return self._monitor.problems() if self._monitor is not None else []

@@ -9,7 +9,7 @@ from edl_workflows.controller.manager import Manager, ManagerOptions
 from edl_workflows.controller.metrics import Metrics
 from edl_workflows.exceptions import EdlError
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.process.run import Process, ProcessOptions
+from edl_workflows.process.leader_process import LeaderProcess, ProcessOptions
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ class Controller:
     def __init__(self, cluster: Cluster, options: RunOptions) -> None:
         self._options = options
         self.metrics = Metrics()
-        self._process = Process(cluster, options, self.metrics)
+        self._process = LeaderProcess(cluster, options, self.metrics)
         self.manager = Manager(cluster, options.manager, self.metrics, self._process.guard)
 
     def run(self, stop: threading.Event) -> None:

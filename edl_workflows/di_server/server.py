@@ -15,8 +15,8 @@ from edl_workflows.di_server.watching import Watches
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ALL_NAMESPACES
 from edl_workflows.process import http
-from edl_workflows.process.health import endpoints
-from edl_workflows.process.http import Listen
+from edl_workflows.process.health import serve_health
+from edl_workflows.process.http import ListenOptions
 
 log = structlog.get_logger(__name__)
 
@@ -79,12 +79,14 @@ class DiServer:
         options = self._options
         if not options.admission.require_token:
             log.warning("tokens are not required: whoever reaches the port may change every job")
-        with endpoints(
+        with serve_health(
             options.metrics_host, options.metrics_port, list, self.waits_for, self.metrics.registry
         ):
             self._watches.start()
             try:
-                with http.serving(self._app, Listen(options.host, options.port), "di server") as url:
+                with http.serve_in_thread(
+                    self._app, ListenOptions(options.host, options.port), "di server"
+                ) as url:
                     log.info("DI server started", url=url, namespace=options.namespace or "(all)")
                     yield url
             finally:

@@ -27,7 +27,7 @@ from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts, settings_of
 from edl_workflows.master.store import ConfigMapStore, FileStore, Store
-from edl_workflows.process.http import HttpServer, Listen
+from edl_workflows.process.http import HttpServer, ListenOptions
 from edl_workflows.protocol.message import problems
 
 SUCCEEDED = 0
@@ -184,7 +184,7 @@ async def serve(parts: Parts, address: Address) -> int:
     Returns:
         The exit code.
     """
-    server = HttpServer(parts.app, Listen(address.host, address.port, keep_alive=60, stop_seconds=2))
+    server = HttpServer(parts.app, ListenOptions(address.host, address.port, keep_alive=60, stop_seconds=2))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

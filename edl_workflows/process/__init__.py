@@ -1,10 +1,10 @@
-"""What each of our long-running processes has around its work: a turn to lead, endpoints for probes, counters, an end.
+"""What every long-running process has besides its work: leader election, health and metrics endpoints, HTTP
+servers, signals.
 
-Neighbours: `edl_workflows.kube` below; `edl_workflows.controller` and `edl_workflows.argo.agent` above.
-
-- `run`: the whole of it around a piece of work
-- `leader`: leader election by a Lease
+- `leader_process`: the life of a process that leads; `leader`: leader election by a Lease
 - `health`, `metrics`: what probes and Prometheus read
-- `http`: an API beside the rest
+- `http`: an HTTP server with bounded connections (`connections`, `http_protocol`); `http_api`: what our HTTP
+  APIs share
 - `signals`: SIGTERM and SIGINT as an event
+- `log_limit`: limits on log lines that clients can cause
 """

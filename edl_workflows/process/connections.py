@@ -1,9 +1,12 @@
-"""Connections of a server, bounded in number and in time, whoever opens them.
+"""A server's connections, bounded in number and in time.
 
-A `Listener` is the socket that an event loop accepts from. `Connections` counts what is open. When as many are open as
-may be, the one that has waited longest for a request is dropped in favour of the new one: clients that connect and say
-nothing can't keep out those that ask. When all of them are busy, the new one is refused. A lack of descriptors is
-handled here, too: asyncio would log it thousands of times in a second.
+A `Listener` is the socket on which an event loop accepts connections, and `Connections` counts the open ones.
+At the limit,
+the connection that has waited longest for a request is dropped to make room for the new one: clients that
+connect and send
+nothing cannot keep out clients that send requests. If all connections are busy, the new one is refused.
+Running out of file
+descriptors is handled here, too: asyncio would log it thousands of times a second.
 """
 
 import contextlib
@@ -22,13 +25,14 @@ import structlog
 from edl_workflows.process.log_limit import LogLimit
 
 MAX_DESCRIPTORS = 65_536
-"""What a process asks for. More would slow down programs that close all descriptors they might have."""
+"""The open files that a process asks for. More would slow down programs that close every possible descriptor.
+"""
 MAX_CONNECTIONS = 8192
-"""Of one server. An idle TLS connection takes some 50 KiB."""
+"""Per server. An idle TLS connection takes about 50 KiB."""
 BACKLOG = 1024
-"""Connections that the kernel holds until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 ACCEPTED_IN_A_TURN = 64
-"""By an event loop, so that a thousand connections at once do not keep it from its other work."""
+"""Connections accepted per turn of the event loop, so that a thousand at once do not block its other work."""
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -36,7 +40,8 @@ log = structlog.get_logger(__name__)
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files as far as it may, up to `MAX_DESCRIPTORS`; the limit after that."""
+    """Raise this process's limit on open files as far as allowed, up to `MAX_DESCRIPTORS`. Returns the new
+    limit."""
     soft, hard = (_finite(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     allowed = min(hard, MAX_DESCRIPTORS)
     if soft < allowed:
@@ -53,55 +58,50 @@ def _finite(limit: int) -> int:
 
 
 def connection_limit() -> int:
-    """How many connections a server may have: half of the descriptors, which leaves the rest for its work."""
+    """The number of connections a server may have: half of the file descriptors, which leaves the rest for
+    its work."""
     return min(MAX_CONNECTIONS, raise_descriptor_limit() // 2)
 
 
-class Awaited(enum.Enum):
-    """What the server waits for, from the client of a connection."""
+class AwaitedInput(enum.Enum):
+    """What the server still expects from the client of a connection."""
 
     REQUEST = "request"
     BODY = "body"
 
 
 class Connection(socket.socket):
-    """An accepted connection, and until when its client must do what it owes."""
+    """An accepted connection, with the deadlines by which its client must send something."""
 
     _of: "Connections | None" = None
     _number = -1
 
     def belong(self, connections: "Connections") -> Self:
-        """Be counted among `connections` until closed."""
+        """Count this connection among `connections` until it is closed."""
         self._of, self._number = connections, self.fileno()
-        self.deadlines: dict[Awaited, float] = {}
+        self.deadlines: dict[AwaitedInput, float] = {}
         return self
 
-    def expect(self, awaited: Awaited, seconds: float) -> None:
-        """The client owes this from now on, within so many seconds."""
+    def expect(self, awaited: AwaitedInput, seconds: float) -> None:
+        """Set a deadline: the client must send this within so many seconds."""
         self.deadlines[awaited] = time.monotonic() + seconds
 
-    def received(self, awaited: Awaited) -> None:
-        """The client owes this no longer."""
+    def received(self, awaited: AwaitedInput) -> None:
         self.deadlines.pop(awaited, None)
 
     def drop(self) -> None:
-        """Cut it off. The event loop notices at once, and closes it."""
+        """Shut the connection down. The event loop notices at once and closes it."""
         with contextlib.suppress(OSError):  # the client went away by itself
             self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it, and make room for another one."""
         if self._of is not None:
             self._of.forget(self._number)
         super().close()
 
 
 class Connections:
-    """The open connections of one server.
-
-    Args:
-        limit: how many there may be.
-    """
+    """The open connections of one server, at most `limit`."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -113,7 +113,13 @@ class Connections:
         return len(self._open)
 
     def add(self, accepted: socket.socket, seconds: float | None) -> Connection:
-        """Count an accepted connection, whose first request must arrive within so many seconds, if it is for requests."""
+        """Count an accepted connection.
+
+        Args:
+            accepted: its socket.
+            seconds: until its first request must have arrived; None for connections that do not carry
+                requests.
+        """
         connection = Connection(fileno=accepted.detach()).belong(self)
         self._open[connection.fileno()] = connection
         if seconds is not None:
@@ -121,27 +127,26 @@ class Connections:
         return connection
 
     def of(self, number: int) -> Connection:
-        """The open connection of a descriptor."""
+        """The open connection with this file descriptor."""
         return self._open[number]
 
     def set_idle(self, connection: Connection, seconds: float) -> None:
-        """It waits for a request, which must arrive within so many seconds."""
-        connection.expect(Awaited.REQUEST, seconds)
+        """The connection waits for a request, which must arrive within so many seconds."""
+        connection.expect(AwaitedInput.REQUEST, seconds)
         self._idle.pop(connection.fileno(), None)
         self._idle[connection.fileno()] = None  # at the end: the order is that of waiting
 
     def set_busy(self, connection: Connection) -> None:
-        """A request has arrived: it is not dropped in favour of others."""
-        connection.received(Awaited.REQUEST)
+        """A request has arrived: the connection is no longer dropped to make room for others."""
+        connection.received(AwaitedInput.REQUEST)
         self._idle.pop(connection.fileno(), None)
 
     def forget(self, number: int) -> None:
-        """A connection was closed."""
         self._open.pop(number, None)
         self._idle.pop(number, None)
 
     def drop_idle(self) -> bool:
-        """Drop the connection that has waited longest for a request; whether there was one."""
+        """Drop the connection that has waited longest for a request. Returns False if none is idle."""
         for number in list(self._idle)[:1]:
             del self._idle[number]
             if (connection := self._open.get(number)) is not None:
@@ -151,7 +156,7 @@ class Connections:
         return False
 
     def drop_late(self) -> None:
-        """Drop the connections whose clients did not do in time what they owe."""
+        """Drop the connections whose clients have missed a deadline."""
         now = time.monotonic()
         for connection in list(self._open.values()):
             if any(deadline < now for deadline in connection.deadlines.values()):
@@ -159,22 +164,23 @@ class Connections:
                 connection.drop()
 
     def tell(self, event: str) -> None:
-        """Log what happened to a connection, but not each time."""
+        """Log what happened to a connection, at a limited rate."""
         if (left_out := self._told.admit(event)) is not None:
             log.warning(event, open=len(self._open), limit=self.limit, left_out=left_out)
 
 
 class Listener(socket.socket):
-    """A listening socket for an event loop of asyncio that accepts no more than may be open.
+    """A listening socket for an asyncio event loop that accepts no more connections than may be open.
 
     Args:
         family: address family.
         address: to bind to.
-        connections: what is open, of all listeners of the server.
-        seconds: for the first request on a connection; None: connections are not dropped in favour of others.
+        connections: the open connections of all listeners of the server.
+        seconds: until the first request on a connection must have arrived; None: idle connections are never
+            dropped.
 
     Raises:
-        OSError: the address can't be had.
+        OSError: the address is not available.
     """
 
     def __init__(
@@ -196,14 +202,14 @@ class Listener(socket.socket):
             raise
 
     def listen(self, backlog: int = BACKLOG, /) -> None:
-        """Listen. asyncio says how many it accepts in a turn; the kernel may hold more."""
+        """Asyncio passes the number that it accepts per turn; the kernel may queue more."""
         super().listen(max(backlog, BACKLOG))
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection.
+        """Accept the next connection.
 
         Raises:
-            BlockingIOError: none for now.
+            BlockingIOError: there is none for now.
         """
         if len(self._connections) >= self._connections.limit:
             if self._pending.poll(0) and not self._connections.drop_idle():
@@ -220,7 +226,8 @@ class Listener(socket.socket):
         return self._connections.add(accepted, self._seconds), address
 
     def _refuse(self) -> None:
-        """Accept the next connection and close it, so that the loop is not called for it again and again."""
+        """Accept the next connection and close it, so that the event loop is not called for it again and
+        again."""
         self._connections.tell("connection refused: too many are open")
         os.close(self._spare)
         try:
@@ -230,18 +237,20 @@ class Listener(socket.socket):
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Stop listening."""
         super().close()
         if self._spare >= 0:
             os.close(self._spare)
             self._spare = -1
 
 
-def listen(host: str, port: int, connections: Connections, seconds: float | None = None) -> list[Listener]:
-    """Listeners on all addresses of a host that this machine has: ``localhost`` often has one for IPv6, where IPv6 is off.
+def open_listeners(
+    host: str, port: int, connections: Connections, seconds: float | None = None
+) -> list[Listener]:
+    """ListenOptions on all addresses of a host that this machine has; ``localhost`` often has an IPv6 address
+    although IPv6 is off.
 
     Args:
-        host: a name or an address; "" for all of this machine.
+        host: a name or an address; "" for all addresses of this machine.
         port: 0 for any free one.
         connections: see `Connections`.
         seconds: see `Listener`.

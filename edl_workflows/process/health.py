@@ -1,4 +1,4 @@
-"""``/healthz``, ``/readyz`` and ``/metrics`` over HTTP, for probes and for Prometheus. Reads only; no token."""
+"""``/healthz``, ``/readyz`` and ``/metrics`` for probes and Prometheus: read-only, without a token."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from edl_workflows.process import http
 
 log = structlog.get_logger(__name__)
 
-Check = Callable[[], list[str]]
-"""What is wrong at the moment; empty for nothing."""
+HealthCheck = Callable[[], list[str]]
+"""Returns the current problems; none means healthy."""
 
 
 class HealthServer:
-    """Serves until `close`.
+    """Serves the endpoints until `close` is called.
 
     Args:
         host: address to listen on; ``0.0.0.0`` in a pod, since probes come from the node.
@@ -33,18 +33,21 @@ class HealthServer:
         UnavailableError: the port is taken.
     """
 
-    def __init__(self, host: str, port: int, alive: Check, ready: Check, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, host: str, port: int, alive: HealthCheck, ready: HealthCheck, registry: CollectorRegistry
+    ) -> None:
         self._exit = contextlib.ExitStack()
-        listen = http.Listen(host, port, option="--metrics-port", stop_seconds=1)
-        url = self._exit.enter_context(http.serving(_application(alive, ready, registry), listen, "health"))
+        listen = http.ListenOptions(host, port, option="--metrics-port", stop_seconds=1)
+        url = self._exit.enter_context(
+            http.serve_in_thread(_application(alive, ready, registry), listen, "health")
+        )
         self.port = int(url.rpartition(":")[2])
 
     def close(self) -> None:
-        """Stop listening."""
         self._exit.close()
 
 
-def _application(alive: Check, ready: Check, registry: CollectorRegistry) -> Starlette:
+def _application(alive: HealthCheck, ready: HealthCheck, registry: CollectorRegistry) -> Starlette:
     checks = {"/healthz": alive, "/livez": alive, "/readyz": ready}
 
     async def check(request: Request) -> PlainTextResponse:
@@ -62,10 +65,10 @@ def _application(alive: Check, ready: Check, registry: CollectorRegistry) -> Sta
 
 
 @contextlib.contextmanager
-def endpoints(
-    host: str, port: int | None, alive: Check, ready: Check, registry: CollectorRegistry
+def serve_health(
+    host: str, port: int | None, alive: HealthCheck, ready: HealthCheck, registry: CollectorRegistry
 ) -> Iterator[None]:
-    """A `HealthServer` while the context lasts; none where `port` is None."""
+    """Run a `HealthServer` while the context lasts; do nothing if `port` is None."""
     if port is None:
         yield
         return

@@ -1,4 +1,5 @@
-"""How every process here serves HTTP: uvicorn with bounded connections, and bodies of requests read whole."""
+"""The HTTP server of all our processes: uvicorn with bounded connections, and request bodies that are read
+whole."""
 
 import asyncio
 import contextlib
@@ -15,25 +16,30 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope
 
 from edl_workflows.exceptions import UnavailableError
-from edl_workflows.process.connections import ACCEPTED_IN_A_TURN, Connections, connection_limit, listen
+from edl_workflows.process.connections import (
+    ACCEPTED_IN_A_TURN,
+    Connections,
+    connection_limit,
+    open_listeners,
+)
 from edl_workflows.process.http_protocol import REQUEST_SECONDS, BoundedHttpProtocol
 from edl_workflows.process.log_limit import limit_server_logs
 
 STOP_SECONDS = 5
-"""For answers in hand; longer ones, as long polls, are cut then."""
+"""For answers in progress when the server stops; longer ones, such as long polls, are cut off."""
 _TICKS_A_SECOND = 10  # uvicorn's
 
 
 @dataclass(frozen=True)
-class Listen:
-    """Where an API listens.
+class ListenOptions:
+    """Where and how a server listens.
 
     Attributes:
         port: 0 for any free one.
         certificate, key: PEM files, for HTTPS.
         keep_alive: seconds that a connection may be idle.
-        stop_seconds: for answers in hand when it stops.
-        option: of the command line, that chooses the port.
+        stop_seconds: for answers in progress when the server stops.
+        option: the command-line option that sets the port, for error messages.
     """
 
     host: str
@@ -46,21 +52,22 @@ class Listen:
 
 
 class HttpServer(uvicorn.Server):
-    """A server of one application; `serve` runs it in asyncio's own event loop until ``should_exit`` is set.
+    """Serves one application; `serve` runs it in asyncio's own event loop until ``should_exit`` is set.
 
-    Its connections are bounded in number (see `edl_workflows.process.connections`), in what they send and in the time that
-    they take (see `edl_workflows.process.http_protocol`). uvloop accepts connections by itself, without these bounds.
-    Signals are the process's matter.
+    Its connections are bounded in number (see `edl_workflows.process.connections`), in size and in time (see
+    `edl_workflows.process.http_protocol`). uvloop would accept connections without these bounds. The server
+    does not handle
+    signals; the process does.
 
     Args:
-        app: what answers.
-        listen_at: where.
+        app: the ASGI application.
+        listen_at: where to listen.
 
     Raises:
         UnavailableError: the port is taken.
     """
 
-    def __init__(self, app: ASGIApp, listen_at: Listen) -> None:
+    def __init__(self, app: ASGIApp, listen_at: ListenOptions) -> None:
         self.connections = Connections(connection_limit())
         protocol = functools.partial(BoundedHttpProtocol, self.connections)
         super().__init__(
@@ -80,7 +87,9 @@ class HttpServer(uvicorn.Server):
         )
         limit_server_logs()
         try:
-            self._listeners = listen(listen_at.host, listen_at.port, self.connections, REQUEST_SECONDS)
+            self._listeners = open_listeners(
+                listen_at.host, listen_at.port, self.connections, REQUEST_SECONDS
+            )
         except OSError as error:
             raise UnavailableError(
                 f"can't listen on {listen_at.host}:{listen_at.port}: {error.strerror or error}; "
@@ -89,39 +98,36 @@ class HttpServer(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         host, port = self._listeners[0].getsockname()[:2]
         return f"{'https' if self.config.is_ssl else 'http'}://{host}:{port}"
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until told to stop."""
         del sockets
         await super().serve(list(self._listeners))
 
     async def on_tick(self, counter: int) -> bool:
-        """Uvicorn calls it ten times a second; True: stop."""
+        """Uvicorn calls this ten times a second; True stops the server."""
         if counter % _TICKS_A_SECOND == 0:
             self.connections.drop_late()
         return await super().on_tick(counter)
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        """Capture none."""
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """Give up the port, if it never served."""
+        """Close the port of a server that never served."""
         for listener in self._listeners:
             listener.close()
 
 
 @contextlib.contextmanager
-def serving(app: ASGIApp, listen_at: Listen, name: str) -> Iterator[str]:
-    """Serve in a thread while the context lasts; its value is the API's URL.
+def serve_in_thread(app: ASGIApp, listen_at: ListenOptions, name: str) -> Iterator[str]:
+    """Serve in a thread while the context lasts. Yields the server's URL.
 
     Args:
-        app: what answers.
-        listen_at: where.
-        name: of the thread.
+        app: the ASGI application.
+        listen_at: where to listen.
+        name: of the thread, and of the server in error messages.
 
     Raises:
         UnavailableError: the port is taken.
@@ -143,19 +149,20 @@ def serving(app: ASGIApp, listen_at: Listen, name: str) -> Iterator[str]:
 
 
 async def read_body(scope: Scope, receive: Receive, size: int, seconds: float) -> bytes:
-    """The whole body of a request.
+    """Read the whole body of a request.
 
     Args:
-        scope: the request's.
-        receive: the request's.
-        size: bytes that it may have.
-        seconds: for it to arrive.
+        scope: of the request.
+        receive: of the request.
+        size: the largest body, in bytes.
+        seconds: until the body must have arrived.
 
     Raises:
-        ClientDisconnect: the client went away before the body's end. What had arrived may be valid by itself, and is not to
-            be acted on. Nobody is left to be answered.
-        OverflowError: it is larger.
-        TimeoutError: it did not arrive in time.
+        ClientDisconnect: the client went away before the end of the body. What had arrived may look valid,
+            but must not be acted
+            on; there is nobody to answer.
+        OverflowError: the body is larger.
+        TimeoutError: the body did not arrive in time.
     """
     length = dict(scope["headers"]).get(b"content-length", b"0")
     body = bytearray()
@@ -178,7 +185,7 @@ async def read_body(scope: Scope, receive: Receive, size: int, seconds: float) -
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read, and then what comes after it."""
+    """A `receive` that returns the body which was already read, and then what follows it."""
     told = False
 
     async def replayed() -> Message:

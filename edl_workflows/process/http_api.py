@@ -1,7 +1,7 @@
 """What the HTTP APIs of the master, the Brain, the DI server and the Argo plugin share.
 
-`RequestGuard` admits requests and bounds their bodies; `add_error_handlers` turns errors into answers. An API supplies its
-own form of an error's JSON (`ErrorBody`) and its own rules of admission.
+`RequestGuard` admits requests and bounds their bodies; `add_error_handlers` turns errors into answers. An API
+supplies its own form of an error's JSON (`ErrorBody`) and its own rules of admission.
 """
 
 import hmac
@@ -154,7 +154,8 @@ class BodyLimit:
 class RequestGuard:
     """ASGI middleware that admits requests before their bodies are read, and bounds the bodies.
 
-    A body is read whole before the application sees the request: a client that disconnects halfway changes nothing.
+    A body is read whole before the application sees the request: a client that disconnects halfway changes
+    nothing.
 
     Args:
         app: the application behind it.

@@ -1,11 +1,14 @@
 """Leader election by a ``coordination.k8s.io/v1`` Lease, with client-go's rules.
 
-The `kubernetes` package's own ``leaderelection`` (36.0) knows ConfigMap annotations only, which every other
-implementation has given up, compares wall clocks of different machines and can't be stopped.
+The `kubernetes` package's own ``leaderelection`` (36.0) only supports ConfigMap annotations, which every
+other implementation
+has given up; it compares wall clocks of different machines and cannot be stopped.
 
-A candidate judges a lease by how long *it* has seen it unrenewed, never by the times in it: clocks differ. A leader counts
-from before its last successful renewal was sent, and stops by its own clock: `Elector.leading` turns False in time even
-while a renewal hangs.
+A candidate judges a lease by how long the candidate itself has seen it unrenewed, never by the times in it,
+since clocks
+differ. A leader counts from before it sent its last successful renewal, and stops by its own clock:
+`Elector.leading` turns
+False in time even while a renewal hangs.
 """
 
 import datetime as dt
@@ -30,7 +33,8 @@ log = structlog.get_logger(__name__)
 
 
 class LeadershipLostError(EdlError):
-    """This process may not write any more: it could not renew its lease in time. It ends, and starts as a candidate."""
+    """The lease could not be renewed in time, so this process may not write any more. It exits and is started
+    again as a candidate."""
 
 
 def _identity() -> str:
@@ -39,15 +43,15 @@ def _identity() -> str:
 
 @dataclass(frozen=True)
 class Election:
-    """What is competed for, and the times; their defaults are client-go's.
+    """The lease to compete for, and the times; their defaults are client-go's.
 
     Attributes:
-        namespace: the Lease's.
-        name: the Lease's; one controller installation, one name.
-        identity: this candidate.
-        lease_seconds: how long others let an unrenewed lease stand.
-        renew_seconds: how long a leader leads after its last renewal; shorter than `lease_seconds`, so that there are
-            never two.
+        namespace: of the Lease.
+        name: of the Lease; one name per installation of the controller.
+        identity: of this candidate.
+        lease_seconds: after which others take over an unrenewed lease.
+        renew_seconds: how long a leader leads after its last renewal; shorter than `lease_seconds`, so that
+            there are never two.
         retry_seconds: between attempts.
     """
 
@@ -63,15 +67,16 @@ class Elector:
     """One candidate.
 
     Args:
-        cluster: where the Lease lives.
-        election: see there.
+        cluster: that holds the Lease.
+        election: the lease and the times.
         clock: monotonic seconds.
     """
 
     def __init__(
         self, cluster: Cluster, election: Election, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        # A renewal that fails is tried again in our own rhythm, and one that hangs must not outlive the lease.
+        # A renewal that fails is tried again in our own rhythm, and one that hangs must not outlive the
+        # lease.
         policy = CallPolicy(attempts=1, read_seconds=election.renew_seconds / 2)
         self._cluster = cluster.with_policy(policy)
         self._election = election
@@ -85,7 +90,7 @@ class Elector:
         return self._clock() < self._leads_until
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until this process leads; False if `stop` was set before."""
+        """Wait until this process leads. Returns False if `stop` was set first."""
         log.info("waiting for leadership", lease=self._election.name, identity=self._election.identity)
         while not stop.is_set():
             if self.attempt():
@@ -95,7 +100,7 @@ class Elector:
         return False
 
     def keep(self, stop: threading.Event) -> None:
-        """Renew until `stop` is set.
+        """Renew the lease until `stop` is set.
 
         Raises:
             LeadershipLostError: no renewal succeeded in time, or another process leads.
@@ -108,20 +113,20 @@ class Elector:
                 )
 
     def attempt(self) -> bool:
-        """Try once to get or to renew the lease; whether this process holds it."""
+        """Try once to acquire or renew the lease. Returns whether this process holds it."""
         began = self._clock()
         try:
             held = self._take(began)
         except EdlError as error:
-            # Nothing is known of the lease (a conflict: somebody wrote it between our read and our write). Whoever leads
-            # goes on leading until its time is over.
+            # Nothing is known of the lease (a conflict: somebody wrote it between our read and our write).
+            # Whoever leads goes on leading until its time is over.
             log.info("lease request failed", lease=self._election.name, error=str(error))
             return False
         self._leads_until = began + self._election.renew_seconds if held else float("-inf")
         return held
 
     def release(self) -> None:
-        """Give the lease back, so that a successor need not wait; best effort."""
+        """Give the lease back, so that a successor need not wait for it to expire; best effort."""
         if not self.leading:
             return
         self._leads_until = float("-inf")

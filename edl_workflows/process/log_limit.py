@@ -1,17 +1,17 @@
-"""Log lines that a client can cause at will: some of them, and how many were left out."""
+"""A limit on log lines that clients can cause at will: some are logged, with the number of those left out."""
 
 import logging
 import time
 from collections.abc import Callable, Hashable
 
 SECONDS = 10.0
-"""Between two lines about the same."""
+"""Between two lines of the same kind."""
 MAX_KEYS = 256
-"""Kinds of lines that are told apart; with more of them, all begin anew."""
+"""Kinds of lines that are told apart; beyond that, all kinds start anew."""
 
 
 class LogLimit:
-    """Admits one line of a kind in `SECONDS`.
+    """Admits one line of each kind every `SECONDS`.
 
     Args:
         clock: seconds, from any start.
@@ -22,7 +22,7 @@ class LogLimit:
         self._kinds: dict[Hashable, tuple[float, int]] = {}
 
     def admit(self, kind: Hashable) -> int | None:
-        """How many lines of this kind were left out since the last one; None: leave out this one."""
+        """The number of lines of this kind left out since the last one; None: leave out this one."""
         now = self._clock()
         if len(self._kinds) >= MAX_KEYS:
             self._kinds.clear()
@@ -35,14 +35,13 @@ class LogLimit:
 
 
 class LogLimitFilter(logging.Filter):
-    """The same for a logger of the standard library. Errors are of one kind if they come from the same line of code."""
+    """`LogLimit` for a logger of the standard library. Errors from the same line of code are of one kind."""
 
     def __init__(self) -> None:
         super().__init__()
         self._limit = LogLimit()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is logged."""
         left_out = self._limit.admit((record.msg, _origin(record)))
         if left_out:
             record.msg = f"{record.msg} ({left_out} more like this in between)"

@@ -1,4 +1,5 @@
-"""The Prometheus metrics that every process has. A repeated API request counts each time, so failures stand beside successes."""
+"""The Prometheus metrics that every process has. A repeated API request counts each time: failures show
+beside successes."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -9,7 +10,7 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 
 
 class ApiMetrics:
-    """What a process asks of the Kubernetes API, in a registry of its own."""
+    """Metrics of requests to the Kubernetes API, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -29,18 +30,18 @@ class ApiMetrics:
         )
 
     def requested(self, record: RequestRecord) -> None:
-        """Count a request; a `Cluster`'s observer."""
+        """Count a request; the observer of a `Cluster`."""
         self._requests.labels(record.verb, record.plural, str(record.code)).inc()
         if record.verb != "watch":
             self._request_seconds.labels(record.verb).observe(record.seconds)
 
 
 class ProcessMetrics(ApiMetrics):
-    """Counters of a process that takes turns with others.
+    """Metrics of a process that competes for leadership.
 
     Args:
-        leading: name of the gauge that tells whether this process leads.
-        what: what a leader may do, for that gauge's description.
+        leading: name of the gauge that shows whether this process leads.
+        what: what a leader does, for the gauge's description.
     """
 
     def __init__(self, leading: str, what: str) -> None:
@@ -48,5 +49,4 @@ class ProcessMetrics(ApiMetrics):
         self._leading = Gauge(leading, f"1 while this process {what}, else 0.", registry=self.registry)
 
     def led(self, leading: bool) -> None:
-        """Note whether this process leads."""
         self._leading.set(1.0 if leading else 0.0)

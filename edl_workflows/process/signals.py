@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as an event; SIGALRM after what must not be torn."""
+"""SIGTERM and SIGINT as an event, and a delay of SIGALRM."""
 
 import contextlib
 import signal
@@ -21,8 +21,10 @@ def stop_on_signals() -> threading.Event:
 
 @contextlib.contextmanager
 def alarm_waits() -> Iterator[None]:
-    """What SIGALRM's handler does, a time-out most often, is done after this block. In the main thread, where handlers
-    run; elsewhere nothing is to be kept off."""
+    """Delay SIGALRM, usually a time-out, until the end of this block, which must not be interrupted.
+
+    Only the main thread runs signal handlers; in other threads this does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -18,7 +18,7 @@ from edl_workflows.install.rbac import ARGO_AGENT
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import ALL_NAMESPACES, Scope
-from edl_workflows.process.run import Process, ProcessOptions
+from edl_workflows.process.leader_process import LeaderProcess, ProcessOptions
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class ArgoAgent:
         self.metrics = ArgoAgentMetrics()
         self._options = options
         self._cluster = cluster.observed_by(self.metrics.requested)
-        self._process = Process(cluster, options, self.metrics)
+        self._process = LeaderProcess(cluster, options, self.metrics)
         self._task_sets = Informer(ClusterSource.of(self._cluster), options.scope, {OPEN_INDEX: index_open})
         self._task_sets.on_error(_log_watch_error)
 

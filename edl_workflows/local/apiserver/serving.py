@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from edl_workflows.local.apiserver import certificates
 from edl_workflows.local.apiserver.store import Store
-from edl_workflows.process.http import HttpServer, Listen
+from edl_workflows.process.http import HttpServer, ListenOptions
 
 HOST = "127.0.0.1"
 SHUTDOWN_SECONDS = 1
@@ -97,7 +97,7 @@ class ApiHttpServer(HttpServer):
         files = access.files
         super().__init__(
             app,
-            Listen(HOST, port, files.certificate, files.key, keep_alive=75, stop_seconds=SHUTDOWN_SECONDS),
+            ListenOptions(HOST, port, files.certificate, files.key, keep_alive=75, stop_seconds=SHUTDOWN_SECONDS),
         )
         self._store = store
 

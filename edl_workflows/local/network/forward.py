@@ -13,7 +13,12 @@ from collections.abc import Mapping
 import structlog
 
 from edl_workflows.local.network.ports import LOOPBACK
-from edl_workflows.process.connections import ACCEPTED_IN_A_TURN, Connections, connection_limit, listen
+from edl_workflows.process.connections import (
+    ACCEPTED_IN_A_TURN,
+    Connections,
+    connection_limit,
+    open_listeners,
+)
 
 _CHUNK = 256 * 1024
 _log = structlog.get_logger(__name__)
@@ -38,7 +43,7 @@ class Forwarders:
         self._targets = dict(wanted)
         for port in wanted.keys() - self._servers.keys():
             try:
-                [listener] = listen(LOOPBACK, port, self._connections)
+                [listener] = open_listeners(LOOPBACK, port, self._connections)
                 self._servers[port] = await asyncio.start_server(
                     functools.partial(self._serve, port), sock=listener, backlog=ACCEPTED_IN_A_TURN
                 )

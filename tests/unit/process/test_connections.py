@@ -1,4 +1,4 @@
-"""Clients of our HTTP servers that connect and say nothing, say too much, or do not listen."""
+"""Clients of our HTTP servers that connect and send nothing, send too much, or do not read the answer."""
 
 import asyncio
 import contextlib
@@ -20,8 +20,8 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from edl_workflows.process import connections, http_protocol
-from edl_workflows.process.connections import Connections, listen
-from edl_workflows.process.http import HttpServer, Listen, serving
+from edl_workflows.process.connections import Connections, open_listeners
+from edl_workflows.process.http import HttpServer, ListenOptions, serve_in_thread
 
 DEADLINE = 240.0
 TOLD = b"GET / HTTP/1.1\r\nHost: here\r\n"
@@ -58,7 +58,7 @@ APP = Starlette(
 @pytest.fixture
 def server() -> Iterator[tuple[str, int]]:
     """Host and port of a server."""
-    with serving(APP, Listen("127.0.0.1", 0), "server") as url:
+    with serve_in_thread(APP, ListenOptions("127.0.0.1", 0), "server") as url:
         yield "127.0.0.1", int(url.rpartition(":")[2])
 
 
@@ -114,7 +114,8 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 
 @pytest.mark.parametrize("part", ENDLESS)
 def test_heads_are_bounded(server: tuple[str, int], part: str) -> None:
-    """No part of a request but its body can take the server's memory: the connection is cut, others are answered."""
+    """No part of a request but its body can take the server's memory: the connection is cut, others are
+    answered."""
     begin, piece = ENDLESS[part]
     with socket.create_connection(server) as client:
         client.sendall(begin)
@@ -158,7 +159,8 @@ def test_silent_connections_make_room() -> None:
 
 
 def test_busy_connections_are_kept() -> None:
-    """Connections whose requests are being answered are not dropped: new ones are refused, until there is room."""
+    """Connections whose requests are being answered are not dropped: new ones are refused, until there is
+    room."""
     with running(limit=2) as (server, address), contextlib.ExitStack() as clients:
         busy = [clients.enter_context(socket.create_connection(address)) for _ in range(2)]
         for client in busy:
@@ -212,7 +214,7 @@ def test_a_slow_client_gets_its_answer(server: tuple[str, int], monkeypatch: pyt
 @contextlib.contextmanager
 def running(limit: int) -> Iterator[tuple[HttpServer, tuple[str, int]]]:
     """A server that may have so many connections, and its address."""
-    server = HttpServer(APP, Listen("127.0.0.1", 0))
+    server = HttpServer(APP, ListenOptions("127.0.0.1", 0))
     server.connections.limit = limit
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
@@ -233,8 +235,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_no_descriptor_left() -> None:
-    """Where the process has no descriptor left, a new connection is closed at once instead of being tried forever."""
-    [listener] = listen("127.0.0.1", 0, Connections(100), 10.0)
+    """Where the process has no descriptor left, a new connection is closed at once instead of being tried
+    forever."""
+    [listener] = open_listeners("127.0.0.1", 0, Connections(100), 10.0)
     with listener:
         listener.listen()
         listener.setblocking(False)
@@ -274,16 +277,17 @@ def test_an_address_that_the_machine_lacks_is_left_out(monkeypatch: pytest.Monke
         (socket.AF_INET, *kind, ("127.0.0.1", 0)),
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found)
-    [listener] = listen("localhost", 0, Connections(100))
+    [listener] = open_listeners("localhost", 0, Connections(100))
     with listener:
         assert listener.family == socket.AF_INET
     del found[1]
     with pytest.raises(OSError, match="address"):
-        listen("localhost", 0, Connections(100))
+        open_listeners("localhost", 0, Connections(100))
 
 
 def test_descriptor_limit_is_raised() -> None:
-    """A server asks for as many descriptors as it may have, up to a bound, and for half of them as connections."""
+    """A server asks for as many descriptors as it may have, up to a bound, and for half of them as
+    connections."""
     program = (
         "import resource; from edl_workflows.process.connections import connection_limit;"
         "print(connection_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"

@@ -1,4 +1,4 @@
-"""Bodies of requests: each of our servers reads one whole before it acts on it."""
+"""The guard of every HTTP API of ours reads a body whole before the application acts on it."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,11 +23,11 @@ GUARDED: dict[str, tuple[Callable[[ASGIApp], ASGIApp], str]] = {
     "master": (lambda app: MasterGuard(app, "secret"), "/v1/steps"),
     "plugin": (lambda app: PluginGuard(app, lambda: "secret"), "/api/v1/template.execute"),
 }
-"""Server → what guards its routes, and a path that acts on a body."""
+"""Server: its guard, and a path whose route acts on a body."""
 
 
 class Recorder:
-    """An application that acts on what it read."""
+    """An application that records the bodies which it acted on."""
 
     def __init__(self) -> None:
         self.acted_on: list[bytes] = []
@@ -39,7 +39,8 @@ class Recorder:
 
 
 def call(server: str, *messages: Message) -> tuple[list[bytes], list[int]]:
-    """Send a request to a guarded application; what it acted on, and the statuses that were answered."""
+    """Send a request to a guarded application. Returns the bodies that it acted on, and the statuses that
+    were answered."""
     recorder, statuses = Recorder(), list[int]()
     make, path = GUARDED[server]
     waiting = list(messages)
@@ -73,7 +74,7 @@ def part(body: bytes, *, more: bool) -> Message:
 
 @pytest.mark.parametrize("server", GUARDED)
 def test_a_whole_body_is_acted_on(server: str) -> None:
-    """It may come in pieces."""
+    """A body may arrive in pieces."""
     assert call(server, part(b'{"replicas"', more=True), part(b": 1}", more=False)) == (
         [b'{"replicas": 1}'],
         [200],
@@ -82,5 +83,5 @@ def test_a_whole_body_is_acted_on(server: str) -> None:
 
 @pytest.mark.parametrize("server", GUARDED)
 def test_a_body_that_was_cut_off_is_not_acted_on(server: str) -> None:
-    """Nor if what has arrived is valid JSON: a client that went away may have had more to say. Nobody is answered."""
+    """A body that was cut off is not acted on, even if it is valid JSON so far, and nobody is answered."""
     assert call(server, part(b'{"replicas": 1}', more=True), {"type": "http.disconnect"}) == ([], [])

@@ -1,4 +1,4 @@
-"""Leader election: one at a time, a successor soon, no writes after the time is over."""
+"""Leader election: one leader at a time, a prompt successor, no writes after the lease has expired."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Signals: `edl_workflows.process.signals`."""
+"""Delaying SIGALRM: `edl_workflows.process.signals.alarm_waits`."""
 
 import signal
 import threading

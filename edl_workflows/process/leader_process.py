@@ -1,4 +1,4 @@
-"""The life of a process around its work: endpoints first, then leadership, then the work until the end."""
+"""The life of a process that leads: endpoints first, then leadership, then its work until the end."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -6,17 +6,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.process.health import Check, endpoints
+from edl_workflows.process.health import HealthCheck, serve_health
 from edl_workflows.process.leader import Election, Elector, LeadershipLostError
 from edl_workflows.process.metrics import ProcessMetrics
 
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """What every process can be told.
+    """Options of every such process.
 
     Attributes:
-        election: None to lead without asking; right only where no second process can run.
+        election: None to lead without an election; correct only where no second process can run.
         metrics_host: address of the health and metrics endpoints.
         metrics_port: their port; None for no endpoints.
     """
@@ -26,12 +26,12 @@ class ProcessOptions:
     metrics_port: int | None = None
 
 
-class Process:
-    """Leadership and endpoints.
+class LeaderProcess:
+    """Leadership and endpoints of one process.
 
     Args:
-        cluster: where the Lease lives; its requests are counted.
-        options: see there.
+        cluster: that holds the Lease; requests to it are counted.
+        options: see `ProcessOptions`.
         metrics: what the endpoint shows.
     """
 
@@ -42,22 +42,27 @@ class Process:
         self._elector = Elector(observed, options.election) if options.election else None
 
     def run(
-        self, stop: threading.Event, work: Callable[[threading.Event], None], *, alive: Check, ready: Check
+        self,
+        stop: threading.Event,
+        work: Callable[[threading.Event], None],
+        *,
+        alive: HealthCheck,
+        ready: HealthCheck,
     ) -> None:
-        """Wait for leadership, then work; give both back at the end.
+        """Wait for leadership, then work; release both at the end.
 
         Args:
-            stop: ends the wait; the work sees to it itself, by `keep`.
+            stop: ends the wait; the work watches it itself, with `keep`.
             work: called once, in this thread, when this process leads.
             alive: problems that only a restart of the process cures.
             ready: what a leader still waits for. A candidate that does not lead is ready to take over.
 
         Raises:
-            LeadershipLostError: another process leads now; this one must end.
+            LeadershipLostError: another process leads now; this one must exit.
             UnavailableError: the endpoints' port is taken.
         """
         host, port, registry = self._options.metrics_host, self._options.metrics_port, self._metrics.registry
-        with endpoints(host, port, alive, lambda: ready() if self.leads else [], registry):
+        with serve_health(host, port, alive, lambda: ready() if self.leads else [], registry):
             if self._elector is not None and not self._elector.acquire(stop):
                 return
             self._metrics.led(True)
@@ -69,7 +74,7 @@ class Process:
                     self._elector.release()
 
     def keep(self, stop: threading.Event) -> None:
-        """Go on leading until `stop` is set.
+        """Keep the leadership until `stop` is set.
 
         Raises:
             LeadershipLostError: no renewal succeeded in time, or another process leads.
@@ -81,7 +86,8 @@ class Process:
 
     @contextmanager
     def renewing(self) -> Iterator[None]:
-        """Go on leading, in a thread, while work in hand is finished: nobody else begins beside it. A lease that is lost
+        """Keep the leadership, in a thread, while work in progress is finished, so that no other process
+        starts beside it. A lost lease
         stays lost."""
         elector, done = self._elector, threading.Event()
         if elector is None or not elector.leading:
@@ -101,7 +107,7 @@ class Process:
             thread.join()
 
     def guard(self) -> None:
-        """To be called before each write.
+        """Call this before each write.
 
         Raises:
             LeadershipLostError: this process may not write any more.
