@@ -14,6 +14,7 @@ from edl_workflows.local.apiserver import (
     discovery,
     errors,
     expiry,
+    off_loop,
     openapi,
     requests,
     store,
@@ -45,13 +46,13 @@ def build_app(server: ApiServer) -> Starlette:
             views.negotiate(
                 request.headers.get("accept", "")
             )  # many clients ask for protobuf, which can't be had
-        return _document(server, request.url.path)
+        return await _document(server, request.url.path)
 
     async def resource(request: Request) -> Response:
         identity = server.authenticator.identify(request.headers.get("authorization", ""))
         path = request.url.path
         if path.rstrip("/").count("/") <= (2 if path.startswith("/api/") else 3):
-            return _document(server, path)
+            return await _document(server, path)
         target = requests.locate(server.registry.catalog, path)
         verb = requests.verb(target, request.method, request.query_params)
         auth.authorize(identity, verb, target.resource, target.namespace, target.name)
@@ -85,7 +86,14 @@ def _json(obj: Mapping[str, object]) -> Response:
     return views.answer(store.encode(dict(obj)))
 
 
-def _document(server: ApiServer, path: str) -> Response:
+async def _document(server: ApiServer, path: str) -> Response:
+    if path.startswith("/openapi/"):
+        # Of every field of every definition.
+        return await off_loop.off_loop(lambda: _describe(server, path))
+    return _describe(server, path)
+
+
+def _describe(server: ApiServer, path: str) -> Response:
     catalog = server.registry.catalog
     steps = path.strip("/").split("/")
     found: Object | None = None

@@ -4,9 +4,10 @@ Sits between HTTP (`app`) or the in-process `client` and the `store`; a call is 
 so nothing happens between its read and its write. What follows from a deletion elsewhere is the business of `garbage`.
 """
 
+import functools
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -18,10 +19,12 @@ from edl_workflows.local.apiserver import (
     deletion,
     errors,
     metadata,
+    off_loop,
     schemas,
 )
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
 from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.off_loop import Computations
 from edl_workflows.local.apiserver.store import (
     MAX_OBJECT_BYTES,
     MAX_STORED_BYTES,
@@ -93,7 +96,13 @@ class Registry:
         Raises:
             ApiError: 400 unreadable; 409 AlreadyExists; 422 Invalid; 403 or 404, the namespace is ending or absent.
         """
-        obj, warnings = self._read(resource, namespace, obj, options)
+        return off_loop.run(self.creation(resource, namespace, obj, options))
+
+    def creation(
+        self, resource: Resource, namespace: str, manifest: Object, options: WriteOptions
+    ) -> Computations[Outcome]:
+        """`create`, with its long computations apart."""
+        obj, warnings = yield lambda: self._read(resource, namespace, manifest, options)
         meta = obj["metadata"]
         if meta.pop("resourceVersion", ""):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
@@ -107,13 +116,14 @@ class Registry:
             meta["generation"] = 1
         self._name(resource, meta)
         admission.admit(self.store, resource, obj)
-        self._validate(resource, obj, None)
+        served: Sequence[Resource] = yield lambda: self._validate(resource, obj, None)
+        admission.admit(self.store, resource, obj)  # again: the namespace may have gone meanwhile
         key = Key(resource.id, meta.get("namespace", ""), meta["name"])
         if options.dry_run:
             if self.store.get(key) is not None:
                 raise errors.already_exists(resource.id, key.name)
             return Outcome(obj, warnings)
-        return Outcome(self._after(resource, self.store.create(key, obj)), warnings)
+        return Outcome(self._after(resource, self.store.create(key, obj), served), warnings)
 
     def update(
         self,
@@ -128,8 +138,15 @@ class Registry:
         Raises:
             ApiError: 404; 409 Conflict, `obj` was read before the last change; 422 Invalid; 400 unreadable.
         """
-        current = self.store.require(Key(resource.id, namespace, name))
-        obj, warnings = self._read(resource, namespace, obj, options)
+        return off_loop.run(self.replacement(resource, namespace, name, obj, options))
+
+    def replacement(
+        self, resource: Resource, namespace: str, name: str, manifest: Object, options: WriteOptions
+    ) -> Computations[Outcome]:
+        """`update`, with its long computations apart."""
+        key = Key(resource.id, namespace, name)
+        self.store.require(key)
+        obj, warnings = yield lambda: self._read(resource, namespace, manifest, options)
         if obj["metadata"].setdefault("name", name) != name:
             given = obj["metadata"]["name"]
             raise errors.bad_request(
@@ -139,7 +156,10 @@ class Registry:
             message = "Invalid value: 0: must be specified for an update"
             cause = errors.Cause("FieldValueInvalid", message, "metadata.resourceVersion")
             raise errors.invalid(resource.group, resource.kind, name, [cause])
-        return self._replace(resource, current, obj, options, warnings)
+        outcome = None
+        while outcome is None:
+            outcome = yield from self._replace(resource, self.store.require(key), obj, options, warnings)
+        return outcome
 
     def patch(
         self,
@@ -154,12 +174,38 @@ class Registry:
         Raises:
             ApiError: as `update`; 409 Conflict only if `change` sets another resourceVersion or uid.
         """
-        current = self.store.require(Key(resource.id, namespace, name))
+        return off_loop.run(self.change(resource, namespace, name, change, options))
+
+    def change(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        change: Callable[[Object], Object],
+        options: WriteOptions,
+    ) -> Computations[Outcome]:
+        """`patch`, with its long computations apart."""
+        outcome = None
+        while outcome is None:
+            current = self.store.require(Key(resource.id, namespace, name))
+            obj, warnings = yield functools.partial(
+                self._read_changed, resource, namespace, current, change, options
+            )
+            if obj["metadata"].get("name") != name:
+                raise errors.bad_request(f"the name of the object can't be changed from {name}")
+            outcome = yield from self._replace(resource, current, obj, options, warnings)
+        return outcome
+
+    def _read_changed(
+        self,
+        resource: Resource,
+        namespace: str,
+        current: Revision,
+        change: Callable[[Object], Object],
+        options: WriteOptions,
+    ) -> tuple[Object, tuple[str, ...]]:
         changed = change(self.view(resource, current.decode()))
-        obj, warnings = self._read(resource, namespace, changed, options)
-        if obj["metadata"].get("name") != name:
-            raise errors.bad_request(f"the name of the object can't be changed from {name}")
-        return self._replace(resource, current, obj, options, warnings)
+        return self._read(resource, namespace, changed, options)
 
     def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions = _DELETE
@@ -297,7 +343,12 @@ class Registry:
             if self.store.get(Key(resource.id, meta.get("namespace", ""), meta["name"])) is None:
                 return
 
-    def _validate(self, resource: Resource, obj: Object, old: Object | None) -> None:
+    def _validate(self, resource: Resource, obj: Object, old: Object | None) -> Sequence[Resource]:
+        """What a definition defines, compiled; empty for other objects.
+
+        Raises:
+            ApiError: 422.
+        """
         causes = metadata.validate(obj, label_name=resource.label_name)
         below = admission.check_schema(resource, obj, old)
         if not below:
@@ -306,6 +357,10 @@ class Registry:
         if causes or below:
             name = obj["metadata"].get("name") or obj["metadata"].get("generateName") or ""
             raise errors.invalid(resource.group, resource.kind, name, [*causes, *below])
+        if resource.id != builtin.CRDS:
+            return ()
+        crds.established(obj, self._now())
+        return crds.resources(obj)
 
     def _replace(
         self,
@@ -314,7 +369,8 @@ class Registry:
         obj: Object,
         options: WriteOptions,
         warnings: tuple[str, ...],
-    ) -> Outcome:
+    ) -> Computations[Outcome | None]:
+        """None: another write has replaced `current` while this one was checked."""
         old = current.decode()
         meta, before = obj["metadata"], old["metadata"]
         if meta.get("uid", before["uid"]) != before["uid"]:
@@ -322,18 +378,22 @@ class Registry:
             raise errors.conflict(resource.id, current.key.name, why)
         if (meta.get("resourceVersion") or before["resourceVersion"]) != before["resourceVersion"]:
             raise errors.conflict(resource.id, current.key.name, errors.MODIFIED)
-        obj = _combine(resource, old, obj, options.subresource)
-        self._validate(resource, obj, old)
-        admission.check_finalizers(resource, obj, old)
-        if resource.counts_generation and _spec_changed(resource, old, obj):
-            obj["metadata"]["generation"] = before.get("generation", 0) + 1
+        combined = _combine(resource, old, obj, options.subresource)
+        served: Sequence[Resource] = yield lambda: self._validate(resource, combined, old)
+        if self.store.get(current.key) is not current:
+            return None
+        admission.check_finalizers(resource, combined, old)
+        if resource.counts_generation and _spec_changed(resource, old, combined):
+            combined["metadata"]["generation"] = before.get("generation", 0) + 1
         if options.dry_run:
-            return Outcome(obj, warnings)
-        if deletion.released(resource, obj):
-            removed = self._remove(resource, current, obj)
+            return Outcome(combined, warnings)
+        if deletion.released(resource, combined):
+            removed = self._remove(resource, current, combined)
             return Outcome(removed.obj, warnings, gone=True)
         most = MAX_STORED_BYTES if options.subresource == "status" else MAX_OBJECT_BYTES
-        return Outcome(self._after(resource, self.store.update(current.key, obj, most=most)), warnings)
+        return Outcome(
+            self._after(resource, self.store.update(current.key, combined, most=most), served), warnings
+        )
 
     def _remove(self, resource: Resource, current: Revision, obj: Object) -> Outcome:
         last = self.store.delete(current.key, last=obj).decode()
@@ -341,17 +401,17 @@ class Registry:
             self.catalog.replace(current.key.name, ())
         return Outcome(last, gone=True)
 
-    def _after(self, resource: Resource, revision: Revision) -> Object:
+    def _after(self, resource: Resource, revision: Revision, served: Sequence[Resource] = ()) -> Object:
         obj = revision.decode()
         if resource.id == builtin.CRDS:
-            return self._serve(obj)
+            return self._serve(obj, served)
         if resource.id == "namespaces" and not obj["metadata"].get("deletionTimestamp"):
             self._default_account(revision.key.name)
         return obj
 
-    def _serve(self, crd: Object) -> Object:
+    def _serve(self, crd: Object, served: Sequence[Resource] = ()) -> Object:
         before_fields = self._custom_fields(crd["metadata"]["name"])
-        self.catalog.replace(crd["metadata"]["name"], crds.resources(crd))
+        self.catalog.replace(crd["metadata"]["name"], served or crds.resources(crd))
         if self._custom_fields(crd["metadata"]["name"]) != before_fields:
             self.store.reindex(crd["metadata"]["name"])
         before = json.dumps(crd.get("status"))

@@ -10,8 +10,17 @@ from typing import Any
 import yaml
 from starlette.requests import Request
 
-from edl_workflows.local.apiserver import deletion, discovery, errors, patches, protobuf, registry
+from edl_workflows.local.apiserver import (
+    deletion,
+    discovery,
+    errors,
+    off_loop,
+    patches,
+    protobuf,
+    registry,
+)
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.checks import MAX_DEFINITION_VALUES
 from edl_workflows.local.apiserver.deletion import DeleteOptions
 from edl_workflows.local.apiserver.registry import WriteOptions
 from edl_workflows.local.apiserver.store import Object
@@ -20,6 +29,9 @@ MAX_DIGITS = 18
 """Of a number in the query: what a 64-bit integer holds. Python refuses to read one of more than 4,300 by another error."""
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """Largest request body, as upstream."""
+_STRUCTURE = (b",", b"[", b"{")
+"""There is at least one of them for each value of a JSON text but the first of each list."""
+_TOO_MANY = f"it has more than {MAX_DEFINITION_VALUES} values"
 
 
 _HERE = "a container is a process of this machine"
@@ -154,10 +166,15 @@ def media_type(request: Request) -> str:
 class _PlainLoader(yaml.SafeLoader):
     """Safe YAML without aliases: a few of them, nested, make a small body a huge object."""
 
+    _nodes = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose as the base class does, but refuse an alias."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("YAML aliases are not accepted")
+        self._nodes += 1
+        if self._nodes > 2 * MAX_DEFINITION_VALUES:
+            raise yaml.YAMLError(_TOO_MANY)
         return super().compose_node(parent, index)
 
 
@@ -174,11 +191,28 @@ def parse(body: bytes, kind: str) -> Any:
             f"the body of the request was in an unknown format - {kind}; send application/json"
         )
     try:
-        return _from_yaml(body) if kind.endswith("yaml") else _from_json(body.decode())
+        return _from_yaml(body) if kind.endswith("yaml") else _from_json_body(body)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise errors.bad_request(
             f"the object provided is unrecognized: couldn't parse the body as {kind}: {error}"
         ) from error
+
+
+def _from_json_body(body: bytes) -> Any:
+    if not _few_values(body):
+        raise ValueError(_TOO_MANY)
+    return _from_json(body.decode())
+
+
+def _few_values(body: bytes) -> bool:
+    """Whether a JSON text can be parsed without a stall, which no thread prevents: the parser does not let others run."""
+    if sum(map(body.count, _STRUCTURE)) <= MAX_DEFINITION_VALUES:
+        return True
+    # Text counts as one value, whatever stands in it.
+    parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_DEFINITION_VALUES)
+    if len(parts) > 4 * MAX_DEFINITION_VALUES:
+        return False
+    return sum(map(b"".join(parts[::2]).count, _STRUCTURE)) <= MAX_DEFINITION_VALUES
 
 
 def _from_yaml(body: bytes) -> Any:
@@ -207,13 +241,23 @@ def _finite(text: str) -> float:
     return value if math.isfinite(value) else _no_number(text)
 
 
+async def _parse(request: Request, absent: Any = None) -> Any:
+    """The body's value; `absent` for no body, if that is given."""
+    body, kind = await read_body(request), media_type(request)
+    if not body and absent is not None:
+        return absent
+    if len(body) < off_loop.LONG_BYTES:
+        return parse(body, kind)
+    return await off_loop.off_loop(lambda: parse(body, kind))
+
+
 async def read_object(request: Request) -> Object:
     """The body as one object.
 
     Raises:
         ApiError: 400, 413 or 415.
     """
-    value = parse(await read_body(request), media_type(request))
+    value = await _parse(request)
     if not isinstance(value, dict):
         raise errors.bad_request("the object provided is unrecognized: the body must be an object")
     return value
@@ -240,7 +284,7 @@ async def read_patch(request: Request, resource: Resource) -> Callable[[Object],
     if kind not in kinds:
         message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(kinds)}"
         raise errors.unsupported_media_type(message)
-    patch = parse(await read_body(request), kind)
+    patch = await _parse(request)
     return lambda obj: kinds[kind](obj, patch)
 
 
@@ -294,8 +338,7 @@ async def delete_options(request: Request) -> DeleteOptions:
     Raises:
         ApiError: 400 or 413.
     """
-    raw = await read_body(request)
-    body = parse(raw, media_type(request)) if raw else {}
+    body = await _parse(request, {})
     if not isinstance(body, dict):
         raise errors.bad_request("DeleteOptions must be an object")
     query = request.query_params

@@ -4,8 +4,9 @@ Evaluated by celpy, 0.1 to 0.5 ms a rule. It has the CEL standard functions; the
 url, ip, list sums) are absent, and a rule that calls one fails with an error that says so.
 """
 
-import itertools
+import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ import celpy
 from celpy import celtypes
 from celpy.adapter import json_to_cel
 from celpy.celparser import CELParseError
+from celpy.evaluation import Evaluator
 
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.schemas import SchemaDict, join
@@ -24,9 +26,11 @@ _REASONS = {
     "FieldValueRequired": "Required value",
     "FieldValueDuplicate": "Duplicate value",
 }
-_MOST_EVALUATIONS = 1000
-"""Of rules, for one object."""
+_MOST_RULES, _MOST_STEPS, _MOST_SECONDS = 1000, 20_000, 5.0
+"""For one object: rules run, expressions evaluated (a macro's for each entry), and processor time, of a library that takes 0.1 ms
+for an expression."""
 _OUT_OF_BUDGET = "Invalid value: validation failed due to running out of cost budget, no further validation rules will be run"
+_MACRO = re.compile(r"\.\s*(all|exists|exists_one|map|filter|reduce|min)\s*\(")
 _OLD = re.compile(r"\boldSelf\b")
 _environment = celpy.Environment()
 _ESCAPES = (("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__"))
@@ -93,7 +97,8 @@ class Rule:
 class RuleTree:
     """The rules of a schema node and, by step, of the nodes below it that have any.
 
-    `schema` is the node's, if a field below it has a name that rules must escape.
+    `schema` is the node's, if a field below it has a name that rules must escape. `iterate`: a rule of it or of a node below
+    goes over entries, or it is of a node that there may be many of.
     """
 
     rules: list[Rule] = field(default_factory=list)
@@ -102,6 +107,7 @@ class RuleTree:
     values: "RuleTree | None" = None
     list_keys: Sequence[str] = ()
     schema: SchemaDict | None = None
+    iterate: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.rules or self.properties or self.items or self.values)
@@ -110,11 +116,12 @@ class RuleTree:
 def compile_rules(schema: SchemaDict, path: str) -> tuple[RuleTree, list[Cause]]:
     """Compile all rules of a schema; those that don't compile become causes at their `path`."""
     causes: list[Cause] = []
-    return _compile(schema, path, causes), causes
+    return _compile(schema, path, causes)[0], causes
 
 
-def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> RuleTree:
-    tree = RuleTree(schema=schema if _has_escapes(schema) else None)
+def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> tuple[RuleTree, bool]:
+    """The tree, and whether a field below has a name that rules must escape."""
+    tree = RuleTree()
     for index, raw in enumerate(schema.get("x-kubernetes-validations") or []):
         try:
             tree.rules.append(_rule(raw))
@@ -127,29 +134,27 @@ def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> RuleTree:
                     at,
                 )
             )
+    escapes = False
+    below: list[RuleTree] = []
     for name, child in (schema.get("properties") or {}).items():
-        if below := _compile(child, f"{path}.properties[{name}]", causes):
-            tree.properties[name] = below
-    tree.items = (
-        _compile(schema["items"], f"{path}.items", causes)
-        if isinstance(schema.get("items"), Mapping)
-        else None
-    )
-    extra = schema.get("additionalProperties")
-    tree.values = (
-        _compile(extra, f"{path}.additionalProperties", causes) if isinstance(extra, Mapping) else None
-    )
+        found, inner = _compile(child, f"{path}.properties[{name}]", causes)
+        escapes = escapes or inner or escape(name) != name
+        if found:
+            tree.properties[name] = found
+            below.append(found)
+    for keyword, attribute in (("items", "items"), ("additionalProperties", "values")):
+        if isinstance(schema.get(keyword), dict):
+            found, inner = _compile(schema[keyword], f"{path}.{keyword}", causes)
+            escapes = escapes or inner
+            if found:
+                found.iterate = True
+                setattr(tree, attribute, found)
+                below.append(found)
     if schema.get("x-kubernetes-list-type") == "map":
         tree.list_keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
-    return tree
-
-
-def _has_escapes(schema: SchemaDict) -> bool:
-    properties = schema.get("properties") or {}
-    below = [*properties.values(), schema.get("items"), schema.get("additionalProperties")]
-    return any(escape(name) != name for name in properties) or any(
-        _has_escapes(child) for child in below if isinstance(child, Mapping)
-    )
+    tree.schema = schema if escapes else None
+    tree.iterate = any(_MACRO.search(rule.text) for rule in tree.rules) or any(one.iterate for one in below)
+    return tree, escapes
 
 
 def _escaped(value: Any, schema: SchemaDict) -> Any:
@@ -184,35 +189,82 @@ def _program(text: str) -> Any:
     return _environment.program(_environment.compile(text))
 
 
+class _OutOfBudgetError(Exception):
+    """The rules of an object took more than they may."""
+
+
+class _Budget:
+    """What is left for the rules of one object."""
+
+    def __init__(self) -> None:
+        self._rules = self._steps = 0
+        self._began = time.thread_time()
+
+    def take_rule(self) -> None:
+        self._rules += 1
+        if self._rules > _MOST_RULES:
+            raise _OutOfBudgetError
+
+    def take_step(self) -> None:
+        self._steps += 1
+        if self._steps > _MOST_STEPS or time.thread_time() - self._began > _MOST_SECONDS:
+            raise _OutOfBudgetError
+
+
+class _Evaluator(Evaluator):
+    """Takes a step from the budget for each expression: a rule, and what a macro evaluates for an entry."""
+
+    def __init__(self, ast: Any, activation: Any, budget: _Budget) -> None:
+        super().__init__(ast, activation)
+        self._budget = budget
+
+    def sub_evaluator(self, ast: Any) -> "_Evaluator":
+        return _Evaluator(ast, self.activation, self._budget)
+
+    def evaluate(self, context: Any = None) -> Any:
+        self._budget.take_step()
+        return super().evaluate(context)
+
+
 def evaluate(value: Any, old: Any, tree: RuleTree, path: str = "") -> list[Cause]:
     """The rules that `value` breaks; `old` is the value before the change, None if there was none."""
-    return list(_walk(value, old, tree, path, itertools.count(1)))
+    causes: list[Cause] = []
+    try:
+        causes.extend(_walk(value, old, tree, path, _Budget()))
+    except _OutOfBudgetError:
+        causes.append(Cause("FieldValueInvalid", _OUT_OF_BUDGET, path))
+    return causes
 
 
-def _walk(value: Any, old: Any, tree: RuleTree, path: str, run: Iterator[int]) -> Iterator[Cause]:
+def _walk(value: Any, old: Any, tree: RuleTree, path: str, budget: _Budget) -> Iterator[Cause]:
     if not tree or value is None:
         return
-    yield from _here(value, old, tree, path, run)
+    yield from _here(value, old, tree, path, budget)
     if isinstance(value, dict):
         before = old if isinstance(old, dict) else {}
         for name, child in value.items():
             below = tree.properties.get(name) or tree.values
             if below:
-                yield from _walk(child, before.get(name), below, join(path, name), run)
+                yield from _walk(child, before.get(name), below, join(path, name), budget)
     elif isinstance(value, list) and tree.items:
+        partners = _by_keys(old, tree.list_keys)
         for index, child in enumerate(value):
-            partner = _partner(child, old, tree.list_keys)
-            yield from _walk(child, partner, tree.items, join(path, index), run)
+            partner = partners.get(_identity(child, tree.list_keys)) if isinstance(child, dict) else None
+            yield from _walk(child, partner, tree.items, join(path, index), budget)
 
 
-def _partner(entry: Any, old: Any, keys: Sequence[str]) -> Any:
+def _by_keys(old: Any, keys: Sequence[str]) -> Mapping[str, Any]:
     # Only lists of type map say which old entry an entry was.
-    if not keys or not isinstance(old, list) or not isinstance(entry, dict):
-        return None
-    return next((before for before in old if all(before.get(key) == entry.get(key) for key in keys)), None)
+    if not keys or not isinstance(old, list):
+        return {}
+    return {_identity(entry, keys): entry for entry in reversed(old) if isinstance(entry, dict)}
 
 
-def _here(value: Any, old: Any, tree: RuleTree, path: str, run: Iterator[int]) -> Iterator[Cause]:
+def _identity(entry: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return json.dumps([entry.get(key) for key in keys], sort_keys=True)
+
+
+def _here(value: Any, old: Any, tree: RuleTree, path: str, budget: _Budget) -> Iterator[Cause]:
     # What did not change has passed the plain rules before (upstream: CRD validation ratcheting).
     changed = value != old
     rules = [rule for rule in tree.rules if (old is not None if rule.transition else changed)]
@@ -222,11 +274,8 @@ def _here(value: Any, old: Any, tree: RuleTree, path: str, run: Iterator[int]) -
     if old is not None:
         variables["oldSelf"] = _to_cel(old, tree)
     for rule in rules:
-        if (count := next(run)) > _MOST_EVALUATIONS:
-            if count == _MOST_EVALUATIONS + 1:
-                yield Cause("FieldValueInvalid", _OUT_OF_BUDGET, path)
-            return
-        problem = _broken(rule, variables)
+        budget.take_rule()
+        problem = _broken(rule, variables, budget)
         if problem:
             spelt = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else value
             lead = _REASONS.get(rule.reason, "Invalid value")
@@ -244,10 +293,16 @@ def _to_cel(value: Any, tree: RuleTree) -> Any:
     return json_to_cel(_escaped(value, tree.schema) if tree.schema else value)
 
 
-def _broken(rule: Rule, variables: Mapping[str, Any]) -> str:
+def _broken(rule: Rule, variables: Mapping[str, Any], budget: _Budget) -> str:
     try:
-        if rule.program.evaluate(variables) == celtypes.BoolType(True):
+        if _run(rule.program, variables, budget) == celtypes.BoolType(True):
             return ""
-        return str(rule.message_program.evaluate(variables)) if rule.message_program else rule.message
+        return str(_run(rule.message_program, variables, budget)) if rule.message_program else rule.message
+    except _OutOfBudgetError:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever the library raises, the object is refused with the rule's text
         return f"rule {rule.text!r} could not be evaluated: {error}"
+
+
+def _run(program: Any, variables: Mapping[str, Any], budget: _Budget) -> Any:
+    return _Evaluator(program.ast, program.new_activation(), budget).evaluate(variables)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from edl_workflows.local.apiserver import errors, pods, requests, scale, selectors, store, views
+from edl_workflows.local.apiserver import errors, off_loop, pods, requests, scale, selectors, store, views
+from edl_workflows.local.apiserver.off_loop import LONG_BYTES, Computations
 from edl_workflows.local.apiserver.registry import Outcome
 from edl_workflows.local.apiserver.requests import Target
 from edl_workflows.local.apiserver.server import ApiServer
@@ -169,6 +170,17 @@ def _written(request: Request, server: ApiServer, target: Target, outcome: Outco
     return views.answer(body, code, outcome.warnings)
 
 
+async def _write(
+    request: Request, server: ApiServer, target: Target, computations: Computations[Outcome]
+) -> Outcome:
+    """Carry out a write; what may take long in a worker thread."""
+    present = server.registry.store.get(Key(target.resource.id, target.namespace, target.name))
+    size = int(request.headers.get("content-length", LONG_BYTES)) + (len(present.body) if present else 0)
+    if size < LONG_BYTES and not target.resource.rules.iterate:
+        return off_loop.run(computations)
+    return await off_loop.run_off_loop(computations)
+
+
 async def create(server: ApiServer, request: Request, target: Target) -> Response:
     """A new object, a review, or what a subresource makes of a post."""
     body = await requests.read_object(request)
@@ -185,7 +197,9 @@ async def create(server: ApiServer, request: Request, target: Target) -> Respons
         return views.answer(store.encode(server.reviewer.answer(target.resource, asking, body)), 201)
     if target.resource.namespaced and not target.namespace:
         raise errors.method_not_allowed()
-    outcome = server.registry.create(target.resource, target.namespace, body, requests.write_options(request))
+    options = requests.write_options(request)
+    creation = server.registry.creation(target.resource, target.namespace, body, options)
+    outcome = await _write(request, server, target, creation)
     return _written(request, server, target, outcome, 201)
 
 
@@ -195,10 +209,12 @@ async def update(server: ApiServer, request: Request, target: Target) -> Respons
     place = (target.resource, target.namespace, target.name)
     if target.subresource == "scale":
         change = scale.writer(target.resource, lambda _: body)
-        outcome = server.registry.patch(*place, change, requests.write_options(request))
+        write = server.registry.change(*place, change, requests.write_options(request))
     else:
         _refuse_other_subresources(target)
-        outcome = server.registry.update(*place, body, requests.write_options(request, target.subresource))
+        options = requests.write_options(request, target.subresource)
+        write = server.registry.replacement(*place, body, options)
+    outcome = await _write(request, server, target, write)
     return _written(request, server, target, outcome, 200)
 
 
@@ -208,10 +224,11 @@ async def patch(server: ApiServer, request: Request, target: Target) -> Response
     place = (target.resource, target.namespace, target.name)
     if target.subresource == "scale":
         change = scale.writer(target.resource, change)
-        outcome = server.registry.patch(*place, change, requests.write_options(request))
+        options = requests.write_options(request)
     else:
         _refuse_other_subresources(target)
-        outcome = server.registry.patch(*place, change, requests.write_options(request, target.subresource))
+        options = requests.write_options(request, target.subresource)
+    outcome = await _write(request, server, target, server.registry.change(*place, change, options))
     return _written(request, server, target, outcome, 200)
 
 
