@@ -1,0 +1,67 @@
+"""The scheduler leaves the event loop to others."""
+
+import asyncio
+import time
+from asyncio import Handle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.local.apiserver.server import ApiServer, open_server
+from edl_workflows.local.events import EventRecorder
+from edl_workflows.local.mirror import Mirror
+from edl_workflows.local.pods import Pod
+from edl_workflows.local.scheduler.loop import Scheduler
+from tests.unit.local.scheduler.test_plan import make_node, make_pod
+
+WAITING = 10_000
+YOUNGER = 10**9
+"""Seconds, than the two that exist."""
+MOST_CPU_SECONDS = 0.1
+"""Of one callback, in processor time of the loop's thread."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    """An API server without HTTP."""
+    made = open_server(tmp_path, {})
+    yield made
+    made.close()
+
+
+def test_16_13_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It binds what fits; no callback of it takes a tenth of a second. Pods that are gone by then are passed over."""
+    pods = Mirror(server.client, "pods", Pod.model_validate)
+    pods.objects.update({f"/w{one}": make_pod(f"w{one}", "1", age=-YOUNGER - one) for one in range(WAITING)})
+    for name in ("w0", "w1"):
+        manifest = {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [{"name": "m", "image": "x"}]},
+        }
+        server.client.create("pods", manifest)
+        pods.objects[f"default/{name}"] = Pod.model_validate(server.client.get("pods", name, "default"))
+        del pods.objects[f"/{name}"]
+    seen: list[float] = []
+    run = Handle._run
+
+    def timed(handle: Handle) -> None:
+        began = time.thread_time()
+        run(handle)
+        seen.append(time.thread_time() - began)
+
+    monkeypatch.setattr(Handle, "_run", timed)
+    scheduler = Scheduler(
+        server.client, pods, lambda: make_node("64", pods=64), EventRecorder(server.client, "s", "")
+    )
+
+    async def whole() -> None:
+        task = asyncio.create_task(scheduler.run())
+        scheduler.touch()
+        async for _, pod in server.client.watch("pods", since=server.client.revision):
+            if pod["spec"].get("nodeName"):
+                break
+        task.cancel()
+
+    asyncio.run(whole())
+    assert max(seen) < MOST_CPU_SECONDS
