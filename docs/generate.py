@@ -29,17 +29,12 @@ from edl_workflows.argo.lint import schema as argo_schema
 from edl_workflows.argo.lint.rules import RULES as LINT_RULES
 from edl_workflows.cli.root import EXIT_CODES, app
 from edl_workflows.get_provider_info import get_provider_info
-from edl_workflows.jobs.di_job.model import DIJob
-from edl_workflows.jobs.di_job.model import Phase as DIJobPhase
-from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.elastic_job.model import Phase as JobPhase
+from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
 from edl_workflows.jobs.objects import Metadata
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ScalePlan
-from edl_workflows.jobs.tf_job.model import Phase as TFJobPhase
-from edl_workflows.jobs.tf_job.model import TFJob
-from edl_workflows.jobs.training_job.model import Phase as TrainingJobPhase
-from edl_workflows.jobs.training_job.model import TrainingJob
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.jobs.tf_job.model import TFJob, TFJobPhase
+from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
 from edl_workflows.master.state.outcome import REASONS
 from edl_workflows.master.state.relaunch import RULES, Rule
 from edl_workflows.master.state.settings import MAX_BUDGET
@@ -395,11 +390,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "airflow.md": airflow_page,
     "argo-lint.md": lint_page,
     "cli.md": cli_page,
-    "elasticjob.md": lambda: kind_page(ElasticJob, "ElasticJob", JobPhase),
+    "elasticjob.md": lambda: kind_page(ElasticJob, "ElasticJob", ElasticJobPhase),
     "dijob.md": lambda: kind_page(DIJob, "DIJob", DIJobPhase),
     "errors.md": errors_page,
     "relaunch.md": relaunch_page,
-    "scaleplan.md": lambda: kind_page(ScalePlan, "ScalePlan", PlanPhase),
+    "scaleplan.md": lambda: kind_page(ScalePlan, "ScalePlan", ScalePlanPhase),
     "tfjob.md": lambda: kind_page(TFJob, "TFJob", TFJobPhase),
     "trainingjob.md": lambda: kind_page(TrainingJob, "TrainingJob", TrainingJobPhase),
 }

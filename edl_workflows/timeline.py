@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import Phase, ScalePlan
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobView
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 ROLE_COLOURS = {"ps": "#b5532a", "worker": "#2a6fb5", "chief": "#163f69", "evaluator": "#6b8f3c"}
 PHASE_COLOURS = {
-    Phase.CHECKPOINTING: "#c9b458",
-    Phase.CHECKPOINTED: "#c9b458",
-    Phase.MIGRATING: "#8fb1d9",
-    Phase.RESTARTING: "#c0392b",
-    Phase.VERIFYING: "#7fb77e",
-    Phase.SCALING: "#b3a2c8",
+    ScalePlanPhase.CHECKPOINTING: "#c9b458",
+    ScalePlanPhase.CHECKPOINTED: "#c9b458",
+    ScalePlanPhase.MIGRATING: "#8fb1d9",
+    ScalePlanPhase.RESTARTING: "#c0392b",
+    ScalePlanPhase.VERIFYING: "#7fb77e",
+    ScalePlanPhase.SCALING: "#b3a2c8",
 }
 """Red is where training stands still."""
 RESTART_COLOURS = ("#8e2f23", "#7d5ba6", "#1f7a7a", "#b8860b", "#444444")
@@ -58,7 +58,7 @@ class Span:
     """One step of a plan, from `start` to `end` in Unix seconds."""
 
     plan: str
-    phase: Phase
+    phase: ScalePlanPhase
     start: float
     end: float
 
@@ -160,7 +160,7 @@ def draw(timeline: Timeline, path: Path) -> None:
     _draw_plans(plans, timeline.spans, origin, timeline.job.split("/")[-1])
     for axes in (replicas, speed, data):
         for span in timeline.spans:
-            if span.phase is Phase.RESTARTING:
+            if span.phase is ScalePlanPhase.RESTARTING:
                 axes.axvspan(span.start - origin, span.end - origin, color="#c0392b", alpha=0.15, lw=0)
     plans.set_xlim(0, max(timeline.samples[-1].time - origin, 1.0))
     plans.set_xlabel("seconds")
@@ -242,7 +242,9 @@ def _draw_plans(axes: "Axes", all_spans: Sequence[Span], origin: float, job: str
         )
     axes.set_yticks(range(len(names)), [_short(name, job) for name in names])
     axes.invert_yaxis()
-    for phase in dict.fromkeys(span.phase for span in all_spans if span.phase is not Phase.CHECKPOINTED):
+    for phase in dict.fromkeys(
+        span.phase for span in all_spans if span.phase is not ScalePlanPhase.CHECKPOINTED
+    ):
         axes.bar(0, 0, color=PHASE_COLOURS[phase], label=str(phase))
     if names:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45), frameon=False, ncols=5, fontsize="small")

@@ -1,6 +1,6 @@
 """Manifests as what the cluster monitor tells the store. Pure.
 
-Jobs and ScalePlans become rows as soon as they are seen, in the cache: of ten thousand templates nothing is kept. Texts and
+Jobs and ScalePlans become rows as soon as they are seen, in the cache: of ten thousand templates nothing is cache_fields. Texts and
 lists are cut: who writes a manifest must not fill the store.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from edl_workflows.brain.seen import Amounts, ClusterSample, JobSeen, PlanSeen, RoleSeen
 from edl_workflows.exceptions import ManifestError
-from edl_workflows.jobs import demand, kept, manifests
+from edl_workflows.jobs import cache_fields, demand, manifests
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, ElasticJob
 from edl_workflows.jobs.kind import INVALID_SPEC, Kind
 from edl_workflows.jobs.kinds import KINDS
@@ -43,8 +43,8 @@ def kept_node(node: Manifest) -> Object:
     ready = any(
         one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
     )
-    return kept.head(node) | {
-        "allocatable": demand.amounts(status.get("allocatable") or {}),
+    return cache_fields.keep_head(node) | {
+        "allocatable": demand.parse_amounts(status.get("allocatable") or {}),
         "ready": ready,
     }
 
@@ -52,10 +52,10 @@ def kept_node(node: Manifest) -> Object:
 def kept_pod(pod: Manifest) -> Object:
     """What a cache keeps of a pod: what it takes, whether it has a node, and whose it is."""
     spec = pod.get("spec") or {}
-    return kept.head(pod) | {
+    return cache_fields.keep_head(pod) | {
         "placed": bool(spec.get("nodeName")),
         "phase": manifests.pod_phase(pod),
-        "requests": demand.of_pod(spec) | {PODS: 1.0},
+        "requests": demand.pod_requests(spec) | {PODS: 1.0},
     }
 
 
@@ -74,11 +74,11 @@ def cluster_sample(
     requested: dict[str, float] = {}
     for node in nodes:
         if node["ready"]:
-            demand.add(allocatable, node["allocatable"])
-    there = [pod for pod in pods if not manifests.terminating(pod)]
+            demand.add_amounts(allocatable, node["allocatable"])
+    there = [pod for pod in pods if not manifests.is_terminating(pod)]
     for pod in there:
         if _holds(pod):
-            demand.add(requested, pod["requests"])
+            demand.add_amounts(requested, pod["requests"])
     phases = Counter(pod["phase"] for pod in there)
     return ClusterSample(
         time=now,
@@ -96,7 +96,7 @@ def usage(node_metrics: Iterable[Manifest]) -> dict[str, float]:
     """What a metrics server's NodeMetrics say together."""
     total: dict[str, float] = {}
     for one in node_metrics:
-        demand.add(total, demand.amounts(one.get("usage") or {}))
+        demand.add_amounts(total, demand.parse_amounts(one.get("usage") or {}))
     return total
 
 
@@ -107,9 +107,9 @@ def requests_by_job(pods: Iterable[Manifest]) -> dict[tuple[str, str, str], dict
         if not _holds(pod):
             continue
         for key in _JOB_LABELS:
-            if name := manifests.label(pod, key):
+            if name := manifests.get_label(pod, key):
                 of_job = found.setdefault((key, pod["metadata"].get("namespace") or "", name), {})
-                demand.add(of_job, pod["requests"])
+                demand.add_amounts(of_job, pod["requests"])
     return found
 
 
@@ -118,7 +118,7 @@ def keeper(kind: Kind) -> Callable[[Manifest], Object]:
 
     def keep(manifest: Manifest) -> Object:
         row = plan_seen(manifest) if kind.view is None else job_seen(kind, manifest)
-        return kept.head(manifest) | {SEEN: row}
+        return cache_fields.keep_head(manifest) | {SEEN: row}
 
     return keep
 

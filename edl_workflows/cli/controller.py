@@ -86,12 +86,12 @@ def run(
     from edl_workflows.controller.allocator import AllocatorOptions
     from edl_workflows.controller.manager import ManagerOptions
     from edl_workflows.controller.run import Controller, RunOptions
-    from edl_workflows.jobs.kinds import chosen
+    from edl_workflows.jobs.kinds import choose_kinds
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.leader import Election
     from edl_workflows.process.signals import stop_on_signals
 
-    rows = chosen(kinds_of(kinds))
+    rows = choose_kinds(kinds_of(kinds))
     configure_logs(log_format, verbose=verbose)
     cluster = connect(kubeconfig, context, namespace, log_retries=True)
     settings = settings_of(

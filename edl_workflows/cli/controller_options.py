@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from edl_workflows.controller.autoscaler import AutoscalerOptions
-    from edl_workflows.jobs.actions import Settings
+    from edl_workflows.jobs.actions import InstallationSettings
 
 AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
@@ -113,9 +113,9 @@ def settings_of(
     di_job_resources: str,
     di_priority_classes: str,
     network_policies: bool,
-) -> "Settings":
+) -> "InstallationSettings":
     """What the options say that all jobs have in common; what is not given keeps its default."""
-    from edl_workflows.jobs.actions import Settings
+    from edl_workflows.jobs.actions import InstallationSettings
 
     given: dict[str, Any] = {
         "master_template": template(master_template) if master_template else None,
@@ -127,7 +127,7 @@ def settings_of(
         "di_priority_classes": pairs("--di-priority-classes", di_priority_classes),
         "network_policies": network_policies,
     }
-    return Settings(**{name: value for name, value in given.items() if value})
+    return InstallationSettings(**{name: value for name, value in given.items() if value})
 
 
 def pairs(option: str, text: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ def quantities(amounts: dict[str, str]) -> dict[str, str]:
 def template(path: Path) -> dict[str, Any]:
     """A pod template in a file."""
     from edl_workflows.exceptions import InvalidError, ManifestError
-    from edl_workflows.jobs import checks
+    from edl_workflows.jobs import validation
     from edl_workflows.stages import manifest
 
     try:
@@ -166,7 +166,7 @@ def template(path: Path) -> dict[str, Any]:
     found = manifest.parse_values(text, str(path))
     if not isinstance(found, dict):
         raise InvalidError(f"{path}: a pod template is a map with metadata and spec, this is a list")
-    if problems := list(checks.template(found, partial=True)):
+    if problems := list(validation.template(found, partial=True)):
         raise ManifestError(f"pod template {path}", problems)
     return found
 

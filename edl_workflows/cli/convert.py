@@ -12,7 +12,7 @@ from edl_workflows.cli.output import Table, emit, say
 from edl_workflows.exceptions import InvalidError
 
 if TYPE_CHECKING:
-    from edl_workflows.jobs.conversion import Converted
+    from edl_workflows.jobs.conversion import ConvertedJob
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -40,7 +40,7 @@ def convert(
     emit(OutputFormat.YAML, converted.manifest, Table((), ()))
 
 
-def _convert(document: dict[str, Any], to: To) -> "Converted":
+def _convert(document: dict[str, Any], to: To) -> "ConvertedJob":
     from edl_workflows.jobs.tf_job import conversion as tf_job
     from edl_workflows.jobs.tf_job.model import TFJob
     from edl_workflows.jobs.training_job import conversion as training_job

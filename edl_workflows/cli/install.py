@@ -7,7 +7,7 @@ import typer
 from edl_workflows.cli.options import Kinds, kinds_of
 from edl_workflows.cli.output import print_document
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.install.options import NAMESPACE, InstallOptions, Part, PullPolicy
+from edl_workflows.install.options import NAMESPACE, InstallOptions, InstallPart, PullPolicy
 
 app = typer.Typer()
 
@@ -32,7 +32,7 @@ ImagePullSecrets = Annotated[
     ),
 ]
 With = Annotated[
-    list[Part] | None,
+    list[InstallPart] | None,
     typer.Option("--with", help="What to install besides. Repeatable.", show_default=False),
 ]
 Autoscaler = Annotated[
@@ -91,7 +91,7 @@ def install(
     Definitions, a namespace, rights, the controller with its metrics Service, NetworkPolicy and PodDisruptionBudget. To
     upgrade, apply what the newer version prints.
     """
-    from edl_workflows.install.manifests import installation, render
+    from edl_workflows.install.manifests import installation_manifests, render_manifests
 
     options = InstallOptions(
         image=image,
@@ -113,4 +113,4 @@ def install(
             "edl install changes no cluster itself: add --print, look at the manifests, and give them to "
             "`kubectl apply -f -` or to your repository"
         )
-    print_document(render(installation(options)))
+    print_document(render_manifests(installation_manifests(options)))

@@ -13,7 +13,7 @@ from edl_workflows.cli.output import Table, emit, print_line
 from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError
 from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job.model import ElasticJob, HistoryPoint
-from edl_workflows.jobs.elastic_job.scaling import by_master, counts
+from edl_workflows.jobs.elastic_job.scaling import count_wanted_nodes, scaled_by_master
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.kube import client
@@ -64,7 +64,7 @@ def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:
     subject = f"{kind} {job.key}"
     if view.phase.final:
         raise InvalidError(f"{subject} has ended in phase {view.phase}; nothing is planned for it any more")
-    if not by_master(job):
+    if not scaled_by_master(job):
         raise InvalidError(f"{subject} {explain_no_plan(sized=row.elastic is not None)}")
     assert isinstance(job, ElasticJob), "others have no master that plans"
     if job.status.autoscaling is None:
@@ -75,7 +75,7 @@ def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:
 
 
 def _rows(job: ElasticJob, change: PlannedChange) -> Iterator[tuple[object, ...]]:
-    for role, now in sorted(counts(job).items()):
+    for role, now in sorted(count_wanted_nodes(job).items()):
         wanted = change.replicas.get(role)
         planned = now if wanted is None or wanted.replicas is None else wanted.replicas
         size = _size(wanted.resource) if wanted is not None else ""
@@ -96,7 +96,7 @@ def _data(job: ElasticJob, change: PlannedChange) -> dict[str, Any]:
         "optimizeMode": job.spec.optimize_mode,
         "autoscale": job.metadata.annotations.get(autoscaling.ANNOTATION),
         "resourceLimits": job.spec.resource_limits.to_dict(),
-        "now": counts(job),
+        "now": count_wanted_nodes(job),
         "plan": change.to_dict(),
     }
 
@@ -118,7 +118,9 @@ def explanation(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
     limits = job.spec.resource_limits.to_dict().items()
     yield from _fact("Limits", ", ".join(f"{name} {amount}" for name, amount in limits))
     fixed = [
-        role for role, spec in job.spec.replica_specs.items() if not spec.auto_scale and role in counts(job)
+        role
+        for role, spec in job.spec.replica_specs.items()
+        if not spec.auto_scale and role in count_wanted_nodes(job)
     ]
     yield from _fact("Left alone", f"{', '.join(sorted(fixed))} (autoScale: false)" if fixed else "")
     if progress is not None:
@@ -137,7 +139,7 @@ def _fact(label: str, value: str) -> Iterator[str]:
 def _applied(job: ElasticJob) -> str:
     """Whether the job's master may carry its plans out."""
     try:
-        wish = autoscaling.wish(job)
+        wish = autoscaling.read_annotation(job)
     except ManifestError as error:
         return f"no: {error.problems[0].message}"
     if wish is None or wish is False:

@@ -1,12 +1,15 @@
-"""The allocator: sizes and places preemptible DIJobs by a policy, in a fixed cycle and at once on what matters.
+"""The allocator: sizes and places preemptible DIJobs by a policy, in a fixed cycle and at once on what
+matters.
 
-It keeps nothing between two looks: what jobs hold stands in their ``status.allocation``, which it alone writes. So it may die
-at any instant; the next look puts the same question. A write carries the version that the decision rests on; a job that
-changed meanwhile is decided anew.
+It keeps nothing between two looks: what jobs hold stands in their ``status.allocation``, which it alone
+    writes. So it may die
+at any instant; the next look puts the same question. A write carries the version that the decision rests on;
+a job that changed meanwhile is decided anew.
 
-At once, and not with the next cycle: a new preemptible job gets its first allocation; all are looked at when such a job
-ends, is suspended or edited, and when a node comes, goes, or offers something else. Nodes and pods are watched only while there
-are jobs to place.
+At once, and not with the next cycle: a new preemptible job gets its first allocation; all are looked at when
+    such a job
+ends, is suspended or edited, and when a node comes, goes, or offers something else. Nodes and pods are
+watched only while there are jobs to place.
 """
 
 import datetime as dt
@@ -17,16 +20,16 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.controller.cycle import RETRY_SECONDS, Cycle
-from edl_workflows.controller.metrics import Metrics
-from edl_workflows.controller.snapshot import Snapshot, by_scenario, snapshot
-from edl_workflows.controller.watches import OnDemand
-from edl_workflows.controller.world import Group, World
+from edl_workflows.controller.cluster_watches import OnDemandWatches
+from edl_workflows.controller.metrics import ControllerMetrics
+from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
+from edl_workflows.controller.periodic_loop import RETRY_SECONDS, PeriodicLoop
+from edl_workflows.controller.snapshot import AllocationSnapshot, group_by_scenario, take_snapshot
 from edl_workflows.exceptions import ConflictError, ManifestError, NotFoundError
 from edl_workflows.jobs import api
-from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.di_job.kind import DI_JOB
-from edl_workflows.jobs.di_job.model import DIJob, Phase
+from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.connect import Cluster
@@ -51,7 +54,7 @@ class AllocatorOptions:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class PlannerContext:
     """What the allocator stands in.
 
     Attributes:
@@ -66,11 +69,11 @@ class Surroundings:
 
     cluster: Cluster
     namespace: str
-    world: World
-    settings: Settings
+    world: ObservedCluster
+    settings: InstallationSettings
     guard: Callable[[], None]
-    requeue: Callable[[Group], None]
-    metrics: Metrics = field(repr=False)
+    requeue: Callable[[JobGroup], None]
+    metrics: ControllerMetrics = field(repr=False)
 
 
 class Allocator:
@@ -84,12 +87,12 @@ class Allocator:
         InvalidError: there is no such policy.
     """
 
-    def __init__(self, around: Surroundings, options: AllocatorOptions) -> None:
+    def __init__(self, around: PlannerContext, options: AllocatorOptions) -> None:
         self._around = around
         self._options = options
         self._policy = policy_of(options.policy)
-        self._cycle = Cycle("allocator", self._look_at, around.world.wait_synced, options.period)
-        self._watches = OnDemand(
+        self._cycle = PeriodicLoop("allocator", self._look_at, around.world.wait_synced, options.period)
+        self._watches = OnDemandWatches(
             around.cluster,
             around.namespace,
             lambda: self._cycle.ask(everything=True),
@@ -136,13 +139,13 @@ class Allocator:
             return RETRY_SECONDS
         defaults, now = self._around.settings.di_job_resources, dt.datetime.now(dt.UTC)
         waiting = [job for job in jobs.values() if not job.spec.suspend]
-        found = snapshot(
+        found = take_snapshot(
             waiting,
             watches.nodes.cache.items(),
             watches.pods.cache.items(),
             defaults,
             now,
-            by_scenario(self._around.world.items(DI_JOB.source)),
+            group_by_scenario(self._around.world.items(DI_JOB.source)),
         )
         wanted = self._decided(found, everything=everything)
         suspended: dict[str, list[str]] = {job.key: [] for job in jobs.values() if job.spec.suspend}
@@ -164,7 +167,7 @@ class Allocator:
             if _preemptible(job) and not _over(job) and "deletionTimestamp" not in job["metadata"]
         ]
 
-    def _decided(self, found: Snapshot, *, everything: bool) -> dict[str, list[str]]:
+    def _decided(self, found: AllocationSnapshot, *, everything: bool) -> dict[str, list[str]]:
         """The allocations that the policy wants; only those that can be."""
         started = time.perf_counter()
         wanted = (
@@ -181,7 +184,7 @@ class Allocator:
             )
         return sound
 
-    def _new(self, found: Snapshot) -> dict[str, list[str]]:
+    def _new(self, found: AllocationSnapshot) -> dict[str, list[str]]:
         """First allocations of the jobs that have none, one after the other."""
         wanted: dict[str, list[str]] = {}
         jobs = [job for job in found.jobs.values() if not found.previous[job.key]]
@@ -207,7 +210,7 @@ class Allocator:
         except ConflictError:
             return False
         around.world.wrote(answer)
-        around.requeue(Group(namespace, name))
+        around.requeue(JobGroup(namespace, name))
         log.info(
             "allocated", job=f"{namespace}/{name}", replicas=len(allocation), nodes=sorted(set(allocation))
         )
@@ -219,7 +222,7 @@ def _preemptible(job: Object) -> bool:
 
 
 def _over(job: Object) -> bool:
-    return (job.get("status") or {}).get("phase") in (Phase.SUCCEEDED, Phase.FAILED)
+    return (job.get("status") or {}).get("phase") in (DIJobPhase.SUCCEEDED, DIJobPhase.FAILED)
 
 
 def _relevant(job: Object) -> tuple[Any, ...]:
@@ -236,7 +239,7 @@ def _parsed(manifest: Object) -> DIJob | None:
         return None
 
 
-def _possible(found: Snapshot, key: str, places: list[str]) -> bool:
+def _possible(found: AllocationSnapshot, key: str, places: list[str]) -> bool:
     """Whether an answer keeps to the job's bounds and to nodes that there are."""
     job = found.jobs[key]
     fits = not places or job.min_replicas <= len(places) <= job.max_replicas

@@ -1,6 +1,7 @@
 """Carry one decision out: creates, deletes, patches, the status, events; in this order, each guarded.
 
-The contract is `edl_workflows.jobs.actions.Actions`. A failure raises; whoever calls tries the whole decision again later.
+The contract is `edl_workflows.jobs.actions.Actions`. A failure raises; whoever calls tries the whole decision
+again later.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.controller.world import Group, World
+from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
 from edl_workflows.exceptions import (
     AlreadyExistsError,
     ConflictError,
@@ -45,7 +46,9 @@ class Creations:
 
 
 def _why(manifest: Manifest, error: EdlError) -> str:
-    """Why a create was refused. Without its namespace a job would be gone, too: what is not found is the kind."""
+    """Why a create was refused. Without its namespace a job would be gone, too: what is not found is the
+    kind.
+    """
     if isinstance(error, NotFoundError):
         kind, version = manifest["kind"], manifest["apiVersion"]
         return f"it does not have {kind} of {version}: install what brings this kind"
@@ -62,14 +65,17 @@ class Applier:
         guard: called before each write; raises where this process must not write (any more).
     """
 
-    def __init__(self, cluster: Cluster, world: World, recorder: Recorder, guard: Callable[[], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, world: ObservedCluster, recorder: Recorder, guard: Callable[[], None]
+    ) -> None:
         self._cluster = cluster
         self._world = world
         self._recorder = recorder
         self._guard = guard
 
-    def create(self, actions: Actions, group: Group, known: Collection[tuple[str, str]] = ()) -> Creations:
-        """Create what the decision wants created, up to what the decision could not know: a name that is taken, a refusal.
+    def create(self, actions: Actions, group: JobGroup, known: Collection[tuple[str, str]] = ()) -> Creations:
+        """Create what the decision wants created, up to what the decision could not know: a name that is
+        taken, a refusal.
 
         Args:
             actions: the decision.
@@ -97,7 +103,7 @@ class Applier:
                     break
         return result
 
-    def finish(self, manifest: Manifest, actions: Actions, group: Group, now: datetime) -> int:
+    def finish(self, manifest: Manifest, actions: Actions, group: JobGroup, now: datetime) -> int:
         """All that a decision wants besides creates.
 
         Returns:
@@ -122,7 +128,7 @@ class Applier:
         except EdlError as error:
             log.warning("event not written", reason=note.reason, note=note.message, error=str(error))
 
-    def _read(self, manifest: Manifest, group: Group) -> Object:
+    def _read(self, manifest: Manifest, group: JobGroup) -> Object:
         """The object that has the wanted name.
 
         Raises:
@@ -134,7 +140,7 @@ class Applier:
             raise ConflictError(f"{manifest['kind']} {group.namespace}/{name} came and went; trying again")
         return there
 
-    def _delete(self, deletion: Deletion, group: Group) -> int:
+    def _delete(self, deletion: Deletion, group: JobGroup) -> int:
         resource = resources.of_kind(deletion.api_version, deletion.kind)
         options = DeleteOptions(
             uid=deletion.uid,
@@ -156,12 +162,12 @@ class Applier:
         log.info("deleted", kind=deletion.kind, name=deletion.name, namespace=group.namespace)
         return 1
 
-    def _forget(self, deletion: Deletion, group: Group) -> None:
+    def _forget(self, deletion: Deletion, group: JobGroup) -> None:
         known = self._world.find(deletion.api_version, deletion.kind, group, deletion.name)
         if known is not None and known["metadata"].get("uid") == deletion.uid:
             self._world.removed(known)
 
-    def _patch(self, patch: Patch, group: Group) -> bool:
+    def _patch(self, patch: Patch, group: JobGroup) -> bool:
         resource = resources.of_kind(patch.api_version, patch.kind)
         self._guard()
         try:
@@ -173,11 +179,11 @@ class Applier:
         log.info("patched", kind=patch.kind, name=patch.name, namespace=group.namespace)
         return bool(answer["metadata"]["resourceVersion"] != patch.body["metadata"]["resourceVersion"])
 
-    def _write_status(self, manifest: Manifest, status: Mapping[str, Any], group: Group) -> bool:
+    def _write_status(self, manifest: Manifest, status: Mapping[str, Any], group: JobGroup) -> bool:
         """Write; whether it changed anything.
 
-        The server may have said the same already, in other words (a pruned field, a time without fractions): then to look
-        again at once would go on for ever.
+        The server may have said the same already, in other words (a pruned field, a time without fractions):
+        then to look again at once would go on for ever.
         """
         metadata = manifest["metadata"]
         resource = resources.of_manifest(manifest)

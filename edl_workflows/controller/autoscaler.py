@@ -17,17 +17,17 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.controller.allocator import Surroundings
-from edl_workflows.controller.cycle import RETRY_SECONDS, Cycle
-from edl_workflows.controller.room import Candidate, question
-from edl_workflows.controller.watches import OnDemand
-from edl_workflows.controller.world import Group
+from edl_workflows.controller.allocator import PlannerContext
+from edl_workflows.controller.cluster_watches import OnDemandWatches
+from edl_workflows.controller.fulfilment_request import ScalingCandidate, build_request
+from edl_workflows.controller.observed_cluster import JobGroup
+from edl_workflows.controller.periodic_loop import RETRY_SECONDS, PeriodicLoop
 from edl_workflows.exceptions import ConflictError, EdlError, ManifestError, NotFoundError
 from edl_workflows.jobs import autoscaling, names
-from edl_workflows.jobs.actions import Observed, Wanted
+from edl_workflows.jobs.actions import Observed, RoleChange
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.objects import Resource
-from edl_workflows.jobs.scale_plan import made, order
+from edl_workflows.jobs.scale_plan import manual_plan, plan_order
 from edl_workflows.jobs.scale_plan.kind import SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client
@@ -68,7 +68,7 @@ class Autoscaler:
     """
 
     def __init__(
-        self, around: Surroundings, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
+        self, around: PlannerContext, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
     ) -> None:
         self._around = around
         self._options = options
@@ -76,8 +76,8 @@ class Autoscaler:
         self._recorder = recorder
         self._changed: dict[str, float] = {}
         """uid of a job → when it was changed, in monotonic seconds."""
-        self._cycle = Cycle("autoscaler", self._look, around.world.wait_synced, options.period)
-        self._watches = OnDemand(
+        self._cycle = PeriodicLoop("autoscaler", self._look, around.world.wait_synced, options.period)
+        self._watches = OnDemandWatches(
             around.cluster,
             around.namespace,
             lambda: self._cycle.ask(everything=True),
@@ -127,7 +127,9 @@ class Autoscaler:
         if not watches.wait_synced(RETRY_SECONDS):
             return RETRY_SECONDS
         now = dt.datetime.now(dt.UTC)
-        asked = question(candidates.values(), watches.nodes.cache.items(), watches.pods.cache.items(), now)
+        asked = build_request(
+            candidates.values(), watches.nodes.cache.items(), watches.pods.cache.items(), now
+        )
         started = time.perf_counter()
         plan = fulfilment.plan_fulfilment(asked.jobs, asked.nodes, self._options.max_load)
         self._around.metrics.autoscaled(time.perf_counter() - started, len(plan.changes), len(plan.held_back))
@@ -138,7 +140,7 @@ class Autoscaler:
         ]
         return self._options.period if all(done) else RETRY_SECONDS
 
-    def _candidates(self) -> Iterator[Candidate]:
+    def _candidates(self) -> Iterator[ScalingCandidate]:
         """The jobs that may be changed now."""
         soonest = time.monotonic() - self._options.cool_down
         self._changed = {uid: when for uid, when in self._changed.items() if when > soonest}
@@ -148,7 +150,7 @@ class Autoscaler:
                     growing = manifest["metadata"]["uid"] not in self._changed
                     yield replace(found, growing=growing)
 
-    def _candidate(self, row: Kind, manifest: Object) -> Candidate | None:
+    def _candidate(self, row: Kind, manifest: Object) -> ScalingCandidate | None:
         assert row.elastic is not None, "only such kinds are looked at"
         assert row.view is not None, "what has replicas is a job"
         if "deletionTimestamp" in manifest["metadata"] or row.suspended(manifest):
@@ -161,7 +163,7 @@ class Autoscaler:
         if elastic is None or row.view(job).phase.final:
             return None
         try:
-            permitted = autoscaling.permitted(job, elastic)
+            permitted = autoscaling.permitted_bounds(job, elastic)
         except ManifestError as error:
             self._tell(manifest, EventNote("AutoscaleRefused", str(error), "Warning"))
             return None
@@ -169,17 +171,17 @@ class Autoscaler:
             plans = self._plans_of(job)
             if any(not plan.auto and not plan.finished for plan in plans):
                 return None
-            known = order.counts(plans, {permitted.role: permitted.replicas})
+            known = plan_order.count_wanted_nodes(plans, {permitted.role: permitted.replicas})
             permitted = replace(permitted, replicas=known[permitted.role])
-        return None if permitted is None else Candidate(row, manifest, job, permitted)
+        return None if permitted is None else ScalingCandidate(row, manifest, job, permitted)
 
     def _plans_of(self, job: Resource) -> Sequence[ScalePlan]:
         """A job's plans, oldest first."""
-        group = Group(job.metadata.namespace or "", job.metadata.name)
+        group = JobGroup(job.metadata.namespace or "", job.metadata.name)
         objects = {SCALE_PLAN.name: self._around.world.of_group(SCALE_PLAN.source, group)}
-        return order.plans_of(Observed(dt.datetime.now(dt.UTC), objects), job)
+        return plan_order.list_plans(Observed(dt.datetime.now(dt.UTC), objects), job)
 
-    def _carry_out(self, one: Candidate, change: fulfilment.InstanceChange) -> bool:
+    def _carry_out(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> bool:
         """Whether it was done, or there is nobody left to do it to; else the job has changed meanwhile."""
         message = f"{one.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
         around, metadata = self._around, one.manifest["metadata"]
@@ -199,34 +201,34 @@ class Autoscaler:
             return False
         self._changed[metadata["uid"]] = time.monotonic()
         around.world.wrote(answer)
-        around.requeue(Group(metadata["namespace"], metadata["name"]))
+        around.requeue(JobGroup(metadata["namespace"], metadata["name"]))
         log.info("autoscaled", job=one.key, role=one.elastic.role, before=change.before, after=change.after)
         self._tell(one.manifest, EventNote("Autoscaled", message))
         return True
 
-    def _edit(self, one: Candidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
+    def _edit(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
         """The patch of a job that is scaled by its spec: of this very version.
 
         Raises:
             ManifestError: the job does not allow the number.
         """
         metadata = {key: one.manifest["metadata"][key] for key in ("uid", "resourceVersion")}
-        spec = one.row.rescale(one.manifest, {one.elastic.role: Wanted(change.after)}).spec
+        spec = one.row.rescale(one.manifest, {one.elastic.role: RoleChange(change.after)}).spec
         return {"metadata": metadata, "spec": spec}
 
-    def _plan(self, one: Candidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
+    def _plan(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
         """The ScalePlan of a job of another kind."""
         name = one.manifest["metadata"]["name"]
-        group = Group(one.manifest["metadata"]["namespace"], name)
+        group = JobGroup(one.manifest["metadata"]["namespace"], name)
         there = self._around.world.of_group(SCALE_PLAN.source, group)
         wanted = {one.elastic.role: {"replicas": change.after}}
-        return made.manual(
+        return manual_plan.manual_plan(
             one.job,
-            made.autoscale_name(name, (plan["metadata"]["name"] for plan in there)),
+            manual_plan.next_autoscale_name(name, (plan["metadata"]["name"] for plan in there)),
             {"replicaResourceSpecs": wanted, "reason": change.reason},
         )
 
-    def _write(self, one: Candidate, body: Object) -> Object:
+    def _write(self, one: ScalingCandidate, body: Object) -> Object:
         """The server's answer.
 
         Raises:
@@ -237,7 +239,8 @@ class Autoscaler:
         name, namespace = metadata["name"], metadata["namespace"]
         if one.row.scale is not None:
             return client.patch(cluster, api, name, body, namespace)
-        # A plan carries no version of its job, and the cache may lag behind a plan that a stage has just made.
+        # A plan carries no version of its job, and the cache may lag behind a plan that a stage has just
+        # manual_plan.
         if _relevant(client.get(cluster, api, name, namespace)) != _relevant(one.manifest):
             raise ConflictError(f"{one.key} has changed since it was planned")
         mine = Scope(SCALE_PLAN.source.api, namespace, label_selector=f"{names.JOB_LABEL}={name}")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from edl_workflows.controller.allocator import Allocator, AllocatorOptions, Surroundings
+from edl_workflows.controller.allocator import Allocator, AllocatorOptions, PlannerContext
 from edl_workflows.controller.apply import Applier
-from edl_workflows.controller.metrics import Metrics
+from edl_workflows.controller.metrics import ControllerMetrics
+from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
 from edl_workflows.controller.queue import WorkQueue
 from edl_workflows.controller.reconciler import Reconciler
-from edl_workflows.controller.world import Group, World
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.jobs import kinds, names
-from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.kind import Kind, Source
 from edl_workflows.jobs.kinds import KINDS
@@ -33,7 +33,9 @@ log = structlog.get_logger(__name__)
 STOP_SECONDS = 20.0
 """How long `Manager.stop` takes at most, whatever is in hand; below the 30 s that a pod has by default."""
 COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five
+minutes.
+"""
 
 
 def _left(deadline: float) -> float:
@@ -68,7 +70,7 @@ class ManagerOptions:
 
     namespace: str = ALL_NAMESPACES
     workers: int = 16
-    settings: Settings = field(default_factory=Settings)
+    settings: InstallationSettings = field(default_factory=InstallationSettings)
     kinds: tuple[Kind, ...] = KINDS
     allocator: AllocatorOptions = field(default_factory=AllocatorOptions)
     autoscaler: "AutoscalerOptions | None" = None
@@ -85,30 +87,31 @@ class Manager:
     """
 
     def __init__(
-        self, cluster: Cluster, options: ManagerOptions, metrics: Metrics, guard: Callable[[], None]
+        self, cluster: Cluster, options: ManagerOptions, metrics: ControllerMetrics, guard: Callable[[], None]
     ) -> None:
         observed = cluster.observed_by(metrics.requested)
         self._options = options
         self._metrics = metrics
-        self._queue: WorkQueue[Group] = WorkQueue()
+        self._queue: WorkQueue[JobGroup] = WorkQueue()
         metrics.observe_queue(lambda: len(self._queue))
         isolated = options.settings.network_policies
         rows = tuple(kind.isolated() if isolated else kind for kind in options.kinds)
-        sources = kinds.sources(rows)
-        self.world = World(observed, options.namespace, sources, self._queue.add, self._complain)
+        sources = kinds.watched_sources(rows)
+        self.world = ObservedCluster(observed, options.namespace, sources, self._queue.add, self._complain)
         recorder = Recorder(observed, names.CONTROLLER)
         applier = Applier(observed, self.world, recorder, guard)
         self._reconciler = Reconciler(
             self.world, applier, rows, options.settings, lambda: dt.datetime.now(dt.UTC), metrics
         )
-        around = Surroundings(
+        around = PlannerContext(
             observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
         )
         self._loops: list[Loop] = []
         if DI_JOB in options.kinds:
             self._loops.append(Allocator(around, options.allocator))
         if options.autoscaler is not None:
-            # Imported where it is used: its planner brings numpy, which a controller without it need not hold in memory.
+            # Imported where it is used: its planner brings numpy, which a controller without it need not hold
+            # in memory.
             from edl_workflows.controller.autoscaler import Autoscaler
 
             self._loops.append(Autoscaler(around, options.autoscaler, options.kinds, recorder))
@@ -127,7 +130,9 @@ class Manager:
             loop.start()
 
     def stop(self) -> None:
-        """Finish the decisions in hand and end. What is not finished in time writes nothing once the lease is given back."""
+        """Finish the decisions in hand and end. What is not finished in time writes nothing once the lease is
+        given back.
+        """
         deadline = time.monotonic() + STOP_SECONDS
         self._stopped.set()
         self._queue.close()
@@ -162,7 +167,7 @@ class Manager:
             finally:
                 self._queue.done(group)
 
-    def _reconcile(self, group: Group) -> None:
+    def _reconcile(self, group: JobGroup) -> None:
         outcome = self._reconciler.reconcile(group)
         if outcome.failed:
             self._metrics.retried()
@@ -170,7 +175,8 @@ class Manager:
         else:
             self._queue.forget(group)
         if outcome.changed:
-            # Our writes are in the cache already, so the watch reports no change: look again until nothing changes.
+            # Our writes are in the cache already, so the watch reports no change: look again until nothing
+            # changes.
             self._queue.add(group)
         if outcome.requeue_after is not None:
             self._queue.add_after(group, outcome.requeue_after)

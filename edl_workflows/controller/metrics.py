@@ -7,7 +7,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from edl_workflows.process.metrics import SECONDS, ProcessMetrics
 
 
-class Metrics(ProcessMetrics):
+class ControllerMetrics(ProcessMetrics):
     """Counters of one manager, in a registry of its own."""
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""Work queue with per-key serialisation, delays and back-off; as client-go's rate-limiting queue. No I/O here.
+"""Work queue with per-key serialisation, delays and back-off; as client-go's rate-limiting queue. No I/O
+here.
 
-A key that is added while it is being worked on is handed out again when that work is done, and never to two workers at
-once. Adding a key that waits already changes nothing.
+A key that is added while it is being worked on is handed out again when that work is done, and never to two
+workers at once. Adding a key that waits already changes nothing.
 """
 
 import heapq
@@ -16,8 +17,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 MIN_BACKOFF = 0.05
 MAX_BACKOFF = 120.0
-"""Seconds before a failed key is tried again: doubled with each failure. MIN lets a conflict pass at once; MAX is how long
-a job that fails for an outside reason (a quota, an admission policy) may stay behind after that reason is gone."""
+"""Seconds before a failed key is tried again: doubled with each failure. MIN lets a conflict pass at once;
+MAX is how long a job that fails for an outside reason (a quota, an admission policy) may stay behind after
+that reason is gone."""
 
 
 class WorkQueue(Generic[Key]):

@@ -9,11 +9,11 @@ from time import perf_counter
 import structlog
 
 from edl_workflows.controller.apply import Applier, Creations
-from edl_workflows.controller.holds import Holds
-from edl_workflows.controller.metrics import Metrics
-from edl_workflows.controller.world import Group, World
+from edl_workflows.controller.delayed_writes import DelayedWrites
+from edl_workflows.controller.metrics import ControllerMetrics
+from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
 from edl_workflows.exceptions import ConflictError, EdlError, UnavailableError
-from edl_workflows.jobs.actions import Actions, Manifest, Observed, Settings
+from edl_workflows.jobs.actions import Actions, InstallationSettings, Manifest, Observed
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.kube.events import EventNote
 from edl_workflows.kube.resources import Object
@@ -21,7 +21,8 @@ from edl_workflows.kube.resources import Object
 log = structlog.get_logger(__name__)
 
 MAX_DECISIONS = 3
-"""Decisions about one object in a row, each with what the server refused to the one before. One more than the contract
+"""Decisions about one object in a row, each with what the server refused to the one before. One more than the
+contract
 needs: an object that appears between the first and the second is seen, too."""
 
 _WORDS = frozenset({"message", "conditions", "lastReconcileTime"})
@@ -29,7 +30,7 @@ _WORDS = frozenset({"message", "conditions", "lastReconcileTime"})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReconcileResult:
     """What a pass over a group came to.
 
     Attributes:
@@ -42,10 +43,12 @@ class Outcome:
     requeue_after: float | None = None
     failed: bool = False
 
-    def __or__(self, other: "Outcome") -> "Outcome":
+    def __or__(self, other: "ReconcileResult") -> "ReconcileResult":
         """Both together: the earlier of two times."""
         times = [t for t in (self.requeue_after, other.requeue_after) if t is not None]
-        return Outcome(self.changed or other.changed, min(times, default=None), self.failed or other.failed)
+        return ReconcileResult(
+            self.changed or other.changed, min(times, default=None), self.failed or other.failed
+        )
 
 
 @dataclass(frozen=True)
@@ -56,29 +59,29 @@ class Reconciler:
         world: what is observed.
         applier: what writes.
         kinds: whose objects are decided.
-        settings: see `Settings`.
+        settings: see `InstallationSettings`.
         clock: the time, with a zone.
         metrics: counts decisions.
         holds: statuses that wait.
     """
 
-    world: World
+    world: ObservedCluster
     applier: Applier
     kinds: Sequence[Kind]
-    settings: Settings
+    settings: InstallationSettings
     clock: Callable[[], datetime]
-    metrics: Metrics = field(repr=False)
-    holds: Holds = field(default_factory=Holds, repr=False)
+    metrics: ControllerMetrics = field(repr=False)
+    holds: DelayedWrites = field(default_factory=DelayedWrites, repr=False)
 
-    def reconcile(self, group: Group) -> Outcome:
+    def reconcile(self, group: JobGroup) -> ReconcileResult:
         """Decide and apply for each object of each kind in the group. Never raises for one object's failure."""
-        outcome = Outcome()
+        outcome = ReconcileResult()
         for kind in self.kinds:
             for manifest in self.world.of_group(kind.source, group):
                 outcome |= self._guarded(kind, manifest, group)
         return outcome
 
-    def _guarded(self, kind: Kind, manifest: Manifest, group: Group) -> Outcome:
+    def _guarded(self, kind: Kind, manifest: Manifest, group: JobGroup) -> ReconcileResult:
         started = perf_counter()
         result = "success"
         try:
@@ -98,9 +101,9 @@ class Reconciler:
             self._complain(kind, manifest, f"internal error: {type(error).__name__}: {error}")
         finally:
             self.metrics.decided(kind.name, result, perf_counter() - started)
-        return Outcome(failed=True)
+        return ReconcileResult(failed=True)
 
-    def _object(self, kind: Kind, manifest: Manifest, group: Group) -> Outcome:
+    def _object(self, kind: Kind, manifest: Manifest, group: JobGroup) -> ReconcileResult:
         now = self.clock()
         total = Creations()
         for _ in range(MAX_DECISIONS):
@@ -114,7 +117,7 @@ class Reconciler:
             actions = replace(actions, status_may_wait=actions.requeue_after or 0.0)
         actions = self._held_back(manifest, actions)
         changed = self.applier.finish(manifest, actions, group, now) and not words
-        return Outcome(changed=bool(total.made or changed), requeue_after=actions.requeue_after)
+        return ReconcileResult(changed=bool(total.made or changed), requeue_after=actions.requeue_after)
 
     def _held_back(self, manifest: Manifest, actions: Actions) -> Actions:
         """The decision without its status, while that may wait for later changes to go along with it."""
@@ -125,7 +128,7 @@ class Reconciler:
         times = [t for t in (left, actions.requeue_after) if t is not None]
         return replace(actions, status=None, requeue_after=min(times))
 
-    def _observe(self, kind: Kind, group: Group, now: datetime, known: Creations) -> Observed:
+    def _observe(self, kind: Kind, group: JobGroup, now: datetime, known: Creations) -> Observed:
         objects: dict[str, list[Object]] = {
             source.api.kind: self.world.of_group(source, group) for source in kind.observes
         }
@@ -142,8 +145,9 @@ class Reconciler:
 
 
 def _only_words(actions: Actions) -> bool:
-    """Whether nothing changes but what the status says. No decision rests on that, and servers word a refusal anew each time
-    (a request's id, how much of a quota is used): to write that and look again at once would go on for ever."""
+    """Whether nothing changes but what the status says. No decision rests on that, and servers word a refusal
+    anew each time (a request's id, how much of a quota is used): to write that and look again at once would
+    go on for ever."""
     return not (actions.delete or actions.patch or (actions.status or {}).keys() - _WORDS)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from edl_workflows.controller.manager import Manager, ManagerOptions
-from edl_workflows.controller.metrics import Metrics
+from edl_workflows.controller.metrics import ControllerMetrics
 from edl_workflows.exceptions import EdlError
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.process.leader_process import LeaderProcess, ProcessOptions
@@ -35,7 +35,7 @@ class Controller:
 
     def __init__(self, cluster: Cluster, options: RunOptions) -> None:
         self._options = options
-        self.metrics = Metrics()
+        self.metrics = ControllerMetrics()
         self._process = LeaderProcess(cluster, options, self.metrics)
         self.manager = Manager(cluster, options.manager, self.metrics, self._process.guard)
 

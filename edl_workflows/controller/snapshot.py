@@ -1,10 +1,10 @@
 """What an allocation policy is told, read from nodes, pods and preemptible DIJobs. Pure.
 
-A node that is not ready takes no new replicas, and counts as gone after five minutes, when Kubernetes gives its pods up, too.
-A pod that runs on a cordoned or tainted node stays; once it is gone, as after a drain, its job no longer holds that place: a new
-pod could never get there.
-Of placement rules node selectors, required node affinity and taints are regarded; the scheduler, which places the pods in the
-end, knows all of them.
+A node that is not ready takes no new replicas, and counts as gone after five minutes, when Kubernetes gives
+its pods up, too. A pod that runs on a cordoned or tainted node stays; once it is gone, as after a drain, its
+job no longer holds that place: a new pod could never get there.
+Of placement rules node selectors, required node affinity and taints are regarded; the scheduler, which places
+the pods in the end, knows all of them.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 from edl_workflows.jobs import demand, manifests, names
 from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.model import DIJob, Task
-from edl_workflows.jobs.node_selector import holds
+from edl_workflows.jobs.node_selector import requirement_holds
 from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo, Resources
 
 PATIENCE = timedelta(seconds=300)
@@ -37,7 +37,7 @@ def kept_node(node: Object) -> dict[str, Any]:
     spec, status = node.get("spec") or {}, node.get("status") or {}
     ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     return _head(node) | {
-        "allocatable": {PODS: math.inf} | demand.amounts(status.get("allocatable") or {}),
+        "allocatable": {PODS: math.inf} | demand.parse_amounts(status.get("allocatable") or {}),
         "unschedulable": bool(spec.get("unschedulable")),
         "taints": [taint for taint in spec.get("taints") or () if taint.get("effect") in _REPELLING],
         "notReadySince": None if ready.get("status") == "True" else ready.get("lastTransitionTime") or "",
@@ -49,19 +49,19 @@ def kept_pod(pod: Object) -> dict[str, Any]:
     spec = pod.get("spec") or {}
     return _head(pod) | {
         "node": spec.get("nodeName") or "",
-        "over": manifests.ended(pod),
+        "over": manifests.has_ended(pod),
         "succeeded": manifests.pod_phase(pod) == "Succeeded",
-        "requests": requests(spec),
+        "requests": node_demand(spec),
     }
 
 
-def requests(spec: Object) -> dict[str, float]:
+def node_demand(spec: Object) -> dict[str, float]:
     """What a pod takes of its node, itself included."""
-    return demand.of_pod(spec) | {PODS: 1.0}
+    return demand.pod_requests(spec) | {PODS: 1.0}
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class AllocationSnapshot:
     """The question to a policy.
 
     Attributes:
@@ -84,22 +84,22 @@ class Snapshot:
             for key, node in self.nodes.items()
         }
 
-    def given(self, key: str, places: Allocation) -> "Snapshot":
+    def given(self, key: str, places: Allocation) -> "AllocationSnapshot":
         """The same after a job has got an allocation."""
         taken = {node: dict(amounts) for node, amounts in self.taken.items()}
         for node, amounts in _promised(self.jobs[key], places).items():
-            demand.add(taken.setdefault(node, {}), amounts)
+            demand.add_amounts(taken.setdefault(node, {}), amounts)
         return replace(self, previous=self.previous | {key: tuple(places)}, taken=taken)
 
 
-def snapshot(
+def take_snapshot(
     jobs: Iterable[DIJob],
     nodes: Iterable[Object],
     placed: Iterable[Object],
     defaults: Mapping[str, str],
     now: datetime,
     reported: Mapping[str, Sequence[Object]],
-) -> Snapshot:
+) -> AllocationSnapshot:
     """Put the question together.
 
     Args:
@@ -108,9 +108,9 @@ def snapshot(
         placed: all pods, as `kept_pod` leaves them.
         defaults: what a replica asks for where its template does not say (`Settings.di_job_resources`).
         now: the time.
-        reported: what the jobs of each scenario reported, see `by_scenario`.
+        reported: what the jobs of each scenario reported, see `group_by_scenario`.
     """
-    there = {node["metadata"]["name"]: node for node in nodes if not gone(node, now)}
+    there = {node["metadata"]["name"]: node for node in nodes if not is_node_gone(node, now)}
     ours = {job.key: job for job in jobs}
     infos = {key: _info(job, there, defaults, now, reported) for key, job in ours.items()}
     free = {key: dict(node["allocatable"]) for key, node in there.items()}
@@ -125,14 +125,14 @@ def snapshot(
         if pod["over"]:
             continue
         if (owner := _job_key(pod)) in ours:
-            demand.add(running[owner].setdefault(node, {}), pod["requests"])
+            demand.add_amounts(running[owner].setdefault(node, {}), pod["requests"])
         else:
             free[node] = _less(free[node], pod["requests"])
-    closed = {key for key, node in there.items() if not is_open(node)}
+    closed = {key for key, node in there.items() if not accepts_pods(node)}
     held = {key: _held(job, closed | infos[key].excluded, staying[key]) for key, job in ours.items()}
-    return Snapshot(
+    return AllocationSnapshot(
         infos,
-        {key: NodeInfo(key, amounts, is_open(there[key])) for key, amounts in free.items()},
+        {key: NodeInfo(key, amounts, accepts_pods(there[key])) for key, amounts in free.items()},
         held,
         _taken([(_promised(infos[key], held[key]), running[key]) for key in ours]),
     )
@@ -166,17 +166,20 @@ def _completed(job: DIJob, task: Task) -> Collection[int]:
 
 
 def _taken(jobs: Iterable[tuple[ByNode, ByNode]]) -> ByNode:
-    """By node, what jobs take together; of each what it was promised, or what its pods have where that is more."""
+    """By node, what jobs take together; of each what it was promised, or what its pods have where that is
+    more.
+    """
     taken: ByNode = {}
     for promised, running in jobs:
         for node in {*promised, *running}:
-            demand.add(
-                taken.setdefault(node, {}), demand.larger(promised.get(node, {}), running.get(node, {}))
+            demand.add_amounts(
+                taken.setdefault(node, {}),
+                demand.larger_amounts(promised.get(node, {}), running.get(node, {})),
             )
     return taken
 
 
-def is_open(node: Object) -> bool:
+def accepts_pods(node: Object) -> bool:
     """Whether a node takes new pods."""
     return not node["unschedulable"] and node["notReadySince"] is None
 
@@ -198,14 +201,15 @@ def _info(
         resources=_demand(last, defaults),
         fixed=tuple(_demand(task, defaults) for task in fixed for _ in range(task.replicas)),
         min_replicas=low,
-        # Who names no maximum asks for as many as `replicas` says; first-fit would fill the cluster with any other.
+        # Who names no maximum asks for as many as `replicas` says; first-fit would fill the cluster with any
+        # other.
         max_replicas=high if last.max_replicas is not None else total,
         priority=_PRIORITIES[job.spec.priority],
         age=max(0.0, (now - created).total_seconds()),
         excluded=frozenset(
             key
             for key, node in nodes.items()
-            if not all(admits(node, task.template["spec"]) for task in job.spec.tasks)
+            if not all(node_admits(node, task.template["spec"]) for task in job.spec.tasks)
         ),
         profilings=job.status.profilings,
         scenario=scenario,
@@ -213,7 +217,7 @@ def _info(
     )
 
 
-def by_scenario(jobs: Iterable[Object]) -> dict[str, list[Object]]:
+def group_by_scenario(jobs: Iterable[Object]) -> dict[str, list[Object]]:
     """Scenario → what its jobs reported, the newest first.
 
     Args:
@@ -242,7 +246,7 @@ def _demand(task: Task, defaults: Mapping[str, str]) -> Resources:
     return elastic.requests(task, defaults) | {PODS: 1.0}
 
 
-def admits(node: Object, spec: Object) -> bool:
+def node_admits(node: Object, spec: Object) -> bool:
     """Whether a node's labels, name and taints let pods of such a spec in."""
     labels = node["metadata"].get("labels") or {}
     if not (spec.get("nodeSelector") or {}).items() <= labels.items():
@@ -258,12 +262,12 @@ def admits(node: Object, spec: Object) -> bool:
 def _matches(term: Object, node: Object) -> bool:
     """Whether a node is one that a term of a node affinity means: all that it says holds.
 
-    One that says nothing means no node; in the pods of a placed job each names the node (see `pods.Maker`), so here it
-    means any.
+    One that says nothing means no node; in the pods of a placed job each names the node (see `pods.Maker`),
+    so here it means any.
     """
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
-    return all(holds(one, labels) for one in term.get("matchExpressions") or ()) and all(
-        holds(one, fields) for one in term.get("matchFields") or ()
+    return all(requirement_holds(one, labels) for one in term.get("matchExpressions") or ()) and all(
+        requirement_holds(one, fields) for one in term.get("matchFields") or ()
     )
 
 
@@ -278,7 +282,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     )
 
 
-def gone(node: Object, now: datetime) -> bool:
+def is_node_gone(node: Object, now: datetime) -> bool:
     """Whether a node has not been ready for too long. One that never said so is new."""
     since = manifests.parse_time(node["notReadySince"])
     return since is not None and now - since > PATIENCE
@@ -287,7 +291,7 @@ def gone(node: Object, now: datetime) -> bool:
 def _promised(info: JobInfo, allocation: Allocation) -> ByNode:
     found: ByNode = {}
     for rank, node in enumerate(allocation):
-        demand.add(found.setdefault(node, {}), info.demand(rank))
+        demand.add_amounts(found.setdefault(node, {}), info.demand(rank))
     return found
 
 

@@ -1,4 +1,5 @@
-"""What a cluster needs to run jobs, as manifests: definitions, rights, the controller, and what guards it. Pure.
+"""What a cluster needs to run jobs, as manifests: definitions, rights, the controller, and what guards it.
+Pure.
 
 ``options.py`` is what an installation chooses, ``rbac.py`` who may do what, ``workloads.py`` what runs, and
 ``manifests.py`` puts them in the order of applying. `edl install` prints them.

@@ -1,7 +1,8 @@
-"""What the API server refuses although RBAC allows it: ValidatingAdmissionPolicies (Kubernetes 1.30 and newer).
+"""What the API server refuses although RBAC allows it: ValidatingAdmissionPolicies (Kubernetes 1.30 and
+newer).
 
-RBAC grants verbs on resources. It can't say "only the controller makes what a job owns", "a master plans for its own job" or
-"may suspend a job, but not change its template". Each policy here says one of these, in CEL.
+RBAC grants verbs on resources. It can't say "only the controller makes what a job owns", "a master plans for
+its own job" or "may suspend a job, but not change its template". Each policy here says one of these, in CEL.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,9 @@ def admission_policies(options: InstallOptions) -> Iterator[Manifest]:
 
 
 def _children(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
-    """What a job controls is the controller's work. Otherwise a Secret with a forged owner would be adopted as the job's token."""
+    """What a job controls is the controller's work. Otherwise a Secret with a forged owner would be adopted
+    as the job's token.
+    """
     kinds = " || ".join(
         f"(o.kind == '{kind.name}' && o.apiVersion.startsWith('{kind.source.api.group}/'))" for kind in jobs
     )
@@ -69,7 +72,9 @@ def _job_labels(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
 
 
 def _marked(kind: Kind) -> str:
-    """Whether an object has the labels of the kind's pods: of its operator, where several share the label with the job's name."""
+    """Whether an object has the labels of the kind's pods: of its operator, where several share the label
+    with the job's name.
+    """
     operator, _, value = kind.pods.selector.partition("=")
     named = f"'{kind.labels[0]}' in {_LABELS}"
     return f"({named} && {_LABELS}[?'{operator}'].orValue('') == '{value}')" if value else f"({named})"

@@ -14,21 +14,21 @@ PART_OF = {"app.kubernetes.io/part-of": "edl-workflows"}
 """On every object: `kubectl get … -l` finds an installation by it."""
 
 
-def installation(options: InstallOptions) -> list[Manifest]:
+def installation_manifests(options: InstallOptions) -> list[Manifest]:
     """Every object of an installation: those that others need stand before them."""
     objects = [
         _namespace(options.namespace),
         *_definitions(options),
-        *rbac.roles(options),
+        *rbac.access_manifests(options),
         *(admission.admission_policies(options) if options.admission_policies else ()),
-        *workloads.workloads(options),
+        *workloads.workload_manifests(options),
     ]
     for one in objects:
         one["metadata"]["labels"] = PART_OF | one["metadata"].get("labels", {})
     return objects
 
 
-def render(objects: list[Manifest]) -> str:
+def render_manifests(objects: list[Manifest]) -> str:
     """The objects as YAML documents; the same objects give the same text."""
     return yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
 
@@ -48,7 +48,7 @@ def _namespace(name: str) -> Manifest:
 def _definitions(options: InstallOptions) -> list[Manifest]:
     """As `edl crds print` has them."""
     return [
-        schema.crd(
+        schema.make_crd(
             kind.source.api.group, kind.source.api.version, kind.source.api.plural, kind.model, kind.crd
         )
         for kind in options.rows

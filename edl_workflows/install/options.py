@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.kind import Kind
-from edl_workflows.jobs.kinds import chosen
+from edl_workflows.jobs.kinds import choose_kinds
 
 _NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SECRET = re.compile(r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?\Z")
@@ -23,7 +23,7 @@ class PullPolicy(StrEnum):
     NEVER = "Never"
 
 
-class Part(StrEnum):
+class InstallPart(StrEnum):
     """What may be installed beside the controller."""
 
     ARGO_AGENT = "argo-agent"
@@ -39,18 +39,21 @@ class InstallOptions:
         image: of the controller, of the agent, and of masters whose job names none.
         namespace: where the controller lives. It is made, and admits restricted pods only.
         jobs_namespace: the one namespace whose jobs are reconciled; it must exist. "" for all namespaces.
-        kinds: names of the kinds that are reconciled; none for all. Definitions and the controller's rights follow them.
+        kinds: names of the kinds that are reconciled; none for all. Definitions and the controller's rights
+            follow them.
         replicas: of the controller and of the agent; one works at a time, the others take over.
         pull_policy: of the image; None leaves it to Kubernetes.
-        pull_secrets: names of Secrets with the registry's credentials. They must exist in the controller's namespace, and
-            in each namespace with jobs.
+        pull_secrets: names of Secrets with the registry's credentials. They must exist in the controller's
+            namespace, and in each namespace with jobs.
         parts: what to install beside the controller.
         autoscaler: whether the controller changes the replicas of elastic jobs.
-        brain_database_secret: name of a Secret in the controller's namespace whose key ``url`` has the URL of Brain's
-            PostgreSQL database; "" for an SQLite database on a volume.
+        brain_database_secret: name of a Secret in the controller's namespace whose key ``url`` has the URL of
+            Brain's PostgreSQL database; "" for an SQLite database on a volume.
         network_policies: whether the controller makes a NetworkPolicy for each job.
-        admission_policies: whether the API server refuses what RBAC can't (`edl_workflows.install.admission`).
-        master_accounts: names of the ServiceAccounts that masters have by their template, in place of one of each job's own.
+        admission_policies: whether the API server refuses what RBAC can't
+            (`edl_workflows.install.admission`).
+        master_accounts: names of the ServiceAccounts that masters have by their template, in place of one of
+            each job's own.
 
     Raises:
         InvalidError: a value can't be right.
@@ -63,7 +66,7 @@ class InstallOptions:
     replicas: int = 2
     pull_policy: PullPolicy | None = None
     pull_secrets: tuple[str, ...] = ()
-    parts: frozenset[Part] = frozenset()
+    parts: frozenset[InstallPart] = frozenset()
     autoscaler: bool = False
     brain_database_secret: str = ""
     network_policies: bool = True
@@ -74,18 +77,18 @@ class InstallOptions:
         self._check_names()
         if self.replicas < 1:
             raise InvalidError(f"{self.replicas} replicas: at least one is needed")
-        chosen(self.kinds)
+        choose_kinds(self.kinds)
         if self.autoscaler and self.jobs_namespace:
             raise InvalidError(
                 "the autoscaler plans with the nodes and pods of the whole cluster: install for all namespaces, or without it"
             )
         for part, name, kind in (
-            (Part.DI_SERVER, "the DI server", "DIJob"),
-            (Part.BRAIN, "Brain", "ElasticJob"),
+            (InstallPart.DI_SERVER, "the DI server", "DIJob"),
+            (InstallPart.BRAIN, "Brain", "ElasticJob"),
         ):
             if part in self.parts and self.kinds and kind not in self.kinds:
                 raise InvalidError(f"{name} serves {kind}s: add {kind} to the kinds, or leave {name} out")
-        if self.brain_database_secret and Part.BRAIN not in self.parts:
+        if self.brain_database_secret and InstallPart.BRAIN not in self.parts:
             raise InvalidError("a database for Brain without Brain: install it with `--with brain`")
 
     def _check_names(self) -> None:
@@ -114,4 +117,4 @@ class InstallOptions:
     @property
     def rows(self) -> tuple[Kind, ...]:
         """The kinds that are reconciled."""
-        return chosen(self.kinds)
+        return choose_kinds(self.kinds)

@@ -1,14 +1,14 @@
 """Who may do what: roles of the controller, of Argo's agent, and for those who run pipelines.
 
-The controller's rights come from the kinds' table (`edl_workflows.jobs.kinds`) and from what it passes on: the API server
-lets nobody give a right that he does not have, and the controller makes a Role for each job's master. The tests compare
-every right here with an audit log of real use.
+The controller's rights come from the kinds' table (`edl_workflows.jobs.kinds`) and from what it passes on:
+the API server lets nobody give a right that he does not have, and the controller makes a Role for each job's
+master. The tests compare every right here with an audit log of real use.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from edl_workflows.install.options import InstallOptions, Part
+from edl_workflows.install.options import InstallOptions, InstallPart
 from edl_workflows.jobs import api, kinds, names
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.elastic_job import children
@@ -29,7 +29,7 @@ _READ = ("get", "list", "watch")
 _ARGO = "argoproj.io"
 
 
-def rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
+def policy_rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
     """A PolicyRule of one resource; `name` limits it to one object."""
     found: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
     return found | {"resourceNames": [name]} if name else found
@@ -38,7 +38,7 @@ def rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
 def _jobs(*verbs: str) -> list[Manifest]:
     """The same rights on the jobs of every kind."""
     found = (kind.source.api for kind in kinds.KINDS if kind.view is not None)
-    return [rule(one.group, one.plural, *verbs) for one in found]
+    return [policy_rule(one.group, one.plural, *verbs) for one in found]
 
 
 def controller_rules(
@@ -47,35 +47,35 @@ def controller_rules(
     """In every namespace with jobs of these kinds: its own work, what the masters get from it, and events."""
     watched = [row.isolated() if network_policies else row for row in rows]
     own = [
-        rule(source.api.group, "/".join(filter(None, (source.api.plural, subresource))), *verbs)
-        for source in kinds.touched(watched)
+        policy_rule(source.api.group, "/".join(filter(None, (source.api.plural, subresource))), *verbs)
+        for source in kinds.used_sources(watched)
         for subresource, verbs in source.rights
     ]
     # get: an event that an earlier process told already is counted up.
-    events = rule("", "events", "get", "create", "patch")
+    events = policy_rule("", "events", "get", "create", "patch")
     masters = children.master_rules("") if ELASTIC_JOB in rows else []
-    return merged([*own, *masters, events])
+    return merge_rules([*own, *masters, events])
 
 
 def pipeline_rules() -> list[Manifest]:
     """What stages do with jobs. The pods are listed to find which parameter server holds a rank."""
     return [
         *_jobs(*_READ, "create", "patch", "delete"),
-        rule(names.GROUP, SCALE_PLANS, *_READ, "create", "patch", "delete"),
-        rule("", "pods", "list"),
+        policy_rule(names.GROUP, SCALE_PLANS, *_READ, "create", "patch", "delete"),
+        policy_rule("", "pods", "list"),
     ]
 
 
 def viewer_rules() -> list[Manifest]:
     """To look at jobs and to wait for them."""
-    return [*_jobs(*_READ), rule(names.GROUP, SCALE_PLANS, *_READ)]
+    return [*_jobs(*_READ), policy_rule(names.GROUP, SCALE_PLANS, *_READ)]
 
 
 def triggerer_rules() -> list[Manifest]:
     """To wait for jobs and plans, and to end or suspend them when their task is killed."""
     return [
         *_jobs(*_READ, "patch", "delete"),
-        rule(names.GROUP, SCALE_PLANS, *_READ, "delete"),
+        policy_rule(names.GROUP, SCALE_PLANS, *_READ, "delete"),
     ]
 
 
@@ -83,76 +83,89 @@ def argo_agent_rules() -> list[Manifest]:
     """All that stages do, the steps to do it for, and the workflows whose deadline has passed."""
     return [
         *pipeline_rules(),
-        rule(_ARGO, "workflowtasksets", "list", "watch"),
-        rule(_ARGO, "workflowtasksets/status", "patch"),
-        rule(_ARGO, "workflows", "get", "patch"),
+        policy_rule(_ARGO, "workflowtasksets", "list", "watch"),
+        policy_rule(_ARGO, "workflowtasksets/status", "patch"),
+        policy_rule(_ARGO, "workflows", "get", "patch"),
     ]
 
 
 def node_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
-    """In the whole cluster, for who places preemptible DIJobs. An installation for one namespace does not get them."""
-    return [rule("", "nodes", "list", "watch")] if DI_JOB in rows else []
+    """In the whole cluster, for who places preemptible DIJobs. An installation for one namespace does not get
+    them.
+    """
+    return [policy_rule("", "nodes", "list", "watch")] if DI_JOB in rows else []
 
 
 def autoscaler_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
-    """What the controller needs besides to change the replicas of elastic jobs: by edits of the spec, or by ScalePlans."""
+    """What the controller needs besides to change the replicas of elastic jobs: by edits of the spec, or by
+    ScalePlans.
+    """
     elastic = [row for row in rows if row.elastic is not None]
     found = []
     for row in elastic:
         one = row.source.api
-        found.append(rule(one.group, one.plural, "get" if row.scale is None else "patch"))
+        found.append(policy_rule(one.group, one.plural, "get" if row.scale is None else "patch"))
     if any(row.scale is None for row in elastic):
-        found.append(rule(names.GROUP, SCALE_PLANS, "create"))
-    return [*found, rule("", "nodes", "list", "watch"), rule("", "pods", "list", "watch")]
+        found.append(policy_rule(names.GROUP, SCALE_PLANS, "create"))
+    return [*found, policy_rule("", "nodes", "list", "watch"), policy_rule("", "pods", "list", "watch")]
 
 
 def di_server_rules() -> list[Manifest]:
-    """To find jobs and their pods, to edit the one, and to keep what programs report. No Secrets: a digest is enough."""
+    """To find jobs and their pods, to edit the one, and to keep what programs report. No Secrets: a digest is
+    enough.
+    """
     group, plural = api.DI_JOBS.group, api.DI_JOBS.plural
     return [
-        rule(group, plural, *_READ, "patch"),
-        rule(group, f"{plural}/status", "patch"),
-        rule("", "pods", "list", "watch"),
+        policy_rule(group, plural, *_READ, "patch"),
+        policy_rule(group, f"{plural}/status", "patch"),
+        policy_rule("", "pods", "list", "watch"),
     ]
 
 
 def brain_rules() -> list[Manifest]:
-    """For its cluster monitor, which sees nodes, pods, plans and the jobs of every kind. A kind that is not there is left out."""
-    seen = [rule(kind.source.api.group, kind.source.api.plural, "list", "watch") for kind in kinds.KINDS]
-    nodes, pods = (rule("", resource, "list", "watch") for resource in ("nodes", "pods"))
-    return [nodes, pods, *seen, rule("metrics.k8s.io", "nodes", "list")]
+    """For its cluster monitor, which sees nodes, pods, plans and the jobs of every kind. A kind that is not
+    there is left out.
+    """
+    seen = [
+        policy_rule(kind.source.api.group, kind.source.api.plural, "list", "watch") for kind in kinds.KINDS
+    ]
+    nodes, pods = (policy_rule("", resource, "list", "watch") for resource in ("nodes", "pods"))
+    return [nodes, pods, *seen, policy_rule("metrics.k8s.io", "nodes", "list")]
 
 
 def lease_rules(lease: str) -> list[Manifest]:
     """To take turns by a Lease. Creation can't be limited by name: the API server does not know it yet."""
     group, leases = "coordination.k8s.io", "leases"
-    return [rule(group, leases, "create"), rule(group, leases, "get", "update", name=lease)]
+    return [policy_rule(group, leases, "create"), policy_rule(group, leases, "get", "update", name=lease)]
 
 
-def merged(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
-    """One rule a resource, with all verbs that any of the rules has for it; limits to single objects are dropped."""
+def merge_rules(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
+    """One rule a resource, with all verbs that any of the rules has for it; limits to single objects are
+    dropped.
+    """
     verbs: dict[tuple[str, str], dict[str, None]] = {}
     for one in rules:
         for group in one["apiGroups"]:
             for resource in one["resources"]:
                 verbs.setdefault((group, resource), {}).update(dict.fromkeys(one["verbs"]))
     order = (*_READ, "create", "update", "patch", "delete")
-    return [rule(*key, *sorted(found, key=order.index)) for key, found in sorted(verbs.items())]
+    return [policy_rule(*key, *sorted(found, key=order.index)) for key, found in sorted(verbs.items())]
 
 
-def roles(options: InstallOptions) -> Iterator[Manifest]:
+def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
     """Accounts, roles and bindings, in the order of applying."""
     everywhere = [] if options.jobs_namespace else node_rules(options.rows)
     if options.autoscaler:
         everywhere = [*everywhere, *autoscaler_rules(options.rows)]
     own = controller_rules(options.rows, network_policies=options.network_policies)
-    yield from _account(options, names.CONTROLLER, merged([*own, *everywhere]), lease=True)
-    if Part.ARGO_AGENT in options.parts:
+    yield from _account(options, names.CONTROLLER, merge_rules([*own, *everywhere]), lease=True)
+    if InstallPart.ARGO_AGENT in options.parts:
         yield from _account(options, ARGO_AGENT, argo_agent_rules(), lease=True)
-    if Part.DI_SERVER in options.parts:
+    if InstallPart.DI_SERVER in options.parts:
         yield from _account(options, names.DI_SERVER, di_server_rules(), lease=False)
-    if Part.BRAIN in options.parts:
-        # The monitor sees the nodes of the whole cluster, so an installation for one namespace goes without it.
+    if InstallPart.BRAIN in options.parts:
+        # The monitor sees the nodes of the whole cluster, so an installation for one namespace goes without
+        # it.
         yield from _account(
             options, names.BRAIN, [] if options.jobs_namespace else brain_rules(), lease=False
         )
@@ -163,7 +176,9 @@ def roles(options: InstallOptions) -> Iterator[Manifest]:
 
 
 def _account(options: InstallOptions, name: str, rules: list[Manifest], *, lease: bool) -> Iterator[Manifest]:
-    """A service account with these rights, if any, where the jobs are, and its lease at home if its replicas take turns."""
+    """A service account with these rights, if any, where the jobs are, and its lease at home if its replicas
+    take turns.
+    """
     yield {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

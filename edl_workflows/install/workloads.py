@@ -1,4 +1,6 @@
-"""What runs: the controller's Deployment, Argo's agent's, the DI server's, Brain's, and what guards and shows them."""
+"""What runs: the controller's Deployment, Argo's agent's, the DI server's, Brain's, and what guards and shows
+them.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,7 +9,7 @@ from typing import Any
 import yaml
 
 from edl_workflows.install import rbac
-from edl_workflows.install.options import InstallOptions, Part
+from edl_workflows.install.options import InstallOptions, InstallPart
 from edl_workflows.jobs import names
 from edl_workflows.jobs.di_job import pods as di_pods
 
@@ -32,7 +34,9 @@ BRAIN_TOKENS = "tokens.json"
 """Key of the Secret, and file in `CONFIG_FOLDER`."""
 BRAIN_FOLDER = "/var/lib/edl-brain"
 BRAIN_STORAGE = "10Gi"
-"""30 days of a job that reports all the time are some 4,600 samples, of half a kilobyte with 5 nodes: room for thousands."""
+"""30 days of a job that reports all the time are some 4,600 samples, of half a kilobyte with 5 nodes: room
+for thousands.
+"""
 _GROUP = 65532
 """As `Containerfile` has it; a volume belongs to root at first."""
 
@@ -40,7 +44,7 @@ _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory
 """1,000 jobs of 4 pods take about 220 MiB. No limit of CPU: a throttled leader loses its lease."""
 
 
-def workloads(options: InstallOptions) -> Iterator[Manifest]:
+def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
     """All that runs, and its neighbours, in the order of applying."""
     config = _config(options)
     yield config
@@ -53,7 +57,7 @@ def workloads(options: InstallOptions) -> Iterator[Manifest]:
         arguments.append("--autoscaler")
     if options.network_policies:
         arguments.append("--network-policies")
-    if Part.DI_SERVER in options.parts:
+    if InstallPart.DI_SERVER in options.parts:
         arguments += [
             "--di-server-url",
             f"http://{names.DI_SERVER}.{options.namespace}.svc:{names.DI_SERVER_PORT}",
@@ -62,21 +66,23 @@ def workloads(options: InstallOptions) -> Iterator[Manifest]:
     deployment = _deployment(options, names.CONTROLLER, [*arguments, *elect])
     _mount(deployment["spec"]["template"], config)
     yield from _guarded(options, deployment)
-    if Part.ARGO_AGENT in options.parts:
+    if InstallPart.ARGO_AGENT in options.parts:
         yield from _guarded(options, _deployment(options, rbac.ARGO_AGENT, ["argo", "agent", *where, *elect]))
-    if Part.DI_SERVER in options.parts:
+    if InstallPart.DI_SERVER in options.parts:
         yield from _di_server(options, where)
-    if Part.BRAIN in options.parts:
+    if InstallPart.BRAIN in options.parts:
         yield from _brain(options)
 
 
-def selector(name: str) -> dict[str, str]:
+def pod_labels(name: str) -> dict[str, str]:
     """Labels of a workload's pods."""
     return {"app.kubernetes.io/name": "edl-workflows", "app.kubernetes.io/component": name}
 
 
 def master_template(options: InstallOptions) -> Manifest:
-    """What every master's pod has beside its command: where its image comes from, and no more rights than it needs."""
+    """What every master's pod has beside its command: where its image comes from, and no more rights than it
+    needs.
+    """
     container: Manifest = {"name": "main", "securityContext": CONTAINER_SECURITY}
     spec: Manifest = {"securityContext": POD_SECURITY, "containers": [container]}
     _pull(options, spec)
@@ -89,7 +95,7 @@ def _config(options: InstallOptions) -> Manifest:
 
 
 def _deployment(options: InstallOptions, name: str, arguments: list[str]) -> Manifest:
-    labels = selector(name)
+    labels = pod_labels(name)
     pod = {"metadata": {"labels": labels}, "spec": _pod_spec(options, name, arguments)}
     return _object("apps/v1", "Deployment", name, options.namespace) | {
         "spec": {
@@ -138,7 +144,7 @@ def _spread(name: str) -> Manifest:
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector(name)},
+        "labelSelector": {"matchLabels": pod_labels(name)},
     }
 
 
@@ -175,8 +181,8 @@ def _di_server(options: InstallOptions, where: list[str]) -> Iterator[Manifest]:
 
 
 def _brain(options: InstallOptions) -> Iterator[Manifest]:
-    """Brain for the masters of any namespace. One pod: an SQLite database has one Brain, and one of several watches the
-    cluster; while it is away, masters plan by themselves."""
+    """Brain for the masters of any namespace. One pod: an SQLite database has one Brain, and one of several
+    watches the cluster; while it is away, masters plan by themselves."""
     name, port = names.BRAIN, names.BRAIN_PORT
     listen = ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104 - the masters are elsewhere
     tokens = ["--tokens-file", f"{CONFIG_FOLDER}/{BRAIN_TOKENS}"]
@@ -227,7 +233,10 @@ def _api(peer: Manifest, port: int) -> Manifest:
 
 def _api_service(options: InstallOptions, name: str, port: int) -> Manifest:
     return _object("v1", "Service", name, options.namespace) | {
-        "spec": {"selector": selector(name), "ports": [{"name": "api", "port": port, "targetPort": "api"}]}
+        "spec": {
+            "selector": pod_labels(name),
+            "ports": [{"name": "api", "port": port, "targetPort": "api"}],
+        }
     }
 
 
@@ -242,7 +251,7 @@ def _guarded(
         besides: who may send to it, beside those who read the metrics.
     """
     name = deployment["metadata"]["name"]
-    labels = selector(name)
+    labels = pod_labels(name)
     yield deployment
     service = _object("v1", "Service", f"{name}-metrics", options.namespace)
     service["metadata"]["labels"] = labels
@@ -251,7 +260,8 @@ def _guarded(
     yield service | {
         "spec": {"selector": labels, "ports": [{"name": "metrics", "port": PORT, "targetPort": "metrics"}]}
     }
-    # What it sends is not limited: a policy knows addresses, and the API server's differ from cluster to cluster.
+    # What it sends is not limited: a policy knows addresses, and the API server's differ from cluster to
+    # cluster.
     metrics = {"ports": [{"port": PORT, "protocol": "TCP"}]}
     yield _policy(options.namespace, name, labels, [metrics, *(besides or [])])
     yield _object("policy/v1", "PodDisruptionBudget", name, options.namespace) | {

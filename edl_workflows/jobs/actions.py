@@ -1,7 +1,9 @@
-"""What goes into a kind's `reconcile` and what comes out: plain values between the state machines and the generic loop.
+"""What goes into a kind's `reconcile` and what comes out: plain values between the state machines and the
+generic loop.
 
-The loop (`edl_workflows.controller`) observes, calls `Kind.decide`, and applies the `Actions`; it knows no kind. Manifests
-are plain dicts as the API has them. No clock, randomness or I/O here: `Observed` brings the time and a fresh token.
+The loop (`edl_workflows.controller`) observes, calls `Kind.decide`, and applies the `Actions`; it knows no
+kind. Manifests are plain dicts as the API has them. No clock, randomness or I/O here: `Observed` brings the
+time and a fresh token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,26 +16,29 @@ Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Settings:
+class InstallationSettings:
     """What an installation decides, the same for every job.
 
     Attributes:
-        master_image: image of the job master where a job's ``dlrover-master`` template names none. It must hold this
-            package with its ``controller`` extra.
+        master_image: image of the job master where a job's ``dlrover-master`` template names none. It must
+            hold this package with its ``controller`` extra.
         master_command: starts the master in that image.
-        master_cpu, master_memory: what the master's container requests, enough for some 60 agents (``make bench-master``);
-            upstream gives it 1 core and 2Gi.
-        master_memory_limit: its limit of memory; of CPU it has none, since a master that is throttled holds all its nodes up.
-        master_template: a PodTemplateSpec that is put over these and below each job's ``dlrover-master`` template: pull
-            secrets, a security context, placement.
-        tf_cluster_domain: what stands behind ``svc`` in the addresses of a TFJob's TF_CONFIG (``CUSTOM_CLUSTER_DOMAIN``).
+        master_cpu, master_memory: what the master's container requests, enough for some 60 agents (``make
+            bench-master``); upstream gives it 1 core and 2Gi.
+        master_memory_limit: its limit of memory; of CPU it has none, since a master that is throttled holds
+            all its nodes up.
+        master_template: a PodTemplateSpec that is put over these and below each job's ``dlrover-master``
+            template: pull secrets, a security context, placement.
+        tf_cluster_domain: what stands behind ``svc`` in the addresses of a TFJob's TF_CONFIG
+            (``CUSTOM_CLUSTER_DOMAIN``).
         di_server_url: where the programs of DIJobs find the DI server (upstream's ``--di-server-url``).
-        di_service_domain: what stands behind the namespace in the names of DIJobs' pods (``--service-domain-name``).
+        di_service_domain: what stands behind the namespace in the names of DIJobs' pods
+            (``--service-domain-name``).
         di_job_resources: what a replica of a preemptible DIJob asks for where its template doesn't say
             (``DI_JOB_DEFAULT_RESOURCES``).
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
-        network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The controller then
-            watches rows of `Kind.isolated`.
+        network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The
+            controller then watches rows of `Kind.isolated`.
     """
 
     master_image: str = "edl-workflows:latest"
@@ -55,8 +60,8 @@ class Refusal:
     """A ``create`` of the previous round that the API server refused for a reason other than AlreadyExists.
 
     Attributes:
-        invalid: it can never succeed as it is (422). Otherwise (403: a quota, an admission policy; 404: a kind that is not
-            installed) it may later.
+        invalid: it can never succeed as it is (422). Otherwise (403: a quota, an admission policy; 404: a
+            kind that is not installed) it may later.
         message: the server's.
     """
 
@@ -72,19 +77,19 @@ class Observed:
 
     Attributes:
         now: the time, with a zone.
-        objects: by ``kind`` ("Pod", "ScalePlan", …), the objects that the kind observes and that belong to the same job
-            in the same namespace; and each object that made a ``create`` of the previous round fail with AlreadyExists,
-            whoever owns it.
+        objects: by ``kind`` ("Pod", "ScalePlan", …), the objects that the kind observes and that belong to
+            the same job in the same namespace; and each object that made a ``create`` of the previous round
+            fail with AlreadyExists, whoever owns it.
         refused: what the API server refused in the previous round.
         new_token: a fresh secret of at least 32 random characters, used if the job's Secret has to be made.
-        settings: see `Settings`.
+        settings: see `InstallationSettings`.
     """
 
     now: datetime
     objects: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
     refused: Sequence[Refusal] = ()
     new_token: str = ""
-    settings: Settings = Settings()
+    settings: InstallationSettings = InstallationSettings()
 
     def of(self, kind: str) -> Sequence[Manifest]:
         """The observed objects of this ``kind``."""
@@ -100,7 +105,8 @@ class Deletion:
     """Delete this very object: the loop sends `uid` as a precondition. NotFound is success.
 
     Attributes:
-        resource_version: delete it only if it is still in this state, which the decision rests on; "": in any.
+        resource_version: delete it only if it is still in this state, which the decision rests on; "": in
+            any.
         grace_seconds: None leaves it to the object's own ``terminationGracePeriodSeconds``.
     """
 
@@ -114,8 +120,8 @@ class Deletion:
 
 @dataclass(frozen=True)
 class Patch:
-    """A JSON merge patch of an object's main resource. It carries the observed ``metadata.resourceVersion``, so that a
-    decision from an old state is refused (409) and made again."""
+    """A JSON merge patch of an object's main resource. It carries the observed ``metadata.resourceVersion``,
+    so that a decision from an old state is refused (409) and made again."""
 
     api_version: str
     kind: str
@@ -136,18 +142,20 @@ class Event:
 class Actions:
     """What to do now, in this order: create, delete, patch, status, events.
 
-    The loop applies them to the namespace of the reconciled object. A ``create`` refused with AlreadyExists: the loop
-    reads that object, adds it to `Observed.objects` and decides again at once, without trying the creates behind it.
+    The loop applies them to the namespace of the reconciled object. A ``create`` refused with AlreadyExists:
+    the loop reads that object, adds it to `Observed.objects` and decides again at once, without trying the
+    creates behind it.
     Refused with 422, 403 or 404: it adds a
-    `Refusal` and decides again at once, too; if then the same create is refused once more it goes on with the rest of
-    that second decision. Any other failure: it stops and retries the whole reconcile later, with back-off.
-    So a status is written only when all that stands before it is done.
+    `Refusal` and decides again at once, too; if then the same create is refused once more it goes on with the
+    rest of that second decision. Any other failure: it stops and retries the whole reconcile later, with
+    back-off. So a status is written only when all that stands before it is done.
 
     Attributes:
         create: whole manifests, in order.
-        status: JSON merge patch of the ``status`` subresource (the value of ``status``): only what differs from the
-            observed object, only fields that the controller owns; None when nothing does.
-        status_may_wait: seconds for which the loop may hold the status back, so that later changes go along with it.
+        status: JSON merge patch of the ``status`` subresource (the value of ``status``): only what differs
+            from the observed object, only fields that the controller owns; None when nothing does.
+        status_may_wait: seconds for which the loop may hold the status back, so that later changes go along
+            with it.
         events: only with a change; a second identical call has none.
         requeue_after: seconds until the next decision although nothing was seen to change.
     """
@@ -162,7 +170,7 @@ class Actions:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RoleChange:
     """What a role of a job shall become.
 
     Attributes:
@@ -175,7 +183,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class SpecEdit:
     """Other replicas for a kind that is scaled by its spec.
 
     Attributes:
@@ -190,8 +198,8 @@ class Scaling:
 def merge_patch(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """JSON merge patch (RFC 7386) that gives `current` the fields of `wanted`; None when it has them already.
 
-    Top-level fields that `wanted` does not name belong to other writers and stay. Inside a named field that is a map,
-    members absent from `wanted` are removed.
+    Top-level fields that `wanted` does not name belong to other writers and stay. Inside a named field that
+    is a map, members absent from `wanted` are removed.
     """
     patch = {
         key: _change(current.get(key), value) for key, value in wanted.items() if current.get(key) != value
@@ -210,7 +218,9 @@ def _change(current: object, wanted: object) -> object:
 
 
 def apply_merge_patch(current: object, patch: object) -> Any:
-    """What a JSON merge patch (RFC 7386) makes of a value: null removes, maps are merged, all else is replaced."""
+    """What a JSON merge patch (RFC 7386) makes of a value: null removes, maps are merged, all else is
+    replaced.
+    """
     if not isinstance(patch, Mapping):
         return patch
     kept = current if isinstance(current, Mapping) else {}

@@ -1,4 +1,6 @@
-"""Resource types of the Kubernetes API: their names, and where a server serves them. Pure; `edl_workflows.kube` sends."""
+"""Resource types of the Kubernetes API: their names, and where a server serves them. Pure;
+`edl_workflows.kube` sends.
+"""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -34,7 +36,8 @@ class ApiResource:
         """URL path of the collection (of all namespaces for ""), an object or a subresource of it.
 
         Raises:
-            InvalidError: namespace or name is ``.`` or ``..``: HTTP clients shorten such a path, to that of another object.
+            InvalidError: namespace or name is ``.`` or ``..``: HTTP clients shorten such a path, to that of
+                another object.
         """
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if self.namespaced and namespace:

@@ -1,9 +1,12 @@
-"""Which jobs an autoscaler may change, and how far: the bounds of the job's spec, and what an annotation says of it. Pure.
+"""Which jobs an autoscaler may change, and how far: the bounds of the job's spec, and what an annotation says
+of it. Pure.
 
-The annotation ``elastic.iml.github.io/autoscale`` is ``"false"`` (leave the job as it is), ``"true"``, or bounds such as
-``"2-8"`` within those of the spec. Without it a job is scaled whose spec names bounds that differ (Paddle EDL: trainers with
-``min-instance`` below ``max-instance``), and no other. An ElasticJob's spec names none; there `optimizeMode` says who reads the
-annotation: the cluster's autoscaler, or the job's own master (`edl_workflows.jobs.elastic_job.scaling`). A stage that asks for a number of replicas writes ``"false"``: its number stays until
+The annotation ``elastic.iml.github.io/autoscale`` is ``"false"`` (leave the job as it is), ``"true"``, or
+bounds such as ``"2-8"`` within those of the spec. Without it a job is scaled whose spec names bounds that
+differ (Paddle EDL: trainers with ``min-instance`` below ``max-instance``), and no other. An ElasticJob's spec
+names none; there `optimizeMode` says who reads the
+annotation: the cluster's autoscaler, or the job's own master (`edl_workflows.jobs.elastic_job.scaling`). A
+    stage that asks for a number of replicas writes ``"false"``: its number stays until
 autoscaling is switched on again.
 """
 
@@ -25,7 +28,7 @@ _BOUNDS = re.compile(r"(\d{1,5})-(\d{1,5})")
 
 
 @dataclass(frozen=True)
-class Elastic:
+class ElasticRole:
     """What an autoscaler may change of a job.
 
     Attributes:
@@ -46,13 +49,13 @@ class Elastic:
     bounded: bool
 
 
-def permitted(job: Resource, elastic: Elastic) -> Elastic | None:
+def permitted_bounds(job: Resource, elastic: ElasticRole) -> ElasticRole | None:
     """What the job's annotation leaves of it; None where the job stays as it is.
 
     Raises:
         ManifestError: the annotation can't be read, or leaves no number that the spec allows.
     """
-    said = wish(job)
+    said = read_annotation(job)
     if said is False or (said is None and not elastic.bounded):
         return None
     if said is None or said is True:
@@ -67,7 +70,7 @@ def permitted(job: Resource, elastic: Elastic) -> Elastic | None:
     return replace(elastic, minimum=low, maximum=high)
 
 
-def wish(job: Resource) -> tuple[int, int] | bool | None:
+def read_annotation(job: Resource) -> tuple[int, int] | bool | None:
     """What the annotation says: bounds, or whether to scale at all; None where there is none.
 
     Raises:

@@ -13,7 +13,7 @@ _CARRIED = ("name", "generateName", "namespace", "labels", "annotations")
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConvertedJob:
     """A manifest, and what it does not say any more.
 
     Attributes:
@@ -25,7 +25,7 @@ class Converted:
     notes: tuple[str, ...] = ()
 
 
-def manifest(api_version: str, kind: str, job: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
+def converted_manifest(api_version: str, kind: str, job: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
     """A job's manifest with another head and spec: its name and what a user writes in metadata stay."""
     metadata = {key: value for key, value in job.metadata.to_dict().items() if key in _CARRIED and value}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": dict(spec)}

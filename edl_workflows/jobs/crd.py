@@ -25,15 +25,17 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def definition(kind: Kind) -> dict[str, Any]:
+def crd_of_kind(kind: Kind) -> dict[str, Any]:
     """A kind's CustomResourceDefinition."""
     api = kind.source.api
-    return schema.crd(api.group, api.version, api.plural, kind.model, kind.crd)
+    return schema.make_crd(api.group, api.version, api.plural, kind.model, kind.crd)
 
 
-def render(kind: Kind) -> str:
+def render_crd(kind: Kind) -> str:
     """Its file."""
-    return HEADER + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
+    return HEADER + yaml.dump(
+        crd_of_kind(kind), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     stale = []
     for kind in KINDS:
         path = folder / f"{kind.source.api.plural}.yaml"
-        text = render(kind)
+        text = render_crd(kind)
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         if write:

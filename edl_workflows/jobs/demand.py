@@ -9,16 +9,17 @@ Container = Mapping[str, Any]
 Amounts = Mapping[str, float]
 
 
-def of_container(container: Container) -> dict[str, float]:
+def container_requests(container: Container) -> dict[str, float]:
     """What a container requests; its limit where it requests nothing else."""
     resources = container.get("resources") or {}
-    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+    return parse_amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
-def of_pod(
-    spec: Mapping[str, Any], of: Callable[[Container], dict[str, float]] = of_container
+def pod_requests(
+    spec: Mapping[str, Any], of: Callable[[Container], dict[str, float]] = container_requests
 ) -> dict[str, float]:
-    """Its containers together, or the largest of those that prepare it, with what runs beside them; and its overhead.
+    """Its containers together, or the largest of those that prepare it, with what runs beside them; and its
+    overhead.
 
     Args:
         spec: the PodSpec.
@@ -29,29 +30,29 @@ def of_pod(
     for container in spec.get("initContainers") or ():
         asked = of(container)
         if container.get("restartPolicy") == "Always":  # it stays beside those that come after it
-            add(sidecars, asked)
+            add_amounts(sidecars, asked)
             asked = {}
-        add(asked, sidecars)
-        largest = larger(largest, asked)
+        add_amounts(asked, sidecars)
+        largest = larger_amounts(largest, asked)
     total = dict(sidecars)
     for container in spec.get("containers") or ():
-        add(total, of(container))
-    found = larger(total, largest)
-    add(found, amounts(spec.get("overhead") or {}))
+        add_amounts(total, of(container))
+    found = larger_amounts(total, largest)
+    add_amounts(found, parse_amounts(spec.get("overhead") or {}))
     return found
 
 
-def amounts(quantities: Mapping[str, Any]) -> dict[str, float]:
+def parse_amounts(quantities: Mapping[str, Any]) -> dict[str, float]:
     """Quantities as numbers, in base units."""
     return {name: parse_quantity(str(text)) for name, text in quantities.items()}
 
 
-def add(total: dict[str, float], more: Amounts) -> None:
+def add_amounts(total: dict[str, float], more: Amounts) -> None:
     """Add to `total`."""
     for name, amount in more.items():
         total[name] = total.get(name, 0.0) + amount
 
 
-def larger(one: Amounts, other: Amounts) -> dict[str, float]:
+def larger_amounts(one: Amounts, other: Amounts) -> dict[str, float]:
     """Of each resource the larger amount."""
     return {name: max(one.get(name, 0.0), other.get(name, 0.0)) for name in {*one, *other}}

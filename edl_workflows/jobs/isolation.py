@@ -1,10 +1,11 @@
 """A job's NetworkPolicy: only the job's own pods reach its pods, on any port. Pure.
 
-One a job, since a policy's selectors do not compare labels: no single policy says "pods of the same job". It is owned by the
-job and goes with it. Policies add up, so whoever wants others let in, as Prometheus, writes one more beside it.
+One a job, since a policy's selectors do not compare labels: no single policy says "pods of the same job". It
+is owned by the job and goes with it. Policies add up, so whoever wants others let in, as Prometheus, writes
+one more beside it.
 
-A job with pods on their nodes' network has none: such a pod has its node's address, which no policy takes for one of the job's,
-so a worker there would not reach a master that has an address of its own.
+A job with pods on their nodes' network has none: such a pod has its node's address, which no policy takes for
+one of the job's, so a worker there would not reach a master that has an address of its own.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ def network_policy(job: Resource, pod_labels: Mapping[str, str]) -> dict[str, An
         job: the job.
         pod_labels: what all its pods carry, and no others.
     """
-    policy = manifests.owned(
+    policy = manifests.owned_manifest(
         api.NETWORK_POLICIES.api_version,
         api.NETWORK_POLICIES.kind,
         names.network_policy_name(job.kind, job.metadata.name),
@@ -65,7 +66,7 @@ def isolate_pods(
     if _uses_nodes_network(manifest.get("spec")):
         return actions
     create = (policy,) if there is None else ()
-    obstacle = obstacles.in_the_way(job, observed, [key]) or obstacles.refused(observed, create)
+    obstacle = obstacles.find_conflict(job, observed, [key]) or obstacles.find_refusal(observed, create)
     if obstacle is None or not makes_pods:
         return replace(actions, create=(*create, *actions.create))
     status = manifest.get("status") or {}
@@ -74,7 +75,9 @@ def isolate_pods(
 
 
 def _uses_nodes_network(spec: Any) -> bool:
-    """Whether a pod template somewhere in a job's spec says ``hostNetwork``, as TrainingJobs do for all their pods."""
+    """Whether a pod template somewhere in a job's spec says ``hostNetwork``, as TrainingJobs do for all their
+    pods.
+    """
     left = [spec]
     while left:
         value = left.pop()
@@ -89,4 +92,4 @@ def _uses_nodes_network(spec: Any) -> bool:
 
 def _has_pods(job: Resource, observed: Observed) -> bool:
     own = (pod for pod in observed.of("Pod") if manifests.owned_by(pod, job))
-    return any(not manifests.ended(pod) for pod in own)
+    return any(not manifests.has_ended(pod) for pod in own)

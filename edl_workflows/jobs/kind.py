@@ -1,7 +1,9 @@
-"""What the package knows of a kind: a row of the registry (`edl_workflows.jobs.kinds`), and the resource types that rows watch.
+"""What the package knows of a kind: a row of the registry (`edl_workflows.jobs.kinds`), and the resource
+types that rows watch.
 
-The controller starts a LIST+WATCH for every row and every `Source`, groups what it sees by (namespace, job name) and calls
-`Kind.decide` for each object of a group in which something changed. Stages and the CLI take `Kind.view` from here.
+The controller starts a LIST+WATCH for every row and every `Source`, groups what it sees by (namespace, job
+name) and calls `Kind.decide` for each object of a group in which something changed. Stages and the CLI take
+`Kind.view` from here.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,20 +12,20 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError
-from edl_workflows.jobs import isolation, kept, names
+from edl_workflows.jobs import cache_fields, isolation, names
 from edl_workflows.jobs.actions import (
     Actions,
     Deletion,
     Event,
     Manifest,
     Observed,
-    Scaling,
-    Wanted,
+    RoleChange,
+    SpecEdit,
     apply_merge_patch,
     merge_patch,
 )
 from edl_workflows.jobs.api import NETWORK_POLICIES, PODS, ApiResource
-from edl_workflows.jobs.autoscaling import Elastic
+from edl_workflows.jobs.autoscaling import ElasticRole
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.schema import CrdOptions
 from edl_workflows.jobs.status import Job, JobStatus
@@ -44,10 +46,10 @@ class Source:
 
     Attributes:
         job_of: name of the job (in the same namespace) that an object belongs to; "" for none.
-        selector: label selector of the LIST and the WATCH: "" for all, or one ``key`` or ``key=value``. Kinds that make
-            children of one resource type under labels of their own have a source each.
-        rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is made from
-            these (`edl_workflows.install.rbac`).
+        selector: label selector of the LIST and the WATCH: "" for all, or one ``key`` or ``key=value``. Kinds
+            that make children of one resource type under labels of their own have a source each.
+        rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is
+            made from these (`edl_workflows.install.rbac`).
         keep: what a cache keeps of an object; decisions see no more.
     """
 
@@ -55,7 +57,7 @@ class Source:
     job_of: Callable[[Manifest], str]
     selector: str = ""
     rights: tuple[tuple[str, tuple[str, ...]], ...] = (("", WATCHED),)
-    keep: Callable[[Manifest], dict[str, Any]] = kept.whole
+    keep: Callable[[Manifest], dict[str, Any]] = cache_fields.keep_whole
 
     def selects(self, manifest: Manifest) -> bool:
         """Whether the selector matches an object of this resource type."""
@@ -70,7 +72,8 @@ class Kind:
 
     Attributes:
         source: the kind's own objects.
-        observes: what else its `reconcile` sees; a change there makes the job's objects of this kind be decided anew.
+        observes: what else its `reconcile` sees; a change there makes the job's objects of this kind be
+            decided anew.
         reconcile: the pure state machine, called through `decide`.
         crd: what its CustomResourceDefinition has beside the schema.
         view: how pipelines see an object; None for a kind that is no job.
@@ -78,8 +81,8 @@ class Kind:
         labels: of a job's pods: the job's name, the role, the index.
         suspend: path of the switch below ``spec``.
         failed: its phase of a job that failed, in its own spelling.
-        scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one that is scaled
-            by ScalePlans.
+        scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one
+            that is scaled by ScalePlans.
         elastic: what the cluster's autoscaler may change of a job; None of one that it may not.
     """
 
@@ -93,8 +96,8 @@ class Kind:
     labels: tuple[str, str, str] = (names.JOB_LABEL, names.REPLICA_TYPE_LABEL, names.REPLICA_INDEX_LABEL)
     suspend: tuple[str, ...] = ("suspend",)
     failed: str = "Failed"
-    scale: Callable[[Any, Mapping[str, Wanted]], Scaling] | None = None
-    elastic: Callable[[Any], Elastic | None] | None = None
+    scale: Callable[[Any, Mapping[str, RoleChange]], SpecEdit] | None = None
+    elastic: Callable[[Any], ElasticRole | None] | None = None
 
     @property
     def name(self) -> str:
@@ -153,8 +156,9 @@ class Kind:
             return view
         return replace(view, reason=INVALID_SPEC, message=_told(wrong))
 
-    def rescale(self, manifest: Manifest, wanted: Mapping[str, Wanted]) -> Scaling:
-        """The edit that gives a job these replicas by role. It adds nothing to what is wrong with the job, if anything is.
+    def rescale(self, manifest: Manifest, wanted: Mapping[str, RoleChange]) -> SpecEdit:
+        """The edit that gives a job these replicas by role. It adds nothing to what is wrong with the job, if
+        anything is.
 
         Raises:
             ManifestError: the job has no such role, or its spec would be invalid by the edit.
@@ -176,10 +180,11 @@ class Kind:
     def decide(self, manifest: Manifest, observed: Observed) -> Actions:
         """What to do about this object now. Never raises for what a user wrote.
 
-        An object that is being deleted is left to the garbage collector. A manifest that does not validate (the API
-        server's schema is older or missing) gets reason InvalidSpec: a new object is Failed, one that already has a phase
-        keeps it until its spec is corrected, and one that has ended, perhaps under an operator that took the spec, stays
-        as it is. A job whose time to live after its end is over is deleted.
+        An object that is being deleted is left to the garbage collector. A manifest that does not validate
+        (the API server's schema is older or missing) gets reason InvalidSpec: a new object is Failed, one
+        that already has a phase keeps it until its spec is corrected, and one that has ended, perhaps under
+        an operator that took the spec, stays as it is. A job whose time to live after its end is over is
+        deleted.
         """
         if manifest["metadata"].get("deletionTimestamp"):
             return Actions()
@@ -224,7 +229,9 @@ class Kind:
         return Actions(status=patch, events=(Event("Warning", INVALID_SPEC, message),) if patch else ())
 
     def _ended(self, status: Mapping[str, Any]) -> dict[str, str] | None:
-        """How a job has ended, by its phase or its conditions; None while it has not, and of a kind that is no job."""
+        """How a job has ended, by its phase or its conditions; None while it has not, and of a kind that is
+        no job.
+        """
         model = self.model.model_fields["status"].annotation
         if not (isinstance(model, type) and issubclass(model, JobStatus)):
             return None
@@ -238,13 +245,13 @@ def _told(error: ManifestError) -> str:
     return "; ".join(str(problem) for problem in error.problems)[:4096]
 
 
-def by_name(manifest: Manifest) -> str:
+def job_by_name(manifest: Manifest) -> str:
     """The job of a job: itself."""
     name: str = manifest["metadata"]["name"]
     return name
 
 
-def by_label(key: str) -> Callable[[Manifest], str]:
+def job_by_label(key: str) -> Callable[[Manifest], str]:
     """Reads the job's name from a label."""
 
     def job_of(manifest: Manifest) -> str:
@@ -254,24 +261,24 @@ def by_label(key: str) -> Callable[[Manifest], str]:
     return job_of
 
 
-def jobs(api: ApiResource, *verbs: str) -> Source:
+def job_source(api: ApiResource, *verbs: str) -> Source:
     """The source of a job kind's own objects.
 
     Args:
         api: the kind.
         verbs: what the controller does with them beside watching, as ``delete``.
     """
-    # finalizers: children block their owner's deletion, which OwnerReferencesPermissionEnforcement lets only those say
-    # who may finalize it.
+    # finalizers: children block their owner's deletion, which OwnerReferencesPermissionEnforcement lets only
+    # those say # who may finalize it.
     rights = (("", (*WATCHED, *verbs)), ("status", ("patch",)), ("finalizers", ("update",)))
-    return Source(api, by_name, rights=rights)
+    return Source(api, job_by_name, rights=rights)
 
 
 JOB_NETWORK_POLICIES = Source(
     NETWORK_POLICIES,
-    by_label(names.ISOLATES_LABEL),
+    job_by_label(names.ISOLATES_LABEL),
     names.ISOLATES_LABEL,
     (("", MADE),),
-    kept.head,
+    cache_fields.keep_head,
 )
 """The policies that `edl_workflows.jobs.isolation` makes for jobs of every kind."""

@@ -13,17 +13,17 @@ from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 KINDS: tuple[Kind, ...] = (ELASTIC_JOB, SCALE_PLAN, TF_JOB, TRAINING_JOB, DI_JOB)
 
 
-def sources(kinds: Iterable[Kind] = KINDS) -> tuple[Source, ...]:
+def watched_sources(kinds: Iterable[Kind] = KINDS) -> tuple[Source, ...]:
     """Every resource type that a controller of these kinds watches, each once."""
     return tuple(dict.fromkeys(s for kind in kinds for s in (kind.source, *kind.observes)))
 
 
-def touched(kinds: Collection[Kind] = KINDS) -> tuple[Source, ...]:
+def used_sources(kinds: Collection[Kind] = KINDS) -> tuple[Source, ...]:
     """Every resource type that a controller of these kinds needs rights on."""
-    return (*sources(kinds), *(made for kind in kinds for made in kind.makes))
+    return (*watched_sources(kinds), *(made for kind in kinds for made in kind.makes))
 
 
-def chosen(names: Collection[str]) -> tuple[Kind, ...]:
+def choose_kinds(names: Collection[str]) -> tuple[Kind, ...]:
     """The rows of some kinds, in the registry's order; of no names all.
 
     Raises:

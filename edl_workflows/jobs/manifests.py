@@ -1,4 +1,6 @@
-"""Reading and making manifests: what every kind's pods and reconcile need of an object as the API has it. Pure."""
+"""Reading and making manifests: what every kind's pods and reconcile need of an object as the API has it.
+Pure.
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -24,7 +26,9 @@ _DISRUPTIONS = frozenset(
 )
 """``status.reason`` of pods that ended for a cause outside of them."""
 _MISPLACED = ("OutOf", "NodeAffinity", "TopologyAffinityError")
-"""How a kubelet's reason begins where the scheduler chose a node that turned out to be full, or another than it knew."""
+"""How a kubelet's reason begins where the scheduler chose a node that turned out to be full, or another than
+it knew.
+"""
 
 
 def owner_reference(owner: Resource, *, controller: bool = True) -> dict[str, Any]:
@@ -38,7 +42,7 @@ def owner_reference(owner: Resource, *, controller: bool = True) -> dict[str, An
     return reference | {"controller": True, "blockOwnerDeletion": True} if controller else reference
 
 
-def owned(
+def owned_manifest(
     api_version: str, kind: str, name: str, owner: Resource, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     """The head of a child's manifest: in its owner's namespace, and owned by it."""
@@ -54,27 +58,27 @@ def owned(
     }
 
 
-def child(
+def elastic_job_child(
     api_version: str, kind: str, name: str, owner: Resource, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """As `owned`, of an ElasticJob: labelled with its name, and as upstream's."""
+    """As `owned_manifest`, of an ElasticJob: labelled with its name, and as upstream's."""
     own = {names.APP_LABEL: names.APP_VALUE, names.JOB_LABEL: owner.metadata.name}
-    return owned(api_version, kind, name, owner, own | dict(labels))
+    return owned_manifest(api_version, kind, name, owner, own | dict(labels))
 
 
 def merge_env(
     template: Iterable[Mapping[str, Any]], over: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A container's variables: those of `over` first, then the template's others. A ``$(VAR)`` sees only what stands before
-    it, so a user's variable may refer to any of ours."""
+    """A container's variables: those of `overlay_template` first, then the template's others. A ``$(VAR)``
+    sees only what stands before it, so a user's variable may refer to any of ours."""
     merged = {variable["name"]: dict(variable) for variable in over}
     own = [dict(variable) for variable in template if variable["name"] not in merged]
     return [*merged.values(), *own]
 
 
-def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod template put over another: fields of `above` win, labels and annotations of both stay, and the first containers
-    become one."""
+def overlay_template(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod template put over another: fields of `above` win, labels and annotations of both stay, and the
+    first containers become one."""
     metadata = dict(below.get("metadata") or {})
     for key, values in (above.get("metadata") or {}).items():
         metadata[key] = {**(metadata.get(key) or {}), **values} if isinstance(values, Mapping) else values
@@ -99,14 +103,14 @@ def name_of(manifest: Manifest) -> str:
     return str(manifest["metadata"]["name"])
 
 
-def label(manifest: Manifest, key: str) -> str:
+def get_label(manifest: Manifest, key: str) -> str:
     """Value of a label; "" without it."""
     return str((manifest["metadata"].get("labels") or {}).get(key, ""))
 
 
 def index_of(manifest: Manifest) -> int:
     """The id that a node's or master's pod carries; -1 if somebody made it without one."""
-    text = label(manifest, names.REPLICA_INDEX_LABEL)
+    text = get_label(manifest, names.REPLICA_INDEX_LABEL)
     return int(text) if text.isdecimal() else -1
 
 
@@ -121,14 +125,16 @@ def owned_by(manifest: Manifest, owner: Resource) -> bool:
     return owner_of(manifest).get("uid") == owner.metadata.uid
 
 
-def of_earlier(manifest: Manifest, owner: Resource) -> bool:
-    """Whether it belongs to an earlier object of the owner's name, so that the garbage collector is about to delete it."""
+def belongs_to_earlier(manifest: Manifest, owner: Resource) -> bool:
+    """Whether it belongs to an earlier object of the owner's name, so that the garbage collector is about to
+    delete it.
+    """
     found = owner_of(manifest)
     same = (found.get("kind"), found.get("name")) == (owner.kind, owner.metadata.name)
     return same and found.get("uid") != owner.metadata.uid
 
 
-def conflict(manifest: Manifest, owner: Resource) -> str:
+def describe_conflict(manifest: Manifest, owner: Resource) -> str:
     """What to tell a user whose object has the name of one that `owner` needs."""
     found = owner_of(manifest)
     whose = f"{found.get('kind')} {found.get('name')}" if found else "no controller"
@@ -139,12 +145,12 @@ def conflict(manifest: Manifest, owner: Resource) -> str:
     )
 
 
-def terminating(manifest: Manifest) -> bool:
+def is_terminating(manifest: Manifest) -> bool:
     """Whether its deletion was asked for."""
     return bool(manifest["metadata"].get("deletionTimestamp"))
 
 
-def deletion(manifest: Manifest) -> Deletion:
+def delete_object(manifest: Manifest) -> Deletion:
     """Delete exactly this object."""
     return Deletion(
         manifest["apiVersion"], manifest["kind"], name_of(manifest), str(manifest["metadata"].get("uid", ""))
@@ -156,12 +162,12 @@ def pod_phase(pod: Manifest) -> str:
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
-def ended(pod: Manifest) -> bool:
+def has_ended(pod: Manifest) -> bool:
     """Whether all its containers ended for good."""
     return pod_phase(pod) in ("Succeeded", "Failed")
 
 
-def ready(pod: Manifest) -> bool:
+def is_ready(pod: Manifest) -> bool:
     """Whether it runs and its Ready condition holds."""
     return pod_phase(pod) == "Running" and any(
         c.get("type") == "Ready" and c.get("status") == "True" for c in _conditions(pod)
@@ -180,19 +186,22 @@ def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:
 
 
 def marked_disrupted(pod: Manifest) -> bool:
-    """Whether a failed pod says that it ended for a cause outside of it: evicted, preempted, its machine lost."""
+    """Whether a failed pod says that it ended for a cause outside of it: evicted, preempted, its machine
+    lost.
+    """
     if (pod.get("status") or {}).get("reason") in _DISRUPTIONS:
         return True
     return any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in _conditions(pod))
 
 
-def disrupted(pod: Manifest) -> bool:
+def was_disrupted(pod: Manifest) -> bool:
     """As `marked_disrupted`, or it ended without any exit code."""
     return marked_disrupted(pod) or "exitCode" not in exit_of_first_container(pod)
 
 
 def refused_by_node(pod: Manifest) -> bool:
-    """Whether a pod failed before anything of it started, and says why: its node can't run it, and another try changes nothing.
+    """Whether a pod failed before anything of it started, and says why: its node can't run it, and another
+    try changes nothing.
 
     Of a pod that another node can run this does not hold.
     """
@@ -204,8 +213,8 @@ def refused_by_node(pod: Manifest) -> bool:
 
 
 def last_words(pod: Manifest) -> str:
-    """The last line of what a pod that ended said of the cause, as the end of a sentence: its container's termination message, or
-    its own where nothing of it ran; "" where neither says anything."""
+    """The last line of what a pod that ended said of the cause, as the end of a sentence: its container's
+    termination message, or its own where nothing of it ran; "" where neither says anything."""
     said = exit_of_first_container(pod).get("message") or (pod.get("status") or {}).get("message") or ""
     lines = str(said).strip().splitlines()
     return f": {inert_text(lines[-1][:_MAX_SAID])}" if lines else ""

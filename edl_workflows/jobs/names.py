@@ -6,13 +6,18 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 APP_LABEL = "app"
 APP_VALUE = "dlrover"
-"""Upstream puts ``app: dlrover`` on an ElasticJob's pods; dashboards select by it. A template's own ``app`` wins."""
+"""Upstream puts ``app: dlrover`` on an ElasticJob's pods; dashboards select by it. A template's own ``app``
+wins.
+"""
 
 JOB_LABEL = "elasticjob.dlrover/name"
 JOB_LABELS = (JOB_LABEL, "training.kubeflow.org/job-name", "paddlepaddle.org/job-name", "diengine/job")
-"""By which jobs of each kind know their pods. A template's own are left out: its pods would join another job."""
+"""By which jobs of each kind know their pods. A template's own are left out: its pods would join another job.
+"""
 LEGACY_JOB_LABEL = "elasticjob-name"
-"""The seed document and older samples mark a ScalePlan's job with this one; both are read, the newer is written."""
+"""The seed document and older samples mark a ScalePlan's job with this one; both are read, the newer is
+written.
+"""
 REPLICA_TYPE_LABEL = "elasticjob.dlrover/replica-type"
 REPLICA_INDEX_LABEL = "elasticjob.dlrover/replica-index"
 """The node's id: unique within (job, type) for ever, never used twice."""
@@ -36,21 +41,26 @@ CHIEF_TYPE = "chief"
 EVALUATOR_TYPE = "evaluator"
 
 CONTROLLER = "edl-controller"
-"""An installation's controller: its account, its Deployment, and the Lease by which its replicas take turns."""
+"""An installation's controller: its account, its Deployment, and the Lease by which its replicas take turns.
+"""
 CONTROLLER_PORT = 8080
 """Where the controller answers probes and Prometheus."""
 DI_SERVER = "edl-di-server"
-"""An installation's DI server: its account, its Deployment, its Service, and the Secret with its administrator's token."""
+"""An installation's DI server: its account, its Deployment, its Service, and the Secret with its
+administrator's token.
+"""
 DI_SERVER_PORT = 8081
 """As upstream's."""
 BRAIN = "edl-brain"
-"""An installation's Brain: its account, its Deployment, its Service, its volume, and the Secret with the tokens' hashes."""
+"""An installation's Brain: its account, its Deployment, its Service, its volume, and the Secret with the
+tokens' hashes.
+"""
 BRAIN_PORT = 8082
 GPU_TYPE_LABEL = "nvidia.com/gpu.product"
 """On a node: what kind of GPU it has, as NVIDIA's GPU feature discovery writes it."""
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
-"""On a job: its scenario. Jobs of one scenario and namespace tell about each other: to the Brain, which takes a job's name where
-there is none, and to the allocator."""
+"""On a job: its scenario. Jobs of one scenario and namespace tell about each other: to the Brain, which takes
+a job's name where there is none, and to the allocator."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),
@@ -76,7 +86,9 @@ ENV_JOB_TOKEN = "EDL_JOB_TOKEN"  # noqa: S105 - the variable's name, not a secre
 ENV_DI_SERVER_TOKEN = "EDL_DI_SERVER_TOKEN"  # noqa: S105 - the variable's name, not a secret
 """The administrator's token of the DI server, in that server's environment."""
 ENV_NODE_NUM = "NODE_NUM"
-"""How many nodes of its type the job wanted when the pod was made; users' scripts read it (``--nnodes=1:$NODE_NUM``)."""
+"""How many nodes of its type the job wanted when the pod was made; users' scripts read it
+(``--nnodes=1:$NODE_NUM``).
+"""
 ENV_POD_IP = "POD_IP"
 ENV_HOST_IP = "HOST_IP"
 ENV_BRAIN_ADDR = "DLROVER_BRAIN_SERVICE_ADDR"
@@ -97,8 +109,8 @@ ENV_SHARED_MEMORY = "EDL_SHARED_MEMORY"
 """Where the agent makes that folder; default ``/dev/shm``."""
 ENV_TF_CONFIG = "TF_CONFIG"
 ENV_PET_NNODES = "PET_NNODES"
-"""This and the next nine are what launchers in PyTorch's style read (``torchrun`` takes ``PET_<OPTION>`` for each of its
-options, ``torch.distributed`` the others): set by the agent of a worker in a collective job."""
+"""This and the next nine are what launchers in PyTorch's style read (``torchrun`` takes ``PET_<OPTION>`` for
+each of its options, ``torch.distributed`` the others): set by the agent of a worker in a collective job."""
 ENV_PET_NODE_RANK = "PET_NODE_RANK"
 ENV_PET_NPROC_PER_NODE = "PET_NPROC_PER_NODE"
 ENV_PET_MASTER_ADDR = "PET_MASTER_ADDR"
@@ -114,8 +126,8 @@ TOKEN_KEY = "token"  # noqa: S105 - the Secret's key, not a secret
 STATE_KEY = "state"
 
 MAX_JOB_NAME = 37
-"""Names of services and values of labels hold 63 characters, and the longest of a job's, `master_name`, adds 26.
-A node's name then still has room for ids up to 12 digits."""
+"""Names of services and values of labels hold 63 characters, and the longest of a job's, `master_name`, adds
+26. A node's name then still has room for ids up to 12 digits."""
 
 
 def node_name(job: str, node_type: str, node_id: int) -> str:
@@ -177,7 +189,9 @@ def network_policy_name(kind: str, job: str) -> str:
 
 
 def node_address(job: str, namespace: str, node_type: str, node_id: int, version: int) -> str:
-    """Address at which the node's process of this cluster version listens, as ``node.service.namespace.svc:port``."""
+    """Address at which the node's process of this cluster version listens, as
+    ``node.service.namespace.svc:port``.
+    """
     port = NODE_PORTS[node_type][version % 2]
     return f"{node_name(job, node_type, node_id)}.{nodes_service_name(job)}.{namespace}.svc:{port}"
 

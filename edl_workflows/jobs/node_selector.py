@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def holds(requirement: Mapping[str, Any], values: Mapping[str, str]) -> bool:
-    """Whether a NodeSelectorRequirement holds for a node's labels or fields. One that it does not know holds nowhere."""
+def requirement_holds(requirement: Mapping[str, Any], values: Mapping[str, str]) -> bool:
+    """Whether a NodeSelectorRequirement holds for a node's labels or fields. One that it does not know holds
+    nowhere.
+    """
     value, wanted = values.get(requirement["key"]), requirement.get("values") or ()
     match requirement.get("operator"):
         case "In":

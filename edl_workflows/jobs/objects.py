@@ -1,4 +1,6 @@
-"""What all kinds' models share: the base classes, metadata, conditions, quantities and parsing with good errors."""
+"""What all kinds' models share: the base classes, metadata, conditions, quantities and parsing with good
+errors.
+"""
 
 import contextlib
 import difflib
@@ -47,7 +49,7 @@ class FieldErrors(ValueError):  # noqa: N818 - several errors, as pydantic's own
         super().__init__("; ".join(str(problem) for problem in self.problems))
 
 
-def reject(problems: Sequence[Problem]) -> None:
+def raise_problems(problems: Sequence[Problem]) -> None:
     """End a validator over several fields.
 
     Raises:
@@ -57,10 +59,11 @@ def reject(problems: Sequence[Problem]) -> None:
         raise FieldErrors(problems)
 
 
-def rules(*pairs: tuple[str, str]) -> ConfigDict:
+def cel_rules(*pairs: tuple[str, str]) -> ConfigDict:
     """Config of a model with rules over several fields: (CEL expression, message), for the CRD's schema.
 
-    Each says in CEL what a validator of the model says in Python, or what only the API server can check: transitions.
+    Each says in CEL what a validator of the model says in Python, or what only the API server can check:
+        transitions.
     """
     validations: list[JsonValue] = [{"rule": rule, "message": message} for rule, message in pairs]
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
@@ -71,13 +74,13 @@ NO_PHASE = "!has(oldSelf.status) || !has(oldSelf.status.phase)"
 _SAME_PHASE = "has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase"
 
 
-def final_phases(succeeded: str, failed: str) -> tuple[str, str]:
+def final_phases_rule(succeeded: str, failed: str) -> tuple[str, str]:
     """CEL: a job that has ended has ended. The two phases in the kind's spelling."""
     rule = f"{NO_PHASE} || !(oldSelf.status.phase in ['{succeeded}', '{failed}']) || {_SAME_PHASE}"
     return rule, f"phases {succeeded} and {failed} are final"
 
 
-FINAL_PHASES = final_phases("Succeeded", "Failed")
+FINAL_PHASES = final_phases_rule("Succeeded", "Failed")
 
 DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 """Names of services (RFC 1035), which the names of jobs become part of."""
@@ -166,7 +169,9 @@ PodTemplate = Annotated[
         }
     ),
 ]
-"""A core/v1 PodTemplateSpec. The API server validates it when the pod is made; we check only what we build on."""
+"""A core/v1 PodTemplateSpec. The API server validates it when the pod is made; we check only what we build
+on.
+"""
 
 
 class OwnerReference(Model):
@@ -261,8 +266,8 @@ class Resource(Model):
         """Read an object that an API server has admitted, whatever this package thinks of its spec.
 
         Returns:
-            The object, and what is wrong with it. A wrong one has its identity and its status; of its spec there is what
-            is valid by itself.
+            The object, and what is wrong with it. A wrong one has its identity and its status; of its spec
+            there is what is valid by itself.
         """
         try:
             return cls.parse(manifest), None
@@ -345,7 +350,9 @@ def _suggestion(cls: type[BaseModel], loc: tuple[int | str, ...]) -> str:
 
 
 def _model_at(model: type[BaseModel], part: int | str) -> type[BaseModel] | None:
-    """The model that `part` leads to: a field's own, or a container's (whose keys and indices lead nowhere new)."""
+    """The model that `part` leads to: a field's own, or a container's (whose keys and indices lead nowhere
+    new).
+    """
     for name, field in model.model_fields.items():
         if part in (name, field.alias):
             return next(iter(_models_in(field.annotation)), None)

@@ -1,5 +1,5 @@
-"""What keeps a job from its children, the same for every kind: names that are taken, creates that are refused, pods that
-can't be placed. Pure."""
+"""What keeps a job from its children, the same for every kind: names that are taken, creates that are
+refused, pods that can't be placed. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Obstacle:
     seconds: float
 
 
-def in_the_way(owner: Resource, observed: Observed, wanted: Iterable[tuple[str, str]]) -> Obstacle | None:
+def find_conflict(owner: Resource, observed: Observed, wanted: Iterable[tuple[str, str]]) -> Obstacle | None:
     """The first object that has a name of the job's and is not the job's.
 
     Args:
@@ -43,14 +43,14 @@ def in_the_way(owner: Resource, observed: Observed, wanted: Iterable[tuple[str, 
     foreign = [one for one in found if one is not None and not manifests.owned_by(one, owner)]
     if not foreign:
         return None
-    if earlier := next((one for one in foreign if manifests.of_earlier(one, owner)), None):
+    if earlier := next((one for one in foreign if manifests.belongs_to_earlier(one, owner)), None):
         what = f"{earlier['kind']} {manifests.name_of(earlier)}"
         message = f"{what} of an earlier job of this name is being deleted"
         return Obstacle("EarlierJob", message, GARBAGE_SECONDS)
-    return Obstacle("NameConflict", manifests.conflict(foreign[0], owner), RETRY_SECONDS)
+    return Obstacle("NameConflict", manifests.describe_conflict(foreign[0], owner), RETRY_SECONDS)
 
 
-def refused(observed: Observed, create: Iterable[Manifest]) -> Obstacle | None:
+def find_refusal(observed: Observed, create: Iterable[Manifest]) -> Obstacle | None:
     """The first of these creates that the API server refused in the previous round."""
     wanted = {(manifest["kind"], manifests.name_of(manifest)) for manifest in create}
     for refusal in observed.refused:
@@ -60,8 +60,8 @@ def refused(observed: Observed, create: Iterable[Manifest]) -> Obstacle | None:
     return None
 
 
-def waiting(pods: Iterable[Manifest]) -> str:
+def why_pods_wait(pods: Iterable[Manifest]) -> str:
     """Why the first of these pods that can't be placed or started can't; "" if none says so."""
-    pending = [p for p in pods if manifests.pod_phase(p) == "Pending" and not manifests.terminating(p)]
+    pending = [p for p in pods if manifests.pod_phase(p) == "Pending" and not manifests.is_terminating(p)]
     reasons = [(manifests.name_of(pod), manifests.why_pending(pod)) for pod in pending]
     return next((f"{name}: {why}" for name, why in reasons if why), "")[:_MAX_MESSAGE]

@@ -1,6 +1,8 @@
-"""Text that pods report, before it stands in a status: no control characters, and nothing that Argo would expand.
+"""Text that pods report, before it stands in a status: no control characters, and nothing that Argo would
+expand.
 
-A training program is not trusted with what its text is used for later: a terminal, a web page, a parameter of a workflow.
+A training program is not trusted with what its text is used for later: a terminal, a web page, a parameter of
+    a workflow.
 """
 
 import re
@@ -9,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
-"""Unicode's categories of control characters, of those that change the direction of text, of line separators, and of lone
-surrogates, which JSON can hold and UTF-8 cannot."""
+"""Unicode's categories of control characters, of those that change the direction of text, of line separators,
+and of lone surrogates, which JSON can hold and UTF-8 cannot."""
 _KEPT = "\n\t"
 _JOINERS = "\u200c\u200d"
 """Parts of words and of emoji: they have the category of format characters."""
@@ -19,7 +21,8 @@ _BRACES = re.compile(r"\{(?=\{)")
 
 
 def escape_controls(text: str, keep: str = _KEPT) -> str:
-    r"""The text with control characters made visible: ``\x1b`` for Escape, ``\u202e`` for a change of direction.
+    r"""The text with control characters made visible: ``\x1b`` for Escape, ``\u202e`` for a change of
+    direction.
 
     Args:
         text: any.

@@ -1,6 +1,8 @@
-"""CustomResourceDefinitions from the models: structural OpenAPI schemas with CEL rules. Pure; `crd` writes the files.
+"""CustomResourceDefinitions from the models: structural OpenAPI schemas with CEL rules. Pure; `make_crd`
+writes the files.
 
-What Kubernetes calls structural: no ``$ref``, every node typed, no ``additionalProperties: false``, nothing validated under
+What Kubernetes calls structural: no ``$ref``, every node typed, no ``additionalProperties: false``, nothing
+    validated under
 ``anyOf`` but int-or-string.
 """
 
@@ -52,7 +54,9 @@ class CrdOptions:
     also_served: tuple[str, ...] = ()
 
 
-def crd(group: str, version: str, plural: str, model: type[Resource], options: CrdOptions) -> dict[str, Any]:
+def make_crd(
+    group: str, version: str, plural: str, model: type[Resource], options: CrdOptions
+) -> dict[str, Any]:
     """The CustomResourceDefinition of a kind."""
     subresources: dict[str, Any] = {"status": {}}
     if options.scale:
@@ -62,7 +66,7 @@ def crd(group: str, version: str, plural: str, model: type[Resource], options: C
         "name": version,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": structural(model)},
+        "schema": {"openAPIV3Schema": structural_schema(model)},
         "subresources": subresources,
         "additionalPrinterColumns": [_column(column) for column in options.columns],
     }
@@ -87,7 +91,7 @@ def crd(group: str, version: str, plural: str, model: type[Resource], options: C
     }
 
 
-def structural(model: type[Resource]) -> Schema:
+def structural_schema(model: type[Resource]) -> Schema:
     """The structural schema of a custom resource."""
     source = model.model_json_schema(by_alias=True, schema_generator=_Documented)
     schema = _node(source, source.get("$defs", {}))
@@ -99,7 +103,9 @@ def structural(model: type[Resource]) -> Schema:
 
 
 class _Documented(GenerateJsonSchema):
-    """Takes descriptions from the models' docstrings: the first paragraph, and the lines under ``Attributes``."""
+    """Takes descriptions from the models' docstrings: the first paragraph, and the lines under
+    ``Attributes``.
+    """
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         found = super().model_schema(schema)
@@ -172,8 +178,11 @@ def _quantity(node: Mapping[str, Any]) -> Schema:
 
 
 def _members(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
-    """Maps: those with fixed keys become properties (CEL and the scale subresource need paths), the others stay maps. A structural
-    schema has either properties or additional ones: beside the former the latter are kept as they are, for the readers to check."""
+    """Maps: those with fixed keys become properties (CEL and the scale subresource need paths), the others
+    stay maps. A structural
+    schema has either properties or additional ones: beside the former the latter are kept as they are, for
+        the readers to check.
+    """
     members = node.get("additionalProperties")
     if not isinstance(members, Mapping):
         open_map = members is True and "x-kubernetes-preserve-unknown-fields" not in node

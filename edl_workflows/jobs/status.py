@@ -1,4 +1,6 @@
-"""What the statuses of all job kinds have in common: the outcome of a decision, its conditions, counters and Events. Pure."""
+"""What the statuses of all job kinds have in common: the outcome of a decision, its conditions, counters and
+Events. Pure.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,9 +58,9 @@ class ReplicaCounts(Status):
 class JobStatus(Status):
     """What every job says of itself.
 
-    A job may have been run by another operator of its kind before. Fields in a form that only that operator knows are read
-    as absent. A job that it finished is finished, even where only the conditions say so: the newest of the conditions
-    Succeeded and Failed that is True gives the phase.
+    A job may have been run by another operator of its kind before. Fields in a form that only that operator
+    knows are read as absent. A job that it finished is finished, even where only the conditions say so: the
+    newest of the conditions Succeeded and Failed that is True gives the phase.
 
     Attributes:
         reason, message: why the phase is what it is.
@@ -122,7 +124,7 @@ class Job(Resource):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PhaseVerdict:
     """The phase and why.
 
     Attributes:
@@ -137,8 +139,8 @@ class Outcome:
         object.__setattr__(self, "message", inert_text(self.message))
 
 
-def conditions(
-    status: JobStatus, outcome: Outcome, created: Condition, now: datetime, beside: Collection[str] = ()
+def update_conditions(
+    status: JobStatus, outcome: PhaseVerdict, created: Condition, now: datetime, beside: Collection[str] = ()
 ) -> list[Condition]:
     """The conditions after `outcome`: the phase's is True, those of other phases turn False where they exist.
 
@@ -166,7 +168,9 @@ def conditions(
     return set_condition(found, new, now)
 
 
-def event(status: JobStatus, outcome: Outcome, warnings: Collection[str], message: str) -> tuple[Event, ...]:
+def phase_event(
+    status: JobStatus, outcome: PhaseVerdict, warnings: Collection[str], message: str
+) -> tuple[Event, ...]:
     """One Event for each change of phase or reason.
 
     Args:

@@ -1,6 +1,7 @@
 """A world in memory for tests of kinds: objects, and a loop that decides and applies as the controller does.
 
-It knows as much of Kubernetes as reconcile relies on: uids, generations, resource versions, AlreadyExists, graceful deletion
+It knows as much of Kubernetes as reconcile relies on: uids, generations, resource versions, AlreadyExists,
+    graceful deletion
 of pods, garbage collection by owner. For API semantics use the embedded cluster.
 """
 
@@ -12,7 +13,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from edl_workflows.jobs import kinds
-from edl_workflows.jobs.actions import Actions, Deletion, Event, Manifest, Observed, Patch, Refusal, Settings
+from edl_workflows.jobs.actions import (
+    Actions,
+    Deletion,
+    Event,
+    InstallationSettings,
+    Manifest,
+    Observed,
+    Patch,
+    Refusal,
+)
 from edl_workflows.jobs.kind import Kind
 
 Key = tuple[str, str]
@@ -22,7 +32,7 @@ NAMESPACE = "default"
 MAX_ROUNDS = 50
 
 
-class World:
+class JobsNamespace:
     """One namespace.
 
     Attributes:
@@ -36,7 +46,7 @@ class World:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.objects: dict[Key, dict[str, Any]] = {}
         self.events: list[Event] = []
-        self.settings = Settings()
+        self.settings = InstallationSettings()
         self.refuse: dict[str, Refusal] = {}
         self._serial = itertools.count(1)
 

@@ -58,7 +58,8 @@ class JobView:
     """One job as pipelines see it.
 
     Attributes:
-        generation, observed_generation: a phase speaks of the spec only when the second has reached the first.
+        generation, observed_generation: a phase speaks of the spec only when the second has reached the
+            first.
         reason, message: why the phase is what it is, in the controller's words.
         replicas: by role.
         warnings: what people should know although the job goes on.
@@ -98,7 +99,8 @@ def view_of(job: Job, phases: Mapping[KindPhase, JobPhase]) -> JobView:
 
     Args:
         job: of any kind.
-        phases: the kind's own phases that have no namesake among `JobPhase`. A job that no controller has seen is Pending.
+        phases: the kind's own phases that have no namesake among `JobPhase`. A job that no controller has
+            seen is Pending.
     """
     status, metadata = job.status, job.metadata
     phase = JobPhase.PENDING

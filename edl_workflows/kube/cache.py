@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from edl_workflows.jobs import kept
+from edl_workflows.jobs import cache_fields
 from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
 from edl_workflows.kube.watch import EventType
 
@@ -52,7 +52,7 @@ class ObjectCache:
     """
 
     def __init__(
-        self, indices: Mapping[str, IndexFunction] | None = None, keep: KeepFunction = kept.whole
+        self, indices: Mapping[str, IndexFunction] | None = None, keep: KeepFunction = cache_fields.keep_whole
     ) -> None:
         self._keep = keep
         self._lock = threading.RLock()

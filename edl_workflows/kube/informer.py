@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from edl_workflows.exceptions import EdlError
-from edl_workflows.jobs import kept
+from edl_workflows.jobs import cache_fields
 from edl_workflows.kube import client
 from edl_workflows.kube.cache import Change, IndexFunction, KeepFunction, ObjectCache
 from edl_workflows.kube.connect import Cluster, ClusterSource
@@ -46,7 +46,7 @@ class Informer:
         source: ClusterSource,
         scope: Scope,
         indices: Mapping[str, IndexFunction] | None = None,
-        keep: KeepFunction = kept.whole,
+        keep: KeepFunction = cache_fields.keep_whole,
     ) -> None:
         self.scope = scope
         self.cache = ObjectCache(indices, keep)

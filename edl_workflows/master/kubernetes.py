@@ -19,9 +19,9 @@ from edl_workflows.exceptions import (
 )
 from edl_workflows.jobs import manifests, names
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan import made
+from edl_workflows.jobs.scale_plan import manual_plan
 from edl_workflows.jobs.scale_plan.model import PodMeta, ScalePlan, ScalePlanSpec
-from edl_workflows.jobs.scale_plan.order import age_key, of_earlier_job
+from edl_workflows.jobs.scale_plan.plan_order import age_key, belongs_to_earlier_job
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.cache import Change
 from edl_workflows.kube.connect import Cluster, ClusterSource
@@ -79,7 +79,7 @@ class KubernetesOutside:
         """See `Outside`. A plan of this name that wants the same was made before."""
         fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         try:
-            client.create(self._cluster, made.manual(self._job, name, fields))
+            client.create(self._cluster, manual_plan.manual_plan(self._job, name, fields))
         except AlreadyExistsError:
             there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
             if there is None or not self._wants(there, spec):
@@ -110,11 +110,11 @@ class KubernetesOutside:
 
     def _wants(self, manifest: Mapping[str, Any], spec: ScalePlanSpec) -> bool:
         plan = ScalePlan.parse(manifest)
-        return plan.spec == spec and not of_earlier_job(plan, self._job)
+        return plan.spec == spec and not belongs_to_earlier_job(plan, self._job)
 
     def _manifest(self, name: str, spec: ScalePlanSpec) -> dict[str, Any]:
         labels = {names.SCALE_TYPE_LABEL: names.SCALE_AUTO}
-        head = manifests.child(names.API_VERSION, "ScalePlan", name, self._job, labels)
+        head = manifests.elastic_job_child(names.API_VERSION, "ScalePlan", name, self._job, labels)
         # To block would need a right on the job's finalizers where OwnerReferencesPermissionEnforcement is on.
         head["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = False
         return {**head, "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
@@ -223,7 +223,7 @@ class ClusterWatch:
         found = next(
             (o for o in self._jobs.cache.items() if o["metadata"]["uid"] == self._job.metadata.uid), None
         )
-        if found is None or manifests.terminating(found):
+        if found is None or manifests.is_terminating(found):
             return None
         try:
             self._job = ElasticJob.parse(found)
@@ -234,13 +234,13 @@ class ClusterWatch:
     def _own_plans(self) -> list[ScalePlan]:
         plans = []
         for manifest in self._plans.cache.items():
-            if manifests.terminating(manifest):
+            if manifests.is_terminating(manifest):
                 continue
             try:
                 plan = ScalePlan.parse(manifest)
             except ManifestError:
                 continue  # the controller says so in its status
-            if not of_earlier_job(plan, self._job):
+            if not belongs_to_earlier_job(plan, self._job):
                 plans.append(plan)
         return sorted(plans, key=age_key)
 

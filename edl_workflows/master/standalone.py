@@ -19,7 +19,7 @@ from pydantic_core import from_json
 from edl_workflows.exceptions import AlreadyExistsError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanSpec
-from edl_workflows.jobs.scale_plan.order import age_key
+from edl_workflows.jobs.scale_plan.plan_order import age_key
 from edl_workflows.master.master import Hurry, Master
 from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import PlanSeen

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from edl_workflows.exceptions import ConflictError, EdlError
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import Phase, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state import autoscale_steps, messages, observations, views
 from edl_workflows.master.state.job import JobDocument, JobState, PlanSeen, Said
 from edl_workflows.master.state.observations import PodPhase, PodSeen
@@ -79,7 +79,7 @@ class SimulatedPlan:
     spec: ScalePlanSpec | None = None
     create: tuple[Ref, ...] = ()
     remove: tuple[Ref, ...] = ()
-    phase: Phase | None = None
+    phase: ScalePlanPhase | None = None
     run: PlanRun | None = None
 
 
@@ -209,7 +209,7 @@ class SimulatedJob:
                 for ref in plan.remove:
                     self.removed.append(ref)
                     self.pods.pop(ref, None)
-                plan.phase = Phase.SUCCEEDED
+                plan.phase = ScalePlanPhase.SUCCEEDED
 
     def start_pods(self) -> None:
         """Pending pods begin to run."""

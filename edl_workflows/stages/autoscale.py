@@ -2,7 +2,7 @@
 
 from edl_workflows.exceptions import InvalidError, ManifestError, Problem
 from edl_workflows.jobs import autoscaling
-from edl_workflows.jobs.elastic_job.scaling import by_master
+from edl_workflows.jobs.elastic_job.scaling import scaled_by_master
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
@@ -41,9 +41,9 @@ def begin_autoscale(cluster: Cluster, request: AutoscaleRequest, _identity: Stag
     job = row.model.parse(found | {"metadata": found["metadata"] | {"annotations": marked}})
     elastic = row.elastic(job) if row.elastic is not None else None
     if elastic is not None:
-        autoscaling.permitted(job, elastic)
-    elif by_master(job):
-        autoscaling.wish(job)
+        autoscaling.permitted_bounds(job, elastic)
+    elif scaled_by_master(job):
+        autoscaling.read_annotation(job)
     elif request.bounds != autoscaling.OFF:
         problem = Problem(
             "bounds",

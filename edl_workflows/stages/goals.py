@@ -9,19 +9,18 @@ from pydantic import Field
 from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.objects import Model
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.stages.planned_change import PlannedChange
 
 _MIGRATION = (
-    PlanPhase.PENDING,
-    PlanPhase.CHECKPOINTING,
-    PlanPhase.CHECKPOINTED,
-    PlanPhase.MIGRATING,
-    PlanPhase.RESTARTING,
-    PlanPhase.VERIFYING,
-    PlanPhase.SUCCEEDED,
+    ScalePlanPhase.PENDING,
+    ScalePlanPhase.CHECKPOINTING,
+    ScalePlanPhase.CHECKPOINTED,
+    ScalePlanPhase.MIGRATING,
+    ScalePlanPhase.RESTARTING,
+    ScalePlanPhase.VERIFYING,
+    ScalePlanPhase.SUCCEEDED,
 )
 """The phases of a migration in order. Scaling, which is of plans without one, comes before none but the last."""
 
@@ -47,7 +46,7 @@ class PlanGoal(Model):
     """A ScalePlan that has reached a phase, or a later one."""
 
     type: Literal["plan"] = "plan"
-    phase: PlanPhase = PlanPhase.SUCCEEDED
+    phase: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
 
 
 class PlannedGoal(Model):
@@ -199,7 +198,7 @@ def has_failed(seen: JobView | ScalePlan) -> bool:
     """Whether it ended in phase Failed."""
     if isinstance(seen, JobView):
         return seen.phase is JobPhase.FAILED
-    return seen.status.phase is PlanPhase.FAILED
+    return seen.status.phase is ScalePlanPhase.FAILED
 
 
 def evaluate_goal(handle: Handle, seen: ObservedObject) -> StageResult:
@@ -291,8 +290,8 @@ def _evaluate_planned_goal(handle: Handle, goal: PlannedGoal, job: JobView) -> S
 
 def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> StageResult:
     status = plan.status
-    phase = status.phase or PlanPhase.PENDING
-    if phase is PlanPhase.FAILED:
+    phase = status.phase or ScalePlanPhase.PENDING
+    if phase is ScalePlanPhase.FAILED:
         why = _describe_reason(status.reason, status.message)
         return Failed(
             PlanFailedError(f"{handle} for job {plan.job} failed: {why}; the job goes on as before")
@@ -326,7 +325,7 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
         update={
             "uid": seen.metadata.uid,
             "job": seen.job,
-            "phase": str(status.phase or PlanPhase.PENDING),
+            "phase": str(status.phase or ScalePlanPhase.PENDING),
             "checkpoint": OutputCheckpoint(uri=status.checkpoint.uri, step=status.checkpoint.step)
             if status.checkpoint
             else None,

@@ -8,10 +8,9 @@ from edl_workflows.exceptions import InvalidError, ManifestError, Problem
 from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.manifests import ended, label, name_of, terminating
-from edl_workflows.jobs.objects import reject
-from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.manifests import get_label, has_ended, is_terminating, name_of
+from edl_workflows.jobs.objects import raise_problems
+from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import scale_plans
@@ -37,13 +36,13 @@ class MigratePsRequest(scale_plans.PlanRequest):
     replicas: int | None = Field(default=None, ge=1, le=10_000)
     resource: NodeResource = Field(default_factory=NodeResource)
     migrate: dict[int, NodeResource] = Field(default_factory=dict)
-    until: PlanPhase = PlanPhase.SUCCEEDED
+    until: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.kind != ELASTIC_JOB:
             if self.migrate:
-                reject(
+                raise_problems(
                     [
                         Problem(
                             "migrate", f"servers of a {self.kind} have one template: give resource, for all"
@@ -51,9 +50,13 @@ class MigratePsRequest(scale_plans.PlanRequest):
                     ]
                 )
             if self.replicas is None and not self.resource.to_dict():
-                reject([Problem("replicas", "give a count, a resource, or both; there is nothing to do")])
+                raise_problems(
+                    [Problem("replicas", "give a count, a resource, or both; there is nothing to do")]
+                )
         elif self.replicas is None and not self.migrate:
-            reject([Problem("replicas", "give a count, ranks to migrate, or both; there is nothing to do")])
+            raise_problems(
+                [Problem("replicas", "give a count, ranks to migrate, or both; there is nothing to do")]
+            )
         return self
 
 
@@ -91,9 +94,9 @@ def _pods(cluster: Cluster, job: ElasticJob, migrate: dict[int, NodeResource]) -
         resources.PODS, job.metadata.namespace or cluster.namespace, label_selector=selector
     )
     by_rank = {
-        label(pod, names.RANK_INDEX_LABEL): name_of(pod)
+        get_label(pod, names.RANK_INDEX_LABEL): name_of(pod)
         for pod in client.list_objects(cluster, scope).items
-        if not ended(pod) and not terminating(pod)
+        if not has_ended(pod) and not is_terminating(pod)
     }
     missing = [rank for rank in migrate if str(rank) not in by_rank]
     if missing:

@@ -13,8 +13,8 @@ from edl_workflows.exceptions import AlreadyExistsError, ConflictError, NotFound
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.kind import Kind
-from edl_workflows.jobs.manifests import terminating
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.manifests import is_terminating
+from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.client import DeleteOptions
@@ -91,7 +91,7 @@ def create_or_adopt(
             except AlreadyExistsError:
                 continue  # another attempt of ours, or somebody else, was quicker: look again
         _check_owner(found, target, identity)
-        if terminating(found):
+        if is_terminating(found):
             time.sleep(POLL_SECONDS)
             continue
         try:
@@ -211,13 +211,13 @@ def is_cancellable(found: Object, handle: Handle) -> bool:
     if (
         found["metadata"]["uid"] != handle.uid
         or marks != (handle.owner, handle.attempt)
-        or terminating(found)
+        or is_terminating(found)
     ):
         return False
     seen = read_object(handle.kind, found)
     if isinstance(seen, JobView):
         return not seen.phase.final
-    return seen is not None and seen.status.phase in (None, PlanPhase.PENDING)
+    return seen is not None and seen.status.phase in (None, ScalePlanPhase.PENDING)
 
 
 def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: CancelAction) -> None:

@@ -1,7 +1,7 @@
 """Ask what a job's optimizer would change now. Nothing is changed: a later task may apply the plan, once it is approved."""
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.jobs.elastic_job.scaling import by_master
+from edl_workflows.jobs.elastic_job.scaling import scaled_by_master
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
@@ -35,7 +35,7 @@ def begin_plan_scale(cluster: Cluster, request: PlanScaleRequest, _identity: Sta
     if isinstance(seen, JobView) and seen.phase.final:
         message = f"{row.name} {job.key} has ended in phase {seen.phase}; nothing is planned for it any more"
         raise InvalidError(message)
-    if not by_master(job):
+    if not scaled_by_master(job):
         raise InvalidError(f"{row.name} {job.key} {explain_no_plan(sized=row.elastic is not None)}")
     return Handle(
         kind=row.name,

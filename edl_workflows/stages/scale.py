@@ -11,7 +11,7 @@ from pydantic import Field
 
 from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.jobs import autoscaling, kinds
-from edl_workflows.jobs.actions import Scaling, Wanted
+from edl_workflows.jobs.actions import RoleChange, SpecEdit
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.kind import Kind
@@ -103,7 +103,7 @@ def _pinned(found: Object, row: Kind) -> dict[str, Any]:
     return {"annotations": {autoscaling.ANNOTATION: autoscaling.OFF}}
 
 
-def _edit(found: Object, row: Kind, replicas: Mapping[str, ReplicaResourceSpec]) -> tuple[Scaling, int]:
+def _edit(found: Object, row: Kind, replicas: Mapping[str, ReplicaResourceSpec]) -> tuple[SpecEdit, int]:
     """The edit that scales a job, and how many of its nodes have succeeded.
 
     Raises:
@@ -119,14 +119,14 @@ def _edit(found: Object, row: Kind, replicas: Mapping[str, ReplicaResourceSpec])
     return scaling, sum(counts.succeeded for counts in seen.replicas.values())
 
 
-def _wanted(change: ReplicaResourceSpec) -> Wanted:
+def _wanted(change: ReplicaResourceSpec) -> RoleChange:
     size = change.resource
     if size.gpu_type is not None:
         raise InvalidError(
             "gpuType: only the GPUs of an ElasticJob have one; other kinds say it in their template"
         )
     named = {"cpu": size.cpu, "memory": size.memory, "nvidia.com/gpu": size.gpu, **size.others}
-    return Wanted(
+    return RoleChange(
         change.replicas, {name: str(amount) for name, amount in named.items() if amount is not None}
     )
 

@@ -11,9 +11,8 @@ from edl_workflows.exceptions import EdlError, InvalidError, ManifestError, Prob
 from edl_workflows.jobs import autoscaling, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan import made
-from edl_workflows.jobs.scale_plan.model import KIND
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan import manual_plan
+from edl_workflows.jobs.scale_plan.model import KIND, ScalePlanPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, version_of
@@ -46,14 +45,14 @@ class PlanDraft:
 
     Attributes:
         verb: readable part of the plan's name.
-        spec: the plan's fields but for ``ownerJob``, from the job; called only if a plan must be made.
+        spec: the plan's fields but for ``ownerJob``, from the job; called only if a plan must be manual_plan.
         until: the phase that the stage waits for.
         pins: whether it asks for numbers: these stay, so autoscaling of the job is switched off.
     """
 
     verb: str
     spec: Callable[[ElasticJob], dict[str, Any]]
-    until: PlanPhase = PlanPhase.SUCCEEDED
+    until: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
     pins: bool = True
 
 
@@ -62,7 +61,7 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
 
     Raises:
         NotFoundError: there is no such job.
-        InvalidError: the job has ended, or the change does not fit it; nothing was made.
+        InvalidError: the job has ended, or the change does not fit it; nothing was manual_plan.
         ConflictError: a plan of that name is there that is not ours.
     """
     namespace = request.namespace or cluster.namespace
@@ -75,7 +74,7 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
         if wrong is not None and draft.pins:
             raise wrong  # what its roles are is unknown; a checkpoint needs none
         fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(_changeable(job))}
-        manifest = made.manual(job, name, fields)
+        manifest = manual_plan.manual_plan(job, name, fields)
         if draft.pins and _autoscaled(job):
             manifest["metadata"]["annotations"] = {PINS_ANNOTATION: "true"}
         return manifest

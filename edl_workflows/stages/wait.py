@@ -5,7 +5,7 @@ from pydantic import Field, model_validator
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.description import JobRequest, StageRequest, StageSpec
@@ -41,7 +41,7 @@ class WaitPlanRequest(StageRequest):
 
     name: str = Field(min_length=1)
     namespace: str = ""
-    phase: PlanPhase = PlanPhase.SUCCEEDED
+    phase: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
 
 
 def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity) -> Handle:

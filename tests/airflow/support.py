@@ -11,7 +11,7 @@ import pytest
 
 from edl_workflows.exceptions import ConflictError, NotFoundError
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import Phase
+from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
@@ -30,7 +30,7 @@ ENDS = "test/ends"
 """Annotation of a job: the phase in which it ends, a moment after it runs; without it runs until `StandIn.end`."""
 TICK = 0.05
 MIGRATION = tuple(
-    Phase(name)
+    ScalePlanPhase(name)
     for name in (
         "Pending",
         "Checkpointing",
@@ -94,7 +94,7 @@ class StandIn:
     """
 
     cluster: Cluster
-    hold: Phase = Phase.SUCCEEDED
+    hold: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
     fail: bool = False
     idle: bool = False
     _ends: dict[str, str] = field(default_factory=dict)
@@ -150,14 +150,14 @@ class StandIn:
 
     def _plan(self, plan: Object) -> None:
         status = plan.get("status") or {}
-        phase = Phase(status.get("phase") or "Pending")
+        phase = ScalePlanPhase(status.get("phase") or "Pending")
         if phase.final or MIGRATION.index(phase) >= MIGRATION.index(self.hold):
             return
         after = MIGRATION[MIGRATION.index(phase) + 1]
         wanted: dict[str, Any] = {"phase": str(after)}
-        if after is Phase.CHECKPOINTED:
+        if after is ScalePlanPhase.CHECKPOINTED:
             wanted["checkpoint"] = {"uri": "/ck/120", "step": 120}
-        if after is Phase.SUCCEEDED:
+        if after is ScalePlanPhase.SUCCEEDED:
             wanted |= {"resumedStep": 121, "stallSeconds": 0.5}
             if self.fail:
                 wanted = {"phase": "Failed", "reason": "StepTimeout", "message": "rolled back"}

@@ -19,8 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from edl_workflows.stages.delete import DELETE, DeleteRequest
@@ -47,8 +46,8 @@ def changes(cluster: Cluster, training: CollectiveTraining) -> list[tuple[float,
         request = ScaleRequest(job=job.name, replicas=wanted)
         plan = SCALE.begin(cluster, request, StageIdentity(owner=f"bench/allreduce/{workers}")).name
         measured = stall(training.folder, lambda: None)
-        status = job.await_plan(plan, PlanPhase.SUCCEEDED, PlanPhase.FAILED, seconds=SECONDS).status
-        if status.phase is not PlanPhase.SUCCEEDED or status.stall_seconds is None:
+        status = job.await_plan(plan, ScalePlanPhase.SUCCEEDED, ScalePlanPhase.FAILED, seconds=SECONDS).status
+        if status.phase is not ScalePlanPhase.SUCCEEDED or status.stall_seconds is None:
             sys.exit(f"the change did not succeed: {status}")
         found.append((measured, status.stall_seconds))
     job.run(DELETE, DeleteRequest(name=job.name))

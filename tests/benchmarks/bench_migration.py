@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from edl_workflows.stages.delete import DELETE, DeleteRequest
@@ -56,8 +56,8 @@ def migration(cluster: Cluster, folder: Path) -> tuple[float, float]:
     request = MigratePsRequest(job=job.name, replicas=3)
     handle = MIGRATE_PS.begin(cluster, request, StageIdentity(owner="bench/migrate"))
     measured = stall(folder, lambda: None)
-    plan = job.await_plan(handle.name, PlanPhase.SUCCEEDED, PlanPhase.FAILED)
-    if plan.status.phase is not PlanPhase.SUCCEEDED or plan.status.stall_seconds is None:
+    plan = job.await_plan(handle.name, ScalePlanPhase.SUCCEEDED, ScalePlanPhase.FAILED)
+    if plan.status.phase is not ScalePlanPhase.SUCCEEDED or plan.status.stall_seconds is None:
         sys.exit(f"the migration did not succeed: {plan.status}")
     job.run(DELETE, DeleteRequest(name=job.name))
     return measured, plan.status.stall_seconds

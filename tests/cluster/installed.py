@@ -15,8 +15,8 @@ import yaml
 from edl_workflows.exceptions import EdlError, StageTimeoutError
 from edl_workflows.install import workloads
 from edl_workflows.install.admission import admission_policies
-from edl_workflows.install.manifests import installation, render
-from edl_workflows.install.options import InstallOptions, Part, PullPolicy
+from edl_workflows.install.manifests import installation_manifests, render_manifests
+from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
 from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
 from edl_workflows.jobs import names
 from edl_workflows.jobs.kind import Kind
@@ -107,7 +107,7 @@ def _small(container: Object) -> None:
 
 def apply(bed: Bed, objects: list[Object], *flags: str) -> None:
     """`kubectl apply`; an unknown or doubled field is an error."""
-    bed.kubectl("apply", "--validate=strict", *flags, "-f", "-", stdin=render(objects))
+    bed.kubectl("apply", "--validate=strict", *flags, "-f", "-", stdin=render_manifests(objects))
 
 
 def job(
@@ -287,7 +287,7 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
         change: of each pod's spec.
     """
     # Not Brain, whose monitor is for all namespaces, and which needs a volume: see test_install_brain.py.
-    parts = frozenset(Part) - {Part.BRAIN}
+    parts = frozenset(InstallPart) - {InstallPart.BRAIN}
     options = InstallOptions(
         image, f"{name}-system", f"{name}-jobs", pull_policy=PullPolicy.NEVER, parts=parts
     )
@@ -295,7 +295,7 @@ def installed(bed: Bed, cluster: Cluster, name: str, image: str, change: Change)
     with tempfile.TemporaryDirectory() as folder:
         running = Installed(bed, cluster.in_namespace(options.jobs_namespace), options, Path(folder))
         try:
-            apply(bed, changed(installation(options), change))
+            apply(bed, changed(installation_manifests(options), change))
             yield running
         finally:
             # Jobs first, while their controller lives: nothing of theirs waits for a finalizer of its own.

@@ -10,7 +10,7 @@ import pytest
 
 from edl_workflows.install import rbac
 from edl_workflows.install.admission import admission_policies
-from edl_workflows.install.manifests import installation
+from edl_workflows.install.manifests import installation_manifests
 from edl_workflows.install.options import InstallOptions
 from edl_workflows.jobs import names
 from edl_workflows.kube import client, resources
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MINE, OTHER = names.master_account_name("mine"), names.master_account_name("other")
 PERSON, TRIGGERER, SHARED = "person", "triggerer", "masters"
-EVERYTHING = [rbac.rule("*", "*", "*")]
+EVERYTHING = [rbac.policy_rule("*", "*", "*")]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ def guarded(bed: Bed, cluster: Cluster) -> Iterator[Guarded]:
     own = f"test-{uuid.uuid4().hex[:6]}"
     options = InstallOptions("registry.example/edl:1", f"{own}-system", own, master_accounts=(SHARED,))
     make_namespace(cluster, own, {})
-    definitions = [one for one in installation(options) if one["kind"] == "CustomResourceDefinition"]
+    definitions = [
+        one for one in installation_manifests(options) if one["kind"] == "CustomResourceDefinition"
+    ]
     apply(bed, definitions)
     for one in definitions:
         bed.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{one['metadata']['name']}")

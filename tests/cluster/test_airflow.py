@@ -11,10 +11,8 @@ import pytest
 from edl_workflows.demo.airflow import Airflow
 from edl_workflows.demo.run import EVALUATE_TASK, TRAIN_DAG
 from edl_workflows.jobs.api import ApiResource
-from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.elastic_job.model import Phase as JobPhase
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
@@ -60,10 +58,10 @@ def test_the_example_pipeline_on_a_real_cluster(here: Place, tmp_path: Path) -> 
     plans = [ScalePlan.parse(item) for item in listed(here.cluster, resources.SCALE_PLANS)]
     assert metrics["accuracy"] >= 0.93
     assert metrics["checkpoint"].startswith(str(here.folder))
-    assert job.status.phase is JobPhase.SUCCEEDED
+    assert job.status.phase is ElasticJobPhase.SUCCEEDED
     assert dataset.position.records_done == PARAMS["epochs"] * RECORDS
     manual = [plan.status for plan in plans if not plan.auto]
-    assert [status.phase for status in manual] == [PlanPhase.SUCCEEDED] * 3  # scale, checkpoint, migrate
+    assert [status.phase for status in manual] == [ScalePlanPhase.SUCCEEDED] * 3  # scale, checkpoint, migrate
     (migration,) = [status for status in manual if status.resumed_step is not None]
     assert migration.checkpoint is not None
     assert migration.resumed_step is not None

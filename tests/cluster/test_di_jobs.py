@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edl_workflows.jobs.di_job.model import Phase
+from edl_workflows.jobs.di_job.model import DIJobPhase
 from edl_workflows.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, container, place
@@ -43,6 +43,6 @@ def test_an_agent_learns_while_collectors_come_and_die(here: Place) -> None:
 def test_a_preemptible_job_is_placed_by_the_scheduler(here: Place) -> None:
     """The allocator names nodes, the scheduler binds each pod to its own, and the job ends well."""
     job = submit(here, "di-placed", *SLOW, preemptible=True)
-    job.phase(Phase.RUNNING, 240)
+    job.phase(DIJobPhase.RUNNING, 240)
     assert job.nodes() == job.get().status.allocation
-    job.phase(Phase.SUCCEEDED, 240)
+    job.phase(DIJobPhase.SUCCEEDED, 240)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.identity import StageIdentity
@@ -172,13 +172,13 @@ class TestServersMasterAndMachine:
         job.go_on()
         request = MigratePsRequest(job=job.name, replicas=2)
         handle = MIGRATE_PS.begin(job.cluster, request, StageIdentity(owner="tests/cluster/migrate"))
-        job.await_plan(handle.name, PlanPhase.MIGRATING)
+        job.await_plan(handle.name, ScalePlanPhase.MIGRATING)
         disturbed.lose()
         job.delete_pod(job.pod(names.MASTER_TYPE))
-        plan = job.await_plan(handle.name, PlanPhase.SUCCEEDED, PlanPhase.FAILED).status
+        plan = job.await_plan(handle.name, ScalePlanPhase.SUCCEEDED, ScalePlanPhase.FAILED).status
 
         print(f"migration with its master deleted: stall {plan.stall_seconds} s")
-        assert plan.phase is PlanPhase.SUCCEEDED, plan
+        assert plan.phase is ScalePlanPhase.SUCCEEDED, plan
         assert plan.checkpoint is not None
         assert plan.resumed_step is not None
         assert plan.resumed_step > plan.checkpoint.step

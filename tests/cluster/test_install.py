@@ -9,12 +9,11 @@ import pytest
 from edl_workflows.argo.api import WORKFLOWS
 from edl_workflows.exceptions import ForbiddenError, InvalidError
 from edl_workflows.install import rbac
-from edl_workflows.install.manifests import installation
-from edl_workflows.install.options import InstallOptions, Part
+from edl_workflows.install.manifests import installation_manifests
+from edl_workflows.install.options import InstallOptions, InstallPart
 from edl_workflows.jobs import names
 from edl_workflows.jobs.kinds import kind_of
-from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
+from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, events, resources
 from edl_workflows.kube.client import DeleteOptions
@@ -70,12 +69,12 @@ def test_every_object_is_accepted_strictly(bed: Bed, cluster: Cluster, jobs_name
     """The API server takes every manifest as it is printed, with no unknown field."""
     own = f"test-{uuid.uuid4().hex[:6]}"
     where = f"{own}-{jobs_namespace}" if jobs_namespace else ""
-    options = InstallOptions("registry.example/edl:1", own, where, parts=frozenset(Part))
+    options = InstallOptions("registry.example/edl:1", own, where, parts=frozenset(InstallPart))
     made = [name for name in (own, where) if name]
     try:
         for name in made:
             make_namespace(cluster, name, {})
-        apply(bed, installation(options), "--dry-run=server")
+        apply(bed, installation_manifests(options), "--dry-run=server")
     finally:
         for name in made:
             client.delete(cluster, resources.NAMESPACES, name)
@@ -189,7 +188,7 @@ def test_plans_of_people_are_tied_to_their_job_and_old_ones_go(here: Installed, 
         "spec": {"ownerJob": lives.name, "replicaResourceSpecs": {"worker": {"replicas": 2}}}
     }
     client.create(pipeline, good)
-    lives.await_plan("plan-good", PlanPhase.SUCCEEDED, seconds=PATIENCE)
+    lives.await_plan("plan-good", ScalePlanPhase.SUCCEEDED, seconds=PATIENCE)
     tied = client.get(pipeline, resources.SCALE_PLANS, "plan-good")["metadata"]
     assert tied["labels"][names.JOB_LABEL] == lives.name
     assert [owner["name"] for owner in tied["ownerReferences"]] == [lives.name]
@@ -338,7 +337,7 @@ def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> No
     own = f"test-{uuid.uuid4().hex[:6]}"
     # Other tests run controllers with other accounts, whose work its admission policies would refuse.
     options = InstallOptions("registry.example/edl:1", own, admission_policies=False)
-    objects = installation(options)
+    objects = installation_manifests(options)
     for one in objects:
         if one["kind"] == "Deployment":
             one["spec"]["replicas"] = 0

@@ -18,8 +18,8 @@ import pytest
 
 from edl_workflows.brain import auth
 from edl_workflows.install import workloads
-from edl_workflows.install.manifests import installation
-from edl_workflows.install.options import InstallOptions, Part, PullPolicy
+from edl_workflows.install.manifests import installation_manifests
+from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
 from edl_workflows.jobs import names
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, resources
@@ -122,10 +122,10 @@ def brain(
         bed.image,
         own,
         pull_policy=PullPolicy.NEVER,
-        parts=frozenset({Part.BRAIN}),
+        parts=frozenset({InstallPart.BRAIN}),
         admission_policies=False,
     )
-    objects = changed(installation(options), from_host(bed))
+    objects = changed(installation_manifests(options), from_host(bed))
     for one in objects:
         if one["kind"] == "Deployment" and one["metadata"]["name"] == names.CONTROLLER:
             one["spec"]["replicas"] = 0

@@ -15,8 +15,8 @@ import pytest
 
 from edl_workflows.exceptions import ForbiddenError
 from edl_workflows.install import rbac
-from edl_workflows.install.manifests import installation
-from edl_workflows.install.options import InstallOptions, Part
+from edl_workflows.install.manifests import installation_manifests
+from edl_workflows.install.options import InstallOptions, InstallPart
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import children
 from edl_workflows.jobs.kinds import KINDS
@@ -115,9 +115,11 @@ def test_every_right_was_used(used: dict[str, set[Right]], role: str) -> None:
 
 def test_every_role_is_looked_at() -> None:
     """A role of the installation that is not in the table above would go unchecked."""
-    options = InstallOptions("registry.example/edl:1", parts=frozenset(Part))
+    options = InstallOptions("registry.example/edl:1", parts=frozenset(InstallPart))
     roles = {
-        one["metadata"]["name"] for one in installation(options) if one["kind"] in ("Role", "ClusterRole")
+        one["metadata"]["name"]
+        for one in installation_manifests(options)
+        if one["kind"] in ("Role", "ClusterRole")
     }
 
     assert roles == set(ROLES) - {MASTER}
@@ -141,7 +143,9 @@ def test_a_child_may_block_only_for_who_may_finalize(
         "ownerReferences": [reference | {"controller": True, "blockOwnerDeletion": True}],
     }
     child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-    maker = account_of(bed, namespace, "maker", tmp_path, [rbac.rule("", "configmaps", "create", "delete")])
+    maker = account_of(
+        bed, namespace, "maker", tmp_path, [rbac.policy_rule("", "configmaps", "create", "delete")]
+    )
     client.create(maker, child | {"metadata": {"name": "plain"}})
 
     with pytest.raises(ForbiddenError, match="blockOwnerDeletion"):
@@ -152,8 +156,8 @@ def test_a_child_may_block_only_for_who_may_finalize(
             _role(
                 namespace,
                 [
-                    rbac.rule("", "configmaps", "create"),
-                    rbac.rule(names.GROUP, "elasticjobs/finalizers", "update"),
+                    rbac.policy_rule("", "configmaps", "create"),
+                    rbac.policy_rule(names.GROUP, "elasticjobs/finalizers", "update"),
                 ],
             )
         ],

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlan
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlan, ScalePlanPhase
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from tests.e2e.records import consumed
 from tests.e2e.submitted import Container, SubmittedJob
@@ -74,7 +73,7 @@ class CollectiveJob(SubmittedJob):
             SCALE, ScaleRequest(job=self.name, replicas={"worker": ReplicaResourceSpec(replicas=workers)})
         )
         (made,) = [plan for plan in self.plans() if plan.metadata.name not in before]
-        assert made.status.phase is PlanPhase.SUCCEEDED, made.status
+        assert made.status.phase is ScalePlanPhase.SUCCEEDED, made.status
         return made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from edl_workflows.jobs.api import DI_JOBS
-from edl_workflows.jobs.di_job.model import MAIN_CONTAINER, DIJob, Phase
+from edl_workflows.jobs.di_job.model import MAIN_CONTAINER, DIJob, DIJobPhase
 from edl_workflows.jobs.di_job.pods import JOB_LABEL, RANK
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.kube import client, resources
@@ -100,7 +100,7 @@ class Job:
         deadline = time.monotonic() + seconds
         while not true():
             status = self.get().status
-            assert status.phase is not Phase.FAILED, status.message
+            assert status.phase is not DIJobPhase.FAILED, status.message
             assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}; {status}; {self.progress()}"
             time.sleep(0.2)
 
@@ -119,7 +119,7 @@ class Job:
         found = client.get(self.cluster, resources.PODS, f"{self.name}-{short}")
         return str(found["metadata"]["uid"])
 
-    def phase(self, phase: Phase, seconds: float = 120) -> None:
+    def phase(self, phase: DIJobPhase, seconds: float = 120) -> None:
         """Wait for a phase."""
         self.until(lambda: self.get().status.phase is phase, seconds, f"phase {phase}")
 
@@ -152,7 +152,7 @@ class Job:
 def collectors_come_and_die(job: Job) -> None:
     """Collectors are added, one is killed and replaced, and all but one are taken away; the learner learns from whoever there
     is, is never restarted, and reaches the best return there is."""
-    job.phase(Phase.RUNNING)
+    job.phase(DIJobPhase.RUNNING)
     job.learns_from(0)
     job.learns_from(1)
     learner = job.uid("learner-0")
@@ -162,13 +162,13 @@ def collectors_come_and_die(job: Job) -> None:
 
     job.kill(f"{job.name}-collector-3")
     job.until(lambda: job.get().status.restarts == 1, 30, "the failure is counted")
-    job.phase(Phase.RUNNING)
+    job.phase(DIJobPhase.RUNNING)
     job.learns_from(3)
 
     job.scale(collector=1)
     job.learns_from(0)
     assert job.uid("learner-0") == learner
-    job.phase(Phase.SUCCEEDED, 240)
+    job.phase(DIJobPhase.SUCCEEDED, 240)
 
     status, told = job.get().status, job.progress()
     assert told["evaluation"] >= BEST_RETURN

@@ -11,8 +11,7 @@ import psutil
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, logs, resources
 from edl_workflows.kube.connect import Cluster
@@ -141,7 +140,7 @@ class SubmittedJob:
         mine = [plan for plan in plans if plan.job == self.name and not plan.auto]
         return sorted(mine, key=lambda plan: str(plan.metadata.creation_timestamp))
 
-    def await_plan(self, name: str, *phases: PlanPhase, seconds: float = 240) -> ScalePlan:
+    def await_plan(self, name: str, *phases: ScalePlanPhase, seconds: float = 240) -> ScalePlan:
         """Wait until a plan is in one of these phases."""
 
         def found() -> ScalePlan | None:

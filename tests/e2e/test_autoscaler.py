@@ -12,7 +12,7 @@ from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunOptions, run_in_thread
 from edl_workflows.jobs.api import TRAINING_JOBS
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
-from edl_workflows.jobs.training_job.model import Phase
+from edl_workflows.jobs.training_job.model import TrainingJobPhase
 from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import PODS
@@ -83,6 +83,6 @@ def test_two_jobs_share_a_full_cluster(cluster: Cluster, tmp_path: Path) -> None
         event["message"] for event in events.of_object(cluster, job) if event["reason"] == "Autoscaled"
     ]
     assert client.get(cluster, PODS, "first-trainer-0")["metadata"]["uid"] == oldest
-    assert first.get().status.phase is Phase.RUNNING
+    assert first.get().status.phase is TrainingJobPhase.RUNNING
     assert any("there is room for" in message for message in messages)
     assert any("waits" in message or "give" in message for message in messages), messages

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from edl_workflows.scaling.dlrover.ps_stages import OptimizerStage
@@ -62,7 +61,7 @@ def test_a_job_grows_until_it_stops_gaining(cluster: Cluster, tmp_path: Path) ->
 
     def at_rest() -> bool:
         about, plans = grower.planned(), grower.plans()
-        done = all(plan.status.phase is PlanPhase.SUCCEEDED for plan in plans)
+        done = all(plan.status.phase is ScalePlanPhase.SUCCEEDED for plan in plans)
         nothing = not about.reasons and "was carried out" not in " ".join(about.notes)
         return bool(plans) and done and about.stage == OptimizerStage.RUNNING and nothing
 
@@ -95,9 +94,9 @@ def test_a_hot_server_is_migrated(cluster: Cluster, tmp_path: Path) -> None:
         return next((plan for plan in job.plans() if plan.spec.migrate_pods), None)
 
     plan = job.until(migration, 400, "it plans a migration")
-    made = job.await_plan(plan.metadata.name, PlanPhase.SUCCEEDED, PlanPhase.FAILED, seconds=300)
+    made = job.await_plan(plan.metadata.name, ScalePlanPhase.SUCCEEDED, ScalePlanPhase.FAILED, seconds=300)
 
-    assert made.status.phase is PlanPhase.SUCCEEDED, made.status
+    assert made.status.phase is ScalePlanPhase.SUCCEEDED, made.status
     assert "hot-edljob-ps-0" in [pod.name for pod in made.spec.migrate_pods]
     assert made.status.checkpoint is not None
     assert made.status.resumed_step is not None

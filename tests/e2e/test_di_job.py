@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.api import DI_JOBS
-from edl_workflows.jobs.di_job.model import Phase
+from edl_workflows.jobs.di_job.model import DIJobPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
@@ -42,7 +42,7 @@ def test_a_preemptible_job_follows_its_allocation(cluster: Cluster, tmp_path: Pa
     """It learns on the nodes that the allocator gives it; with more replicas all its pods begin anew as the next generation,
     and the learner goes on from its checkpoint; suspended it has no pods; resumed it ends well."""
     job = Job.submit(cluster, preemptible("moves", tmp_path, collectors=1), tmp_path)
-    job.phase(Phase.RUNNING)
+    job.phase(DIJobPhase.RUNNING)
     assert job.get().status.allocation == job.nodes() == [NODE_NAME] * 3
     job.learns_from(0)
     before = sum(job.progress()["walks"].values())
@@ -50,14 +50,14 @@ def test_a_preemptible_job_follows_its_allocation(cluster: Cluster, tmp_path: Pa
     spec = preemptible("moves", tmp_path, collectors=2)["spec"]
     client.patch(cluster, DI_JOBS, job.name, {"spec": {"tasks": spec["tasks"]}})
     job.until(lambda: job.get().status.generation == 1, 60, "a new generation")
-    job.phase(Phase.RUNNING)
+    job.phase(DIJobPhase.RUNNING)
     job.learns_from(1)
     assert sum(job.progress()["walks"].values()) >= before, "the learner went on from its checkpoint"
 
     job.run(SUSPEND, SuspendRequest(name=job.name, kind=DI_JOBS.kind))
     assert job.pods() == []
     job.run(RESUME, ResumeRequest(name=job.name, kind=DI_JOBS.kind))
-    job.phase(Phase.SUCCEEDED, 240)
+    job.phase(DIJobPhase.SUCCEEDED, 240)
     status = job.get().status
     assert status.restarts == 0
     assert status.generation >= 2

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from edl_workflows.jobs.di_job.model import Phase
+from edl_workflows.jobs.di_job.model import DIJobPhase
 from edl_workflows.kube import client, resources
 from edl_workflows.local import daemon, testing
 from tests.e2e.di_jobs import BEST_RETURN, SLOW, Job, manifest
@@ -34,7 +34,7 @@ def test_a_job_that_trains_is_scaled_by_http(running: testing.LocalCluster, tmp_
     job = Job.submit(
         running.client(), manifest("http", tmp_path, Container("local", sys.executable), *SLOW), tmp_path
     )
-    job.phase(Phase.RUNNING)
+    job.phase(DIJobPhase.RUNNING)
     job.learns_from(1)
     learner = job.uid("learner-0")
     main = next(pod for pod in job.pods() if pod["metadata"]["uid"] == learner)["spec"]["containers"][0]
@@ -61,6 +61,6 @@ def test_a_job_that_trains_is_scaled_by_http(running: testing.LocalCluster, tmp_
     assert job.get().status.profilings["walks"] > 0
 
     assert job.uid("learner-0") == learner
-    job.phase(Phase.SUCCEEDED, 240)
+    job.phase(DIJobPhase.SUCCEEDED, 240)
     assert job.progress()["evaluation"] >= BEST_RETURN
     assert job.get().status.restarts == 0

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
@@ -42,12 +41,12 @@ def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: 
     handle = MIGRATE_PS.begin(
         cluster, MigratePsRequest(job=job.name, replicas=3), StageIdentity(owner="tests/e2e/migrate")
     )
-    job.await_plan(handle.name, PlanPhase.MIGRATING)
+    job.await_plan(handle.name, ScalePlanPhase.MIGRATING)
     (master,) = job.running(names.MASTER_TYPE)
     job.kill(master)
-    plan = job.await_plan(handle.name, PlanPhase.SUCCEEDED, PlanPhase.FAILED)
+    plan = job.await_plan(handle.name, ScalePlanPhase.SUCCEEDED, ScalePlanPhase.FAILED)
 
-    assert plan.status.phase is PlanPhase.SUCCEEDED, plan.status
+    assert plan.status.phase is ScalePlanPhase.SUCCEEDED, plan.status
     assert plan.status.checkpoint is not None
     assert plan.status.resumed_step is not None
     assert plan.status.resumed_step > plan.status.checkpoint.step

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edl_workflows.jobs.training_job.model import Phase
+from edl_workflows.jobs.training_job.model import TrainingJobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from tests.e2e.submitted import Container
@@ -51,7 +51,7 @@ def test_a_program_that_never_works_fails_the_job_with_its_words(cluster: Cluste
     job = Job.submit(cluster, wanted, tmp_path)
     job.until_over(60)
     status = job.get().status
-    assert (status.phase, status.reason) == (Phase.FAILED, "TooManyTrainersFailed")
+    assert (status.phase, status.reason) == (TrainingJobPhase.FAILED, "TooManyTrainersFailed")
     assert "exit code 3: no such data" in status.message
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from edl_workflows.jobs.api import TRAINING_JOBS
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
-from edl_workflows.jobs.training_job.model import Phase, TrainingJob
+from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
 from edl_workflows.jobs.training_job.pods import JOB_LABEL
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
@@ -124,11 +124,11 @@ class Job:
         deadline = time.monotonic() + seconds
         while not true():
             status = self.get().status
-            assert status.phase is not Phase.FAILED, status.message
+            assert status.phase is not TrainingJobPhase.FAILED, status.message
             assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}; {status}; {self.trained()}"
             time.sleep(0.2)
 
-    def phase(self, phase: Phase, seconds: float = 120) -> None:
+    def phase(self, phase: TrainingJobPhase, seconds: float = 120) -> None:
         """Wait for a phase."""
         self.until(lambda: self.get().status.phase is phase, seconds, f"phase {phase}")
 
@@ -202,7 +202,7 @@ def _pod_of(process: psutil.Process) -> tuple[str, str]:
 def trainers_come_and_die(job: Job, passes: int) -> None:
     """What a user may do to a job, and what may happen to it, while it trains; every chunk of every pass is acknowledged
     once, the job succeeds, and what it used is released."""
-    job.phase(Phase.RUNNING)
+    job.phase(TrainingJobPhase.RUNNING)
     job.works(0)
     job.works(1)
 
@@ -223,7 +223,7 @@ def trainers_come_and_die(job: Job, passes: int) -> None:
     job.kill("pserver-1")
     job.until(lambda: job.failures("pserver") == [137], 30, "the pserver is replaced")
     job.works(0)
-    job.phase(Phase.SUCCEEDED, 300)
+    job.phase(TrainingJobPhase.SUCCEEDED, 300)
 
     assert job.trained() == dict.fromkeys([(p, c) for p in range(passes) for c in range(CHUNKS)], 1)
     job.until(lambda: job.left() == [], 60, "servers and services are released")

@@ -1,4 +1,6 @@
-"""DIJobs as upstream documents them, and the pods and services that they become. Rewrite with --update-golden."""
+"""DIJobs as upstream documents them, and the pods and services that they become. Rewrite with
+--update-golden.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob
 
 FOLDER = Path(__file__).parent / "di_jobs"
 EXAMPLES = ("distributed", "serial", "preemptible")
-SETTINGS = Settings(di_priority_classes={"high": "urgent"})
+SETTINGS = InstallationSettings(di_priority_classes={"high": "urgent"})
 
 
 def read(name: str) -> DIJob:

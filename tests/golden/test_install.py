@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edl_workflows.install.manifests import installation, render
-from edl_workflows.install.options import InstallOptions, Part, PullPolicy
+from edl_workflows.install.manifests import installation_manifests, render_manifests
+from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
 
 FILES = Path(__file__).parent / "install"
 
@@ -19,11 +19,11 @@ CASES = {
         replicas=3,
         pull_policy=PullPolicy.ALWAYS,
         pull_secrets=("registry",),
-        parts=frozenset(Part),
+        parts=frozenset(InstallPart),
     ),
     "brain": InstallOptions(
         image="registry.example/edl-workflows:1",
-        parts=frozenset({Part.BRAIN}),
+        parts=frozenset({InstallPart.BRAIN}),
         brain_database_secret="brain-database",
     ),
 }
@@ -32,11 +32,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
     """An installation changes only on purpose; the definitions have golden files of their own."""
-    objects = installation(CASES[case])
+    objects = installation_manifests(CASES[case])
     recorded = [one for one in objects if one["kind"] != "CustomResourceDefinition"]
     path = FILES / f"{case}.yaml"
     if update_golden:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(render(recorded), encoding="utf-8")
+        path.write_text(render_manifests(recorded), encoding="utf-8")
 
     assert recorded == list(yaml.safe_load_all(path.read_text(encoding="utf-8")))

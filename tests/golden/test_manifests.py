@@ -1,4 +1,6 @@
-"""Pods, services and the other children of a job, and the CRDs, compared with files. Rewrite them with --update-golden."""
+"""Pods, services and the other children of a job, and the CRDs, compared with files. Rewrite them with
+--update-golden.
+"""
 
 import copy
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 import yaml
 
 from edl_workflows.jobs import crd, kinds
-from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.elastic_job import children, pods
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.kind import Kind
@@ -85,9 +87,9 @@ def all_cases() -> dict[str, list[dict[str, Any]]]:
     small = NodeResource(cpu="500m", memory="1Gi", gpu="1", gpu_type="Tesla-V100")
     ps = pods.Node("ps", 3, 1, 2, small)
     return {
-        "master": [pods.master_pod(job, 0, 0, Settings()), pods.master_service(job), pods.nodes_service(job)],
-        "master-own-template": [pods.master_pod(own, 2, 1, Settings(master_image="master:7"))],
-        "master-installation-template": [pods.master_pod(own, 0, 0, Settings(master_template=INSTALLATION_TEMPLATE))],
+        "master": [pods.master_pod(job, 0, 0, InstallationSettings()), pods.master_service(job), pods.nodes_service(job)],
+        "master-own-template": [pods.master_pod(own, 2, 1, InstallationSettings(master_image="master:7"))],
+        "master-installation-template": [pods.master_pod(own, 0, 0, InstallationSettings(master_template=INSTALLATION_TEMPLATE))],
         "ps": [pods.node_pod(job, ps)],
         "workers": [pods.node_pod(job, pods.Node("worker", 5, 1, 4)), pods.node_pod(job, pods.Node("worker", 6, 2, 4))],
         "chief-from-worker": [pods.node_pod(job, pods.Node("chief", 0, 0, 1))],
@@ -118,4 +120,4 @@ def test_definitions_are_what_the_models_give(kind: Kind) -> None:
     """The shipped CRDs are generated: `python -m edl_workflows.jobs.crd --write` after a change of a model."""
     shipped = FILES.parents[1] / "edl_workflows" / "jobs" / "crds" / f"{kind.source.api.plural}.yaml"
 
-    assert crd.render(kind) == shipped.read_text(encoding="utf-8")
+    assert crd.render_crd(kind) == shipped.read_text(encoding="utf-8")

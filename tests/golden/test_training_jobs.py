@@ -1,4 +1,6 @@
-"""TrainingJobs as upstream documents them, and the pods and services that they become. Rewrite with --update-golden."""
+"""TrainingJobs as upstream documents them, and the pods and services that they become. Rewrite with
+--update-golden.
+"""
 
 from pathlib import Path
 from typing import Any

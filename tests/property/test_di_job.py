@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 from tests.unit.jobs.di_jobs import NAME, make, task
 
 FINAL = ("Succeeded", "Failed")
@@ -25,7 +25,7 @@ class DIJobs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = JobsNamespace()
         self.final: str | None = None
         self.counts = dict.fromkeys(COUNTERS, 0)
         self.failures = 0

@@ -6,12 +6,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state import plans, views
 from edl_workflows.master.state.plans import Effect, PlanRun, World
 from edl_workflows.protocol.cluster import CheckpointRef
 
-ORDER = list(Phase)
+ORDER = list(ScalePlanPhase)
 SPECS = st.sampled_from(
     [
         ScalePlanSpec(
@@ -80,11 +80,11 @@ def test_whatever_was_begun_is_finished_or_taken_back(
     history = _run(spec, worlds)
     last = history[-1][0]
     effects = [effect for _, given_effects in history for effect in given_effects]
-    began = any(run.phase not in (Phase.PENDING, Phase.FAILED) for run, _ in history)
-    assert effects.count(Effect.UNDO) == (1 if last.phase is Phase.FAILED and began else 0)
+    began = any(run.phase not in (ScalePlanPhase.PENDING, ScalePlanPhase.FAILED) for run, _ in history)
+    assert effects.count(Effect.UNDO) == (1 if last.phase is ScalePlanPhase.FAILED and began else 0)
     assert Effect.UNDO not in effects[:-1]
     assert effects.count(Effect.ACTIVATE) <= 1
-    if last.phase is Phase.SUCCEEDED and "ps" in spec.replica_resource_specs:
+    if last.phase is ScalePlanPhase.SUCCEEDED and "ps" in spec.replica_resource_specs:
         assert effects.count(Effect.ACTIVATE) == 1
 
 
@@ -95,13 +95,13 @@ def test_a_version_that_trains_is_never_taken_back(
     """After the first step in the new version a plan can only succeed, whatever else is wrong."""
     run = None
     for run, _ in _run(spec, worlds):
-        if run.phase is Phase.VERIFYING:
+        if run.phase is ScalePlanPhase.VERIFYING:
             break
-    if run is None or run.phase is not Phase.VERIFYING:
+    if run is None or run.phase is not ScalePlanPhase.VERIFYING:
         return
     world = World(recorded=True, changes_members=True, trained=run.number, broken="lost", cancelled=True)
     after, effects = plans.advance(run, world, run.steps[-1].start + 1000)
-    assert (after.phase, effects) == (Phase.SUCCEEDED, ())
+    assert (after.phase, effects) == (ScalePlanPhase.SUCCEEDED, ())
 
 
 @given(SPECS, STEPS)
@@ -111,7 +111,7 @@ def test_nothing_begins_before_its_phase_is_recorded(
     """Without a recorded status there are no effects but taking back, and no phase but Failed."""
     blind = [(replace(world, recorded=False, trained=1), pause) for world, pause in worlds]
     for run, effects in _run(spec, blind):
-        assert run.phase in (Phase.PENDING, Phase.FAILED)
+        assert run.phase in (ScalePlanPhase.PENDING, ScalePlanPhase.FAILED)
         assert effects == ()
 
 

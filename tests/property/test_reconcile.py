@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 FINAL = ("Succeeded", "Failed")
 LIMIT = 2
@@ -47,7 +47,7 @@ class Controller(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = JobsNamespace()
         self.plans = 0
         self.ids = {"ps": 0, "worker": 0}
         self.final: str | None = None
@@ -222,7 +222,7 @@ class DyingController(Controller):
         assert summary(self.world) == summary(undisturbed)
 
 
-def summary(world: World) -> dict[str, Any]:
+def summary(world: JobsNamespace) -> dict[str, Any]:
     """What a user sees of a namespace."""
     found: dict[str, Any] = {}
     for (kind, name), obj in world.objects.items():

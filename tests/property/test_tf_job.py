@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 NAME = "mnist"
 FINAL = ("Succeeded", "Failed")
@@ -20,7 +20,7 @@ class TFJobs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = JobsNamespace()
         self.final: str | None = None
         self.counts: dict[str, int] = {}
         self.done: set[str] = set()

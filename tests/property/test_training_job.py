@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 NAME = "ctr"
 FINAL = ("succeeded", "failed")
@@ -19,7 +19,7 @@ class TrainingJobs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = JobsNamespace()
         self.final: tuple[str, str] | None = None
         self.seen: dict[str, tuple[str, str]] = {}
 
@@ -177,9 +177,9 @@ EVENTS = ("nothing", "fails", "is killed", "is evicted", "is shut down", "is del
 BAD = EVENTS[1:5]
 
 
-def at_stage(stage: str, *, ft: bool, begun: int | None = None, **more: Any) -> World:
+def at_stage(stage: str, *, ft: bool, begun: int | None = None, **more: Any) -> JobsNamespace:
     """A job that has come so far; of the last stages' first wave the controller has done `begun` parts, then it died."""
-    world = World()
+    world = JobsNamespace()
     trainer = {"entrypoint": "train", "min-instance": 2, "max-instance": 3}
     spec = {"fault_tolerant": ft, "master": {}, "pserver": {"min-instance": 1}, "trainer": trainer} | more
     head = {"apiVersion": "paddlepaddle.org/v1", "kind": "TrainingJob", "metadata": {"name": NAME}}
@@ -197,7 +197,7 @@ def at_stage(stage: str, *, ft: bool, begun: int | None = None, **more: Any) -> 
     return world
 
 
-def advance(world: World, trainers: str) -> None:
+def advance(world: JobsNamespace, trainers: str) -> None:
     """What waits runs, and trainers that run go on or succeed; the controller acts."""
     world.reap()
     world.settle()
@@ -212,7 +212,7 @@ def advance(world: World, trainers: str) -> None:
     world.settle()
 
 
-def happen(world: World, event: str, name: str) -> None:
+def happen(world: JobsNamespace, event: str, name: str) -> None:
     """Something happens to a pod."""
     match event:
         case "fails":

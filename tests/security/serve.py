@@ -17,7 +17,9 @@ from edl_workflows.process import http
 
 def plugin(_folder: Path, port: int, token: str) -> contextlib.AbstractContextManager[object]:
     """Argo's executor plugin; without the agent beside it, which only asks the API server."""
-    return http.serve_in_thread(create_app(lambda: token), http.ListenOptions("127.0.0.1", port), "plugin server")
+    return http.serve_in_thread(
+        create_app(lambda: token), http.ListenOptions("127.0.0.1", port), "plugin server"
+    )
 
 
 @contextlib.contextmanager

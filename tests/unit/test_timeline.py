@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import Phase, ScalePlan
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.timeline import Restart, Sample, Span, Timeline, draw, of_job, spans, speeds
 from tests.airflow.support import elastic_job
 
@@ -59,7 +59,7 @@ def test_spans_are_of_manual_plans() -> None:
     ]
     now = BEGAN.timestamp() + 60
 
-    assert spans(plans, now) == (Span("b", Phase.SCALING, BEGAN.timestamp() + 5, now),)
+    assert spans(plans, now) == (Span("b", ScalePlanPhase.SCALING, BEGAN.timestamp() + 5, now),)
 
 
 def test_restarts_goodput_and_data_are_the_status() -> None:
@@ -86,7 +86,7 @@ def test_picture_is_written(tmp_path: Path) -> None:
     line = Timeline(
         "default/j",
         tuple(_sample(t, t) for t in range(30)),
-        (Span("j-scale-1", Phase.SCALING, 3, 9),),
+        (Span("j-scale-1", ScalePlanPhase.SCALING, 3, 9),),
         (Restart(4.0, "ps-1", "Killed"), Restart(5.0, "version 1", "Recovery")),
         0.9,
     )

@@ -1,6 +1,8 @@
-"""Other replicas of a DIJob: which of its tasks is elastic, within what bounds, and the edit of its spec. Pure.
+"""Other replicas of a DIJob: which of its tasks is elastic, within what bounds, and the edit of its spec.
+Pure.
 
-Whoever wants another size goes through here: ``edl scale`` and the stage (`scale`), the DI server, the allocator.
+Whoever wants another size goes through here: ``edl scale`` and the stage (`scale`), the DI server, the
+    allocator.
 """
 
 import copy
@@ -9,8 +11,8 @@ from typing import Any
 
 from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs import demand
-from edl_workflows.jobs.actions import Scaling, Wanted
-from edl_workflows.jobs.autoscaling import Elastic
+from edl_workflows.jobs.actions import RoleChange, SpecEdit
+from edl_workflows.jobs.autoscaling import ElasticRole
 from edl_workflows.jobs.di_job.model import MAX_REPLICAS, DIJob, DIJobSpec, Task, TaskType
 
 
@@ -56,7 +58,9 @@ def task_bounds(task: Task) -> tuple[int, int]:
 
 
 def ranked(spec: DIJobSpec) -> list[Task]:
-    """The tasks in the order of ranks: the spec's, but the elastic one last, so that a change of it moves nobody's rank."""
+    """The tasks in the order of ranks: the spec's, but the elastic one last, so that a change of it moves
+    nobody's rank.
+    """
     last = _default_elastic(spec)
     return [task for task in spec.tasks if task is not last] + ([last] if last is not None else [])
 
@@ -64,8 +68,8 @@ def ranked(spec: DIJobSpec) -> list[Task]:
 def sizes(job: DIJob) -> list[tuple[Task, int]]:
     """The tasks in the order of ranks, each with its replicas.
 
-    Those of a preemptible job's elastic task are what its allocation leaves to it. More than the job's bounds allow are
-    not used; with too few for one replica of each task nobody has any.
+    Those of a preemptible job's elastic task are what its allocation leaves to it. More than the job's bounds
+    allow are not used; with too few for one replica of each task nobody has any.
     """
     order = ranked(job.spec)
     if not job.spec.preemptible:
@@ -77,21 +81,21 @@ def sizes(job: DIJob) -> list[tuple[Task, int]]:
 
 
 def resized(job: DIJob, task: str, replicas: int) -> dict[str, Any]:
-    """The merge patch of ``spec`` that gives a task so many replicas. Lists are patched whole: send it with the job's
-    ``resourceVersion``.
+    """The merge patch of ``spec`` that gives a task so many replicas. Lists are patched whole: send it with
+    the job's ``resourceVersion``.
 
     Raises:
         ManifestError: there is no such task, or its bounds forbid it.
     """
-    return {"tasks": _patched(job, {elastic_task(job.spec, task).title: Wanted(replicas)})}
+    return {"tasks": _patched(job, {elastic_task(job.spec, task).title: RoleChange(replicas)})}
 
 
-def scale(job: DIJob, wanted: Mapping[str, Wanted]) -> Scaling:
+def scale(job: DIJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
     """These replicas or sizes by task; other tasks stay as they are.
 
     Raises:
-        ManifestError: the job has no such task, or its bounds forbid it; or it is preemptible, so that its allocator
-            decides about its replicas.
+        ManifestError: the job has no such task, or its bounds forbid it; or it is preemptible, so that its
+            allocator decides about its replicas.
     """
     problems = [
         Problem(
@@ -105,17 +109,19 @@ def scale(job: DIJob, wanted: Mapping[str, Wanted]) -> Scaling:
         raise ManifestError(f"change of DIJob {job.key}", problems)
     tasks = _patched(job, wanted)
     nodes = [count for _, count in sizes(job)] if job.spec.preemptible else [t["replicas"] for t in tasks]
-    return Scaling({"tasks": tasks}, sum(nodes))
+    return SpecEdit({"tasks": tasks}, sum(nodes))
 
 
-def elastic(job: DIJob) -> Elastic | None:
-    """Its elastic task, where minReplicas and maxReplicas say how far; None where it has none, or the allocator decides."""
+def elastic(job: DIJob) -> ElasticRole | None:
+    """Its elastic task, where minReplicas and maxReplicas say how far; None where it has none, or the
+    allocator decides.
+    """
     task = _default_elastic(job.spec)
     if task is None or job.spec.preemptible:
         return None
     low, high = task_bounds(task)
     spec, bounded = task.template["spec"], task.max_replicas is not None
-    return Elastic(task.title, low, high, task.replicas, requests(task, {}), spec, bounded=bounded)
+    return ElasticRole(task.title, low, high, task.replicas, requests(task, {}), spec, bounded=bounded)
 
 
 def requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:
@@ -128,16 +134,18 @@ def requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:
     main = task.container
 
     def of(container: Mapping[str, Any]) -> dict[str, float]:
-        own = demand.of_container(container)
+        own = demand.container_requests(container)
         if container is not main:
             return own
-        return own | demand.amounts(unsaid(container.get("resources") or {}, defaults))
+        return own | demand.parse_amounts(unsaid(container.get("resources") or {}, defaults))
 
-    return demand.of_pod(task.template["spec"], of)
+    return demand.pod_requests(task.template["spec"], of)
 
 
 def unsaid(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
-    """The defaults for what a container's resources don't name. Its limit is its request where it has no other."""
+    """The defaults for what a container's resources don't name. Its limit is its request where it has no
+    other.
+    """
     said = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
     return {name: amount for name, amount in defaults.items() if name not in said}
 
@@ -148,15 +156,15 @@ def _default_elastic(spec: DIJobSpec) -> Task | None:
     return next((task for task in spec.tasks if task.type is TaskType.COLLECTOR), None)
 
 
-def _patched(job: DIJob, wanted: Mapping[str, Wanted]) -> list[dict[str, Any]]:
+def _patched(job: DIJob, wanted: Mapping[str, RoleChange]) -> list[dict[str, Any]]:
     """All tasks as they are to stand in the spec."""
     problems = list(_problems(job.spec.tasks, wanted))
     if problems:
         raise ManifestError(f"change of DIJob {job.key}", problems)
-    return [_changed(task, wanted.get(task.title, Wanted())) for task in job.spec.tasks]
+    return [_changed(task, wanted.get(task.title, RoleChange())) for task in job.spec.tasks]
 
 
-def _problems(tasks: Sequence[Task], wanted: Mapping[str, Wanted]) -> list[Problem]:
+def _problems(tasks: Sequence[Task], wanted: Mapping[str, RoleChange]) -> list[Problem]:
     by_title = {task.title: task for task in tasks}
     problems = []
     for name, change in wanted.items():
@@ -171,7 +179,7 @@ def _problems(tasks: Sequence[Task], wanted: Mapping[str, Wanted]) -> list[Probl
     return problems
 
 
-def _changed(task: Task, wanted: Wanted) -> dict[str, Any]:
+def _changed(task: Task, wanted: RoleChange) -> dict[str, Any]:
     made = copy.deepcopy(task).to_dict()
     made["template"] = copy.deepcopy(task.template)
     if wanted.replicas is not None:

@@ -1,4 +1,6 @@
-"""What is observed of one DIJob, sorted once: a place for each replica, and what stands beside the places. Pure."""
+"""What is observed of one DIJob, sorted once: a place for each replica, and what stands beside the places.
+Pure.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +10,15 @@ from typing import Any
 from edl_workflows.jobs import manifests
 from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.di_job import pods
-from edl_workflows.jobs.di_job.model import DIJob, Phase, TaskCounts
+from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase, TaskCounts
 from edl_workflows.jobs.di_job.pods import Replica
 
 TOLD_TO_END = 143
 """Exit code of a program that was told to end: 128 + SIGTERM."""
 PAUSE = timedelta(seconds=10)
-"""A pod that was lost is replaced no sooner after its creation; the second failed one no sooner after its end."""
+"""A pod that was lost is replaced no sooner after its creation; the second failed one no sooner after its
+end.
+"""
 LONGEST_PAUSE = timedelta(seconds=300)
 STEADY = timedelta(minutes=10)
 """A pod that lived so long is replaced at once, whatever failed before it (kubelet's rule for restarts)."""
@@ -42,14 +46,16 @@ class Place:
         return (
             pod is not None
             and manifests.pod_phase(pod) in ("Pending", "Running")
-            and not manifests.terminating(pod)
+            and not manifests.is_terminating(pod)
         )
 
     @property
     def over(self) -> bool:
-        """Whether its pod has ended, or was lost, before the replica had succeeded. One that is being deleted is neither."""
+        """Whether its pod has ended, or was lost, before the replica had succeeded. One that is being deleted
+        is neither.
+        """
         pod = self.pod
-        return pod is not None and not self.completed and not self.live and not manifests.terminating(pod)
+        return pod is not None and not self.completed and not self.live and not manifests.is_terminating(pod)
 
     @property
     def failed(self) -> bool:
@@ -64,7 +70,7 @@ class Place:
     @property
     def ready(self) -> bool:
         """Whether its pod is ready."""
-        return self.live and self.pod is not None and manifests.ready(self.pod)
+        return self.live and self.pod is not None and manifests.is_ready(self.pod)
 
     @property
     def moved(self) -> bool:
@@ -72,8 +78,8 @@ class Place:
         return (
             self.pod is not None
             and not self.completed
-            and not manifests.terminating(self.pod)
-            and manifests.label(self.pod, pods.PLACE_LABEL) != self.replica.place
+            and not manifests.is_terminating(self.pod)
+            and manifests.get_label(self.pod, pods.PLACE_LABEL) != self.replica.place
         )
 
     def how(self) -> str:
@@ -119,7 +125,7 @@ class Facts:
         return self.observed.now
 
     @property
-    def phase(self) -> Phase | None:
+    def phase(self) -> DIJobPhase | None:
         """As the status has it."""
         return self.job.status.phase
 
@@ -131,7 +137,7 @@ class Facts:
     @property
     def live(self) -> list[Manifest]:
         """Pods whose containers have not ended, those being deleted included."""
-        return [pod for pod in self.pods if not manifests.ended(pod)]
+        return [pod for pod in self.pods if not manifests.has_ended(pod)]
 
     @property
     def stale(self) -> list[Manifest]:
@@ -141,7 +147,7 @@ class Facts:
 
     def _of_now(self, pod: Manifest | None) -> bool:
         generation = str(self.job.status.generation)
-        return pod is not None and manifests.label(pod, pods.GENERATION_LABEL) == generation
+        return pod is not None and manifests.get_label(pod, pods.GENERATION_LABEL) == generation
 
     @property
     def completed(self) -> bool:
@@ -150,9 +156,11 @@ class Facts:
 
     @property
     def cut_short(self) -> bool:
-        """Whether an allocation has left a preemptible job only replicas that had succeeded, while others were at work.
+        """Whether an allocation has left a preemptible job only replicas that had succeeded, while others
+        were at work.
 
-        A job comes to its own end with a pod that has just succeeded, and with all the replicas that it had before.
+        A job comes to its own end with a pod that has just succeeded, and with all the replicas that it had
+        before.
         """
         fresh = any(place.completed and not place.known_completed for place in self.places)
         ended = fresh and len(self.places) >= self.job.status.replicas
@@ -162,26 +170,31 @@ class Facts:
     def new_failures(self) -> list[Place]:
         """Failed pods that no restart was counted for.
 
-        A restart covers all pods that fail until every replica has a pod again, as of learner and collectors that need each
-        other; but not the pods that were made for it. A pod that is on its way out, since the job is suspended or the pod
+        A restart covers all pods that fail until every replica has a pod again, as of learner and collectors
+        that need each other; but not the pods that were made for it. A pod that is on its way out, since the
+        job is suspended or the pod
         was made for another place or generation, may fail as it likes: its peers are gone before it.
         """
         if self.job.spec.suspend:
             return []
         failed = [p for p in self.places if p.failed and not p.moved and self._of_now(p.pod)]
-        if self.phase is not Phase.RESTARTING:
+        if self.phase is not DIJobPhase.RESTARTING:
             return failed
         count = str(self.job.status.restarts)
-        return [p for p in failed if p.pod and manifests.label(p.pod, pods.RESTARTS_LABEL) == count]
+        return [p for p in failed if p.pod and manifests.get_label(p.pod, pods.RESTARTS_LABEL) == count]
 
     @property
     def reallocated(self) -> bool:
-        """Whether pods of the present generation of a preemptible job stand where its allocation doesn't want them."""
+        """Whether pods of the present generation of a preemptible job stand where its allocation doesn't want
+        them.
+        """
         if not self.job.spec.preemptible:
             return False
         stale = self.stale
         moved = [place.pod for place in self.places if place.moved]
-        surplus = [pod for pod in self.surplus if not manifests.ended(pod) and not manifests.terminating(pod)]
+        surplus = [
+            pod for pod in self.surplus if not manifests.has_ended(pod) and not manifests.is_terminating(pod)
+        ]
         return any(pod not in stale for pod in (*moved, *surplus))
 
     @property
@@ -194,7 +207,8 @@ class Facts:
     def pause(self, place: Place) -> float:
         """Seconds until a pod that has ended is replaced.
 
-        After the first failure none; after later ones 10, 20, 40 … 300 s from its end. A pod that was lost before it was
+        After the first failure none; after later ones 10, 20, 40 … 300 s from its end. A pod that was lost
+        before it was
         10 s old: when it would have been.
         """
         pod = place.pod
@@ -254,7 +268,7 @@ def _place(job: DIJob, replica: Replica, own: Mapping[str, Manifest]) -> Place:
     succeeded = (
         pod is not None
         and manifests.pod_phase(pod) == "Succeeded"
-        and not manifests.terminating(pod)
-        and manifests.label(pod, pods.GENERATION_LABEL) == str(job.status.generation)
+        and not manifests.is_terminating(pod)
+        and manifests.get_label(pod, pods.GENERATION_LABEL) == str(job.status.generation)
     )
     return Place(replica, pod, known or succeeded, known)

@@ -2,23 +2,25 @@
 
 from typing import Any
 
-from edl_workflows.jobs import api, kept
+from edl_workflows.jobs import api, cache_fields
 from edl_workflows.jobs.actions import Manifest
 from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.crd import OPTIONS
 from edl_workflows.jobs.di_job.model import DIJob
 from edl_workflows.jobs.di_job.reconcile import reconcile
 from edl_workflows.jobs.di_job.view import view
-from edl_workflows.jobs.kind import MADE, Kind, Source, by_label, jobs
+from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
 
-_by_job_label = by_label(pods.JOB_LABEL)
+_by_job_label = job_by_label(pods.JOB_LABEL)
 _SELECTOR = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
 _RIGHTS = (("", (*MADE, "delete")),)
 
 
 def _pod(obj: Manifest) -> dict[str, Any]:
-    """As `kept.pod`, with the containers that prepare it: where one of them fails, no other has an exit code."""
-    found = kept.pod(obj)
+    """As `cache_fields.keep_pod`, with the containers that prepare it: where one of them fails, no other has
+    an exit code.
+    """
+    found = cache_fields.keep_pod(obj)
     statuses = (obj.get("status") or {}).get("initContainerStatuses") or ()
     if statuses:
         found["status"]["initContainerStatuses"] = [
@@ -28,13 +30,13 @@ def _pod(obj: Manifest) -> dict[str, Any]:
 
 
 DI_JOB = Kind(
-    source=jobs(api.DI_JOBS, "delete"),
+    source=job_source(api.DI_JOBS, "delete"),
     model=DIJob,
     reconcile=reconcile,
     observes=(
         Source(api.PODS, _by_job_label, _SELECTOR, _RIGHTS, _pod),
-        Source(api.SERVICES, _by_job_label, _SELECTOR, _RIGHTS, kept.head),
-        Source(api.SECRETS, _by_job_label, _SELECTOR, (("", MADE),), kept.head),
+        Source(api.SERVICES, _by_job_label, _SELECTOR, _RIGHTS, cache_fields.keep_head),
+        Source(api.SECRETS, _by_job_label, _SELECTOR, (("", MADE),), cache_fields.keep_head),
     ),
     crd=OPTIONS,
     view=view,

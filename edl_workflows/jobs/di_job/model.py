@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from edl_workflows.jobs import api
 from edl_workflows.jobs.di_job import validation
-from edl_workflows.jobs.objects import FINAL_PHASES, Model, PodTemplate, TimeToLive, reject, rules
+from edl_workflows.jobs.objects import FINAL_PHASES, Model, PodTemplate, TimeToLive, cel_rules, raise_problems
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 
 KIND = api.DI_JOBS.kind
@@ -21,7 +21,7 @@ MAIN_CONTAINER = "di-container"
 """The container that a task is about; in a template without one of this name it is the first."""
 
 
-class Phase(KindPhase):
+class DIJobPhase(KindPhase):
     """Where a job is. Succeeded and Failed are final."""
 
     PENDING = "Pending"
@@ -53,8 +53,8 @@ class Task(Model):
     """One task: pods of one template.
 
     Attributes:
-        replicas: how many pods. Of a preemptible job's elastic task (the only one, else the collector): how many at most,
-            where it has no maxReplicas.
+        replicas: how many pods. Of a preemptible job's elastic task (the only one, else the collector): how
+            many at most, where it has no maxReplicas.
         type: what it does.
         name: default: the type. A task of type none needs one.
         template: the pods'. Its container di-container, else its first, is the task.
@@ -62,7 +62,7 @@ class Task(Model):
         max_replicas: at most so many; default 10,000.
     """
 
-    model_config = rules(
+    model_config = cel_rules(
         ("self.type != 'none' || (has(self.name) && self.name != '')", "name: a task of type none needs one"),
         (
             "!has(self.minReplicas) || self.minReplicas <= self.replicas",
@@ -100,18 +100,19 @@ class DIJobSpec(Model):
 
     Attributes:
         priority: high goes before normal when a preemptible job is placed.
-        clean_pod_policy: what becomes of the pods when the job ends: Running deletes those that still run, All deletes
-            every pod, None leaves all.
-        preemptible: status.allocation says how many replicas there are and on which nodes, and may change while the job runs.
+        clean_pod_policy: what becomes of the pods when the job ends: Running deletes those that still run,
+            All deletes every pod, None leaves all.
+        preemptible: status.allocation says how many replicas there are and on which nodes, and may change
+            while the job runs.
         backoff_limit: how many restarts after failures the job survives; null: any number.
         volumes: added to every pod's.
         tasks: what there is to run.
         suspend: no pods while true.
-        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it stays until
-            somebody deletes it.
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it
+            stays until somebody deletes it.
     """
 
-    model_config = rules(
+    model_config = cel_rules(
         (
             "['learner', 'collector', 'evaluator'].all(kind, self.tasks.filter(t, t.type == kind).size() <= 1)",
             "tasks: at most one task of each of the types learner, collector and evaluator",
@@ -132,7 +133,7 @@ class DIJobSpec(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        reject([*validation.tasks(self), *validation.volumes(self.volumes)])
+        raise_problems([*validation.tasks(self), *validation.volumes(self.volumes)])
         return self
 
     def task(self, title: str) -> Task | None:
@@ -159,9 +160,10 @@ class DIJobStatus(JobStatus):
         replicas: how many pods the job is to have; of a preemptible job the length of its allocation.
         ready_replicas: how many of them are ready.
         restarts: how often pods were replaced after failures.
-        reschedules: how often pods came, went or moved for another reason: other replicas, another allocation, lost pods.
-        generation: grows whenever all pods are made anew, of a changed allocation or after a suspension; what carries an
-            earlier one is stale.
+        reschedules: how often pods came, went or moved for another reason: other replicas, another
+            allocation, lost pods.
+        generation: grows whenever all pods are made anew, of a changed allocation or after a suspension; what
+            carries an earlier one is stale.
         token_digest: what the DI server knows of the token of the job's programs (SHA-224).
         task_status: task → phase of pods → how many; absent once the job has ended.
         allocation: a node's name for each replica, in the order of ranks; the allocator writes it.
@@ -169,7 +171,7 @@ class DIJobStatus(JobStatus):
         completion_timestamp: when the job ended; completionTime in upstream's spelling.
     """
 
-    phase: Phase | None = None
+    phase: DIJobPhase | None = None
     replica_statuses: dict[str, TaskCounts] = Field(default_factory=dict)
     replicas: int = 0
     ready_replicas: int = 0
@@ -186,7 +188,7 @@ class DIJobStatus(JobStatus):
 class DIJob(Job):
     """A reinforcement learning job of DI-engine: learner, collectors, evaluator, each told of the others."""
 
-    model_config = rules(
+    model_config = cel_rules(
         (
             f"size(self.metadata.name) <= {validation.MAX_NAME}",
             f"metadata.name: at most {validation.MAX_NAME} characters: the names of the job's pods add to it",
@@ -209,5 +211,5 @@ class DIJob(Job):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        reject([*validation.name(self.metadata), *validation.pod_names(self.metadata, self.spec)])
+        raise_problems([*validation.name(self.metadata), *validation.pod_names(self.metadata, self.spec)])
         return self

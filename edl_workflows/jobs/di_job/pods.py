@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edl_workflows.jobs import manifests, names
-from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.di_job import elastic
 from edl_workflows.jobs.di_job.model import DIJob, Task, main_container
 
@@ -51,8 +51,8 @@ class Replica:
         rank: in the job, from 0.
         node: where it is to run, of a preemptible job; else "".
         name: its pod's, and its host's.
-        place: hash of what its pod must be made anew for: another rank, node or template, and of a preemptible job other
-            replicas.
+        place: hash of what its pod must be made anew for: another rank, node or template, and of a
+            preemptible job other replicas.
     """
 
     task: Task
@@ -78,9 +78,9 @@ def replicas(job: DIJob) -> Iterator[Replica]:
 
 
 def _ranks(job: DIJob, sizes: Sequence[tuple[Task, int]]) -> dict[tuple[str, int], int]:
-    """The rank of each replica, by task and index: the one that it has, if that is not beyond the end, else the lowest free
-    one. So other replicas of one task move hardly anybody of another. An allocation gives nodes to ranks in the order of
-    tasks, and all of a preemptible job's pods are made anew with it."""
+    """The rank of each replica, by task and index: the one that it has, if that is not beyond the end, else
+    the lowest free one. So other replicas of one task move hardly anybody of another. An allocation gives
+    nodes to ranks in the order of tasks, and all of a preemptible job's pods are made anew with it."""
     wanted = [(task.title, index) for task, count in sizes for index in range(count)]
     if job.spec.preemptible:
         return {one: rank for rank, one in enumerate(wanted)}
@@ -110,8 +110,10 @@ def selector(job: DIJob, task: Task) -> str:
 
 
 def service(job: DIJob) -> dict[str, Any]:
-    """The headless service that gives the pods their names, before they are Ready too: they wait for each other."""
-    made = manifests.owned("v1", "Service", service_name(job), job, job_labels(job))
+    """The headless service that gives the pods their names, before they are Ready too: they wait for each
+    other.
+    """
+    made = manifests.owned_manifest("v1", "Service", service_name(job), job, job_labels(job))
     made["spec"] = {
         "clusterIP": "None",
         "selector": job_labels(job),
@@ -129,7 +131,7 @@ def token_secret_name(job: DIJob) -> str:
 def token_secret(job: DIJob, token: str) -> dict[str, Any]:
     """The job's token."""
     labels = job_labels(job) | {TOKEN_DIGEST_LABEL: token_digest(token)}
-    return manifests.owned("v1", "Secret", token_secret_name(job), job, labels) | {
+    return manifests.owned_manifest("v1", "Secret", token_secret_name(job), job, labels) | {
         "type": "Opaque",
         "immutable": True,  # running pods hold the old value for ever
         "data": {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()},
@@ -137,7 +139,9 @@ def token_secret(job: DIJob, token: str) -> dict[str, Any]:
 
 
 def token_digest(token: str) -> str:
-    """What may be known of a token: it can be compared with it, but not used for it. It has a label value's length."""
+    """What may be known of a token: it can be compared with it, but not used for it. It has a label value's
+    length.
+    """
     return hashlib.sha224(token.encode()).hexdigest()
 
 
@@ -149,7 +153,7 @@ class Maker:
         settings: the installation's.
     """
 
-    def __init__(self, job: DIJob, settings: Settings) -> None:
+    def __init__(self, job: DIJob, settings: InstallationSettings) -> None:
         self._job = job
         self._settings = settings
         self._replicas = list(replicas(job))
@@ -160,7 +164,7 @@ class Maker:
         job, task = self._job, replica.task
         template = copy.deepcopy(task.template)
         metadata = template.get("metadata") or {}
-        made = manifests.owned("v1", "Pod", replica.name, job, self._labels(replica))
+        made = manifests.owned_manifest("v1", "Pod", replica.name, job, self._labels(replica))
         made["metadata"]["labels"] = manifests.template_labels(metadata) | made["metadata"]["labels"]
         made["metadata"]["annotations"] = (metadata.get("annotations") or {}) | self._annotations(replica)
         made["spec"] = spec = template["spec"]
@@ -230,8 +234,8 @@ class Maker:
         return {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": key}}
 
     def _node_lists(self) -> dict[str, str]:
-        """``DI_NODES`` and ``DI_<TASK>_NODES``: names of hosts, without ports, in the order of ``DI_RANK`` and of
-        ``DI_TASK_RANK``."""
+        """``DI_NODES`` and ``DI_<TASK>_NODES``: names of hosts, without ports, in the order of ``DI_RANK``
+        and of ``DI_TASK_RANK``."""
         zone = f"{service_name(self._job)}.{self._job.metadata.namespace or 'default'}.{self._settings.di_service_domain}"
         by_rank = sorted(self._replicas, key=lambda replica: replica.rank)
         hosts = {"DI_NODES": [f"{replica.name}.{zone}" for replica in by_rank]}
@@ -245,8 +249,8 @@ class Maker:
     def _place(self, replica: Replica, spec: dict[str, Any]) -> None:
         """On the node that the allocation names, and of the size that it was counted with.
 
-        By the scheduler, which keeps taints and resources; ``nodeName``, as upstream sets it, goes round it. By the node's
-        name, as a DaemonSet's pods: its label of a hostname may be another.
+        By the scheduler, which keeps taints and resources; ``nodeName``, as upstream sets it, goes round it.
+        By the node's name, as a DaemonSet's pods: its label of a hostname may be another.
         """
         spec["affinity"] = _on_node(spec.get("affinity") or {}, replica.node)
         main = main_container(spec)

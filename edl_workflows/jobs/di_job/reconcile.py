@@ -1,6 +1,8 @@
-"""The pure state machine of a DIJob: its pods and service, restarts, reschedules, the job's end, suspend, what stays.
+"""The pure state machine of a DIJob: its pods and service, restarts, reschedules, the job's end, suspend,
+what stays.
 
-What is replaced is written down first: a decision that counts a restart or a reschedule, or that ends the job, deletes
+What is replaced is written down first: a decision that counts a restart or a reschedule, or that ends the
+    job, deletes
 nothing, so that each counts once, and an end stays one, whoever dies in between.
 """
 
@@ -11,9 +13,9 @@ from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
 from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.facts import Facts, Place
-from edl_workflows.jobs.di_job.model import DIJob, Phase
+from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.jobs.di_job.status import Count, events, patience, status_patch
-from edl_workflows.jobs.status import Outcome
+from edl_workflows.jobs.status import PhaseVerdict
 
 NOTHING = Count()
 _NAMED = 5
@@ -26,7 +28,7 @@ def reconcile(job: DIJob, observed: Observed) -> Actions:
     status = job.status
     # 1. Final phases are final; what is left over is cleaned up.
     if status.phase is not None and status.phase.final:
-        return _finished(facts, Outcome(status.phase, status.reason, status.message))
+        return _finished(facts, PhaseVerdict(status.phase, status.reason, status.message))
     # 2. The job's end: all replicas have succeeded, or one failed too often.
     if verdict := _verdict(facts):
         return _finished(facts, verdict)
@@ -43,17 +45,19 @@ def reconcile(job: DIJob, observed: Observed) -> Actions:
     return _run(facts)
 
 
-def _verdict(facts: Facts) -> Outcome | None:
+def _verdict(facts: Facts) -> PhaseVerdict | None:
     """How the job has ended; None while it has not."""
     key = facts.job.key
     if facts.completed and not facts.cut_short:
-        return Outcome(Phase.SUCCEEDED, "JobSucceeded", f"DIJob {key} has succeeded: all its replicas have.")
+        return PhaseVerdict(
+            DIJobPhase.SUCCEEDED, "JobSucceeded", f"DIJob {key} has succeeded: all its replicas have."
+        )
     failed, limit = facts.new_failures, facts.job.spec.backoff_limit
     if failed and limit is not None and facts.job.status.restarts >= limit:
         message = (
             f"{_said(failed)} failed, and the backoffLimit of {limit} restarts is used up; see their logs"
         )
-        return Outcome(Phase.FAILED, "JobFailed", message)
+        return PhaseVerdict(DIJobPhase.FAILED, "JobFailed", message)
     return None
 
 
@@ -63,7 +67,7 @@ def _said(places: list[Place]) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _finished(facts: Facts, outcome: Outcome) -> Actions:
+def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
     """Once the status tells of the end: the service goes, and pods by the clean-up policy."""
     if not (facts.phase and facts.phase.final):
         return _act(facts, outcome)  # the pods are all that tells of it so far
@@ -76,14 +80,14 @@ def _finished(facts: Facts, outcome: Outcome) -> Actions:
 def _suspend(facts: Facts) -> Actions:
     if not facts.pods:
         service = [] if facts.service is None else [facts.service]
-        done = Outcome(Phase.SUSPENDED, "JobSuspended", f"DIJob {facts.job.key} is suspended.")
+        done = PhaseVerdict(DIJobPhase.SUSPENDED, "JobSuspended", f"DIJob {facts.job.key} is suspended.")
         # Whoever still believes to belong to the job is of an earlier generation from now on.
-        count = Count(generation=int(facts.phase is not Phase.SUSPENDED))
+        count = Count(generation=int(facts.phase is not DIJobPhase.SUSPENDED))
         return _act(facts, done, count, delete=_deletions(service))
     # A replica that has just succeeded stays until the status says so.
     fresh = [p.pod for p in facts.places if p.completed and not p.known_completed]
     message = f"pods that have not ended yet: {len(facts.live)}"
-    outcome = Outcome(facts.phase or Phase.PENDING, "Suspending", message)
+    outcome = PhaseVerdict(facts.phase or DIJobPhase.PENDING, "Suspending", message)
     return _act(facts, outcome, delete=_deletions(pod for pod in facts.pods if pod not in fresh))
 
 
@@ -92,34 +96,38 @@ def _blocked(facts: Facts) -> Actions | None:
     wanted = [("Pod", place.replica.name) for place in facts.places]
     wanted.append(("Secret", pods.token_secret_name(facts.job)))
     wanted.append(("Service", pods.service_name(facts.job)))
-    obstacle = obstacles.in_the_way(facts.job, facts.observed, wanted)
+    obstacle = obstacles.find_conflict(facts.job, facts.observed, wanted)
     if obstacle is None:
         return None
-    outcome = Outcome(_going_on(facts), obstacle.reason, obstacle.message)
+    outcome = PhaseVerdict(_going_on(facts), obstacle.reason, obstacle.message)
     return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
 
 
-def _going_on(facts: Facts) -> Phase:
+def _going_on(facts: Facts) -> DIJobPhase:
     """The phase of a job that can't go on just now. A suspended one that is resumed is a new one."""
-    return Phase.PENDING if facts.phase in (None, Phase.SUSPENDED) else facts.phase
+    return DIJobPhase.PENDING if facts.phase in (None, DIJobPhase.SUSPENDED) else facts.phase
 
 
 def _counted(facts: Facts) -> Actions | None:
     """A restart, a reschedule or a new generation that begins now; None if none does."""
     if failed := facts.new_failures:
         return _act(
-            facts, Outcome(Phase.RESTARTING, "JobRestarting", f"{_said(failed)} failed"), Count(restarts=1)
+            facts,
+            PhaseVerdict(DIJobPhase.RESTARTING, "JobRestarting", f"{_said(failed)} failed"),
+            Count(restarts=1),
         )
     if facts.cut_short:
         anew = elastic.ranked(facts.job.spec)[-1].title
         message = f"only replicas that had succeeded are left of those at work: task {anew} begins anew"
         count = Count(reschedules=1, generation=1, anew=anew)
-        return _act(facts, Outcome(Phase.RESCHEDULING, "JobRescheduling", message), count)
+        return _act(facts, PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", message), count)
     if facts.reallocated:
         count = Count(reschedules=1, generation=1)
-        return _act(facts, Outcome(Phase.RESCHEDULING, "JobRescheduling", "the allocation changed"), count)
-    if facts.phase in (Phase.STARTING, Phase.RUNNING) and facts.deviates:
-        outcome = Outcome(Phase.RESCHEDULING, "JobRescheduling", _why(facts))
+        return _act(
+            facts, PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", "the allocation changed"), count
+        )
+    if facts.phase in (DIJobPhase.STARTING, DIJobPhase.RUNNING) and facts.deviates:
+        outcome = PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", _why(facts))
         return _act(facts, outcome, Count(reschedules=1))
     return None
 
@@ -154,8 +162,8 @@ def _run(facts: Facts) -> Actions:
 
 
 def _missing(facts: Facts) -> list[Manifest]:
-    """Token and service first: pods don't start without the one, and their programs look for each other as soon as they
-    run. A replica that has succeeded is done."""
+    """Token and service first: pods don't start without the one, and their programs look for each other as
+    soon as they run. A replica that has succeeded is done."""
     made: list[Manifest] = []
     if facts.secret is None and facts.places:
         made.append(pods.token_secret(facts.job, facts.observed.new_token))
@@ -168,45 +176,47 @@ def _missing(facts: Facts) -> list[Manifest]:
     return made
 
 
-def _still(facts: Facts) -> Outcome:
+def _still(facts: Facts) -> PhaseVerdict:
     """Pods are still to go before others can be made."""
     phase, status = _going_on(facts), facts.job.status
     reason = f"Job{phase}"
     same = (status.phase, status.reason) == (phase, reason)
-    return Outcome(phase, reason, status.message if same else "pods are still to go before others are made")
+    return PhaseVerdict(
+        phase, reason, status.message if same else "pods are still to go before others are made"
+    )
 
 
-def _settled(facts: Facts, *, starting: bool) -> Outcome:
+def _settled(facts: Facts, *, starting: bool) -> PhaseVerdict:
     """Every replica has a pod, or has succeeded."""
     key = facts.job.key
     if not facts.places:
         message = "the job is preemptible and has no allocation of nodes yet (status.allocation)"
-        return Outcome(Phase.PENDING, "Unallocated", message)
+        return PhaseVerdict(DIJobPhase.PENDING, "Unallocated", message)
     ready = not starting and all(place.ready or place.completed for place in facts.places)
-    hint = obstacles.waiting(facts.live)
-    if ready or (facts.phase is Phase.RUNNING and not starting):
-        return Outcome(Phase.RUNNING, "JobRunning", hint or f"DIJob {key} is running.")
-    return Outcome(
-        Phase.STARTING, "JobStarting", hint or f"DIJob {key} has its pods, and waits until they run."
+    hint = obstacles.why_pods_wait(facts.live)
+    if ready or (facts.phase is DIJobPhase.RUNNING and not starting):
+        return PhaseVerdict(DIJobPhase.RUNNING, "JobRunning", hint or f"DIJob {key} is running.")
+    return PhaseVerdict(
+        DIJobPhase.STARTING, "JobStarting", hint or f"DIJob {key} has its pods, and waits until they run."
     )
 
 
 def _deletions(going: Iterable[Manifest]) -> list[Deletion]:
-    return [manifests.deletion(obj) for obj in going if not manifests.terminating(obj)]
+    return [manifests.delete_object(obj) for obj in going if not manifests.is_terminating(obj)]
 
 
 def _act(
     facts: Facts,
-    outcome: Outcome,
+    outcome: PhaseVerdict,
     count: Count = NOTHING,
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:
     """Everything at once. Refused creations are told in the status, and tried again."""
     create = tuple(create)
-    obstacle = obstacles.refused(facts.observed, create)
+    obstacle = obstacles.find_refusal(facts.observed, create)
     if obstacle is not None:
-        outcome = Outcome(_going_on(facts), obstacle.reason, obstacle.message)
+        outcome = PhaseVerdict(_going_on(facts), obstacle.reason, obstacle.message)
     secrets = [manifest for manifest in create if manifest["kind"] == "Secret" and obstacle is None]
     patch = status_patch(facts, outcome, count, next(iter(secrets), facts.secret))
     return Actions(

@@ -1,6 +1,7 @@
 """What a DIJob's status says: phase, conditions, counters in both spellings. Pure.
 
-One condition is True at a time, that of the phase; upstream's reasons, ``Job<Phase>``, where nothing more is to be said.
+One condition is True at a time, that of the phase; upstream's reasons, ``Job<Phase>``, where nothing more is
+to be said.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,9 @@ from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Event, Manifest, merge_patch
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.facts import Facts, Place
-from edl_workflows.jobs.di_job.model import DIJobStatus, Phase, Task, TaskCounts
+from edl_workflows.jobs.di_job.model import DIJobPhase, DIJobStatus, Task, TaskCounts
 from edl_workflows.jobs.objects import Condition
-from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
+from edl_workflows.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
 
 FOREIGN = ("allocation", "profilings")
 """Fields of the status that others write: the allocator and the DI server."""
@@ -43,7 +44,7 @@ class Count:
 
 
 def status_patch(
-    facts: Facts, outcome: Outcome, count: Count, secret: Manifest | None
+    facts: Facts, outcome: PhaseVerdict, count: Count, secret: Manifest | None
 ) -> dict[str, Any] | None:
     """The merge patch that makes the status say `outcome`; None if it does already.
 
@@ -54,7 +55,7 @@ def status_patch(
         secret: the one with the job's token, as it is or will be.
     """
     old, phase = facts.job.status, outcome.phase
-    start = old.start_time if old.phase is not Phase.SUSPENDED or phase is Phase.SUSPENDED else None
+    start = old.start_time if old.phase is not DIJobPhase.SUSPENDED or phase is DIJobPhase.SUSPENDED else None
     ended = (old.completion_timestamp or facts.now) if phase.final else None
     new = old.model_copy(
         update={
@@ -62,14 +63,16 @@ def status_patch(
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": conditions(old, outcome, CREATED, facts.now),
+            "conditions": update_conditions(old, outcome, CREATED, facts.now),
             "replica_statuses": _by_task(facts, phase, count.anew),
             "replicas": old.replicas if phase.final else len(facts.places),
             "ready_replicas": 0 if phase.final else sum(place.ready for place in facts.places),
             "restarts": old.restarts + count.restarts,
             "reschedules": old.reschedules + count.reschedules,
             "generation": old.generation + count.generation,
-            "token_digest": manifests.label(secret, pods.TOKEN_DIGEST_LABEL) if secret else old.token_digest,
+            "token_digest": manifests.get_label(secret, pods.TOKEN_DIGEST_LABEL)
+            if secret
+            else old.token_digest,
             "task_status": None if phase.final else _phases(facts),
             "start_time": start or facts.now,
             "completion_time": ended,
@@ -81,15 +84,19 @@ def status_patch(
 
 
 def patience(old: DIJobStatus, patch: Mapping[str, Any] | None) -> float:
-    """Seconds for which a status patch may be held back, so that one write tells what several changes come to."""
+    """Seconds for which a status patch may be held back, so that one write tells what several changes come
+    to.
+    """
     if patch is None or not patch.keys() <= COUNTERS:
         return 0.0
-    return STARTING_SECONDS if old.phase in (Phase.PENDING, Phase.STARTING) else COUNTERS_SECONDS
+    return STARTING_SECONDS if old.phase in (DIJobPhase.PENDING, DIJobPhase.STARTING) else COUNTERS_SECONDS
 
 
-def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
+def events(facts: Facts, outcome: PhaseVerdict) -> tuple[Event, ...]:
     """One Event for each change of phase or reason."""
-    return event(facts.job.status, outcome, WARNINGS, f"DIJob {facts.job.key} is {outcome.phase.lower()}.")
+    return phase_event(
+        facts.job.status, outcome, WARNINGS, f"DIJob {facts.job.key} is {outcome.phase.lower()}."
+    )
 
 
 def _by_task(facts: Facts, phase: KindPhase, anew: str) -> dict[str, TaskCounts]:
@@ -129,6 +136,6 @@ def _phases(facts: Facts) -> dict[str, dict[str, int]]:
 
 
 def _tell(found: dict[str, dict[str, int]], pod: Manifest) -> None:
-    counts = found.setdefault(manifests.label(pod, pods.TASK_LABEL), {})
+    counts = found.setdefault(manifests.get_label(pod, pods.TASK_LABEL), {})
     phase = manifests.pod_phase(pod)
     counts[phase] = counts.get(phase, 0) + 1

@@ -1,4 +1,6 @@
-"""What is wrong with a DIJob beyond its single fields. Pure functions that return problems; the models raise them."""
+"""What is wrong with a DIJob beyond its single fields. Pure functions that return problems; the models raise
+them.
+"""
 
 import re
 from collections import Counter
@@ -6,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.exceptions import Problem
-from edl_workflows.jobs import checks
+from edl_workflows.jobs import validation
 from edl_workflows.jobs.objects import Metadata
 
 if TYPE_CHECKING:
@@ -25,12 +27,12 @@ _POD_NAME_PART = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 
 def name(metadata: Metadata) -> list[Problem]:
     """The job's name becomes part of its service's name and a label's value."""
-    return checks.job_name(metadata, MAX_NAME, prefix="di-")
+    return validation.job_name(metadata, MAX_NAME, prefix="di-")
 
 
 def pod_names(metadata: Metadata, spec: "DIJobSpec") -> list[Problem]:
     """Names of pods are names of hosts, which hold 63 characters; and no two tasks may want the same."""
-    job = metadata.name or (metadata.generate_name or "") + "x" * checks.GENERATED_SUFFIX
+    job = metadata.name or (metadata.generate_name or "") + "x" * validation.GENERATED_SUFFIX
     problems = []
     for index, task in enumerate(spec.tasks):
         longest = f"{job}-{task.title}-{task.replicas - 1}"
@@ -41,7 +43,9 @@ def pod_names(metadata: Metadata, spec: "DIJobSpec") -> list[Problem]:
 
 
 def tasks(spec: "DIJobSpec") -> list[Problem]:
-    """Which tasks go together, their names and bounds, and the parts of the templates that the pods are built on."""
+    """Which tasks go together, their names and bounds, and the parts of the templates that the pods are built
+    on.
+    """
     problems = [*_doubles(spec)]
     for index, task in enumerate(spec.tasks):
         problems += [
@@ -50,7 +54,7 @@ def tasks(spec: "DIJobSpec") -> list[Problem]:
         ]
         problems += [
             Problem(f"tasks.{index}.template.{problem.path}", problem.message)
-            for problem in (*checks.template(task.template), *_doubled_volumes(spec, task))
+            for problem in (*validation.template(task.template), *_doubled_volumes(spec, task))
         ]
     if (total := sum(task.replicas for task in spec.tasks)) > MAX_REPLICAS:
         problems.append(

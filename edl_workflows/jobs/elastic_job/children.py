@@ -5,7 +5,7 @@ from typing import Any
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import PLURAL, ElasticJob
-from edl_workflows.jobs.manifests import child
+from edl_workflows.jobs.manifests import elastic_job_child
 from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -13,7 +13,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 def token_secret(job: ElasticJob, token: str) -> dict[str, Any]:
     """The token that the job's agents and its master share."""
-    secret = child("v1", "Secret", names.token_secret_name(job.metadata.name), job, {})
+    secret = elastic_job_child("v1", "Secret", names.token_secret_name(job.metadata.name), job, {})
     return secret | {
         "type": "Opaque",
         "immutable": True,  # running pods hold the old value for ever
@@ -23,17 +23,19 @@ def token_secret(job: ElasticJob, token: str) -> dict[str, Any]:
 
 def state_config_map(job: ElasticJob) -> dict[str, Any]:
     """Where the master keeps its durable state. Made empty here; the master alone writes to it."""
-    return child("v1", "ConfigMap", names.state_config_map_name(job.metadata.name), job, {})
+    return elastic_job_child("v1", "ConfigMap", names.state_config_map_name(job.metadata.name), job, {})
 
 
 def master_account(job: ElasticJob) -> dict[str, Any]:
     """Who the master is to the Kubernetes API."""
-    return child("v1", "ServiceAccount", names.master_account_name(job.metadata.name), job, {})
+    return elastic_job_child("v1", "ServiceAccount", names.master_account_name(job.metadata.name), job, {})
 
 
 def master_role(job: ElasticJob) -> dict[str, Any]:
-    """What the master may do: read its job and the pods, report on the job, ask for changes, keep its state, make Events."""
-    role = child(f"{_RBAC}/v1", "Role", names.master_account_name(job.metadata.name), job, {})
+    """What the master may do: read its job and the pods, report on the job, ask for changes, keep its state,
+    make Events.
+    """
+    role = elastic_job_child(f"{_RBAC}/v1", "Role", names.master_account_name(job.metadata.name), job, {})
     return role | {"rules": master_rules(job.metadata.name)}
 
 
@@ -57,7 +59,7 @@ def master_rules(job: str) -> list[dict[str, Any]]:
 def master_role_binding(job: ElasticJob) -> dict[str, Any]:
     """Gives the master's account its role."""
     name = names.master_account_name(job.metadata.name)
-    binding = child(f"{_RBAC}/v1", "RoleBinding", name, job, {})
+    binding = elastic_job_child(f"{_RBAC}/v1", "RoleBinding", name, job, {})
     account = {"kind": "ServiceAccount", "name": name, "namespace": job.metadata.namespace or "default"}
     return binding | {
         "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},

@@ -1,4 +1,6 @@
-"""What is observed of one ElasticJob, sorted once: masters, nodes, plans, and what has a name that the job needs. Pure."""
+"""What is observed of one ElasticJob, sorted once: masters, nodes, plans, and what has a name that the job
+needs. Pure.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +9,8 @@ from datetime import datetime
 from edl_workflows.jobs import manifests, names
 from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import Phase as PlanPhase
-from edl_workflows.jobs.scale_plan.model import ScalePlan
-from edl_workflows.jobs.scale_plan.order import plans_of
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.jobs.scale_plan.plan_order import list_plans
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Facts:
     def of(cls, job: ElasticJob, observed: Observed) -> "Facts":
         """Sort what was observed."""
         own = [pod for pod in observed.of("Pod") if manifests.owned_by(pod, job)]
-        masters = [p for p in own if manifests.label(p, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE]
-        nodes = [p for p in own if manifests.label(p, names.REPLICA_TYPE_LABEL) in names.NODE_PORTS]
-        return cls(job, observed, sorted(masters, key=manifests.index_of), nodes, plans_of(observed, job))
+        masters = [p for p in own if manifests.get_label(p, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE]
+        nodes = [p for p in own if manifests.get_label(p, names.REPLICA_TYPE_LABEL) in names.NODE_PORTS]
+        return cls(job, observed, sorted(masters, key=manifests.index_of), nodes, list_plans(observed, job))
 
     @property
     def now(self) -> datetime:
@@ -53,41 +54,44 @@ class Facts:
         return (
             master is not None
             and manifests.pod_phase(master) == "Running"
-            and not manifests.terminating(master)
+            and not manifests.is_terminating(master)
         )
 
     @property
     def failures_before_master(self) -> int:
-        """Failures that counted when the newest master was made. It stands on the pod, so that a controller that dies
-        between making a master and recording it counts each failure once."""
-        text = manifests.label(self.master, names.RELAUNCH_COUNT_LABEL) if self.master else ""
+        """Failures that counted when the newest master was made. It stands on the pod, so that a controller
+        that dies between making a master and recording it counts each failure once."""
+        text = manifests.get_label(self.master, names.RELAUNCH_COUNT_LABEL) if self.master else ""
         return int(text) if text.isdecimal() else 0
 
     @property
     def restarts(self) -> int:
-        """Masters that were replaced after a failure that counts. The status remembers them when the pods are gone."""
+        """Masters that were replaced after a failure that counts. The status remembers them when the pods are
+        gone.
+        """
         return max(self.job.status.master_restarts, self.failures_before_master)
 
     def replaced(self) -> dict[str, list[Manifest]]:
         """By role the pods that ended and whose rank a newer pod has, oldest first.
 
-        A master that was away may not have seen how they ended: a plan makes a server's successor while it still trains.
+        A master that was away may not have seen how they ended: a plan makes a server's successor while it
+            still trains.
         """
         newest: dict[tuple[str, str], int] = {}
         for pod in self.nodes:
             newest[_place(pod)] = max(newest.get(_place(pod), -1), manifests.index_of(pod))
         found: dict[str, list[Manifest]] = {}
         for pod in sorted(self.nodes, key=manifests.index_of):
-            gone = manifests.terminating(pod) or not manifests.ended(pod)
+            gone = manifests.is_terminating(pod) or not manifests.has_ended(pod)
             if not gone and manifests.index_of(pod) < newest[_place(pod)]:
                 found.setdefault(_place(pod)[0], []).append(pod)
         return found
 
     @property
     def plan_in_progress(self) -> ScalePlan | None:
-        """The manual plan that the master is carrying out. Auto plans are how a master replaces nodes; they are done in
-        one decision and don't count as a change of the job."""
-        begun = (None, PlanPhase.PENDING)
+        """The manual plan that the master is carrying out. Auto plans are how a master replaces nodes; they
+        are done in one decision and don't count as a change of the job."""
+        begun = (None, ScalePlanPhase.PENDING)
         return next(
             (p for p in self.plans if not p.auto and not p.finished and p.status.phase not in begun), None
         )
@@ -98,16 +102,18 @@ class Facts:
         return [
             p
             for p in pods
-            if manifests.label(p, names.REPLICA_TYPE_LABEL) in types and not manifests.ended(p)
+            if manifests.get_label(p, names.REPLICA_TYPE_LABEL) in types and not manifests.has_ended(p)
         ]
 
     @property
     def services(self) -> list[Manifest]:
         """The job's services that are not being deleted."""
         found = self.observed.of("Service")
-        return [s for s in found if manifests.owned_by(s, self.job) and not manifests.terminating(s)]
+        return [s for s in found if manifests.owned_by(s, self.job) and not manifests.is_terminating(s)]
 
 
 def _place(pod: Manifest) -> tuple[str, str]:
     """Role and rank of a training pod."""
-    return manifests.label(pod, names.REPLICA_TYPE_LABEL), manifests.label(pod, names.RANK_INDEX_LABEL)
+    return manifests.get_label(pod, names.REPLICA_TYPE_LABEL), manifests.get_label(
+        pod, names.RANK_INDEX_LABEL
+    )

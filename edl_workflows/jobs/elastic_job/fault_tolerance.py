@@ -1,4 +1,6 @@
-"""What a job says about failures beyond those of single nodes: places that nobody finds, training that stands still."""
+"""What a job says about failures beyond those of single nodes: places that nobody finds, training that stands
+still.
+"""
 
 from enum import StrEnum
 
@@ -8,7 +10,9 @@ from edl_workflows.jobs.objects import Model
 
 
 class PendingFailStrategy(StrEnum):
-    """Which nodes fail the job when they are pending for too long (DLRover's ``pending_fail_strategy`` 0, 1 and 2)."""
+    """Which nodes fail the job when they are pending for too long (DLRover's ``pending_fail_strategy`` 0, 1
+    and 2).
+    """
 
     SKIP = "skip"
     NECESSARY = "necessary"
@@ -24,26 +28,29 @@ class HangAction(StrEnum):
 
 
 class FaultTolerance(Model):
-    """How the job's master takes failures beyond the replacement of single nodes (`replicaSpecs.*.restartCount`).
+    """How the job's master takes failures beyond the replacement of single nodes
+    (`replicaSpecs.*.restartCount`).
 
     Attributes:
-        pending_timeout_seconds: the job fails when nodes are pending for so long; 0: never. Left out: as the master was
-            started (``edl master run --pending-timeout``, 900).
-        pending_fail_strategy: which nodes: none (``skip``), those that the job can't train without (``necessary``), or any
-            (``all``). A worker of a collective job counts only while fewer than ``minNodes`` workers have joined, unless
-            it is critical.
-        hang_timeout_seconds: training hangs when nothing moves for so long although its processes live: no step, no record,
-            no checkpoint. 0: nobody looks.
-        hang_action: what follows. In each case every training process first writes the stack of all its threads to its
-            log. ``log``: no more than that and a warning. ``restart``: the training processes are restarted together, in
-            their pods, from the newest checkpoint. ``fail``: the job fails with reason Hang.
+        pending_timeout_seconds: the job fails when nodes are pending for so long; 0: never. Left out: as the
+            master was started (``edl master run --pending-timeout``, 900).
+        pending_fail_strategy: which nodes: none (``skip``), those that the job can't train without
+            (``necessary``), or any (``all``). A worker of a collective job counts only while fewer than
+            ``minNodes`` workers have joined, unless it is critical.
+        hang_timeout_seconds: training hangs when nothing moves for so long although its processes live: no
+            step, no record, no checkpoint. 0: nobody looks.
+        hang_action: what follows. In each case every training process first writes the stack of all its
+            threads to its log. ``log``: no more than that and a warning. ``restart``: the training processes
+            are restarted together, in their pods, from the newest checkpoint. ``fail``: the job fails with
+            reason Hang.
         max_restarts: how often the training processes may be restarted together; the next hang fails the job.
-        max_failed_saves: the job fails with reason CheckpointFailed when so many checkpoints in a row could not be saved; tries
-            of the training's last one do not count. 0: training goes on without them, and `status.warnings` says so.
+        max_failed_saves: the job fails with reason CheckpointFailed when so many checkpoints in a row could
+            not be saved; tries of the training's last one do not count. 0: training goes on without them, and
+            `status.warnings` says so.
         node_check: whether nodes are checked in pairs before training begins; what fails twice is replaced.
         node_check_timeout_seconds: of one round of that.
-        replaced_pods_history_limit: of the pods of each role that ended and were replaced, the newest so many stay while the job
-            runs, for their logs; older ones are deleted.
+        replaced_pods_history_limit: of the pods of each role that ended and were replaced, the newest so many
+            stay while the job runs, for their logs; older ones are deleted.
         straggler_ratio: a node so many times slower than the median of all is reported as a straggler.
     """
 

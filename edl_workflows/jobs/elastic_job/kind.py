@@ -23,5 +23,5 @@ ELASTIC_JOB = Kind(
     ),
     crd=OPTIONS,
     view=view,
-    elastic=scaling.elastic,
+    elastic=scaling.elastic_role,
 )

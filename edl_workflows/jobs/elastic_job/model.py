@@ -1,4 +1,6 @@
-"""ElasticJob's spec and status. Field names are those of users' manifests (DLRover ``elastic.iml.github.io/v1alpha1``)."""
+"""ElasticJob's spec and status. Field names are those of users' manifests (DLRover
+``elastic.iml.github.io/v1alpha1``).
+"""
 
 from datetime import datetime
 from enum import StrEnum
@@ -18,8 +20,8 @@ from edl_workflows.jobs.objects import (
     Quantity,
     Status,
     TimeToLive,
-    reject,
-    rules,
+    cel_rules,
+    raise_problems,
 )
 from edl_workflows.jobs.scale_plan.model import PodMeta, ReplicaResourceSpec
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
@@ -47,7 +49,7 @@ class OptimizeMode(StrEnum):
     CLUSTER = "cluster"
 
 
-class Phase(KindPhase):
+class ElasticJobPhase(KindPhase):
     """Phases of an ElasticJob. Succeeded and Failed are final."""
 
     CREATED = "Created"
@@ -64,17 +66,19 @@ class ReplicaSpec(Model):
     """One role of the job.
 
     Attributes:
-        replicas: how many nodes to begin with; an edit is a plan, and plans don't change it: what holds is in the status.
-        template: the pods' template; the pods themselves get ``restartPolicy`` Never, since the master replaces nodes by
-            its own policy.
-        restart_policy: ``Always`` makes the master replace a node even after a fatal exit code. Default: the template's
-            ``restartPolicy``, as DLRover reads it, else Never.
-        restart_count: budget of replacements per node (upstream: min(restartCount, 5)), and of restarts of a process that
-            prepares a cluster version.
+        replicas: how many nodes to begin with; an edit is a plan, and plans don't change it: what holds is in
+            the status.
+        template: the pods' template; the pods themselves get ``restartPolicy`` Never, since the master
+            replaces nodes by its own policy.
+        restart_policy: ``Always`` makes the master replace a node even after a fatal exit code. Default: the
+            template's ``restartPolicy``, as DLRover reads it, else Never.
+        restart_count: budget of replacements per node (upstream: min(restartCount, 5)), and of restarts of a
+            process that prepares a cluster version.
         auto_scale: whether an autoscaler may change this role.
         restart_timeout: seconds a replacement may stay pending before the node counts as lost; 0 is no limit.
         priority: ``high``, ``low`` or the share of nodes that get ``high``, as "0.5".
-        critical_nodes: ``all``, ``none``, "" (upstream's default: worker 0 of a PS job) or "<rank>:<budget>,…".
+        critical_nodes: ``all``, ``none``, "" (upstream's default: worker 0 of a PS job) or
+            "<rank>:<budget>,…".
         batch_scheduler: gang scheduler that places the pods.
     """
 
@@ -133,21 +137,25 @@ class ElasticJobSpec(Model):
     """What the user asks for.
 
     Attributes:
-        replica_specs: the roles; keys ps, worker, chief, evaluator and dlrover-master (the master's own pod template).
+        replica_specs: the roles; keys ps, worker, chief, evaluator and dlrover-master (the master's own pod
+            template).
         envs: variables added to every training container, by name (a core/v1 EnvVar each).
         suspend: no pods while true; the job's data position and checkpoints stay.
-        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it stays until
-            somebody deletes it.
-        optimize_mode: who decides about counts and sizes where the annotation ``elastic.iml.github.io/autoscale`` allows
-            it: the job's master from its own statistics (``single-job``), the Brain service that ``brainService`` names, and
-            the master while Brain is away (``cluster``), or the cluster's autoscaler about workers (``manual``).
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it
+            stays until somebody deletes it.
+        optimize_mode: who decides about counts and sizes where the annotation
+            ``elastic.iml.github.io/autoscale`` allows
+            it: the job's master from its own statistics (``single-job``), the Brain service that
+                ``brainService`` names, and
+            the master while Brain is away (``cluster``), or the cluster's autoscaler about workers
+            (``manual``).
         rendezvous: of a collective job (``AllreduceStrategy``): how many workers train together.
         fault_tolerance: what follows when nodes find no place, or training stands still; the check of nodes.
         brain_service: address of the Brain for optimizeMode cluster.
         enable_dynamic_sharding, enable_elastic_scheduling: accepted for older manifests; both are always on.
     """
 
-    model_config = rules(
+    model_config = cel_rules(
         (
             "has(self.replicaSpecs.worker) || has(self.replicaSpecs.chief)",
             "a job needs a 'worker' or a 'chief'",
@@ -209,7 +217,7 @@ class ElasticJobSpec(Model):
     @model_validator(mode="after")
     def _check(self) -> Self:
         problems = (validation.roles, validation.rendezvous, validation.templates)
-        reject([*(found for check in problems for found in check(self)), *validation.envs(self.envs)])
+        raise_problems([*(found for check in problems for found in check(self)), *validation.envs(self.envs)])
         return self
 
 
@@ -217,7 +225,8 @@ class ReplicaStatus(ReplicaCounts):
     """Counters of one role (upstream's names).
 
     Attributes:
-        desired: how many the job wants now: as the spec said when the job was new, then as each succeeded manual plan said.
+        desired: how many the job wants now: as the spec said when the job was new, then as each succeeded
+            manual plan said.
         initial: planned, no pod yet.
         pending: pods that do not run yet.
     """
@@ -281,7 +290,8 @@ class ParameterServersStatus(Status):
     """Which changes of its parameter servers the training program allows, as it says itself.
 
     Attributes:
-        changes: ``SameCount``: each may be replaced, but their number can't change. A plan for another change is refused.
+        changes: ``SameCount``: each may be replaced, but their number can't change. A plan for another change
+            is refused.
         reason: why not ``Any``.
     """
 
@@ -354,8 +364,9 @@ class AutoscalingStatus(Status):
 
 
 class ElasticJobStatus(JobStatus):
-    """What is. The controller writes phase, reason, message, conditions and counters; the master writes ``progress``,
-    ``checkpoint``, ``history``, ``goodput``, ``restarts``, ``parameterServers``, ``autoscaling``, ``warnings`` and ``failure``: one writer a field.
+    """What is. The controller writes phase, reason, message, conditions and counters; the master writes
+    ``progress``, ``checkpoint``, ``history``, ``goodput``, ``restarts``, ``parameterServers``,
+    ``autoscaling``, ``warnings`` and ``failure``: one writer a field.
 
     Attributes:
         history: the job's life in at most 120 points, evenly spread.
@@ -363,15 +374,17 @@ class ElasticJobStatus(JobStatus):
         restarts: what was restarted, and why.
         parameter_servers: which changes of them the program allows.
         autoscaling: the newest plan of the job's optimizer, and why.
-        warnings: what people should know although the job goes on: checkpoints that could not be restored, hangs, stragglers.
-        failure: why the master gave the job up ({reason, message}, of a failed node also {pod, lastLines}); the controller
-            copies it when the master ends.
+        warnings: what people should know although the job goes on: checkpoints that could not be restored,
+            hangs, stragglers.
+        failure: why the master gave the job up ({reason, message}, of a failed node also {pod, lastLines});
+            the controller copies it when the master ends.
         master_restarts: how many masters were replaced; survives the controller.
         scale_plan: name of the plan that is being carried out.
-        spec_replicas: replicas of each role as of the last spec that became a plan; an edit is a difference to it.
+        spec_replicas: replicas of each role as of the last spec that became a plan; an edit is a difference
+            to it.
     """
 
-    phase: Phase | None = None
+    phase: ElasticJobPhase | None = None
     replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict)
     checkpoint: CheckpointStatus | None = None
     progress: ProgressStatus | None = None
@@ -390,7 +403,7 @@ class ElasticJobStatus(JobStatus):
 class ElasticJob(Job):
     """A training job whose workers and parameter servers may change while it runs."""
 
-    model_config = rules(
+    model_config = cel_rules(
         (
             f"size(self.metadata.name) <= {names.MAX_JOB_NAME}",
             f"metadata.name: at most {names.MAX_JOB_NAME} characters: the names of the job's services add to it",
@@ -413,5 +426,5 @@ class ElasticJob(Job):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        reject(validation.name(self.metadata))
+        raise_problems(validation.name(self.metadata))
         return self

@@ -1,7 +1,9 @@
-"""Manifests of an ElasticJob's pods and of the two services by which they reach each other: the master's and the nodes'.
+"""Manifests of an ElasticJob's pods and of the two services by which they reach each other: the master's and
+the nodes'.
 
-What users wrote in a template stays; what the master and the agents rely on is put over it. The command of a training
-container is the user's own: it starts ``edl agent run -- python train.py``, and nothing is wrapped around it here.
+What users wrote in a template stays; what the master and the agents rely on is put over it. The command of a
+training container is the user's own: it starts ``edl agent run -- python train.py``, and nothing is wrapped
+around it here.
 """
 
 import copy
@@ -10,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ReplicaSpec
-from edl_workflows.jobs.manifests import child, merge_env, over, template_labels
+from edl_workflows.jobs.manifests import elastic_job_child, merge_env, overlay_template, template_labels
 from edl_workflows.jobs.scale_plan.model import NodeResource
 
 _GPU = "nvidia.com/gpu"
@@ -25,7 +27,8 @@ class Node:
     """One training node to make.
 
     Attributes:
-        type: ps, worker, chief or evaluator.  id: never used twice in (job, type).  rank: kept by replacements.
+        type: ps, worker, chief or evaluator.  id: never used twice in (job, type).  rank: kept by
+            replacements.
         replicas: how many nodes of the type the job wants.
         resource: overrides requests and limits of the template's first container.
     """
@@ -44,7 +47,9 @@ def role_spec(job: ElasticJob, role: str) -> ReplicaSpec | None:
 
 
 def node_labels(job: ElasticJob, node_type: str, node_id: int) -> dict[str, str]:
-    """Labels that name exactly this node's pod: by id, not by rank, since during a migration two pods have the same rank."""
+    """Labels that name exactly this node's pod: by id, not by rank, since during a migration two pods have
+    the same rank.
+    """
     return {
         names.JOB_LABEL: job.metadata.name,
         names.REPLICA_TYPE_LABEL: node_type,
@@ -55,7 +60,8 @@ def node_labels(job: ElasticJob, node_type: str, node_id: int) -> dict[str, str]
 def node_pod(job: ElasticJob, node: Node) -> dict[str, Any]:
     """The pod of a training node.
 
-    Its ``restartPolicy`` is Never: the master replaces nodes by its own policy. Environment, labels and resources are put
+    Its ``restartPolicy`` is Never: the master replaces nodes by its own policy. Environment, labels and
+        resources are put
     over the template; labels and annotations of the template stay.
     """
     spec = role_spec(job, node.type)
@@ -79,10 +85,12 @@ def node_pod(job: ElasticJob, node: Node) -> dict[str, Any]:
 def nodes_service(job: ElasticJob) -> dict[str, Any]:
     """The headless service below which each node has its name, `names.node_address`.
 
-    One a job, where upstream has one a node: endpoints and rules in every kube-proxy for each node are what a large job
-    would cost its cluster most. A node is known before it is Ready: parameter servers and workers wait for each other.
+    One a job, where upstream has one a node: endpoints and rules in every kube-proxy for each node are what a
+        large job
+    would cost its cluster most. A node is known before it is Ready: parameter servers and workers wait for
+    each other.
     """
-    service = child("v1", "Service", names.nodes_service_name(job.metadata.name), job, {})
+    service = elastic_job_child("v1", "Service", names.nodes_service_name(job.metadata.name), job, {})
     ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair} | {names.AGENT_PORT})
     service["spec"] = {
         "clusterIP": "None",
@@ -93,15 +101,16 @@ def nodes_service(job: ElasticJob) -> dict[str, Any]:
     return service
 
 
-def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -> dict[str, Any]:
+def master_pod(job: ElasticJob, index: int, restarts: int, settings: InstallationSettings) -> dict[str, Any]:
     """The job's master number `index`, made after `restarts` failures that count.
 
-    The ``dlrover-master`` template is merged over the installation's, and that over the defaults, so one that names only
-    an image, or only resources, is enough. ``restartPolicy`` is Never: the controller replaces a master, and counts.
+    The ``dlrover-master`` template is merged over the installation's, and that over the defaults, so one that
+    names only an image, or only resources, is enough. ``restartPolicy`` is Never: the controller replaces a
+    master, and counts.
     """
     spec = role_spec(job, names.MASTER_TYPE)
     labels = node_labels(job, names.MASTER_TYPE, index) | {names.RELAUNCH_COUNT_LABEL: str(restarts)}
-    template = over(settings.master_template, spec.template if spec else {})
+    template = overlay_template(settings.master_template, spec.template if spec else {})
     pod = _pod(names.master_pod_name(job.metadata.name, index), job, template, labels)
     pod["spec"].setdefault("serviceAccountName", names.master_account_name(job.metadata.name))
     containers = pod["spec"].setdefault("containers", [])
@@ -114,21 +123,24 @@ def master_pod(job: ElasticJob, index: int, restarts: int, settings: Settings) -
     return pod
 
 
-def master_account_named(job: ElasticJob, settings: Settings) -> str:
-    """The ServiceAccount that the job's or the installation's master template names; "" where the job gets one of its own."""
+def master_account_named(job: ElasticJob, settings: InstallationSettings) -> str:
+    """The ServiceAccount that the job's or the installation's master template names; "" where the job gets
+    one of its own.
+    """
     spec = role_spec(job, names.MASTER_TYPE)
-    template = over(settings.master_template, spec.template if spec else {})
+    template = overlay_template(settings.master_template, spec.template if spec else {})
     return str(template["spec"].get("serviceAccountName") or "")
 
 
 def master_service(job: ElasticJob) -> dict[str, Any]:
     """The service of the master's HTTP API: the same address for every master that the job ever has.
 
-    It answers as soon as the master listens, which is when it knows its job: agents that found nobody would otherwise wait
+    It answers as soon as the master listens, which is when it knows its job: agents that found nobody would
+        otherwise wait
     for the next probe on top.
     """
     labels = {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
-    service = child("v1", "Service", names.master_name(job.metadata.name), job, labels)
+    service = elastic_job_child("v1", "Service", names.master_name(job.metadata.name), job, labels)
     port = {"name": "http", "port": names.MASTER_PORT, "targetPort": names.MASTER_PORT, "protocol": "TCP"}
     selector = {names.JOB_LABEL: job.metadata.name, names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
     service["spec"] = {"selector": selector, "ports": [port], "publishNotReadyAddresses": True}
@@ -139,7 +151,7 @@ def _pod(
     name: str, job: ElasticJob, template: Mapping[str, Any], labels: Mapping[str, str]
 ) -> dict[str, Any]:
     template = copy.deepcopy(dict(template))
-    pod = child("v1", "Pod", name, job, labels)
+    pod = elastic_job_child("v1", "Pod", name, job, labels)
     metadata = template.get("metadata") or {}
     own = pod["metadata"]["labels"]
     app = {names.APP_LABEL: own.pop(names.APP_LABEL)}
@@ -197,7 +209,7 @@ def _master_env(job: ElasticJob) -> list[dict[str, Any]]:
     return [*_common_env(job), *brain]
 
 
-def _master_container(settings: Settings) -> Container:
+def _master_container(settings: InstallationSettings) -> Container:
     requests = {"cpu": settings.master_cpu, "memory": settings.master_memory}
     return {
         "name": "main",
@@ -229,6 +241,7 @@ def _set_scheduling(pod_spec: dict[str, Any], spec: ReplicaSpec, node: Node) -> 
     if spec.priority in ("high", "low"):
         pod_spec["priorityClassName"] = spec.priority
     elif spec.priority:
-        # The share by rank, so that a replacement has its predecessor's class. Upstream has one node too many.
+        # The share by rank, so that a replacement has its predecessor's class. Upstream has one node too
+        # many.
         high = node.rank < round(node.replicas * float(spec.priority))
         pod_spec["priorityClassName"] = "high" if high else "low"

@@ -1,7 +1,7 @@
 """The pure state machine of an ElasticJob: its master, its phase, suspend and resume.
 
-Training pods are made by auto ScalePlans (`scale_plan.reconcile`), which the job's master asks for. Here they are only
-counted, and deleted when the job is suspended or has ended.
+Training pods are made by auto ScalePlans (`scale_plan.reconcile`), which the job's master asks for. Here they
+are only counted, and deleted when the job is suspended or has ended.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,10 +12,10 @@ from edl_workflows.jobs import manifests, names, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
 from edl_workflows.jobs.elastic_job import children, pods
 from edl_workflows.jobs.elastic_job.facts import Facts
-from edl_workflows.jobs.elastic_job.model import ElasticJob, Phase, ReplicaSpec
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ReplicaSpec
 from edl_workflows.jobs.elastic_job.status import events, patience, spec_replicas, status_patch
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
-from edl_workflows.jobs.status import Outcome
+from edl_workflows.jobs.status import PhaseVerdict
 
 KEPT_PLANS = 10
 """Finished plans of a job that stay for users to read, of each scale type; older ones are deleted."""
@@ -23,7 +23,9 @@ KEPT_PLANS = 10
 MAX_BACKOFF = timedelta(seconds=300)
 
 FATAL_EXIT_CODE = 1
-"""With it a master gives the job up (upstream's rule); any other non-zero code is an accident, and the master is replaced."""
+"""With it a master gives the job up (upstream's rule); any other non-zero code is an accident, and the master
+is replaced.
+"""
 
 
 _NODE_TYPES = tuple(names.NODE_PORTS)
@@ -36,7 +38,7 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     # 1. Final phases are final; what still runs goes, what ended stays for its logs.
     status = job.status
     if status.phase is not None and status.phase.final:
-        return _finished(facts, Outcome(status.phase, status.reason, status.message))
+        return _finished(facts, PhaseVerdict(status.phase, status.reason, status.message))
     # 2. The master's end is the job's end, unless it was an accident.
     if verdict := _verdict(facts):
         return _finished(facts, verdict)
@@ -50,39 +52,41 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     return _run(facts)
 
 
-def _finished(facts: Facts, outcome: Outcome) -> Actions:
-    running = [p for p in facts.live(*_NODE_TYPES, names.MASTER_TYPE) if not manifests.terminating(p)]
+def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
+    running = [p for p in facts.live(*_NODE_TYPES, names.MASTER_TYPE) if not manifests.is_terminating(p)]
     return _act(facts, outcome, delete=_delete([*running, *facts.services]))
 
 
-def _verdict(facts: Facts) -> Outcome | None:
+def _verdict(facts: Facts) -> PhaseVerdict | None:
     """The job's end as the newest master's end tells it; None while there is none."""
     master = facts.master
-    if master is None or not manifests.ended(master):
+    if master is None or not manifests.has_ended(master):
         return None
     if manifests.pod_phase(master) == "Succeeded":
-        return Outcome(Phase.SUCCEEDED, "JobSucceeded")
-    if manifests.terminating(master) or _disrupted(master):
+        return PhaseVerdict(ElasticJobPhase.SUCCEEDED, "JobSucceeded")
+    if manifests.is_terminating(master) or _disrupted(master):
         return None
     code = manifests.exit_of_first_container(master).get("exitCode")
     how = "could not run" if code is None else f"ended with exit code {code}"
     log = f"{manifests.last_words(master)}; see `kubectl logs {manifests.name_of(master)}`"
     failure = facts.job.status.failure
     if failure:
-        return Outcome(
-            Phase.FAILED, failure.get("reason", "MasterFailed"), failure.get("message", log.lstrip(":; "))
+        return PhaseVerdict(
+            ElasticJobPhase.FAILED,
+            failure.get("reason", "MasterFailed"),
+            failure.get("message", log.lstrip(":; ")),
         )
     if code == FATAL_EXIT_CODE:
-        return Outcome(Phase.FAILED, "MasterFailed", f"the master {how}{log}")
+        return PhaseVerdict(ElasticJobPhase.FAILED, "MasterFailed", f"the master {how}{log}")
     if facts.failures_before_master >= _restart_limit(facts):
         message = f"the master {how} after {facts.failures_before_master} restarts{log}"
-        return Outcome(Phase.FAILED, "MasterRestartsExhausted", message)
+        return PhaseVerdict(ElasticJobPhase.FAILED, "MasterRestartsExhausted", message)
     return None
 
 
 def _disrupted(master: Manifest) -> bool:
     """Whether its end is not its own fault, and costs nothing of the budget."""
-    return manifests.disrupted(master) and not manifests.refused_by_node(master)
+    return manifests.was_disrupted(master) and not manifests.refused_by_node(master)
 
 
 def _restart_limit(facts: Facts) -> int:
@@ -95,14 +99,16 @@ def _suspend(facts: Facts) -> Actions:
     others = facts.live(names.PS_TYPE, names.MASTER_TYPE)
     going = workers or others
     if not going:
-        return _act(facts, Outcome(Phase.SUSPENDED, "JobSuspended"))
+        return _act(facts, PhaseVerdict(ElasticJobPhase.SUSPENDED, "JobSuspended"))
     message = f"pods that have not ended yet: {len(workers) + len(others)}"
-    outcome = Outcome(facts.job.status.phase or Phase.PENDING, "Suspending", message)
-    return _act(facts, outcome, delete=_delete(p for p in going if not manifests.terminating(p)))
+    outcome = PhaseVerdict(facts.job.status.phase or ElasticJobPhase.PENDING, "Suspending", message)
+    return _act(facts, outcome, delete=_delete(p for p in going if not manifests.is_terminating(p)))
 
 
 def _needed(facts: Facts) -> list[Manifest]:
-    """What a master needs, in the order of making. An account that its template names has its rights from elsewhere."""
+    """What a master needs, in the order of making. An account that its template names has its rights from
+    elsewhere.
+    """
     job = facts.job
     own_account = (children.master_account, children.master_role, children.master_role_binding)
     return [
@@ -120,25 +126,25 @@ def _find(facts: Facts, wanted: Manifest) -> Manifest | None:
 
 def _blocked(facts: Facts) -> Actions | None:
     names_of_ours = [(m["kind"], manifests.name_of(m)) for m in (*_needed(facts), *_new_master(facts))]
-    obstacle = obstacles.in_the_way(facts.job, facts.observed, names_of_ours)
+    obstacle = obstacles.find_conflict(facts.job, facts.observed, names_of_ours)
     if obstacle is None:
         return None
-    phase = _phase(facts).phase if facts.master_runs else Phase.PENDING
-    outcome = Outcome(phase, obstacle.reason, obstacle.message)
+    phase = _phase(facts).phase if facts.master_runs else ElasticJobPhase.PENDING
+    outcome = PhaseVerdict(phase, obstacle.reason, obstacle.message)
     return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
 
 
 def _run(facts: Facts) -> Actions:
     missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
-    # The master only behind all it needs: it must never start with a foreign token. The loop stops at a create that is
-    # refused or finds its name taken.
+    # The master only behind all it needs: it must never start with a foreign token. The loop stops at a
+    # create that is # refused or finds its name taken.
     refused = {(r.kind, r.name) for r in facts.observed.refused}
     complete = not any((m["kind"], manifests.name_of(m)) in refused for m in missing)
     create = (*missing, *(_new_master(facts) if complete else ()))
-    disrupted = [p for p in facts.masters[:-1] if manifests.ended(p) and _disrupted(p)]
+    disrupted = [p for p in facts.masters[:-1] if manifests.has_ended(p) and _disrupted(p)]
     delete = _delete([*disrupted, *_old_pods(facts)])
-    new = facts.job.status.phase in (None, Phase.CREATED)
-    outcome = _phase(facts) if complete or not new else Outcome(Phase.CREATED, "JobCreated")
+    new = facts.job.status.phase in (None, ElasticJobPhase.CREATED)
+    outcome = _phase(facts) if complete or not new else PhaseVerdict(ElasticJobPhase.CREATED, "JobCreated")
     actions = _act(facts, outcome, create=create, delete=delete)
     return actions if actions.requeue_after else replace(actions, requeue_after=_until_restart(facts) or None)
 
@@ -150,20 +156,20 @@ def _old_pods(facts: Facts) -> Iterator[Manifest]:
         yield from replaced[: max(0, len(replaced) - limit)]
 
 
-def _phase(facts: Facts) -> Outcome:
+def _phase(facts: Facts) -> PhaseVerdict:
     """The phase of a job that is to run. What it was before tells a start from a restart."""
     before = facts.job.status.phase
     if facts.master_runs:
         plan = facts.plan_in_progress
         if plan is not None:
-            return Outcome(
-                Phase.SCALING, "JobScaling", f"ScalePlan {plan.metadata.name}: {plan.status.phase}"
+            return PhaseVerdict(
+                ElasticJobPhase.SCALING, "JobScaling", f"ScalePlan {plan.metadata.name}: {plan.status.phase}"
             )
-        return Outcome(Phase.RUNNING, "JobRunning", obstacles.waiting(facts.nodes))
-    message = obstacles.waiting(facts.masters[-1:])
-    if before in (Phase.RUNNING, Phase.SCALING, Phase.RESTARTING):
-        return Outcome(Phase.RESTARTING, "JobRestarting", message or _last_end(facts))
-    return Outcome(Phase.PENDING, "JobPending", message)
+        return PhaseVerdict(ElasticJobPhase.RUNNING, "JobRunning", obstacles.why_pods_wait(facts.nodes))
+    message = obstacles.why_pods_wait(facts.masters[-1:])
+    if before in (ElasticJobPhase.RUNNING, ElasticJobPhase.SCALING, ElasticJobPhase.RESTARTING):
+        return PhaseVerdict(ElasticJobPhase.RESTARTING, "JobRestarting", message or _last_end(facts))
+    return PhaseVerdict(ElasticJobPhase.PENDING, "JobPending", message)
 
 
 def _last_end(facts: Facts) -> str:
@@ -180,13 +186,14 @@ def _last_end(facts: Facts) -> str:
 def _new_master(facts: Facts) -> tuple[Manifest, ...]:
     """The next master pod, if there is to be one now.
 
-    One that is being deleted is waited for: two masters would write one state. A disrupted or deleted one costs nothing of
+    One that is being deleted is waited for: two masters would write one state. A disrupted or deleted one
+        costs nothing of
     the budget; a failed one counts, and waits longer each time.
     """
     master = facts.master
     if master is None:
         return (_master_pod(facts, facts.restarts, facts.restarts),)
-    if not manifests.ended(master) or manifests.terminating(master) or _until_restart(facts) > 0:
+    if not manifests.has_ended(master) or manifests.is_terminating(master) or _until_restart(facts) > 0:
         return ()
     failures = facts.failures_before_master + (0 if _disrupted(master) else 1)
     return (_master_pod(facts, manifests.index_of(master) + 1, max(facts.restarts, failures)),)
@@ -197,11 +204,13 @@ def _master_pod(facts: Facts, index: int, restarts: int) -> Manifest:
 
 
 def _until_restart(facts: Facts) -> float:
-    """Seconds until a failed master's successor is made: none after the first failure, then 10, 20, 40 and so on."""
+    """Seconds until a failed master's successor is made: none after the first failure, then 10, 20, 40 and so
+    on.
+    """
     master = facts.master
     if (
         master is None
-        or not manifests.ended(master)
+        or not manifests.has_ended(master)
         or _disrupted(master)
         or not facts.failures_before_master
     ):
@@ -214,18 +223,19 @@ def _until_restart(facts: Facts) -> float:
 
 
 def _act(
-    facts: Facts, outcome: Outcome, create: Iterable[Manifest] = (), delete: Iterable[Deletion] = ()
+    facts: Facts, outcome: PhaseVerdict, create: Iterable[Manifest] = (), delete: Iterable[Deletion] = ()
 ) -> Actions:
     """Everything at once: the children, the plan that an edit of the spec becomes, old plans, the status.
 
-    Refused creations are told in the status, and tried again. An edit counts as seen only when its plan is there.
+    Refused creations are told in the status, and tried again. An edit counts as seen only when its plan is
+    there.
     """
     plan = _spec_plan(facts, outcome)
     earlier = any(_find(facts, manifest) for manifest in plan)  # the garbage collector is at it
     create = (*create, *(() if earlier else plan))
-    obstacle = obstacles.refused(facts.observed, create)
+    obstacle = obstacles.find_refusal(facts.observed, create)
     if obstacle is not None:
-        outcome = Outcome(outcome.phase, obstacle.reason, obstacle.message)
+        outcome = PhaseVerdict(outcome.phase, obstacle.reason, obstacle.message)
     seen = facts.job.status.spec_replicas if plan and (obstacle or earlier) else spec_replicas(facts)
     retry = obstacles.GARBAGE_SECONDS if earlier else None
     status = status_patch(facts, outcome, seen)
@@ -239,8 +249,10 @@ def _act(
     )
 
 
-def _spec_plan(facts: Facts, outcome: Outcome) -> tuple[Manifest, ...]:
-    """The manual plan that an edit of ``replicas`` becomes, named after the generation: repeating it makes no second."""
+def _spec_plan(facts: Facts, outcome: PhaseVerdict) -> tuple[Manifest, ...]:
+    """The manual plan that an edit of ``replicas`` becomes, named after the generation: repeating it makes no
+    second.
+    """
     job, recorded = facts.job, facts.job.status.spec_replicas
     changed = {role: n for role, n in spec_replicas(facts).items() if recorded.get(role, 0) != n}
     if not recorded or not changed or outcome.phase.final:
@@ -248,7 +260,7 @@ def _spec_plan(facts: Facts, outcome: Outcome) -> tuple[Manifest, ...]:
     name = names.spec_plan_name(job.metadata.name, job.metadata.generation)
     if any(plan.metadata.name == name for plan in facts.plans):
         return ()
-    made = manifests.child(
+    made = manifests.elastic_job_child(
         names.API_VERSION, SCALE_PLAN, name, job, {names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
     )
     made["metadata"]["ownerReferences"] = [manifests.owner_reference(job, controller=False)]
@@ -265,4 +277,4 @@ def _old_plans(facts: Facts) -> Iterator[Deletion]:
 
 
 def _delete(objects: Iterable[Manifest]) -> tuple[Deletion, ...]:
-    return tuple(manifests.deletion(o) for o in objects)
+    return tuple(manifests.delete_object(o) for o in objects)

@@ -9,14 +9,16 @@ MAX_SECONDS = 365 * 86_400
 
 
 class Rendezvous(Model):
-    """What a world of a collective job (``AllreduceStrategy``) may look like; other jobs don't read it. Names are those of
-    DLRover's and torch's elastic agents.
+    """What a world of a collective job (``AllreduceStrategy``) may look like; other jobs don't read it. Names
+    are those of DLRover's and torch's elastic agents.
 
     Attributes:
         min_nodes: the fewest workers that train together.
-        max_nodes: the most, and the number of mini-batches that make the global batch, however many workers there are. 0: as
-            many as the job had workers when it was submitted. It can't be changed: batch and data position are counted in it.
-        node_unit: the number of workers that train is a multiple of it, where that is not below minNodes; the others wait.
+        max_nodes: the most, and the number of mini-batches that make the global batch, however many workers
+            there are. 0: as many as the job had workers when it was submitted. It can't be changed: batch and
+            data position are counted in it.
+        node_unit: the number of workers that train is a multiple of it, where that is not below minNodes; the
+            others wait.
         waiting_timeout_seconds: after the last worker joined, before fewer than wanted train together.
         join_timeout_seconds: the job fails when fewer than minNodes have joined for so long.
     """

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from edl_workflows.jobs import demand, names
-from edl_workflows.jobs.autoscaling import Elastic
+from edl_workflows.jobs.autoscaling import ElasticRole
 from edl_workflows.jobs.elastic_job.model import DistributionStrategy, ElasticJob, OptimizeMode
 from edl_workflows.jobs.objects import Resource, parse_quantity
 
@@ -14,23 +14,24 @@ _SLACK = 1e-6
 """Sums of floats are off by less than this."""
 
 
-def by_master(job: Resource) -> bool:
+def scaled_by_master(job: Resource) -> bool:
     """Whether the job's own master plans it, alone or with Brain, and says what in ``status.autoscaling``."""
     return isinstance(job, ElasticJob) and job.spec.optimize_mode is not OptimizeMode.MANUAL
 
 
-def elastic(job: ElasticJob) -> Elastic | None:
-    """Its workers in mode manual, as far as ``resourceLimits`` and a collective job's rendezvous go; the spec names no other
-    bounds, so the annotation must.
+def elastic_role(job: ElasticJob) -> ElasticRole | None:
+    """Its workers in mode manual, as far as ``resourceLimits`` and a collective job's rendezvous go; the spec
+    names no other bounds, so the annotation must.
 
-    None where the master plans, where the role says ``autoScale: false``, and of a Local job, which is one process.
+    None where the master plans, where the role says ``autoScale: false``, and of a Local job, which is one
+        process.
     """
     worker = job.spec.replica_specs.get("worker")
     alone = job.spec.distribution_strategy is DistributionStrategy.LOCAL
-    if worker is None or alone or not worker.auto_scale or by_master(job):
+    if worker is None or alone or not worker.auto_scale or scaled_by_master(job):
         return None
     pod = worker.template.get("spec") or {}
-    requests = demand.of_pod(pod)
+    requests = demand.pod_requests(pod)
     placement = {
         "nodeSelector": pod.get("nodeSelector") or {},
         "tolerations": pod.get("tolerations") or [],
@@ -40,12 +41,18 @@ def elastic(job: ElasticJob) -> Elastic | None:
     if job.spec.distribution_strategy is DistributionStrategy.ALLREDUCE:
         least = job.spec.rendezvous.min_nodes
         most = min(most, job.spec.rendezvous.max_nodes or worker.replicas)
-    return Elastic(
-        names.WORKER_TYPE, least, most, counts(job)[names.WORKER_TYPE], requests, placement, bounded=False
+    return ElasticRole(
+        names.WORKER_TYPE,
+        least,
+        most,
+        count_wanted_nodes(job)[names.WORKER_TYPE],
+        requests,
+        placement,
+        bounded=False,
     )
 
 
-def counts(job: ElasticJob) -> dict[str, int]:
+def count_wanted_nodes(job: ElasticJob) -> dict[str, int]:
     """How many nodes of each training role the job wants now; the spec's numbers are only the beginning."""
     said = job.status.replica_statuses
     specs = job.spec.replica_specs.items()
@@ -59,10 +66,10 @@ def counts(job: ElasticJob) -> dict[str, int]:
 def _most(job: ElasticJob, requests: Mapping[str, float]) -> int:
     """How many workers the job's limits leave room for beside its other nodes."""
     others: dict[str, float] = {}
-    for role, count in counts(job).items():
+    for role, count in count_wanted_nodes(job).items():
         if role != names.WORKER_TYPE:
-            one = demand.of_pod(job.spec.replica_specs[role].template.get("spec") or {})  # type: ignore[index]  # a literal
-            demand.add(others, {name: amount * count for name, amount in one.items()})
+            one = demand.pod_requests(job.spec.replica_specs[role].template.get("spec") or {})  # type: ignore[index]  # a literal
+            demand.add_amounts(others, {name: amount * count for name, amount in one.items()})
     said = job.spec.resource_limits
     limits = {"cpu": said.cpu, "memory": said.memory, "nvidia.com/gpu": said.gpu}
     rooms = [

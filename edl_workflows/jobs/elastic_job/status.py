@@ -1,6 +1,7 @@
 """What an ElasticJob's status says: outcome, conditions, counters. Pure.
 
-Quirks of upstream that are not copied: ``completionTime`` is set, the counters cover all roles, and the count of
+Quirks of upstream that are not copied: ``completionTime`` is set, the counters cover all roles, and the count
+    of
 replaced masters survives the controller.
 """
 
@@ -10,10 +11,10 @@ from typing import Any
 from edl_workflows.jobs import manifests, names, obstacles
 from edl_workflows.jobs.actions import Event, Manifest, merge_patch
 from edl_workflows.jobs.elastic_job.facts import Facts
-from edl_workflows.jobs.elastic_job.model import ElasticJobStatus, Phase, ReplicaStatus
+from edl_workflows.jobs.elastic_job.model import ElasticJobPhase, ElasticJobStatus, ReplicaStatus
 from edl_workflows.jobs.objects import Condition
-from edl_workflows.jobs.scale_plan import order as plan_order
-from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
+from edl_workflows.jobs.scale_plan import plan_order
+from edl_workflows.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
 
 OWNED = (
     "phase", "reason", "message", "observedGeneration", "conditions", "replicaStatuses", "startTime",
@@ -24,14 +25,16 @@ OWNED = (
 CREATED = Condition(type="Created", status="True", reason="JobCreated")
 
 _STARTING = frozenset({"initial", "pending", "active", "ready"})
-_START = (None, Phase.CREATED, Phase.PENDING)
+_START = (None, ElasticJobPhase.CREATED, ElasticJobPhase.PENDING)
 
 COUNTERS_SECONDS = 2.0
 """How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
 STARTING_SECONDS = 10.0
 """The same while pods are still to come: the news is that all run."""
 PENDING_SECONDS = 30.0
-"""The same of pods that are there now but do not run: to be made or pending, it is the same to who waits for them."""
+"""The same of pods that are there now but do not run: to be made or pending, it is the same to who waits for
+them.
+"""
 
 
 def spec_replicas(facts: Facts) -> dict[str, int]:
@@ -40,7 +43,7 @@ def spec_replicas(facts: Facts) -> dict[str, int]:
     return {role: spec.replicas for role, spec in specs.items() if role != names.MASTER_TYPE}
 
 
-def status_patch(facts: Facts, outcome: Outcome, seen: Mapping[str, int]) -> dict[str, Any] | None:
+def status_patch(facts: Facts, outcome: PhaseVerdict, seen: Mapping[str, int]) -> dict[str, Any] | None:
     """The merge patch that makes the status say `outcome`; None if it does already.
 
     Args:
@@ -56,7 +59,7 @@ def status_patch(facts: Facts, outcome: Outcome, seen: Mapping[str, int]) -> dic
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": conditions(old, outcome, CREATED, facts.now, _beside(outcome)),
+            "conditions": update_conditions(old, outcome, CREATED, facts.now, _beside(outcome)),
             "replica_statuses": replica_statuses(facts, outcome.phase),
             "start_time": old.start_time or facts.now,
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
@@ -70,7 +73,8 @@ def status_patch(facts: Facts, outcome: Outcome, seen: Mapping[str, int]) -> dic
 
 
 def patience(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> float:
-    """Seconds for which a status patch may be held back, so that one write tells what several changes come to.
+    """Seconds for which a status patch may be held back, so that one write tells what several changes come
+    to.
 
     Args:
         old: the status as it is.
@@ -93,18 +97,20 @@ def _missing(counts: ReplicaStatus, changed: Mapping[str, int]) -> bool:
     return bool(changed.get("initial", counts.initial) or changed.get("pending", counts.pending))
 
 
-def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
-    """One Event for each change of phase or reason, but for a start that goes as it should: its conditions tell it."""
+def events(facts: Facts, outcome: PhaseVerdict) -> tuple[Event, ...]:
+    """One Event for each change of phase or reason, but for a start that goes as it should: its conditions
+    tell it.
+    """
     old = facts.job.status
-    bad = outcome.phase is Phase.FAILED or outcome.reason in obstacles.REASONS
-    if not bad and old.phase in _START and outcome.phase in (*_START, Phase.RUNNING):
+    bad = outcome.phase is ElasticJobPhase.FAILED or outcome.reason in obstacles.REASONS
+    if not bad and old.phase in _START and outcome.phase in (*_START, ElasticJobPhase.RUNNING):
         return ()
-    return event(old, outcome, obstacles.REASONS, f"the job is {outcome.phase}")
+    return phase_event(old, outcome, obstacles.REASONS, f"the job is {outcome.phase}")
 
 
-def _beside(outcome: Outcome) -> tuple[str, ...]:
+def _beside(outcome: PhaseVerdict) -> tuple[str, ...]:
     """Running holds on while a job is scaled."""
-    return (Phase.RUNNING.condition,) if outcome.phase is Phase.SCALING else ()
+    return (ElasticJobPhase.RUNNING.condition,) if outcome.phase is ElasticJobPhase.SCALING else ()
 
 
 def replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]:
@@ -112,20 +118,24 @@ def replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]
     pods: dict[str, list[Manifest]] = {role: [] for role in facts.job.spec.replica_specs}
     pods.setdefault(names.MASTER_TYPE, [])
     for pod in (*facts.nodes, *facts.masters):
-        pods.setdefault(manifests.label(pod, names.REPLICA_TYPE_LABEL), []).append(pod)
+        pods.setdefault(manifests.get_label(pod, names.REPLICA_TYPE_LABEL), []).append(pod)
     wanted = _desired(facts)
     return {role: _count(facts, role, wanted.get(role, 0), of_role, phase) for role, of_role in pods.items()}
 
 
 def _desired(facts: Facts) -> Mapping[str, int]:
-    """The newest word on each role: the spec when the job was new, then each succeeded manual plan in its turn."""
+    """The newest word on each role: the spec when the job was new, then each succeeded manual plan in its
+    turn.
+    """
     known = {role: counts.desired for role, counts in facts.job.status.replica_statuses.items()}
-    return plan_order.counts(facts.plans, {names.MASTER_TYPE: 1} | spec_replicas(facts) | known)
+    return plan_order.count_wanted_nodes(facts.plans, {names.MASTER_TYPE: 1} | spec_replicas(facts) | known)
 
 
 def _count(facts: Facts, role: str, desired: int, pods: list[Manifest], phase: KindPhase) -> ReplicaStatus:
     """A running or pending pod that is being deleted is counted nowhere: it is on its way out."""
-    phases = [manifests.pod_phase(p) for p in pods if manifests.ended(p) or not manifests.terminating(p)]
+    phases = [
+        manifests.pod_phase(p) for p in pods if manifests.has_ended(p) or not manifests.is_terminating(p)
+    ]
     pending, active = phases.count("Pending"), phases.count("Running")
     succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
     missing = max(0, desired - pending - active - succeeded)
@@ -134,7 +144,7 @@ def _count(facts: Facts, role: str, desired: int, pods: list[Manifest], phase: K
         initial=0 if phase.final else missing,
         pending=pending,
         active=active,
-        ready=sum(manifests.ready(p) for p in pods if not manifests.terminating(p)),
+        ready=sum(manifests.is_ready(p) for p in pods if not manifests.is_terminating(p)),
         succeeded=succeeded,
         failed=failed,
         label_selector=f"{names.JOB_LABEL}={facts.job.metadata.name},{names.REPLICA_TYPE_LABEL}={role}",

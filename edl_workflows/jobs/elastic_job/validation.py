@@ -1,4 +1,5 @@
-"""What is wrong with an ElasticJob beyond its single fields. Each rule has its twin in the CRD (CEL) where CEL can say it.
+"""What is wrong with an ElasticJob beyond its single fields. Each rule has its twin in the CRD (CEL) where
+CEL can say it.
 
 Paths are relative to the checked value. Pure functions that return problems; the models raise them.
 """
@@ -8,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from edl_workflows.exceptions import Problem
-from edl_workflows.jobs import checks, names
+from edl_workflows.jobs import names, validation
 from edl_workflows.jobs.objects import Metadata
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ RESERVED_ENVS = frozenset(
 
 def name(metadata: Metadata) -> list[Problem]:
     """The job's name becomes part of its services' names and a label's value."""
-    return checks.job_name(metadata, names.MAX_JOB_NAME)
+    return validation.job_name(metadata, names.MAX_JOB_NAME)
 
 
 def roles(spec: "ElasticJobSpec") -> list[Problem]:
@@ -49,8 +50,8 @@ def roles(spec: "ElasticJobSpec") -> list[Problem]:
 
 
 def rendezvous(spec: "ElasticJobSpec") -> list[Problem]:
-    """How many workers of a collective job train together. Whether so many are asked for is its master's matter: replicas
-    may be edited."""
+    """How many workers of a collective job train together. Whether so many are asked for is its master's
+    matter: replicas may be edited."""
     said = spec.rendezvous
     if spec.distribution_strategy != "AllreduceStrategy" or not 0 < said.max_nodes < said.min_nodes:
         return []
@@ -63,7 +64,7 @@ def templates(spec: "ElasticJobSpec") -> list[Problem]:
     return [
         Problem(f"replicaSpecs.{role}.template.{problem.path}", problem.message)
         for role, replica_spec in spec.replica_specs.items()
-        for problem in checks.template(replica_spec.template, partial=role == names.MASTER_TYPE)
+        for problem in validation.template(replica_spec.template, partial=role == names.MASTER_TYPE)
     ]
 
 

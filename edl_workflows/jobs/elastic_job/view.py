@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobStatus, Phase
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ElasticJobStatus
 from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress, view_of
 
 
 def view(job: ElasticJob) -> JobView:
     """Map a job to its `JobView`, with what its master says of training."""
     status = job.status
-    general = view_of(job, {Phase.CREATED: JobPhase.PENDING})
+    general = view_of(job, {ElasticJobPhase.CREATED: JobPhase.PENDING})
     training = general.replicas.keys() - {names.MASTER_TYPE}  # the master serves training, it does not train
     return replace(
         general,

@@ -20,9 +20,9 @@ from edl_workflows.jobs.objects import (
     Quantity,
     Resource,
     Status,
+    cel_rules,
     parse_quantity,
-    reject,
-    rules,
+    raise_problems,
 )
 
 KIND = "ScalePlan"
@@ -34,12 +34,12 @@ MAX_PODS = 2_000
 """In one list of a plan: what an API server stores of an object (1.5 MiB) holds about three such lists."""
 
 
-class Phase(StrEnum):
+class ScalePlanPhase(StrEnum):
     """Phases of a plan.
 
-    A change of parameter servers goes from Pending to Verifying in this order; a change of workers alone, or an auto plan,
-    goes from Pending to Scaling; a plan that only asks for a checkpoint ends after Checkpointed.
-    Succeeded and Failed are final; a failed migration was rolled back to the old servers.
+    A change of parameter servers goes from Pending to Verifying in this order; a change of workers alone, or
+    an auto plan, goes from Pending to Scaling; a plan that only asks for a checkpoint ends after
+    Checkpointed. Succeeded and Failed are final; a failed migration was rolled back to the old servers.
     """
 
     PENDING = "Pending"
@@ -55,7 +55,7 @@ class Phase(StrEnum):
     @property
     def final(self) -> bool:
         """Whether the phase never changes again."""
-        return self in (Phase.SUCCEEDED, Phase.FAILED)
+        return self in (ScalePlanPhase.SUCCEEDED, ScalePlanPhase.FAILED)
 
 
 LABEL_VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -77,14 +77,15 @@ _KeptIfZero = Annotated[Quantity | None, AfterValidator(_nothing_if_zero)]
 
 
 class NodeResource(Model):
-    """Requests and limits of one node's main container. A resource that is left out keeps what the node has. Besides these, any
-    resource of the cluster by its name, as ``example.com/fpga`` or ``ephemeral-storage``.
+    """Requests and limits of one node's main container. A resource that is left out keeps what the node has.
+    Besides these, any resource of the cluster by its name, as ``example.com/fpga`` or ``ephemeral-storage``.
 
     Attributes:
         cpu: cores; 0 is the same as left out.
         memory: bytes; 0 is the same as left out.
         gpu: pieces; also called ``nvidia.com/gpu``.
-        gpu_type: which GPUs, as the label ``nvidia.com/gpu.product`` of the cluster's nodes says it: ``Tesla-V100-SXM2-16GB``.
+        gpu_type: which GPUs, as the label ``nvidia.com/gpu.product`` of the cluster's nodes says it:
+            ``Tesla-V100-SXM2-16GB``.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -105,12 +106,12 @@ class NodeResource(Model):
         if not isinstance(said, Mapping) or _GPU not in said:
             return said
         if said.get("gpu") is not None:
-            reject([Problem(_GPU, "gpu says it already; leave one of them out")])
+            raise_problems([Problem(_GPU, "gpu says it already; leave one of them out")])
         return {("gpu" if name == _GPU else name): amount for name, amount in said.items() if name != "gpu"}
 
     @model_validator(mode="after")
     def _known_to_clusters(self) -> Self:
-        reject([_unknown(name) for name in self.others if not _OTHER_RESOURCE.match(name)])
+        raise_problems([_unknown(name) for name in self.others if not _OTHER_RESOURCE.match(name)])
         return self
 
 
@@ -169,14 +170,16 @@ class ScalePlanSpec(Model):
         replica_resource_specs: wanted counts and sizes by role.
         create_pods, remove_pods: pods to make and to delete now (auto plans).
         migrate_pods: pods to replace by ones of another size, rank kept.
-        migrate_ranks: the same for parameter servers, by rank: the master finds the pods when the plan begins.
+        migrate_ranks: the same for parameter servers, by rank: the master finds the pods when the plan
+            begins.
         ps_hosts: parameter servers' addresses after the plan (auto plans; for information).
-        checkpoint: take a checkpoint first. Changes of parameter servers always do; alone it is a request for one.
+        checkpoint: take a checkpoint first. Changes of parameter servers always do; alone it is a request for
+            one.
         step_timeout_seconds: limit of each step; a migration that exceeds it is rolled back.
         reason: why, in words, where an autoscaler wants the change.
     """
 
-    model_config = rules(
+    model_config = cel_rules(
         (
             "!(has(oldSelf.ownerJob) && oldSelf.ownerJob != '') || has(self.ownerJob) && self.ownerJob == oldSelf.ownerJob",
             "ownerJob can't be changed: make a new plan",
@@ -197,7 +200,7 @@ class ScalePlanSpec(Model):
 class Step(Status):
     """One step of a plan: recorded before the next begins."""
 
-    phase: Phase
+    phase: ScalePlanPhase
     start_time: datetime
     finish_time: datetime | None = None
     message: str = ""
@@ -211,7 +214,8 @@ class PlanCheckpoint(Status):
 
 
 class PlanVerification(Status):
-    """Whether the changed cluster has the same model: what the model says of the same records, by the program's own graph.
+    """Whether the changed cluster has the same model: what the model says of the same records, by the
+    program's own graph.
 
     Attributes:
         result: ``NotCompared``: the program gives nothing to compare, or the plan failed before.
@@ -237,7 +241,7 @@ class ScalePlanStatus(Status):
         verification: of a plan that has switched the cluster.
     """
 
-    phase: Phase | None = None
+    phase: ScalePlanPhase | None = None
     reason: str = ""
     message: str = ""
     observed_generation: int = 0
@@ -255,7 +259,7 @@ class ScalePlanStatus(Status):
 class ScalePlan(Resource):
     """A change of a running ElasticJob, and the record of how it was carried out."""
 
-    model_config = rules(
+    model_config = cel_rules(
         (
             f"{NO_PHASE} || oldSelf.status.phase == 'Pending' || self.spec == oldSelf.spec",
             "the spec of a plan that has begun can't be changed: make a new plan",
@@ -289,9 +293,11 @@ class ScalePlan(Resource):
     def _check(self) -> Self:
         label = self.metadata.labels.get(names.JOB_LABEL, "")
         if not self.job:
-            reject(
+            raise_problems(
                 [Problem("spec.ownerJob", f"name the ElasticJob here or in the label {names.JOB_LABEL!r}")]
             )
         if label and label != self.job:
-            reject([Problem("spec.ownerJob", f"says {self.job!r}, the label {names.JOB_LABEL!r} {label!r}")])
+            raise_problems(
+                [Problem("spec.ownerJob", f"says {self.job!r}, the label {names.JOB_LABEL!r} {label!r}")]
+            )
         return self

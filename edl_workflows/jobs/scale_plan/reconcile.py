@@ -1,8 +1,8 @@
 """The pure state machine of a ScalePlan.
 
-Auto plans (a job's master wrote them) are carried out here: make these pods, remove those. Manual plans are carried out by
-the job's master; here they are tied to their job, and failed when no master ever will: the job is missing or finished, or
-the plan does not fit it.
+Auto plans (a job's master wrote them) are carried out here: make these pods, remove those. Manual plans are
+carried out by the job's master; here they are tied to their job, and failed when no master ever will: the job
+is missing or finished, or the plan does not fit it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,22 +26,23 @@ from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.elastic_job.pods import Node, node_pod
 from edl_workflows.jobs.objects import Condition, set_condition
-from edl_workflows.jobs.scale_plan.model import Phase, PodMeta, ScalePlan, Step
-from edl_workflows.jobs.scale_plan.order import age_key, of_earlier_job, plans_of
-from edl_workflows.jobs.scale_plan.validation import against_job
+from edl_workflows.jobs.scale_plan.model import PodMeta, ScalePlan, ScalePlanPhase, Step
+from edl_workflows.jobs.scale_plan.plan_order import age_key, belongs_to_earlier_job, list_plans
+from edl_workflows.jobs.scale_plan.validation import find_plan_problems
 
 JOB_GRACE = timedelta(seconds=30)
 """How long a plan waits for its job to appear: both may come from one ``kubectl apply``."""
 
 RETRY_SECONDS = 10.0
-"""Until the next attempt at what the API server refused for now (a quota), or a job that does not validate."""
+"""Until the next attempt at what the API server refused for now (a quota), or a job that does not validate.
+"""
 
 _POD_REFUSED = "PodRefused"
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    phase: Phase
+class _PlanVerdict:
+    phase: ScalePlanPhase
     reason: str
     message: str = ""
 
@@ -53,13 +54,13 @@ def reconcile(plan: ScalePlan, observed: Observed) -> Actions:
         return Actions()
     # 2. A plan without a job can't be carried out.
     manifest = observed.find(ELASTIC_JOB, plan.job)
-    if manifest is None or manifests.terminating(manifest):
+    if manifest is None or manifests.is_terminating(manifest):
         return _without_job(plan, observed.now)
     try:
         job = ElasticJob.parse(manifest)
     except ManifestError:
         return Actions(requeue_after=RETRY_SECONDS)  # its own status says what is wrong
-    if of_earlier_job(plan, job):
+    if belongs_to_earlier_job(plan, job):
         return Actions()
     # 3. Nor one for a job that has ended, or one that does not fit.
     if hopeless := _hopeless(plan, job, observed):
@@ -79,23 +80,23 @@ def _without_job(plan: ScalePlan, now: datetime) -> Actions:
     if left > 0:
         return Actions(requeue_after=left)
     message = f"there is no ElasticJob {plan.metadata.namespace or 'default'}/{plan.job} (spec.ownerJob)"
-    return _end(plan, _Outcome(Phase.FAILED, "JobNotFound", message), now)
+    return _end(plan, _PlanVerdict(ScalePlanPhase.FAILED, "JobNotFound", message), now)
 
 
-def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _Outcome | None:
+def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _PlanVerdict | None:
     if job.finished:
         message = f"ElasticJob {job.key} has ended ({job.status.phase}); a plan can't change it any more"
-        return _Outcome(Phase.FAILED, "JobFinished", message)
+        return _PlanVerdict(ScalePlanPhase.FAILED, "JobFinished", message)
     if plan.auto and job.spec.suspend:
         message = f"ElasticJob {job.key} is suspended; its next master asks anew"
-        return _Outcome(Phase.FAILED, "JobSuspended", message)
-    if not plan.auto and plan.status.phase not in (None, Phase.PENDING):
+        return _PlanVerdict(ScalePlanPhase.FAILED, "JobSuspended", message)
+    if not plan.auto and plan.status.phase not in (None, ScalePlanPhase.PENDING):
         return None  # begun: what it names may be gone since
     own = sorted(manifests.name_of(p) for p in observed.of("Pod") if manifests.owned_by(p, job))
     nodes = [name for name in own if names.parse_node_name(job.metadata.name, name)]
-    problems = against_job(plan, job, nodes)
+    problems = find_plan_problems(plan, job, nodes)
     if problems:
-        return _Outcome(Phase.FAILED, "InvalidPlan", "; ".join(map(str, problems))[:4096])
+        return _PlanVerdict(ScalePlanPhase.FAILED, "InvalidPlan", "; ".join(map(str, problems))[:4096])
     return None
 
 
@@ -115,11 +116,12 @@ def _tie(plan: ScalePlan, job: ElasticJob) -> tuple[Patch, ...]:
 
 
 def _waits(plan: ScalePlan, job: ElasticJob, observed: Observed) -> bool:
-    """Whether an older auto plan of the job has not ended. For one whose pods the API server refuses, only plans about the same
+    """Whether an older auto plan of the job has not ended. For one whose pods the API server refuses, only
+    plans about the same
     pods wait: another may make the room."""
     older = [
         other
-        for other in plans_of(observed, job)
+        for other in list_plans(observed, job)
         if other.auto and not other.finished and age_key(other) < age_key(plan)
     ]
     return any(other.status.reason != _POD_REFUSED or _pods_of(other) & _pods_of(plan) for other in older)
@@ -138,11 +140,13 @@ def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
         for m in wanted
         if _key(m) in present and not manifests.owned_by(present[_key(m)], job)
     ]
-    if any(manifests.of_earlier(m, job) for m in foreign):
+    if any(manifests.belongs_to_earlier(m, job) for m in foreign):
         return Actions(requeue_after=RETRY_SECONDS)  # the garbage collector is at it
     if foreign:
         return _end(
-            plan, _Outcome(Phase.FAILED, "NameConflict", manifests.conflict(foreign[0], job)), observed.now
+            plan,
+            _PlanVerdict(ScalePlanPhase.FAILED, "NameConflict", manifests.describe_conflict(foreign[0], job)),
+            observed.now,
         )
     delete = tuple(_removals(plan, job, observed))
     refused = [r for r in observed.refused if (r.kind, r.name) in {_key(m) for m in missing}]
@@ -150,7 +154,7 @@ def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
         return _refused(plan, refused, Actions(tuple(missing), delete), observed.now)
     # The status is written only after what stands before it was done, so one round is enough.
     summary = f"{len(plan.spec.create_pods)} pods created, {len(plan.spec.remove_pods)} removed"
-    ended = _end(plan, _Outcome(Phase.SUCCEEDED, "PlanSucceeded", summary), observed.now)
+    ended = _end(plan, _PlanVerdict(ScalePlanPhase.SUCCEEDED, "PlanSucceeded", summary), observed.now)
     return replace(ended, create=tuple(missing), delete=delete)
 
 
@@ -158,8 +162,8 @@ def _refused(plan: ScalePlan, refused: Sequence[Refusal], again: Actions, now: d
     first = next((r for r in refused if r.invalid), refused[0])
     message = f"the API server refused {first.kind} {first.name}: {first.message}"
     if first.invalid:
-        return _end(plan, _Outcome(Phase.FAILED, _POD_REFUSED, message), now)
-    status = _status(plan, _Outcome(Phase.SCALING, _POD_REFUSED, message), now)
+        return _end(plan, _PlanVerdict(ScalePlanPhase.FAILED, _POD_REFUSED, message), now)
+    status = _status(plan, _PlanVerdict(ScalePlanPhase.SCALING, _POD_REFUSED, message), now)
     return replace(again, status=status, requeue_after=RETRY_SECONDS)
 
 
@@ -175,18 +179,18 @@ def _removals(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Iterator[
     listed = {meta.name for meta in plan.spec.remove_pods}
     for pod in observed.of("Pod"):
         listed_here = manifests.name_of(pod) in listed and manifests.owned_by(pod, job)
-        if listed_here and not manifests.terminating(pod):
-            yield manifests.deletion(pod)
+        if listed_here and not manifests.is_terminating(pod):
+            yield manifests.delete_object(pod)
 
 
-def _end(plan: ScalePlan, outcome: _Outcome, now: datetime) -> Actions:
+def _end(plan: ScalePlan, outcome: _PlanVerdict, now: datetime) -> Actions:
     # That a master's own plan went well is seen at its pods; an Event each would be news to nobody.
-    succeeded = outcome.phase is Phase.SUCCEEDED
+    succeeded = outcome.phase is ScalePlanPhase.SUCCEEDED
     events = () if succeeded else (Event("Warning", outcome.reason, outcome.message),)
     return Actions(status=_status(plan, outcome, now), events=events)
 
 
-def _status(plan: ScalePlan, outcome: _Outcome, now: datetime) -> dict[str, Any] | None:
+def _status(plan: ScalePlan, outcome: _PlanVerdict, now: datetime) -> dict[str, Any] | None:
     final = outcome.phase.final
     status = plan.status
     condition = Condition(
@@ -196,7 +200,7 @@ def _status(plan: ScalePlan, outcome: _Outcome, now: datetime) -> dict[str, Any]
     if plan.auto:
         begun = steps[0].start_time if steps else now
         finish, message = (now, "") if final else (None, outcome.message)
-        steps = [Step(phase=Phase.SCALING, start_time=begun, finish_time=finish, message=message)]
+        steps = [Step(phase=ScalePlanPhase.SCALING, start_time=begun, finish_time=finish, message=message)]
     new = status.model_copy(
         update={
             "phase": outcome.phase,

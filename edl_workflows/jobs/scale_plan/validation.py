@@ -4,19 +4,19 @@ from collections.abc import Iterator, Sequence
 
 from edl_workflows.exceptions import Problem
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.elastic_job.model import Phase as JobPhase
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
 from edl_workflows.jobs.elastic_job.pods import role_spec
 from edl_workflows.jobs.scale_plan.model import PodMeta, ScalePlan
 
 
-def against_job(plan: ScalePlan, job: ElasticJob, pods: Sequence[str]) -> list[Problem]:
+def find_plan_problems(plan: ScalePlan, job: ElasticJob, pods: Sequence[str]) -> list[Problem]:
     """Problems of a plan that has not begun.
 
     Args:
         plan: manual or auto.
         job: the job that it is for.
-        pods: names of the job's present training pods; a manual plan can only name one of them once the job runs.
+        pods: names of the job's present training pods; a manual plan can only name one of them once the job
+            runs.
     """
     return [*_roles(plan, job), *_created(plan, job), *_named(plan, job, pods)]
 
@@ -43,7 +43,7 @@ def _named(plan: ScalePlan, job: ElasticJob, pods: Sequence[str]) -> Iterator[Pr
         "removePods": plan.spec.remove_pods,
         "migratePods": plan.spec.migrate_pods,
     }
-    running = job.status.phase in (JobPhase.RUNNING, JobPhase.SCALING)
+    running = job.status.phase in (ElasticJobPhase.RUNNING, ElasticJobPhase.SCALING)
     for field, metas in lists.items():
         for index, pod in enumerate(metas):
             path = f"spec.{field}.{index}.name"

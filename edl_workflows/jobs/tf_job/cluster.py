@@ -9,7 +9,9 @@ from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.tf_job.types import PORT, PORT_NAME, ReplicaType, container_of
 
 STOPPED_FIRST = (ReplicaType.CHIEF, ReplicaType.MASTER, ReplicaType.WORKER, ReplicaType.EVALUATOR)
-"""Types that end before parameter servers do: a chief that saves a checkpoint when it is told to end needs the servers."""
+"""Types that end before parameter servers do: a chief that saves a checkpoint when it is told to end needs
+the servers.
+"""
 
 
 def replica_name(job: TFJob, kind: ReplicaType, index: int) -> str:
@@ -41,8 +43,10 @@ def address(job: TFJob, kind: ReplicaType, index: int, domain: str = "") -> str:
 def tf_config(job: TFJob, kind: ReplicaType, index: int, domain: str = "") -> dict[str, Any] | None:
     """``TF_CONFIG`` of a replica; None for a job of a single replica, which trains alone.
 
-    The evaluator is told of the cluster, but is no part of it (TensorFlow's rule). With ``enableDynamicWorker`` a worker is
-    told of itself and of the parameter servers, and a server of itself: so workers come and go unknown to the others.
+    The evaluator is told of the cluster, but is no part of it (TensorFlow's rule). With
+    ``enableDynamicWorker`` a worker is
+    told of itself and of the parameter servers, and a server of itself: so workers come and go unknown to the
+        others.
 
     Args:
         job: the replica's.

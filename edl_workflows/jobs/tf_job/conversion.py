@@ -1,11 +1,13 @@
-"""A TFJob in its other version, and as an ElasticJob. Pure; what can't be carried over is said, never dropped silently."""
+"""A TFJob in its other version, and as an ElasticJob. Pure; what can't be carried over is said, never dropped
+silently.
+"""
 
 import copy
 from collections.abc import Mapping
 from typing import Any
 
 from edl_workflows.jobs import api, names
-from edl_workflows.jobs.conversion import AGENT, Converted, manifest
+from edl_workflows.jobs.conversion import AGENT, ConvertedJob, converted_manifest
 from edl_workflows.jobs.tf_job.model import Policies, TFJob
 from edl_workflows.jobs.tf_job.types import ReplicaType, container_of, replica_type
 
@@ -19,32 +21,36 @@ _ROLES = {
 }
 
 
-def to_v1(job: TFJob) -> Converted:
+def to_v1(job: TFJob) -> ConvertedJob:
     """The job as ``kubeflow.org/v1``: policies in ``runPolicy``, types in v1's spelling."""
     spec = job.spec.to_dict()
     for name in _policy_fields():
         spec.pop(name, None)
     run_policy = spec.pop("runPolicy", {}) | job.spec.policies.to_dict()
     spec["tfReplicaSpecs"] = _by_type(spec)
-    return Converted(
-        manifest(V1, api.TF_JOBS.kind, job, spec | ({"runPolicy": run_policy} if run_policy else {}))
+    return ConvertedJob(
+        converted_manifest(
+            V1, api.TF_JOBS.kind, job, spec | ({"runPolicy": run_policy} if run_policy else {})
+        )
     )
 
 
-def to_v1alpha2(job: TFJob) -> Converted:
-    """The job as ``kubeflow.org/v1alpha2``: flat policies. What came later than that version has no place there."""
+def to_v1alpha2(job: TFJob) -> ConvertedJob:
+    """The job as ``kubeflow.org/v1alpha2``: flat policies. What came later than that version has no place
+    there.
+    """
     spec = job.spec.to_dict()
     run_policy = spec.pop("runPolicy", {})
     newer = {f"runPolicy.{name}": run_policy.get(name) for name in ("suspend", "managedBy")}
     newer |= {name: spec.pop(name, None) for name in ("successPolicy", "enableDynamicWorker")}
     notes = [f"spec.{path}: v1alpha2 has no such field" for path, value in newer.items() if value]
     spec["tfReplicaSpecs"] = _by_type(spec)
-    return Converted(
-        manifest(V1ALPHA2, api.TF_JOBS.kind, job, spec | job.spec.policies.to_dict()), tuple(notes)
+    return ConvertedJob(
+        converted_manifest(V1ALPHA2, api.TF_JOBS.kind, job, spec | job.spec.policies.to_dict()), tuple(notes)
     )
 
 
-def to_elastic_job(job: TFJob) -> Converted:
+def to_elastic_job(job: TFJob) -> ConvertedJob:
     """The job as an ElasticJob: replicas as roles, each container's command under the agent."""
     notes: list[str] = []
     roles: dict[str, dict[str, Any]] = {}
@@ -70,7 +76,7 @@ def to_elastic_job(job: TFJob) -> Converted:
     notes.append(
         "spec.replicaSpecs: the program gets its data and its cluster from the agent; see how-to/write-a-training-program"
     )
-    return Converted(manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(notes))
+    return ConvertedJob(converted_manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(notes))
 
 
 def _chief_as_worker(roles: dict[str, dict[str, Any]], notes: list[str]) -> None:

@@ -1,4 +1,6 @@
-"""What is observed of one TFJob, sorted once: a place for each replica, and what stands beside the places. Pure."""
+"""What is observed of one TFJob, sorted once: a place for each replica, and what stands beside the places.
+Pure.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,9 @@ from edl_workflows.jobs.tf_job.types import ReplicaType, RestartPolicy, containe
 
 RETRYABLE_2021 = frozenset({130, 137, 138, 143})
 FIRST_RETRYABLE = 128
-"""Exit codes from here on can be transient: the process was ended by a signal, or the user said so (design document)."""
+"""Exit codes from here on can be transient: the process was ended by a signal, or the user said so (design
+document).
+"""
 MAX_BACKOFF = timedelta(seconds=300)
 
 
@@ -23,7 +27,8 @@ class Place:
     Attributes:
         policy: its restart policy.
         pod: its pod, if there is one.
-        completed: it has succeeded, now or earlier. A program that is told to end may exit with 0, too: that is none.
+        completed: it has succeeded, now or earlier. A program that is told to end may exit with 0, too: that
+            is none.
         restart: its restarts so far.
         stale: it is unfinished, and its pod was told of an earlier cluster.
     """
@@ -44,14 +49,14 @@ class Place:
         return (
             self.pod is not None
             and manifests.pod_phase(self.pod) == "Running"
-            and not manifests.terminating(self.pod)
+            and not manifests.is_terminating(self.pod)
         )
 
     @property
     def failed(self) -> bool:
         """Whether its pod ended badly. One that somebody is deleting is replaced in any case."""
         pod = self.pod
-        return pod is not None and manifests.pod_phase(pod) == "Failed" and not manifests.terminating(pod)
+        return pod is not None and manifests.pod_phase(pod) == "Failed" and not manifests.is_terminating(pod)
 
     @property
     def exit_code(self) -> int | None:
@@ -146,7 +151,7 @@ class Facts:
     @property
     def live(self) -> list[Manifest]:
         """Pods whose containers have not ended, those being deleted included."""
-        return [pod for pod in self.pods if not manifests.ended(pod)]
+        return [pod for pod in self.pods if not manifests.has_ended(pod)]
 
     @property
     def stale(self) -> list[Manifest]:
@@ -155,8 +160,9 @@ class Facts:
 
     @property
     def failed(self) -> list[Place]:
-        """Replicas whose failure counts: not those of an earlier cluster or of a job that is being suspended. They are told
-        to end one after the other, and whoever still runs may crash over a peer that is gone."""
+        """Replicas whose failure counts: not those of an earlier cluster or of a job that is being suspended.
+        They are told to end one after the other, and whoever still runs may crash over a peer that is
+        gone."""
         if self.job.spec.run_policy.suspend:
             return []
         return [place for place in self.places if place.failed and not place.stale]
@@ -174,7 +180,9 @@ class Facts:
 
     @property
     def restarts(self) -> int:
-        """Restarts so far: pods that were replaced, and containers that the node restarted. For whose, see `failed`."""
+        """Restarts so far: pods that were replaced, and containers that the node restarted. For whose, see
+        `failed`.
+        """
         suspend = self.job.spec.run_policy.suspend
         stay = [] if suspend else [p.pod for p in self.places if p.pod is not None and not p.stale]
         return sum(restart.count for restart in self.job.status.restarts.values()) + sum(
@@ -188,7 +196,7 @@ def _place(job: TFJob, kind: ReplicaType, index: int, own: Mapping[str, Manifest
     name = cluster.replica_name(job, kind, index)
     pod = own.get(name)
     before = job.status.replica_statuses.get(kind, ReplicaStatus()).completed
-    now = pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.terminating(pod)
+    now = pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.is_terminating(pod)
     completed = now or index in before
     return Place(
         kind=kind,
@@ -198,6 +206,6 @@ def _place(job: TFJob, kind: ReplicaType, index: int, own: Mapping[str, Manifest
         pod=pod,
         completed=completed,
         restart=job.status.restarts.get(name, Restart()),
-        stale=pod is not None and not completed and manifests.label(pod, pods.CLUSTER_LABEL) != told,
+        stale=pod is not None and not completed and manifests.get_label(pod, pods.CLUSTER_LABEL) != told,
         exit_codes_2021="exit-codes-2021" in job.compat,
     )

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from edl_workflows.jobs import api, kept
+from edl_workflows.jobs import api, cache_fields
 from edl_workflows.jobs.actions import Manifest
 from edl_workflows.jobs.api import ApiResource
-from edl_workflows.jobs.kind import MADE, Kind, Source, by_label, jobs
+from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
 from edl_workflows.jobs.tf_job import pods
 from edl_workflows.jobs.tf_job.crd import OPTIONS
 from edl_workflows.jobs.tf_job.model import TFJob
@@ -14,7 +14,7 @@ from edl_workflows.jobs.tf_job.reconcile import reconcile
 from edl_workflows.jobs.tf_job.scale import scale
 from edl_workflows.jobs.tf_job.view import view
 
-_by_job_label = by_label(pods.JOB_LABEL)
+_by_job_label = job_by_label(pods.JOB_LABEL)
 
 
 def _owned(resource: ApiResource, keep: Callable[[Manifest], dict[str, Any]]) -> Source:
@@ -23,10 +23,10 @@ def _owned(resource: ApiResource, keep: Callable[[Manifest], dict[str, Any]]) ->
 
 
 TF_JOB = Kind(
-    source=jobs(api.TF_JOBS, "delete"),
+    source=job_source(api.TF_JOBS, "delete"),
     model=TFJob,
     reconcile=reconcile,
-    observes=(_owned(api.PODS, kept.pod), _owned(api.SERVICES, kept.head)),
+    observes=(_owned(api.PODS, cache_fields.keep_pod), _owned(api.SERVICES, cache_fields.keep_head)),
     crd=OPTIONS,
     view=view,
     makes=(Source(api.POD_GROUPS, _by_job_label, rights=(("", ("list", "create", "patch")),)),),

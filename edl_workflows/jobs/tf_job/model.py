@@ -1,6 +1,8 @@
-"""TFJob's spec and status: ``kubeflow.org/v1``, and ``v1alpha2``, ``v1beta1`` and ``v1beta2`` with the flat policies of their time.
+"""TFJob's spec and status: ``kubeflow.org/v1``, and ``v1alpha2``, ``v1beta1`` and ``v1beta2`` with the flat
+policies of their time.
 
-All versions are served from one schema, which knows the fields of all: an object is stored once, and what a user wrote
+All versions are served from one schema, which knows the fields of all: an object is stored once, and what a
+    user wrote
 in any of them means the same.
 """
 
@@ -18,8 +20,8 @@ from edl_workflows.jobs.objects import (
     Quantity,
     Status,
     TimeToLive,
-    reject,
-    rules,
+    cel_rules,
+    raise_problems,
 )
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 from edl_workflows.jobs.tf_job import validation
@@ -28,7 +30,7 @@ from edl_workflows.jobs.tf_job.types import ReplicaKey, ReplicaType, RestartPoli
 KIND = api.TF_JOBS.kind
 
 
-class Phase(KindPhase):
+class TFJobPhase(KindPhase):
     """The newest condition as one word. Succeeded and Failed are final."""
 
     CREATED = "Created"
@@ -45,9 +47,10 @@ class ReplicaSpec(Model):
     Attributes:
         replicas: how many.
         template: the pods'. Its container ``tensorflow``, else its first, is the replica.
-        restart_policy: Always and OnFailure leave restarts to the node and replace pods that are lost; ExitCode replaces
-            a pod that is lost (evicted, its node shut down) or whose exit code can be transient (128 to 255) and fails the
-            job for others; Never fails it. Default: the template's ``restartPolicy``, else Never.
+        restart_policy: Always and OnFailure leave restarts to the node and replace pods that are lost;
+            ExitCode replaces a pod that is lost (evicted, its node shut down) or whose exit code can be
+            transient (128 to 255) and fails the job for others; Never fails it. Default: the template's
+            ``restartPolicy``, else Never.
     """
 
     replicas: int = Field(default=1, ge=1, le=10_000)
@@ -84,10 +87,10 @@ class Policies(Model):
     """How a job runs and ends.
 
     Attributes:
-        clean_pod_policy: what becomes of pods that still run when the job ends: Running deletes those, All deletes
-            every pod, None leaves all.
-        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it stays until
-            somebody deletes it.
+        clean_pod_policy: what becomes of pods that still run when the job ends: Running deletes those, All
+            deletes every pod, None leaves all.
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it
+            stays until somebody deletes it.
         active_deadline_seconds: how long the job may run, from its start.
         backoff_limit: how many restarts of replicas the job survives.
         scheduling_policy: for gang scheduling.
@@ -132,11 +135,11 @@ class TFJobSpec(Policies):
         tf_replica_specs: the replicas by type: Chief (or Master), PS, Worker and Evaluator, in any case.
         run_policy: how the job runs and ends.
         success_policy: "" lets the chief, else worker 0, decide; AllWorkers waits for all workers.
-        enable_dynamic_worker: workers may come and go without the others being restarted; each knows itself and the
-            parameter servers only.
+        enable_dynamic_worker: workers may come and go without the others being restarted; each knows itself
+            and the parameter servers only.
     """
 
-    model_config = rules(
+    model_config = cel_rules(
         ("self.tfReplicaSpecs.size() > 0", "tfReplicaSpecs: at least one type of replicas is needed"),
         (
             f"{_keys_of(*ReplicaType)}.size() == self.tfReplicaSpecs.size()",
@@ -165,7 +168,7 @@ class TFJobSpec(Policies):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        reject([*validation.replicas(self), *self._doubled(), *validation.gang(self)])
+        raise_problems([*validation.replicas(self), *self._doubled(), *validation.gang(self)])
         return self
 
     def _doubled(self) -> list[Problem]:
@@ -207,7 +210,8 @@ class Restart(Status):
 
     Attributes:
         count: pods of this replica that were replaced.
-        uid: the pod that is being replaced: recorded before it is deleted, so that each counts once; "" once it is gone.
+        uid: the pod that is being replaced: recorded before it is deleted, so that each counts once; "" once
+            it is gone.
         exit_code: of the container of the pod that was replaced last; absent if it was lost without one.
     """
 
@@ -224,16 +228,18 @@ class TFJobStatus(JobStatus):
         restarts: by pod's name.
     """
 
-    phase: Phase | None = None
+    phase: TFJobPhase | None = None
     replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict)
     last_reconcile_time: datetime | None = None
     restarts: dict[str, Restart] = Field(default_factory=dict)
 
 
 class TFJob(Job):
-    """A TensorFlow job: parameter servers, workers, a chief, an evaluator, each told of the others by TF_CONFIG."""
+    """A TensorFlow job: parameter servers, workers, a chief, an evaluator, each told of the others by
+    TF_CONFIG.
+    """
 
-    model_config = rules(
+    model_config = cel_rules(
         (
             f"size(self.metadata.name) <= {validation.MAX_NAME}",
             f"metadata.name: at most {validation.MAX_NAME} characters: the names of the job's pods add to it",
@@ -265,5 +271,5 @@ class TFJob(Job):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        reject([*validation.name(self.metadata), *validation.annotations(self.metadata.annotations)])
+        raise_problems([*validation.name(self.metadata), *validation.annotations(self.metadata.annotations)])
         return self

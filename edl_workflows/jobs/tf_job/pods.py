@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from edl_workflows.jobs import api, manifests, names
-from edl_workflows.jobs.actions import Manifest, Settings, merge_patch
+from edl_workflows.jobs.actions import InstallationSettings, Manifest, merge_patch
 from edl_workflows.jobs.tf_job.cluster import cluster_id, port_of, replica_name, replicas, tf_config
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.tf_job.types import PORT_NAME, ReplicaType, RestartPolicy, container_of
@@ -35,12 +35,14 @@ def selector(job: TFJob, kind: ReplicaType) -> str:
     return ",".join(f"{key}={value}" for key, value in labels(job, kind).items() if key != OPERATOR_LABEL)
 
 
-def pod(job: TFJob, kind: ReplicaType, index: int, settings: Settings) -> dict[str, Any]:
+def pod(job: TFJob, kind: ReplicaType, index: int, settings: InstallationSettings) -> dict[str, Any]:
     """A replica's pod: the user's template, with its place in the cluster put over it."""
     spec = job.spec.replicas[kind]
     template = copy.deepcopy(spec.template)
     metadata = template.get("metadata") or {}
-    made = manifests.owned("v1", "Pod", replica_name(job, kind, index), job, _pod_labels(job, kind, index))
+    made = manifests.owned_manifest(
+        "v1", "Pod", replica_name(job, kind, index), job, _pod_labels(job, kind, index)
+    )
     made["metadata"]["labels"] = manifests.template_labels(metadata) | made["metadata"]["labels"]
     made["metadata"]["annotations"] = (metadata.get("annotations") or {}) | _gang_annotations(job, kind)
     # The node restarts containers for Always and OnFailure; for ExitCode the exit code must reach us.
@@ -60,9 +62,11 @@ def pod(job: TFJob, kind: ReplicaType, index: int, settings: Settings) -> dict[s
 
 
 def service(job: TFJob, kind: ReplicaType, index: int) -> dict[str, Any]:
-    """The headless service that gives a replica its address, before it is Ready too: replicas wait for each other."""
+    """The headless service that gives a replica its address, before it is Ready too: replicas wait for each
+    other.
+    """
     own = labels(job, kind) | {INDEX_LABEL: str(index)}
-    made = manifests.owned("v1", "Service", replica_name(job, kind, index), job, own)
+    made = manifests.owned_manifest("v1", "Service", replica_name(job, kind, index), job, own)
     port = port_of(job, kind)
     made["spec"] = {
         "clusterIP": "None",
@@ -79,7 +83,7 @@ def pod_group(job: TFJob) -> dict[str, Any] | None:
     if policy is None:
         return None
     group = api.POD_GROUPS
-    made = manifests.owned(
+    made = manifests.owned_manifest(
         group.api_version, group.kind, job.metadata.name, job, {JOB_LABEL: job.metadata.name}
     )
     wanted = {
@@ -93,7 +97,9 @@ def pod_group(job: TFJob) -> dict[str, Any] | None:
 
 
 def gang_change(there: Manifest, wanted: Manifest) -> dict[str, Any] | None:
-    """The merge patch that gives a PodGroup the wanted spec; None if it has it. What others have put there stays."""
+    """The merge patch that gives a PodGroup the wanted spec; None if it has it. What others have put there
+    stays.
+    """
     now, then = there.get("spec") or {}, wanted["spec"]
     # Volcano writes its own queue where none is named.
     queue = then.get("queue") or ("default" if now.get("queue") else None)

@@ -1,4 +1,6 @@
-"""The pure state machine of a TFJob: its pods and services, restarts, the job's end, suspend, and what stays afterwards."""
+"""The pure state machine of a TFJob: its pods and services, restarts, the job's end, suspend, and what stays
+afterwards.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -6,10 +8,10 @@ from datetime import timedelta
 
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed, Patch
-from edl_workflows.jobs.status import Outcome
+from edl_workflows.jobs.status import PhaseVerdict
 from edl_workflows.jobs.tf_job import cluster, pods
 from edl_workflows.jobs.tf_job.facts import Facts, Place
-from edl_workflows.jobs.tf_job.model import ELSEWHERE, Phase, Restart, TFJob
+from edl_workflows.jobs.tf_job.model import ELSEWHERE, Restart, TFJob, TFJobPhase
 from edl_workflows.jobs.tf_job.status import events, status_patch
 from edl_workflows.jobs.tf_job.types import ReplicaType
 
@@ -25,8 +27,9 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
     # 1. Final phases are final; pods are cleaned up.
     status = job.status
     if status.phase is not None and status.phase.final:
-        return _finished(facts, Outcome(status.phase, status.reason, status.message))
-    # 2. The job's end: by its replicas, by its deadline, by too many restarts. Nothing goes before the status says it: who
+        return _finished(facts, PhaseVerdict(status.phase, status.reason, status.message))
+    # 2. The job's end: by its replicas, by its deadline, by too many restarts. Nothing goes before the status
+    # says it: who
     #    looks next could not tell from pods that are gone.
     restarts = _recorded(facts)
     if verdict := _verdict(facts, restarts):
@@ -46,7 +49,8 @@ def reconcile(job: TFJob, observed: Observed) -> Actions:
 
 
 def _recorded(facts: Facts) -> dict[str, Restart]:
-    """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each counts once.
+    """The restarts, with those that are about to happen. A pod is deleted only once it stands here: each
+    counts once.
 
     Of pods that are gone the uid is not kept: a status has room for ten thousand such entries.
     """
@@ -62,21 +66,23 @@ def _recorded(facts: Facts) -> dict[str, Restart]:
     return found
 
 
-def _verdict(facts: Facts, restarts: Mapping[str, Restart]) -> Outcome | None:
+def _verdict(facts: Facts, restarts: Mapping[str, Restart]) -> PhaseVerdict | None:
     """How the job has ended; None while it has not."""
     if _succeeded(facts):
-        return Outcome(Phase.SUCCEEDED, "TFJobSucceeded", f"TFJob {facts.job.key} successfully completed.")
+        return PhaseVerdict(
+            TFJobPhase.SUCCEEDED, "TFJobSucceeded", f"TFJob {facts.job.key} successfully completed."
+        )
     if failed := _fatal(facts):
-        return Outcome(Phase.FAILED, "TFJobFailed", _said(facts, failed))
+        return PhaseVerdict(TFJobPhase.FAILED, "TFJobFailed", _said(facts, failed))
     policies = facts.job.spec.policies
     if (left := _seconds_left(facts)) is not None and left <= 0:
         message = f"the job ran for its {policies.active_deadline_seconds} s of activeDeadlineSeconds"
-        return Outcome(Phase.FAILED, "DeadlineExceeded", message)
+        return PhaseVerdict(TFJobPhase.FAILED, "DeadlineExceeded", message)
     new = sum(r.count for r in restarts.values()) - sum(r.count for r in facts.job.status.restarts.values())
     total = facts.restarts + new
     if policies.backoff_limit is not None and total > policies.backoff_limit:
         message = f"replicas were restarted {total} times, and backoffLimit is {policies.backoff_limit}"
-        return Outcome(Phase.FAILED, "BackoffLimitExceeded", message)
+        return PhaseVerdict(TFJobPhase.FAILED, "BackoffLimitExceeded", message)
     return None
 
 
@@ -124,18 +130,20 @@ def _seconds_left(facts: Facts) -> float | None:
     return (start + timedelta(seconds=limit) - facts.now).total_seconds()
 
 
-def _finished(facts: Facts, outcome: Outcome) -> Actions:
+def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
     """What runs is stopped by the clean-up policy; services of pods that are gone or ended go."""
     gone = _cleaned(facts, outcome)
     staying = {manifests.name_of(pod) for pod in facts.live if pod not in gone}
     services = [
-        s for name, s in facts.services.items() if name not in staying and not manifests.terminating(s)
+        s for name, s in facts.services.items() if name not in staying and not manifests.is_terminating(s)
     ]
-    deletions = [manifests.deletion(obj) for obj in (*gone, *services) if not manifests.terminating(obj)]
+    deletions = [
+        manifests.delete_object(obj) for obj in (*gone, *services) if not manifests.is_terminating(obj)
+    ]
     return _act(facts, outcome, facts.job.status.restarts, delete=deletions)
 
 
-def _cleaned(facts: Facts, outcome: Outcome) -> list[Manifest]:
+def _cleaned(facts: Facts, outcome: PhaseVerdict) -> list[Manifest]:
     policy = facts.job.spec.policies.clean_pod_policy
     if policy is None:
         policy = "None" if "keep-pods" in facts.job.compat else "Running"
@@ -148,14 +156,16 @@ def _suspend(facts: Facts) -> Actions:
     """Parameter servers last: a chief that saves a checkpoint when it is told to end needs them."""
     restarts = facts.job.status.restarts
     if not facts.pods:
-        services = [manifests.deletion(s) for s in facts.services.values() if not manifests.terminating(s)]
-        done = Outcome(Phase.SUSPENDED, "TFJobSuspended", f"TFJob {facts.job.key} is suspended.")
+        services = [
+            manifests.delete_object(s) for s in facts.services.values() if not manifests.is_terminating(s)
+        ]
+        done = PhaseVerdict(TFJobPhase.SUSPENDED, "TFJobSuspended", f"TFJob {facts.job.key} is suspended.")
         return _act(facts, done, restarts, delete=services)
     # A replica that has just succeeded stays until the status says so.
     fresh = [place.pod for place in facts.places if place.completed and not facts.known_complete(place)]
     wave = _wave(pod for pod in facts.pods if pod not in fresh)
-    outcome = Outcome(
-        facts.job.status.phase or Phase.CREATED,
+    outcome = PhaseVerdict(
+        facts.job.status.phase or TFJobPhase.CREATED,
         "Suspending",
         f"pods that have not ended yet: {len(facts.live)}",
     )
@@ -170,9 +180,9 @@ def _wave(going: Iterable[Manifest]) -> list[Deletion]:
     """Who of these is to be deleted now: parameter servers only once none of the others runs any more."""
     going = list(going)
     first = {kind.slug for kind in cluster.STOPPED_FIRST}
-    early = [pod for pod in going if manifests.label(pod, pods.TYPE_LABEL) in first]
-    running = [pod for pod in early if not manifests.ended(pod)]
-    return [manifests.deletion(pod) for pod in (running or going) if not manifests.terminating(pod)]
+    early = [pod for pod in going if manifests.get_label(pod, pods.TYPE_LABEL) in first]
+    running = [pod for pod in early if not manifests.has_ended(pod)]
+    return [manifests.delete_object(pod) for pod in (running or going) if not manifests.is_terminating(pod)]
 
 
 def _blocked(facts: Facts) -> Actions | None:
@@ -180,10 +190,10 @@ def _blocked(facts: Facts) -> Actions | None:
     names = [(kind, place.name) for place in facts.places for kind in ("Pod", "Service")]
     group = pods.pod_group(facts.job)
     names += [(group["kind"], manifests.name_of(group))] if group else []
-    obstacle = obstacles.in_the_way(facts.job, facts.observed, names)
+    obstacle = obstacles.find_conflict(facts.job, facts.observed, names)
     if obstacle is None:
         return None
-    outcome = Outcome(_phase(facts).phase, obstacle.reason, obstacle.message)
+    outcome = PhaseVerdict(_phase(facts).phase, obstacle.reason, obstacle.message)
     return _by(_act(facts, outcome, facts.job.status.restarts), obstacle.seconds)
 
 
@@ -196,16 +206,18 @@ def _run(facts: Facts, restarts: Mapping[str, Restart]) -> Actions:
     due = [place.pod for place in failed if place.pod is not None and not place.wait(facts.now)]
     names = {place.name for place in facts.places}
     leftover = [s for name, s in facts.services.items() if name not in names]
-    going = [obj for obj in (*facts.surplus, *due, *leftover) if not manifests.terminating(obj)]
+    going = [obj for obj in (*facts.surplus, *due, *leftover) if not manifests.is_terminating(obj)]
     waits = [seconds for place in failed if (seconds := place.wait(facts.now))]
     actions = _act(
-        facts, _phase(facts), restarts, create=_missing(facts), delete=map(manifests.deletion, going)
+        facts, _phase(facts), restarts, create=_missing(facts), delete=map(manifests.delete_object, going)
     )
     return _by(actions, *waits)
 
 
 def _missing(facts: Facts) -> list[Manifest]:
-    """What is to be made: the gang before its pods, a service before its pod. A replica that has succeeded is done."""
+    """What is to be made: the gang before its pods, a service before its pod. A replica that has succeeded is
+    done.
+    """
     made = _gang(facts)
     for place in facts.places:
         if place.completed:
@@ -220,7 +232,8 @@ def _missing(facts: Facts) -> list[Manifest]:
 def _gang(facts: Facts) -> list[Manifest]:
     """The gang, where it may be missing or not be what the spec says by now.
 
-    Nobody watches it, since its definition need not be installed: to find that its name is taken is how it is looked at.
+    Nobody watches it, since its definition need not be installed: to find that its name is taken is how it is
+        looked at.
     """
     group, status = pods.pod_group(facts.job), facts.job.status
     if group is None or _observed_gang(facts, group) is not None:
@@ -245,7 +258,7 @@ def _observed_gang(facts: Facts, group: Manifest) -> Manifest | None:
     return facts.observed.find(group["kind"], manifests.name_of(group))
 
 
-def _phase(facts: Facts) -> Outcome:
+def _phase(facts: Facts) -> PhaseVerdict:
     """The phase of a job that is to run. What it was before tells a start from a restart."""
     before = facts.job.status.phase
     going = [place for place in facts.places if place.recorded or (place.failed and place.retryable)]
@@ -253,42 +266,46 @@ def _phase(facts: Facts) -> Outcome:
         place = going[0]
         return _restarting(facts, f"{place.name} is being replaced ({_how(place)})")
     if any(place.active for place in facts.deciding):
-        return Outcome(
-            Phase.RUNNING,
+        return PhaseVerdict(
+            TFJobPhase.RUNNING,
             "TFJobRunning",
-            obstacles.waiting(facts.live) or f"TFJob {facts.job.key} is running.",
+            obstacles.why_pods_wait(facts.live) or f"TFJob {facts.job.key} is running.",
         )
-    if before in (Phase.RUNNING, Phase.RESTARTING):
+    if before in (TFJobPhase.RUNNING, TFJobPhase.RESTARTING):
         return _restarting(
-            facts, obstacles.waiting(facts.live) or "no replica that decides about the job runs"
+            facts, obstacles.why_pods_wait(facts.live) or "no replica that decides about the job runs"
         )
     reason = (
         "TFJobResumed"
-        if before is Phase.SUSPENDED or facts.job.status.reason == "TFJobResumed"
+        if before is TFJobPhase.SUSPENDED or facts.job.status.reason == "TFJobResumed"
         else "TFJobCreated"
     )
-    return Outcome(
-        Phase.CREATED, reason, obstacles.waiting(facts.live) or f"TFJob {facts.job.key} is created."
+    return PhaseVerdict(
+        TFJobPhase.CREATED,
+        reason,
+        obstacles.why_pods_wait(facts.live) or f"TFJob {facts.job.key} is created.",
     )
 
 
-def _restarting(facts: Facts, why: str) -> Outcome:
-    return Outcome(Phase.RESTARTING, "TFJobRestarting", f"TFJob {facts.job.key} is restarting: {why}.")
+def _restarting(facts: Facts, why: str) -> PhaseVerdict:
+    return PhaseVerdict(
+        TFJobPhase.RESTARTING, "TFJobRestarting", f"TFJob {facts.job.key} is restarting: {why}."
+    )
 
 
 def _act(
     facts: Facts,
-    outcome: Outcome,
+    outcome: PhaseVerdict,
     restarts: Mapping[str, Restart],
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:
-    """Everything at once. Refused creations are told in the status, and tried again; the deadline is kept whatever else the
-    job waits for."""
+    """Everything at once. Refused creations are told in the status, and tried again; the deadline is kept
+    whatever else the job waits for."""
     create = tuple(create)
-    obstacle = obstacles.refused(facts.observed, create)
+    obstacle = obstacles.find_refusal(facts.observed, create)
     if obstacle is not None:
-        outcome = Outcome(outcome.phase, obstacle.reason, obstacle.message)
+        outcome = PhaseVerdict(outcome.phase, obstacle.reason, obstacle.message)
     actions = Actions(
         create=create,
         delete=tuple(delete),
@@ -296,7 +313,7 @@ def _act(
         status=status_patch(facts, outcome, restarts),
         events=events(facts, outcome),
     )
-    at_rest = outcome.phase.final or outcome.phase is Phase.SUSPENDED
+    at_rest = outcome.phase.final or outcome.phase is TFJobPhase.SUSPENDED
     deadline = None if at_rest else _seconds_left(facts)
     return _by(actions, obstacle.seconds if obstacle else None, deadline)
 

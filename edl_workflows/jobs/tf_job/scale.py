@@ -1,16 +1,18 @@
-"""Other replicas of a TFJob, or replicas of another size: an edit of its spec, which the controller carries out."""
+"""Other replicas of a TFJob, or replicas of another size: an edit of its spec, which the controller carries
+out.
+"""
 
 import copy
 from collections.abc import Mapping
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError, Problem
-from edl_workflows.jobs.actions import Scaling, Wanted
+from edl_workflows.jobs.actions import RoleChange, SpecEdit
 from edl_workflows.jobs.tf_job.model import ReplicaSpec, TFJob
 from edl_workflows.jobs.tf_job.types import container_of, replica_type
 
 
-def scale(job: TFJob, wanted: Mapping[str, Wanted]) -> Scaling:
+def scale(job: TFJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
     """These replicas by type, in any of the type's spellings; other types stay as they are.
 
     Raises:
@@ -29,10 +31,10 @@ def scale(job: TFJob, wanted: Mapping[str, Wanted]) -> Scaling:
     patch = {key: _change(specs[key], change) for key, change in changes.items()}
     counts = {key: spec.replicas for key, spec in specs.items()}
     counts |= {key: change.replicas for key, change in changes.items() if change.replicas is not None}
-    return Scaling({"tfReplicaSpecs": patch}, sum(counts.values()))
+    return SpecEdit({"tfReplicaSpecs": patch}, sum(counts.values()))
 
 
-def _change(spec: ReplicaSpec, wanted: Wanted) -> dict[str, Any]:
+def _change(spec: ReplicaSpec, wanted: RoleChange) -> dict[str, Any]:
     patch: dict[str, Any] = {} if wanted.replicas is None else {"replicas": wanted.replicas}
     if wanted.resources:
         template = copy.deepcopy(spec.template)

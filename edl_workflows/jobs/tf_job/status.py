@@ -1,7 +1,8 @@
-"""What a TFJob's status says: conditions by upstream's algebra, counters, times, and a phase as one word. Pure.
+"""What a TFJob's status says: conditions by upstream's algebra, counters, times, and a phase as one word.
+Pure.
 
-Upstream's quirks that are not copied: Succeeded and Failed exclude each other; a condition that no longer holds turns False
-and is not removed; every end has its ``completionTime``.
+Upstream's quirks that are not copied: Succeeded and Failed exclude each other; a condition that no longer
+holds turns False and is not removed; every end has its ``completionTime``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,19 +11,21 @@ from typing import Any
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Event, merge_patch
 from edl_workflows.jobs.objects import Condition
-from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
+from edl_workflows.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
 from edl_workflows.jobs.tf_job import pods
 from edl_workflows.jobs.tf_job.facts import Facts, Place
-from edl_workflows.jobs.tf_job.model import Phase, ReplicaStatus, Restart
+from edl_workflows.jobs.tf_job.model import ReplicaStatus, Restart, TFJobPhase
 from edl_workflows.jobs.tf_job.types import ReplicaType
 
 WARNINGS = obstacles.REASONS | {"TFJobRestarting"}
 
 
-def status_patch(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart]) -> dict[str, Any] | None:
+def status_patch(
+    facts: Facts, outcome: PhaseVerdict, restarts: Mapping[str, Restart]
+) -> dict[str, Any] | None:
     """The merge patch that makes the status say `outcome`; None if it does already."""
     old = facts.job.status
-    resumed = old.phase is Phase.SUSPENDED and outcome.phase is not Phase.SUSPENDED
+    resumed = old.phase is TFJobPhase.SUSPENDED and outcome.phase is not TFJobPhase.SUSPENDED
     start = facts.now if old.start_time is None or resumed else old.start_time
     new = old.model_copy(
         update={
@@ -30,9 +33,9 @@ def status_patch(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart]
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": conditions(old, outcome, _created(facts), facts.now),
+            "conditions": update_conditions(old, outcome, _created(facts), facts.now),
             "replica_statuses": _replica_statuses(facts, outcome.phase),
-            "start_time": None if outcome.phase is Phase.SUSPENDED else start,
+            "start_time": None if outcome.phase is TFJobPhase.SUSPENDED else start,
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
             "restarts": dict(restarts),
         }
@@ -44,9 +47,11 @@ def status_patch(facts: Facts, outcome: Outcome, restarts: Mapping[str, Restart]
     return patch | {"lastReconcileTime": facts.now.isoformat().replace("+00:00", "Z")}
 
 
-def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
+def events(facts: Facts, outcome: PhaseVerdict) -> tuple[Event, ...]:
     """One Event for each change of phase or reason."""
-    return event(facts.job.status, outcome, WARNINGS, f"TFJob {facts.job.key} is {outcome.phase.lower()}.")
+    return phase_event(
+        facts.job.status, outcome, WARNINGS, f"TFJob {facts.job.key} is {outcome.phase.lower()}."
+    )
 
 
 def _created(facts: Facts) -> Condition:
@@ -62,7 +67,7 @@ def _replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus
 
 
 def _count(facts: Facts, kind: ReplicaType, places: Sequence[Place], phase: KindPhase) -> ReplicaStatus:
-    ready = [p for p in places if p.active and p.pod is not None and manifests.ready(p.pod)]
+    ready = [p for p in places if p.active and p.pod is not None and manifests.is_ready(p.pod)]
     completed = [place.index for place in places if place.completed]
     succeeded, failed = len(completed), sum(place.failed for place in places)
     if phase.final:

@@ -1,10 +1,12 @@
-"""What is wrong with a TFJob beyond its single fields. Pure functions that return problems; the models raise them."""
+"""What is wrong with a TFJob beyond its single fields. Pure functions that return problems; the models raise
+them.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from edl_workflows.exceptions import Problem
-from edl_workflows.jobs import checks, names
+from edl_workflows.jobs import names, validation
 from edl_workflows.jobs.objects import Metadata
 from edl_workflows.jobs.tf_job.types import ReplicaType, replica_type
 
@@ -27,7 +29,7 @@ COMPAT: Mapping[str, str] = {
 
 def name(metadata: Metadata) -> list[Problem]:
     """The job's name becomes part of its services' names and a label's value."""
-    return checks.job_name(metadata, MAX_NAME)
+    return validation.job_name(metadata, MAX_NAME)
 
 
 def compat(given: Mapping[str, str]) -> frozenset[str]:
@@ -61,7 +63,7 @@ def replicas(spec: "TFJobSpec") -> list[Problem]:
             problems.append(Problem(f"tfReplicaSpecs.{key}.replicas", message))
         problems += [
             Problem(f"tfReplicaSpecs.{key}.template.{problem.path}", problem.message)
-            for problem in checks.template(replica.template)
+            for problem in validation.template(replica.template)
         ]
         problems += _restart_policy(key, replica.template)
     return problems

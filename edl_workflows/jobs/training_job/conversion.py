@@ -3,7 +3,7 @@
 from typing import Any
 
 from edl_workflows.jobs import api, names
-from edl_workflows.jobs.conversion import AGENT, Converted, manifest
+from edl_workflows.jobs.conversion import AGENT, ConvertedJob, converted_manifest
 from edl_workflows.jobs.training_job import members, pods
 from edl_workflows.jobs.training_job.model import TrainingJob
 from edl_workflows.jobs.training_job.types import Role
@@ -11,8 +11,10 @@ from edl_workflows.jobs.training_job.types import Role
 _ROLES = {Role.PSERVER: names.PS_TYPE, Role.TRAINER: names.WORKER_TYPE}
 
 
-def to_elastic_job(job: TrainingJob) -> Converted:
-    """Pservers become ps, trainers workers, the entrypoint runs under the agent; the master is the ElasticJob's own."""
+def to_elastic_job(job: TrainingJob) -> ConvertedJob:
+    """Pservers become ps, trainers workers, the entrypoint runs under the agent; the master is the
+    ElasticJob's own.
+    """
     counts = job.spec.counts
     roles = {
         named: {"replicas": counts[role], "template": _template(job, role)}
@@ -26,7 +28,9 @@ def to_elastic_job(job: TrainingJob) -> Converted:
         spec["rendezvous"] = {"minNodes": low, "maxNodes": high}
     if job.spec.suspend:
         spec["suspend"] = True
-    return Converted(manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(_notes(job)))
+    return ConvertedJob(
+        converted_manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(_notes(job))
+    )
 
 
 def _template(job: TrainingJob, role: Role) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""What is observed of one TrainingJob, sorted once: a place for each pod, and what stands beside the places. Pure."""
+"""What is observed of one TrainingJob, sorted once: a place for each pod, and what stands beside the places.
+Pure.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +10,12 @@ from typing import Any
 from edl_workflows.jobs import manifests
 from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.training_job import members, pods
-from edl_workflows.jobs.training_job.model import Failure, Phase, ReplicaStatus, TrainingJob
+from edl_workflows.jobs.training_job.model import Failure, ReplicaStatus, TrainingJob, TrainingJobPhase
 from edl_workflows.jobs.training_job.types import Role
 
 FIRST_BACKOFF_SECONDS = 10
 MAX_BACKOFF = timedelta(seconds=300)
-STARTING = (None, Phase.CREATING, Phase.SUSPENDED)
+STARTING = (None, TrainingJobPhase.CREATING, TrainingJobPhase.SUSPENDED)
 """Phases of a job that has yet to run."""
 
 
@@ -24,7 +26,8 @@ class Place:
     Attributes:
         pod: the one that is there, if there is one.
         completed: its program has ended with 0, now or earlier.
-        stale: its pod is to do something yet and was told of an earlier cluster. The master needs to know none.
+        stale: its pod is to do something yet and was told of an earlier cluster. The master needs to know
+            none.
         failures: of its pods, those that are remembered, oldest first.
     """
 
@@ -40,13 +43,15 @@ class Place:
     def active(self) -> bool:
         """Whether it runs and is to go on."""
         pod = self.pod
-        running = pod is not None and manifests.pod_phase(pod) == "Running" and not manifests.terminating(pod)
+        running = (
+            pod is not None and manifests.pod_phase(pod) == "Running" and not manifests.is_terminating(pod)
+        )
         return running and not self.end
 
     @property
     def ready(self) -> bool:
         """Whether others can rely on it."""
-        return self.active and self.pod is not None and manifests.ready(self.pod)
+        return self.active and self.pod is not None and manifests.is_ready(self.pod)
 
     @property
     def up(self) -> bool:
@@ -95,7 +100,8 @@ class Facts:
         places: one for each pod that the job is to have, in the order in which they are started.
         surplus: pods of the job beyond these.
         services: its services, by name.
-        too_late: so many trainers are wanted, but the job goes on with those that it has; 0 if that is not so.
+        too_late: so many trainers are wanted, but the job goes on with those that it has; 0 if that is not
+            so.
     """
 
     job: TrainingJob
@@ -109,8 +115,8 @@ class Facts:
     def of(cls, job: TrainingJob, observed: Observed) -> "Facts":
         """Sort what was observed.
 
-        Trainers that know each other are a new cluster when their number changes. Once one has succeeded there is none:
-        it would not take part, and the others would wait for it.
+        Trainers that know each other are a new cluster when their number changes. Once one has succeeded
+        there is none: it would not take part, and the others would wait for it.
         """
         before, wanted = job.status.parallelism, job.spec.trainer.wanted
         if not job.spec.fault_tolerant and before not in (0, wanted):
@@ -142,7 +148,7 @@ class Facts:
     @property
     def live(self) -> list[Manifest]:
         """Pods whose containers have not ended, those being deleted included."""
-        return [pod for pod in self.pods if not manifests.ended(pod)]
+        return [pod for pod in self.pods if not manifests.has_ended(pod)]
 
     @property
     def starting(self) -> bool:
@@ -167,7 +173,8 @@ class Facts:
     def failed(self) -> list[Place]:
         """Places whose pods ended badly and were to run on.
 
-        Pods of an earlier cluster, and of a job that is suspended, go one after another: one that loses the others before
+        Pods of an earlier cluster, and of a job that is suspended, go one after another: one that loses the
+            others before
         it is told to end has not failed.
         """
         if self.job.spec.suspend:
@@ -203,7 +210,7 @@ def _place(job: TrainingJob, role: Role, index: int, own: Mapping[str, Manifest]
     pod = own.get(name)
     before = job.status.replica_statuses.get(role, ReplicaStatus()).completed
     completed = index in before or (pod is not None and _ended(pod, role) is True)
-    told = cluster if pod is None or role is Role.MASTER else manifests.label(pod, pods.CLUSTER_LABEL)
+    told = cluster if pod is None or role is Role.MASTER else manifests.get_label(pod, pods.CLUSTER_LABEL)
     return Place(
         role=role,
         index=index,
@@ -223,7 +230,9 @@ def _end(pod: Manifest, role: Role) -> Mapping[str, Any]:
 
 
 def _killed(pod: Manifest) -> bool:
-    """Whether a pod did not end by itself: evicted, past its deadline, its machine shut down. Only then it has a reason."""
+    """Whether a pod did not end by itself: evicted, past its deadline, its machine shut down. Only then it
+    has a reason.
+    """
     reason = (pod.get("status") or {}).get("reason")
     return manifests.pod_phase(pod) == "Failed" and bool(reason or manifests.marked_disrupted(pod))
 
@@ -231,14 +240,14 @@ def _killed(pod: Manifest) -> bool:
 def _ended(pod: Manifest, role: Role) -> bool | None:
     """Whether a pod ended well; None if it has not ended, or is being deleted.
 
-    The role's container decides: what runs beside it, as etcd, may run on. A program that ends with 0 because it was told
-    to, with its pod, has not done its part.
+    The role's container decides: what runs beside it, as etcd, may run on. A program that ends with 0 because
+    it was told to, with its pod, has not done its part.
     """
-    if manifests.terminating(pod):
+    if manifests.is_terminating(pod):
         return None
     if _killed(pod):
         return False
     code = _end(pod, role).get("exitCode")
     if code is not None:
         return bool(code == 0)
-    return manifests.pod_phase(pod) == "Succeeded" if manifests.ended(pod) else None
+    return manifests.pod_phase(pod) == "Succeeded" if manifests.has_ended(pod) else None

@@ -1,15 +1,16 @@
 """Failures of pods: which are remembered, and when there were too many. Pure.
 
-Upstream compares failed trainers with the number that the job began with, and restarts pservers and masters without end.
+Upstream compares failed trainers with the number that the job began with, and restarts pservers and masters
+without end.
 """
 
 from datetime import timedelta
 
 from edl_workflows.jobs import manifests
 from edl_workflows.jobs.reported_text import inert_text
-from edl_workflows.jobs.status import Outcome
+from edl_workflows.jobs.status import PhaseVerdict
 from edl_workflows.jobs.training_job.facts import Facts, Place
-from edl_workflows.jobs.training_job.model import Failure, Phase
+from edl_workflows.jobs.training_job.model import Failure, TrainingJobPhase
 from edl_workflows.jobs.training_job.types import Role
 
 MAX_REMEMBERED = 1000
@@ -29,7 +30,9 @@ _SAID = 300
 
 
 def replaced(facts: Facts, place: Place) -> bool:
-    """Whether a failed pod of this place is replaced: servers always, trainers of a fault-tolerant job that still trains."""
+    """Whether a failed pod of this place is replaced: servers always, trainers of a fault-tolerant job that
+    still trains.
+    """
     return place.role.serves or (facts.job.spec.fault_tolerant and not facts.winding_down)
 
 
@@ -41,7 +44,7 @@ def new(facts: Facts) -> list[Failure]:
             index=place.index,
             uid=place.uid,
             exit_code=place.exit_code,
-            disrupted=place.pod is not None and manifests.disrupted(place.pod),
+            disrupted=place.pod is not None and manifests.was_disrupted(place.pod),
             time=facts.now,
         )
         for place in facts.failed
@@ -52,7 +55,8 @@ def new(facts: Facts) -> list[Failure]:
 def remembered(facts: Facts) -> list[Failure]:
     """The failures to tell, with the new ones. A pod is deleted only once it stands here: each counts once.
 
-    What is older than the window is forgotten when a new one comes, and not before: time alone changes no status.
+    What is older than the window is forgotten when a new one comes, and not before: time alone changes no
+        status.
     """
     known = list(facts.job.status.failures)
     fresh = new(facts)
@@ -62,10 +66,11 @@ def remembered(facts: Facts) -> list[Failure]:
     return [f for f in (*known, *fresh) if _recent(facts, f) or f.uid in present][-MAX_REMEMBERED:]
 
 
-def too_many(facts: Facts) -> Outcome | None:
+def too_many(facts: Facts) -> PhaseVerdict | None:
     """How the job fails of a new failure; None if it survives it.
 
-    Trainers: more failures than the share of the trainers that are wanted now; those of trainers that are wanted no more
+    Trainers: more failures than the share of the trainers that are wanted now; those of trainers that are
+        wanted no more
     are forgiven, so that a job never fails of being scaled.
     """
     fresh = {failure.role.serves for failure in new(facts) if not failure.disrupted}
@@ -77,8 +82,10 @@ def too_many(facts: Facts) -> Outcome | None:
             message = (
                 f"masters and pservers failed {len(servers)} times, and backoffLimit is {spec.backoff_limit}"
             )
-            return Outcome(
-                Phase.FAILED, "BackoffLimitExceeded", f"{message}: {described(facts, servers=True)}"
+            return PhaseVerdict(
+                TrainingJobPhase.FAILED,
+                "BackoffLimitExceeded",
+                f"{message}: {described(facts, servers=True)}",
             )
     if False in fresh:
         wanted = spec.trainer.wanted
@@ -89,8 +96,10 @@ def too_many(facts: Facts) -> Outcome | None:
                 f"trainers failed {len(trainers)} times in {spec.failure_window_seconds} s; {budget} are allowed, "
                 f"{spec.failure_percent} % of {wanted}"
             )
-            return Outcome(
-                Phase.FAILED, "TooManyTrainersFailed", f"{message}: {described(facts, servers=False)}"
+            return PhaseVerdict(
+                TrainingJobPhase.FAILED,
+                "TooManyTrainersFailed",
+                f"{message}: {described(facts, servers=False)}",
             )
     return None
 

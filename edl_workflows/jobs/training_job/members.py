@@ -61,13 +61,15 @@ def host(job: TrainingJob, role: Role, index: int) -> str:
 
 
 def told_trainers(job: TrainingJob) -> int:
-    """The number of trainers that pods are told: that of a fault-tolerant job may change, its minimum does not."""
+    """The number of trainers that pods are told: that of a fault-tolerant job may change, its minimum does
+    not.
+    """
     return job.spec.trainer.min_instance if job.spec.fault_tolerant else job.spec.trainer.wanted
 
 
 def cluster_id(job: TrainingJob) -> str:
-    """Hash of what pservers and trainers must agree on, and of what its pservers are. Pods of another hash belong to an
-    earlier cluster."""
+    """Hash of what pservers and trainers must agree on, and of what its pservers are. Pods of another hash
+    belong to an earlier cluster."""
     counts = job.spec.counts
     trainers = 0 if job.spec.fault_tolerant else counts[Role.TRAINER]
     size = job.spec.pserver.resources.to_dict() if job.spec.pserver is not None else {}
@@ -106,7 +108,9 @@ def environment(job: TrainingJob, role: Role, index: int) -> list[Variable]:
 
 
 def _addresses(job: TrainingJob, role: Role, index: int) -> dict[str, object]:
-    """In the names that Paddle itself reads since 1.3 (``PaddleCloudRoleMaker``), beside upstream's older ones."""
+    """In the names that Paddle itself reads since 1.3 (``PaddleCloudRoleMaker``), beside upstream's older
+    ones.
+    """
     counts = job.spec.counts
     listed = {
         one: [address(job, one, i) for i in range(counts.get(one, 0))] for one in Role if addressed(job, one)

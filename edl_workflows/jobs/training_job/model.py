@@ -15,9 +15,9 @@ from edl_workflows.jobs.objects import (
     Quantity,
     Status,
     TimeToLive,
-    final_phases,
-    reject,
-    rules,
+    cel_rules,
+    final_phases_rule,
+    raise_problems,
 )
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 from edl_workflows.jobs.training_job import validation
@@ -41,8 +41,10 @@ _BEGUN = "!has(self.spec.trainer.parallelism) || has(self.status) && has(self.st
 _BOUNDS = "parallelism: must be from min-instance to max-instance"
 
 
-class Phase(KindPhase):
-    """Upstream's phases, and suspended. A job that no controller has seen has none; succeeded and failed are final."""
+class TrainingJobPhase(KindPhase):
+    """Upstream's phases, and suspended. A job that no controller has seen has none; succeeded and failed are
+    final.
+    """
 
     CREATING = "creating"
     RUNNING = "running"
@@ -88,7 +90,7 @@ class PserverSpec(Model):
         entrypoint: their command, with launcher sh.
     """
 
-    model_config = rules(
+    model_config = cel_rules(
         (f"!has(self.{_MAX}) || self.{_MIN} <= self.{_MAX}", "max-instance: less than min-instance"),
     )
     min_instance: Instances = Field(default=1, alias="min-instance")
@@ -106,13 +108,13 @@ class TrainerSpec(Model):
         passes: how often all data is trained.
         min_instance: the fewest trainers, and how many the job starts with.
         max_instance: the most; default min-instance.
-        parallelism: how many are wanted now; an edit or kubectl scale changes it. Default min-instance; what lies
-            outside of the bounds after they were edited counts as the nearer bound.
+        parallelism: how many are wanted now; an edit or kubectl scale changes it. Default min-instance; what
+            lies outside of the bounds after they were edited counts as the nearer bound.
         resources: of their container.
         etcd_endpoint: accepted; the trainers use the master's.
     """
 
-    model_config = rules(
+    model_config = cel_rules(
         (f"!has(self.{_MAX}) || self.{_MIN} <= self.{_MAX}", "max-instance: less than min-instance"),
         (f"{_UNCHANGED} || {_within('self')}", _BOUNDS),
     )
@@ -142,19 +144,20 @@ class Settings(Model):
 
     Attributes:
         suspend: no pods while true.
-        launcher: what starts the programs: paddle_k8s, the script of upstream's images, or sh, the shell with each role's
-            entrypoint.
-        ready_timeout_seconds: the job fails when its master or its pservers, or at its start its trainers, are not there
-            so long after their pods were made; 0 waits for ever.
+        launcher: what starts the programs: paddle_k8s, the script of upstream's images, or sh, the shell with
+            each role's entrypoint.
+        ready_timeout_seconds: the job fails when its master or its pservers, or at its start its trainers,
+            are not there so long after their pods were made; 0 waits for ever.
         failure_window_seconds: failures older than this are forgiven.
-        failure_percent: a fault-tolerant job fails when more trainers have failed within the window than this share of
-            those that are wanted.
+        failure_percent: a fault-tolerant job fails when more trainers have failed within the window than this
+            share of those that are wanted.
         backoff_limit: the job fails when its master and pservers have failed more often within the window.
-        autoclean: whether the pods of a finished job are deleted; those that have ended stay otherwise, for their logs.
-        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it stays until
-            somebody deletes it.
-        template: a PodTemplateSpec that is put below what the other fields say, for pods of all roles: environment,
-            security context, tolerations, annotations, the service account.
+        autoclean: whether the pods of a finished job are deleted; those that have ended stay otherwise, for
+            their logs.
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it
+            stays until somebody deletes it.
+        template: a PodTemplateSpec that is put below what the other fields say, for pods of all roles:
+            environment, security context, tolerations, annotations, the service account.
     """
 
     suspend: bool = False
@@ -176,10 +179,12 @@ class TrainingJobSpec(Settings):
         port: the first port of pservers and trainers; 0 is the default, 7164.
         ports_num: ports for dense parameters; 0 is the default, 1.
         ports_num_for_sparse: ports for sparse parameters; 0 is the default, 1.
-        fault_tolerant: trainers may fail and are replaced, and come and go. Otherwise the first that fails ends the job,
+        fault_tolerant: trainers may fail and are replaced, and come and go. Otherwise the first that fails
+            ends the job,
             and other trainers are a new cluster: all are restarted.
         passes: how often all data is trained; trainer.passes means the same.
-        mount_path: where the first of the volumes is mounted in all containers; without volumes an empty folder a pod.
+        mount_path: where the first of the volumes is mounted in all containers; without volumes an empty
+            folder a pod.
         volumes: core/v1 Volumes of all pods.
         volume_mounts, volume_mounts_lower: core/v1 VolumeMounts of all containers.
         node_selector, node_selector_lower: labels of nodes on which the pods may run.
@@ -190,7 +195,7 @@ class TrainingJobSpec(Settings):
         trainer: the trainers.
     """
 
-    model_config = rules(*validation.RULES)
+    model_config = cel_rules(*validation.RULES)
     image: str = Field(default=IMAGE, min_length=1, max_length=1024)
     port: int = Field(default=PORT, ge=0, le=65535)
     ports_num: Ports = Field(default=1, alias="ports_num")
@@ -214,7 +219,7 @@ class TrainingJobSpec(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        reject(validation.spec(self))
+        raise_problems(validation.spec(self))
         return self
 
     @property
@@ -298,7 +303,7 @@ class TrainingJobStatus(JobStatus):
         failures: pods that failed and were replaced, within the window.
     """
 
-    phase: Phase | None = None
+    phase: TrainingJobPhase | None = None
     replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict)
     parallelism: int = 0
     scale_records: list[ScaleRecord] = Field(default_factory=list, alias="scale_records")
@@ -308,7 +313,7 @@ class TrainingJobStatus(JobStatus):
 class TrainingJob(Job):
     """A PaddlePaddle job: a master that hands out the data, parameter servers, and trainers that come and go."""
 
-    model_config = rules(
+    model_config = cel_rules(
         (
             f"size(self.metadata.name) <= {validation.MAX_NAME}",
             f"metadata.name: at most {validation.MAX_NAME} characters: the names of the job's pods add to it",
@@ -318,7 +323,7 @@ class TrainingJob(Job):
             "metadata.name: must be lower-case letters, digits and '-', beginning with a letter",
         ),
         (f"{_BEGUN} || {_within('self.spec.trainer')}", f"spec.trainer.{_BOUNDS}"),
-        final_phases(Phase.SUCCEEDED, Phase.FAILED),
+        final_phases_rule(TrainingJobPhase.SUCCEEDED, TrainingJobPhase.FAILED),
     )
     api_version: Literal["paddlepaddle.org/v1"] = "paddlepaddle.org/v1"
     kind: Literal["TrainingJob"] = "TrainingJob"
@@ -334,5 +339,5 @@ class TrainingJob(Job):
     def _check(self) -> Self:
         # Once it runs, bounds may be edited past the number of trainers, which then follows them.
         problems = validation.parallelism(self.spec.trainer) if self.status.phase is None else []
-        reject([*validation.name(self.metadata), *problems])
+        raise_problems([*validation.name(self.metadata), *problems])
         return self

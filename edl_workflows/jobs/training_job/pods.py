@@ -45,8 +45,10 @@ def selector(job: TrainingJob, role: Role) -> str:
 def pod(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
     """A pod: the user's template below, upstream's fields over it."""
     own = {INDEX_LABEL: str(index), CLUSTER_LABEL: members.cluster_id(job)}
-    made = manifests.owned("v1", "Pod", members.name(job, role, index), job, labels(job, role) | own)
-    template = manifests.over(copy.deepcopy(job.spec.template), {"spec": _pod_spec(job, role, index)})
+    made = manifests.owned_manifest("v1", "Pod", members.name(job, role, index), job, labels(job, role) | own)
+    template = manifests.overlay_template(
+        copy.deepcopy(job.spec.template), {"spec": _pod_spec(job, role, index)}
+    )
     made["metadata"]["labels"] = manifests.template_labels(template["metadata"]) | made["metadata"]["labels"]
     if annotations := template["metadata"].get("annotations"):
         made["metadata"]["annotations"] = annotations
@@ -57,7 +59,7 @@ def pod(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
 def service(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
     """The headless service that gives a pod its address, the same for every pod that takes its place."""
     own = labels(job, role) | {INDEX_LABEL: str(index)}
-    made = manifests.owned("v1", "Service", members.name(job, role, index), job, own)
+    made = manifests.owned_manifest("v1", "Service", members.name(job, role, index), job, own)
     ports = members.ports(job, role)
     if role is Role.MASTER and members.own_etcd(job):
         ports = [*ports, ("etcd-port", ETCD_PORT)]

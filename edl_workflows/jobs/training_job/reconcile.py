@@ -1,14 +1,16 @@
-"""The pure state machine of a TrainingJob: its pods in their order, scaling, replacements, its end, suspend, clean-up."""
+"""The pure state machine of a TrainingJob: its pods in their order, scaling, replacements, its end, suspend,
+clean-up.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
-from edl_workflows.jobs.status import Outcome
+from edl_workflows.jobs.status import PhaseVerdict
 from edl_workflows.jobs.training_job import failures, members, pods
 from edl_workflows.jobs.training_job.facts import Facts, Place
-from edl_workflows.jobs.training_job.model import Phase, TrainingJob
+from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
 from edl_workflows.jobs.training_job.status import TOO_LATE, events, patience, scaled, status_patch
 from edl_workflows.jobs.training_job.types import Role
 from edl_workflows.jobs.training_job.verdict import seconds_left, verdict
@@ -23,9 +25,10 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     status = job.status
     # 1. Final phases are final; what still runs is released.
     if status.phase is not None and status.phase.final:
-        return _finished(facts, Outcome(status.phase, status.reason, status.message))
-    # 2. The job's end: by its trainers, by too many failures, by what does not become ready. It is told before anything
-    # goes: who looks next, perhaps another controller, can't see how the job ended from pods that are gone.
+        return _finished(facts, PhaseVerdict(status.phase, status.reason, status.message))
+    # 2. The job's end: by its trainers, by too many failures, by what does not become ready. It is told
+    # before anything # goes: who looks next, perhaps another controller, can't see how the job ended from
+    # pods that are gone.
     if outcome := verdict(facts):
         return _act(facts, outcome)
     # 3. Suspended: no pods.
@@ -41,47 +44,59 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     return _run(facts)
 
 
-def _finished(facts: Facts, outcome: Outcome) -> Actions:
+def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
     """What runs ends, and its services go; what has ended stays for its logs, or goes too with autoclean."""
     gone = facts.pods if facts.job.spec.autoclean else facts.live
     objects = [*gone, *facts.services.values()]
     return _act(
-        facts, outcome, delete=[manifests.deletion(o) for o in objects if not manifests.terminating(o)]
+        facts,
+        outcome,
+        delete=[manifests.delete_object(o) for o in objects if not manifests.is_terminating(o)],
     )
 
 
 def _suspend(facts: Facts) -> Actions:
     if not facts.pods:
-        services = [manifests.deletion(s) for s in facts.services.values() if not manifests.terminating(s)]
-        done = Outcome(Phase.SUSPENDED, "JobSuspended", f"TrainingJob {facts.job.key} is suspended.")
+        services = [
+            manifests.delete_object(s) for s in facts.services.values() if not manifests.is_terminating(s)
+        ]
+        done = PhaseVerdict(
+            TrainingJobPhase.SUSPENDED, "JobSuspended", f"TrainingJob {facts.job.key} is suspended."
+        )
         return _act(facts, done, delete=services)
     # What has just succeeded stays until the status says so.
     fresh = [place.pod for place in facts.places if place.completed and not facts.known_complete(place)]
     wave = _wave(pod for pod in facts.pods if pod not in fresh)
     message = f"pods that have not ended yet: {len(facts.live)}"
-    return _act(facts, Outcome(facts.job.status.phase or Phase.CREATING, "Suspending", message), delete=wave)
+    return _act(
+        facts,
+        PhaseVerdict(facts.job.status.phase or TrainingJobPhase.CREATING, "Suspending", message),
+        delete=wave,
+    )
 
 
 def _wave(going: Iterable[Manifest]) -> list[Deletion]:
     """Who of these is to be deleted now: who has ended, and no server before all trainers have."""
     going = list(going)
-    wave = [pod for pod in going if manifests.ended(pod)]
+    wave = [pod for pod in going if manifests.has_ended(pod)]
     for role in _LAST_FIRST:
-        running = [p for p in going if manifests.label(p, pods.ROLE_LABEL) == role and not manifests.ended(p)]
+        running = [
+            p for p in going if manifests.get_label(p, pods.ROLE_LABEL) == role and not manifests.has_ended(p)
+        ]
         if running:
             wave += running
             break
-    return [manifests.deletion(pod) for pod in wave if not manifests.terminating(pod)]
+    return [manifests.delete_object(pod) for pod in wave if not manifests.is_terminating(pod)]
 
 
 def _blocked(facts: Facts) -> Actions | None:
     """Objects that have a name of ours and are not the job's."""
     names = [("Pod", place.name) for place in facts.places]
     names += [("Service", p.name) for p in facts.places if members.addressed(facts.job, p.role)]
-    obstacle = obstacles.in_the_way(facts.job, facts.observed, names)
+    obstacle = obstacles.find_conflict(facts.job, facts.observed, names)
     if obstacle is None:
         return None
-    outcome = Outcome(_phase(facts).phase, obstacle.reason, obstacle.message)
+    outcome = PhaseVerdict(_phase(facts).phase, obstacle.reason, obstacle.message)
     return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
 
 
@@ -93,13 +108,15 @@ def _run(facts: Facts) -> Actions:
     names = {p.name for p in facts.places if members.addressed(facts.job, p.role)}
     leftover = [service for name, service in facts.services.items() if name not in names]
     going = [*facts.surplus, *due, *_unstarted(facts), *leftover]
-    deletions = [manifests.deletion(obj) for obj in going if not manifests.terminating(obj)]
+    deletions = [manifests.delete_object(obj) for obj in going if not manifests.is_terminating(obj)]
     actions = _act(facts, _phase(facts), create=_missing(facts), delete=deletions)
     return _in_time(facts, actions, [seconds for place in failed if (seconds := place.wait(facts.now))])
 
 
 def _in_time(facts: Facts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
-    """The same, and another look after the shortest of these times, or when a role has had the time to become ready."""
+    """The same, and another look after the shortest of these times, or when a role has had the time to become
+    ready.
+    """
     if actions.requeue_after:
         return actions
     left = seconds_left(facts)
@@ -139,35 +156,45 @@ def _made(facts: Facts, place: Place) -> list[Manifest]:
     return found
 
 
-def _phase(facts: Facts) -> Outcome:
+def _phase(facts: Facts) -> PhaseVerdict:
     """The phase of a job that is to run. Once running it is never creating again, whatever is replaced."""
-    waits = obstacles.waiting(facts.live)
+    waits = obstacles.why_pods_wait(facts.live)
     if facts.starting:
         waiting = facts.waiting_role
         if waiting is None:
             return _running(facts, waits)
         count = [place.up for place in facts.of_role(waiting)]
         message = f"{waiting}: {sum(count)} of {len(count)} ready"
-        return Outcome(Phase.CREATING, "JobCreating", f"{message}; {waits}" if waits else message)
+        return PhaseVerdict(
+            TrainingJobPhase.CREATING, "JobCreating", f"{message}; {waits}" if waits else message
+        )
     wanted = facts.job.spec.trainer.wanted
-    if scaled(facts) or facts.stale or (facts.job.status.phase is Phase.SCALING and not _caught_up(facts)):
+    if (
+        scaled(facts)
+        or facts.stale
+        or (facts.job.status.phase is TrainingJobPhase.SCALING and not _caught_up(facts))
+    ):
         up = sum(place.up for place in facts.trainers)
         message = f"{up} of {wanted} trainers run"
         reason = "ClusterChanging" if facts.stale else "JobScaling"
-        return Outcome(Phase.SCALING, reason, f"{message}; {waits}" if waits else message)
+        return PhaseVerdict(TrainingJobPhase.SCALING, reason, f"{message}; {waits}" if waits else message)
     return _running(facts, waits)
 
 
-def _running(facts: Facts, waits: str) -> Outcome:
+def _running(facts: Facts, waits: str) -> PhaseVerdict:
     if facts.winding_down:
-        return Outcome(Phase.RUNNING, "TrainersEnding", "a trainer has succeeded; the others end")
+        return PhaseVerdict(
+            TrainingJobPhase.RUNNING, "TrainersEnding", "a trainer has succeeded; the others end"
+        )
     if facts.too_late:
         message = (
             f"{facts.too_late} trainers are wanted, but one of {facts.job.spec.trainer.wanted} has succeeded, and the job "
             "is not fault_tolerant: it goes on with these"
         )
-        return Outcome(Phase.RUNNING, TOO_LATE, f"{message}; {waits}" if waits else message)
-    return Outcome(Phase.RUNNING, "JobRunning", waits or f"TrainingJob {facts.job.key} is running.")
+        return PhaseVerdict(TrainingJobPhase.RUNNING, TOO_LATE, f"{message}; {waits}" if waits else message)
+    return PhaseVerdict(
+        TrainingJobPhase.RUNNING, "JobRunning", waits or f"TrainingJob {facts.job.key} is running."
+    )
 
 
 def _caught_up(facts: Facts) -> bool:
@@ -176,13 +203,13 @@ def _caught_up(facts: Facts) -> bool:
 
 
 def _act(
-    facts: Facts, outcome: Outcome, create: Iterable[Manifest] = (), delete: Iterable[Deletion] = ()
+    facts: Facts, outcome: PhaseVerdict, create: Iterable[Manifest] = (), delete: Iterable[Deletion] = ()
 ) -> Actions:
     """Everything at once. Refused creations are told in the status, and tried again."""
     create = tuple(create)
-    obstacle = obstacles.refused(facts.observed, create)
+    obstacle = obstacles.find_refusal(facts.observed, create)
     if obstacle is not None:
-        outcome = Outcome(outcome.phase, obstacle.reason, obstacle.message)
+        outcome = PhaseVerdict(outcome.phase, obstacle.reason, obstacle.message)
     patch = status_patch(facts, outcome)
     told = events(facts, outcome)
     return Actions(

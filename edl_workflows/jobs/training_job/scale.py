@@ -1,23 +1,27 @@
-"""Other replicas of a TrainingJob, or replicas of another size: an edit of its spec, which the controller carries out."""
+"""Other replicas of a TrainingJob, or replicas of another size: an edit of its spec, which the controller
+carries out.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs import names
-from edl_workflows.jobs.actions import Scaling, Wanted
-from edl_workflows.jobs.autoscaling import Elastic
+from edl_workflows.jobs.actions import RoleChange, SpecEdit
+from edl_workflows.jobs.autoscaling import ElasticRole
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.training_job.model import TrainingJob
 from edl_workflows.jobs.training_job.types import GPU, LEGACY_GPU, Role
 
 _OTHER_KINDS = {names.PS_TYPE: Role.PSERVER, names.WORKER_TYPE: Role.TRAINER}
-"""What the roles are called elsewhere: stages such as the migration of parameter servers know no kind's own words."""
+"""What the roles are called elsewhere: stages such as the migration of parameter servers know no kind's own
+words.
+"""
 
 
-def scale(job: TrainingJob, wanted: Mapping[str, Wanted]) -> Scaling:
-    """These replicas by role; other roles stay as they are. Pservers of another size are a new cluster; for trainers it is the
-    size of pods made from now on.
+def scale(job: TrainingJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
+    """These replicas by role; other roles stay as they are. Pservers of another size are a new cluster; for
+    trainers it is the size of pods made from now on.
 
     Raises:
         ManifestError: the job has no such role, or its bounds do not allow the number.
@@ -29,11 +33,12 @@ def scale(job: TrainingJob, wanted: Mapping[str, Wanted]) -> Scaling:
     changes = {Role(role): change for role, change in wanted.items()}
     patch = {str(role): _change(job, role, change) for role, change in changes.items()}
     counts |= {role: change.replicas for role, change in changes.items() if change.replicas is not None}
-    return Scaling(patch, sum(counts.values()))
+    return SpecEdit(patch, sum(counts.values()))
 
 
-def elastic(job: TrainingJob) -> Elastic | None:
-    """Its trainers, within ``min-instance`` and ``max-instance``; None once one has succeeded, since the job is ending then.
+def elastic(job: TrainingJob) -> ElasticRole | None:
+    """Its trainers, within ``min-instance`` and ``max-instance``; None once one has succeeded, since the job
+    is ending then.
 
     Pservers are not scaled by themselves (Paddle EDL neither).
     """
@@ -49,10 +54,10 @@ def elastic(job: TrainingJob) -> Elastic | None:
         "tolerations": template.get("tolerations") or [],
         "affinity": template.get("affinity") or {},
     }
-    return Elastic(str(Role.TRAINER), low, high, trainer.wanted, requests, placement, bounded=True)
+    return ElasticRole(str(Role.TRAINER), low, high, trainer.wanted, requests, placement, bounded=True)
 
 
-def _problems(job: TrainingJob, role: str, change: Wanted) -> Iterator[Problem]:
+def _problems(job: TrainingJob, role: str, change: RoleChange) -> Iterator[Problem]:
     has = {str(one) for one in job.spec.counts}
     path = f"replicas.{role}"
     if role not in has:
@@ -82,7 +87,7 @@ def _completed(job: TrainingJob) -> bool:
     return counts is not None and bool(counts.completed)
 
 
-def _change(job: TrainingJob, role: Role, wanted: Wanted) -> dict[str, Any]:
+def _change(job: TrainingJob, role: Role, wanted: RoleChange) -> dict[str, Any]:
     patch: dict[str, Any] = {}
     if wanted.replicas is not None and role is Role.TRAINER:
         patch["parallelism"] = wanted.replicas

@@ -6,10 +6,15 @@ from typing import Any
 from edl_workflows.jobs import obstacles
 from edl_workflows.jobs.actions import Event, merge_patch
 from edl_workflows.jobs.objects import Condition
-from edl_workflows.jobs.status import KindPhase, Outcome, conditions, event
+from edl_workflows.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
 from edl_workflows.jobs.training_job import failures, pods
 from edl_workflows.jobs.training_job.facts import Facts, Place
-from edl_workflows.jobs.training_job.model import Phase, ReplicaStatus, ScaleRecord, TrainingJobStatus
+from edl_workflows.jobs.training_job.model import (
+    ReplicaStatus,
+    ScaleRecord,
+    TrainingJobPhase,
+    TrainingJobStatus,
+)
 from edl_workflows.jobs.training_job.types import Role
 
 MAX_RECORDS = 10
@@ -20,14 +25,14 @@ STARTING_SECONDS = 10.0
 TOO_LATE = "TooLateToScale"
 """Reason of a job that goes on with the trainers that it has, although others are wanted."""
 _WARNINGS = obstacles.REASONS | {TOO_LATE}
-_START = (None, Phase.CREATING)
+_START = (None, TrainingJobPhase.CREATING)
 _PATIENT = {"replicaStatuses", "message", "conditions"}
 
 
-def status_patch(facts: Facts, outcome: Outcome) -> dict[str, Any] | None:
+def status_patch(facts: Facts, outcome: PhaseVerdict) -> dict[str, Any] | None:
     """The merge patch that makes the status say `outcome`; None if it does already."""
     old = facts.job.status
-    resumed = old.phase is Phase.SUSPENDED and outcome.phase is not Phase.SUSPENDED
+    resumed = old.phase is TrainingJobPhase.SUSPENDED and outcome.phase is not TrainingJobPhase.SUSPENDED
     start = facts.now if old.start_time is None or resumed else old.start_time
     new = old.model_copy(
         update={
@@ -35,9 +40,9 @@ def status_patch(facts: Facts, outcome: Outcome) -> dict[str, Any] | None:
             "reason": outcome.reason,
             "message": outcome.message,
             "observed_generation": facts.job.metadata.generation,
-            "conditions": conditions(old, outcome, _created(facts), facts.now, _beside(outcome)),
+            "conditions": update_conditions(old, outcome, _created(facts), facts.now, _beside(outcome)),
             "replica_statuses": _replica_statuses(facts, outcome.phase),
-            "start_time": None if outcome.phase is Phase.SUSPENDED else start,
+            "start_time": None if outcome.phase is TrainingJobPhase.SUSPENDED else start,
             "completion_time": (old.completion_time or facts.now) if outcome.phase.final else None,
             "parallelism": old.parallelism if outcome.phase.final else facts.job.spec.trainer.wanted,
             "scale_records": _scale_records(facts, outcome),
@@ -50,7 +55,9 @@ def status_patch(facts: Facts, outcome: Outcome) -> dict[str, Any] | None:
 
 
 def patience(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
-    """Seconds for which a status patch may be held back, so that one write tells what several changes come to."""
+    """Seconds for which a status patch may be held back, so that one write tells what several changes come
+    to.
+    """
     if patch is None or old.phase is None or not patch.keys() <= _PATIENT:
         return 0.0
     counted = (patch.get("replicaStatuses") or {}).values()
@@ -59,13 +66,18 @@ def patience(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
     return STARTING_SECONDS if old.phase in _START else COUNTERS_SECONDS
 
 
-def events(facts: Facts, outcome: Outcome) -> tuple[Event, ...]:
-    """One Event for each change of phase or reason, but for a start that goes as it should: its conditions tell it."""
-    ordinary = outcome.reason not in _WARNINGS and outcome.phase in (Phase.CREATING, Phase.RUNNING)
+def events(facts: Facts, outcome: PhaseVerdict) -> tuple[Event, ...]:
+    """One Event for each change of phase or reason, but for a start that goes as it should: its conditions
+    tell it.
+    """
+    ordinary = outcome.reason not in _WARNINGS and outcome.phase in (
+        TrainingJobPhase.CREATING,
+        TrainingJobPhase.RUNNING,
+    )
     if ordinary and facts.job.status.phase in _START:
         return ()
     default = f"TrainingJob {facts.job.key} is {outcome.phase}."
-    return event(facts.job.status, outcome, _WARNINGS, default)
+    return phase_event(facts.job.status, outcome, _WARNINGS, default)
 
 
 def scaled(facts: Facts) -> bool:
@@ -79,15 +91,15 @@ def _created(facts: Facts) -> Condition:
     return Condition(type="Created", status="True", reason="JobCreated", message=message)
 
 
-def _beside(outcome: Outcome) -> tuple[str, ...]:
+def _beside(outcome: PhaseVerdict) -> tuple[str, ...]:
     """A job that is scaled runs on."""
-    return (Phase.RUNNING.condition,) if outcome.phase is Phase.SCALING else ()
+    return (TrainingJobPhase.RUNNING.condition,) if outcome.phase is TrainingJobPhase.SCALING else ()
 
 
-def _scale_records(facts: Facts, outcome: Outcome) -> list[ScaleRecord]:
+def _scale_records(facts: Facts, outcome: PhaseVerdict) -> list[ScaleRecord]:
     found = list(facts.job.status.scale_records)
     pending = bool(found) and found[-1].status == "Unknown"
-    if scaled(facts) and outcome.phase is Phase.SCALING:
+    if scaled(facts) and outcome.phase is TrainingJobPhase.SCALING:
         if pending:
             found[-1] = _closed(found[-1], "False", "the number of trainers was changed again")
         before, wanted = facts.job.status.parallelism, facts.job.spec.trainer.wanted
@@ -98,9 +110,13 @@ def _scale_records(facts: Facts, outcome: Outcome) -> list[ScaleRecord]:
                 reason=f"from {before} to {wanted} trainers",
             )
         )
-    elif pending and outcome.phase is Phase.RUNNING:
+    elif pending and outcome.phase is TrainingJobPhase.RUNNING:
         found[-1] = _closed(found[-1], "True", "")
-    elif pending and outcome.phase in (Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED):
+    elif pending and outcome.phase in (
+        TrainingJobPhase.SUSPENDED,
+        TrainingJobPhase.SUCCEEDED,
+        TrainingJobPhase.FAILED,
+    ):
         found[-1] = _closed(found[-1], "False", f"the job is {outcome.phase}")
     return found[-MAX_RECORDS:]
 

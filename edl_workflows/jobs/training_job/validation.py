@@ -1,10 +1,12 @@
-"""What is wrong with a TrainingJob beyond its single fields. Pure functions that return problems; the models raise them."""
+"""What is wrong with a TrainingJob beyond its single fields. Pure functions that return problems; the models
+raise them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.exceptions import Problem
-from edl_workflows.jobs import checks
+from edl_workflows.jobs import validation
 from edl_workflows.jobs.objects import Metadata
 from edl_workflows.jobs.training_job.types import PORT, Launcher
 
@@ -69,7 +71,7 @@ RULES: tuple[tuple[str, str], ...] = (
 
 def name(metadata: Metadata) -> list[Problem]:
     """The job's name becomes part of its services' names and a label's value."""
-    return checks.job_name(metadata, MAX_NAME)
+    return validation.job_name(metadata, MAX_NAME)
 
 
 def parallelism(trainer: "TrainerSpec") -> list[Problem]:
@@ -92,7 +94,10 @@ def spec(job: "TrainingJobSpec") -> list[Problem]:
         *_volumes(job),
         *_secrets(job),
         *(
-            (Problem(f"template.{p.path}", p.message) for p in checks.template(job.template, partial=True))
+            (
+                Problem(f"template.{p.path}", p.message)
+                for p in validation.template(job.template, partial=True)
+            )
             if job.template
             else ()
         ),

@@ -1,27 +1,30 @@
 """How a TrainingJob has ended. Pure.
 
-Upstream's rules, with what it leaves open: masters and pservers have a budget of failures, and readiness a time-out.
+Upstream's rules, with what it leaves open: masters and pservers have a budget of failures, and readiness a
+time-out.
 """
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from edl_workflows.jobs import manifests, obstacles
-from edl_workflows.jobs.status import Outcome
+from edl_workflows.jobs.status import PhaseVerdict
 from edl_workflows.jobs.training_job import failures
 from edl_workflows.jobs.training_job.facts import Facts, Place
-from edl_workflows.jobs.training_job.model import Phase
+from edl_workflows.jobs.training_job.model import TrainingJobPhase
 from edl_workflows.jobs.training_job.types import Role
 
 
-def verdict(facts: Facts) -> Outcome | None:
+def verdict(facts: Facts) -> PhaseVerdict | None:
     """How the job has ended; None while it has not."""
     if _succeeded(facts):
         which = "a trainer has" if facts.job.spec.fault_tolerant else "all trainers have"
-        return Outcome(Phase.SUCCEEDED, "JobSucceeded", f"{which} succeeded, and none runs any more")
+        return PhaseVerdict(
+            TrainingJobPhase.SUCCEEDED, "JobSucceeded", f"{which} succeeded, and none runs any more"
+        )
     if not facts.job.spec.fault_tolerant and any(place.role is Role.TRAINER for place in facts.failed):
         message = f"at least one trainer failed, and the job is not fault_tolerant: {failures.described(facts, servers=False)}"
-        return Outcome(Phase.FAILED, "TrainerFailed", message)
+        return PhaseVerdict(TrainingJobPhase.FAILED, "TrainerFailed", message)
     if outcome := failures.too_many(facts):
         return outcome
     if facts.job.spec.suspend:
@@ -63,7 +66,7 @@ def _since(facts: Facts, place: Place) -> datetime | None:
         return facts.job.status.start_time if refused and facts.starting else None
     if place.failed:
         return None
-    if manifests.terminating(pod):  # on a lost machine that may last for ever
+    if manifests.is_terminating(pod):  # on a lost machine that may last for ever
         return manifests.parse_time(pod["metadata"]["deletionTimestamp"])
     times = [manifests.parse_time(pod["metadata"].get("creationTimestamp"))]
     times += [
@@ -74,14 +77,14 @@ def _since(facts: Facts, place: Place) -> datetime | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def _not_ready(facts: Facts, overdue: list[Place]) -> Outcome:
+def _not_ready(facts: Facts, overdue: list[Place]) -> PhaseVerdict:
     role, limit = overdue[0].role, facts.job.spec.ready_timeout_seconds
     places = facts.of_role(role)
     up = sum(place.up for place in places)
     refused = facts.job.status.message if facts.job.status.reason in obstacles.REASONS else ""
     first = overdue[0]
-    gone = first.pod is not None and manifests.terminating(first.pod)
+    gone = first.pod is not None and manifests.is_terminating(first.pod)
     state = f"{first.name} {'is being deleted, but does not go' if gone else 'is not ready'}"
-    why = refused or obstacles.waiting(p.pod for p in overdue if p.pod is not None) or state
+    why = refused or obstacles.why_pods_wait(p.pod for p in overdue if p.pod is not None) or state
     message = f"{role}: {up} of {len(places)} ready after {limit} s of readyTimeoutSeconds: {why}"
-    return Outcome(Phase.FAILED, f"{role.capitalize()}NotReady", message)
+    return PhaseVerdict(TrainingJobPhase.FAILED, f"{role.capitalize()}NotReady", message)

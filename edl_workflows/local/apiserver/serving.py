@@ -97,7 +97,9 @@ class ApiHttpServer(HttpServer):
         files = access.files
         super().__init__(
             app,
-            ListenOptions(HOST, port, files.certificate, files.key, keep_alive=75, stop_seconds=SHUTDOWN_SECONDS),
+            ListenOptions(
+                HOST, port, files.certificate, files.key, keep_alive=75, stop_seconds=SHUTDOWN_SECONDS
+            ),
         )
         self._store = store
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edl_workflows.jobs.node_selector import holds
+from edl_workflows.jobs.node_selector import requirement_holds
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -33,6 +33,6 @@ def _matches(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> b
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not (expressions or fields):
         return False
-    return all(holds(one, labels) for one in expressions) and all(
-        holds(one, {"metadata.name": name}) for one in fields
+    return all(requirement_holds(one, labels) for one in expressions) and all(
+        requirement_holds(one, {"metadata.name": name}) for one in fields
     )

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
-from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state import autoscaling, cluster_versions, worker_manager
 from edl_workflows.master.state.autoscaling import STARTING_SAMPLES, Answer, Autoscaling, Cadence
 from edl_workflows.master.state.cluster_versions import Cause
@@ -230,9 +230,9 @@ def _follow(state: JobState, now: float) -> None:
     run = state.plan if state.plan is not None and state.plan.name == name else None
     listed = next((seen for seen in state.plans_seen or () if seen.name == name), None)
     phase = run.phase if run is not None else listed.phase if listed is not None else None
-    if phase is Phase.SUCCEEDED:
+    if phase is ScalePlanPhase.SUCCEEDED:
         state.autoscaling = autoscaling.succeeded(state.autoscaling, name)
-    elif phase is Phase.FAILED:
+    elif phase is ScalePlanPhase.FAILED:
         why = f"{run.reason}: {run.message}" if run is not None else "see its status"
         _fail(state, f"{name} ({why})", now)
     elif listed is not None:

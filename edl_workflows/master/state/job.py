@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import Count
-from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ScalePlan, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
 from edl_workflows.master.state.autoscaling import Autoscaling
@@ -72,7 +72,7 @@ class PlanSeen:
     uid: str
     name: str
     spec: ScalePlanSpec
-    phase: Phase | None = None
+    phase: ScalePlanPhase | None = None
     generation: int = 0
 
     @classmethod

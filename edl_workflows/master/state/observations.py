@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from edl_workflows.jobs.scale_plan.model import Phase
+from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.master.state import pod_plans, relaunch
 from edl_workflows.master.state.job import JobState, PlanSeen
 from edl_workflows.master.state.messages import end
@@ -50,14 +50,14 @@ def pods(state: JobState, seen: Iterable[PodSeen], now: float) -> None:
             _present(state, node, pod)
 
 
-def pod_plans_seen(state: JobState, phases: dict[str, Phase | None], now: float) -> None:
+def pod_plans_seen(state: JobState, phases: dict[str, ScalePlanPhase | None], now: float) -> None:
     """The job's auto ScalePlans by name."""
     for plan in state.pod_plans.open:
         name = plan.name(state.settings.name)
         phase = phases.get(name)
-        if phase is Phase.SUCCEEDED:
+        if phase is ScalePlanPhase.SUCCEEDED:
             state.pod_plans = pod_plans.carried_out(state.pod_plans, state.nodes, plan.number, now)
-        elif phase is Phase.FAILED or (plan.seen and name not in phases):
+        elif phase is ScalePlanPhase.FAILED or (plan.seen and name not in phases):
             state.pod_plans = pod_plans.refused(state.pod_plans, state.nodes, plan.number, now)
         elif name in phases and not plan.seen:
             state.pod_plans = pod_plans.seen(state.pod_plans, plan.number)

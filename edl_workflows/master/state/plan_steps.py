@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, PodMeta, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state import (
     autoscale_steps,
     checkpoints,
@@ -33,13 +33,13 @@ def step(state: JobState, now: float) -> None:
     if state.plan is not None and state.plan.phase.final and _through(state, state.plan):
         state.finished_plans = (*state.finished_plans, state.plan.uid)[-REMEMBERED_PLANS:]
         state.plan = None
-    elif state.plan is not None and state.plan.phase is Phase.PENDING:
+    elif state.plan is not None and state.plan.phase is ScalePlanPhase.PENDING:
         state.plan = _as_it_stands(state, state.plan)
     if state.plan is None:
         _take_up(state, now)
     if state.plan is None or state.plan.phase.final:
         return
-    if state.plan.phase is Phase.PENDING:
+    if state.plan.phase is ScalePlanPhase.PENDING:
         state.plan = replace(state.plan, spec=_ranks_as_pods(state, state.plan.spec))
     state.plan, effects = plans.advance(state.plan, _world(state, state.plan), now)
     for effect in effects:
@@ -208,7 +208,7 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
 def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
     old_counts, old_sizes = dict(state.counts), dict(state.sizes)
     # The members' count follows the switch; a plan that only scales may name it all the same.
-    later = state.settings.member_type if run.phase is Phase.MIGRATING else names.PS_TYPE
+    later = state.settings.member_type if run.phase is ScalePlanPhase.MIGRATING else names.PS_TYPE
     for role, wanted in run.spec.replica_resource_specs.items():
         if wanted.replicas is not None and role != later:
             state.counts[role] = wanted.replicas
@@ -259,7 +259,7 @@ def _drain(state: JobState, _run: PlanRun, _now: float) -> None:
 
 def _activate(state: JobState, run: PlanRun, _now: float) -> None:
     assert run.checkpoint is not None
-    switch = replace(run, phase=Phase.RESTARTING).request
+    switch = replace(run, phase=ScalePlanPhase.RESTARTING).request
     saved = state.checkpoints.result(switch)
     assert isinstance(saved, checkpoints.Saved)
     version_steps.activate(state, saved)

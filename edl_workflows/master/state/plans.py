@@ -11,7 +11,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from edl_workflows.jobs.objects import Count
-from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import (
+    NodeResource,
+    ReplicaResourceSpec,
+    ScalePlanPhase,
+    ScalePlanSpec,
+)
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.training import Evaluation
 
@@ -46,7 +51,7 @@ class Effect(StrEnum):
 class StepRecord:
     """One step, with Unix seconds."""
 
-    phase: Phase
+    phase: ScalePlanPhase
     start: float
     finish: float | None = None
     message: str = ""
@@ -78,7 +83,7 @@ class PlanRun:
     name: str
     spec: ScalePlanSpec
     created: float
-    phase: Phase = Phase.PENDING
+    phase: ScalePlanPhase = ScalePlanPhase.PENDING
     reason: str = ""
     message: str = ""
     serial: int = 0
@@ -101,12 +106,12 @@ class PlanRun:
     @property
     def request(self) -> str:
         """Id of the save that the present phase waits for."""
-        return f"{self.uid}-{'switch' if self.phase is Phase.RESTARTING else 'checkpoint'}"
+        return f"{self.uid}-{'switch' if self.phase is ScalePlanPhase.RESTARTING else 'checkpoint'}"
 
     @property
     def activated(self) -> bool:
         """Whether the version that the plan made is the active one, and nobody knows yet if it trains."""
-        return self.phase is Phase.VERIFYING
+        return self.phase is ScalePlanPhase.VERIFYING
 
     def excuse(self, seconds: float) -> "PlanRun":
         """The clock was set by so much, or nobody looked for so long: its phase has all its time none the less."""
@@ -161,7 +166,7 @@ Advance = tuple[PlanRun, tuple[Effect, ...]]
 
 def start(uid: str, name: str, spec: ScalePlanSpec, now: float, generation: int = 0) -> PlanRun:
     """A plan whose turn has come."""
-    first = StepRecord(Phase.PENDING, now)
+    first = StepRecord(ScalePlanPhase.PENDING, now)
     return PlanRun(uid, name, spec, now, serial=1, steps=(first,), generation=generation)
 
 
@@ -200,11 +205,19 @@ def advance(run: PlanRun, world: World, now: float) -> Advance:
 def _failure(run: PlanRun, world: World, now: float) -> Advance | None:
     if world.cancelled and not run.activated:
         return _fail(run, now, "Cancelled", "the plan was deleted")
-    if run.phase is Phase.PENDING and world.invalid:
+    if run.phase is ScalePlanPhase.PENDING and world.invalid:
         return _fail(run, now, "InvalidPlan", world.invalid)
-    if world.chief_ended and run.phase in (Phase.CHECKPOINTING, Phase.MIGRATING, Phase.RESTARTING):
+    if world.chief_ended and run.phase in (
+        ScalePlanPhase.CHECKPOINTING,
+        ScalePlanPhase.MIGRATING,
+        ScalePlanPhase.RESTARTING,
+    ):
         return _fail(run, now, "JobFinished", "the chief has ended: there is nothing left to train")
-    if world.broken and run.phase in (Phase.MIGRATING, Phase.RESTARTING, Phase.VERIFYING):
+    if world.broken and run.phase in (
+        ScalePlanPhase.MIGRATING,
+        ScalePlanPhase.RESTARTING,
+        ScalePlanPhase.VERIFYING,
+    ):
         return _fail(run, now, "SwitchFailed", world.broken)
     if run.activated and (why := changed_meaning(run)):
         return _fail(run, now, "VerificationFailed", why)
@@ -239,8 +252,8 @@ def _pending(run: PlanRun, world: World, now: float) -> Advance:
     if not world.settled:
         return _waiting(run, world.waits_for), ()
     if world.changes_members or run.spec.checkpoint:
-        return _enter(run, Phase.CHECKPOINTING, now), ()
-    return _enter(run, Phase.SCALING, now), ()
+        return _enter(run, ScalePlanPhase.CHECKPOINTING, now), ()
+    return _enter(run, ScalePlanPhase.SCALING, now), ()
 
 
 def _waiting(run: PlanRun, message: str) -> PlanRun:
@@ -254,15 +267,15 @@ def _checkpointing(run: PlanRun, world: World, now: float) -> Advance:
         return _fail(run, now, "CheckpointFailed", world.save)
     if world.save is None:
         return run, (Effect.ASK_CHECKPOINT,)  # again and again: a lost member may have voided the request
-    return _enter(replace(run, checkpoint=world.save), Phase.CHECKPOINTED, now), ()
+    return _enter(replace(run, checkpoint=world.save), ScalePlanPhase.CHECKPOINTED, now), ()
 
 
 def _checkpointed(run: PlanRun, world: World, now: float) -> Advance:
     if world.changes_members:
-        return _enter(run, Phase.MIGRATING, now), ()
+        return _enter(run, ScalePlanPhase.MIGRATING, now), ()
     if run.spec.replica_resource_specs or run.spec.migrate_pods:
-        return _enter(run, Phase.SCALING, now), ()
-    return _enter(run, Phase.SUCCEEDED, now), ()
+        return _enter(run, ScalePlanPhase.SCALING, now), ()
+    return _enter(run, ScalePlanPhase.SUCCEEDED, now), ()
 
 
 def _migrating(run: PlanRun, world: World, now: float) -> Advance:
@@ -270,7 +283,7 @@ def _migrating(run: PlanRun, world: World, now: float) -> Advance:
         if not world.settled:  # a member was lost since the checkpoint; its replacement comes first
             return run, ()
         return replace(run, begun=True), (Effect.START_CHANGE, Effect.APPLY_COUNTS)
-    return (_enter(run, Phase.RESTARTING, now), ()) if world.prepared else (run, ())
+    return (_enter(run, ScalePlanPhase.RESTARTING, now), ()) if world.prepared else (run, ())
 
 
 def _restarting(run: PlanRun, world: World, now: float) -> Advance:
@@ -289,7 +302,7 @@ def _restarting(run: PlanRun, world: World, now: float) -> Advance:
         old_step_time=world.step_time,
         before=world.evaluation,
     )
-    return _enter(switched, Phase.VERIFYING, now), (Effect.ACTIVATE,)
+    return _enter(switched, ScalePlanPhase.VERIFYING, now), (Effect.ACTIVATE,)
 
 
 def _verifying(run: PlanRun, world: World, now: float) -> Advance:
@@ -303,27 +316,27 @@ def _verifying(run: PlanRun, world: World, now: float) -> Advance:
         stall_seconds=round(max(0.0, stall), 3) if run.old_step_time else None,
         cluster_version=run.number,
     )
-    return _enter(resumed, Phase.SUCCEEDED, now), ()
+    return _enter(resumed, ScalePlanPhase.SUCCEEDED, now), ()
 
 
 def _scaling(run: PlanRun, world: World, now: float) -> Advance:
     if not run.begun:
         return replace(run, begun=True), (Effect.APPLY_COUNTS,)
-    return (_enter(run, Phase.SUCCEEDED, now), ()) if world.scaled else (run, ())
+    return (_enter(run, ScalePlanPhase.SUCCEEDED, now), ()) if world.scaled else (run, ())
 
 
-_HANDLERS: dict[Phase, Callable[[PlanRun, World, float], Advance]] = {
-    Phase.PENDING: _pending,
-    Phase.CHECKPOINTING: _checkpointing,
-    Phase.CHECKPOINTED: _checkpointed,
-    Phase.MIGRATING: _migrating,
-    Phase.RESTARTING: _restarting,
-    Phase.VERIFYING: _verifying,
-    Phase.SCALING: _scaling,
+_HANDLERS: dict[ScalePlanPhase, Callable[[PlanRun, World, float], Advance]] = {
+    ScalePlanPhase.PENDING: _pending,
+    ScalePlanPhase.CHECKPOINTING: _checkpointing,
+    ScalePlanPhase.CHECKPOINTED: _checkpointed,
+    ScalePlanPhase.MIGRATING: _migrating,
+    ScalePlanPhase.RESTARTING: _restarting,
+    ScalePlanPhase.VERIFYING: _verifying,
+    ScalePlanPhase.SCALING: _scaling,
 }
 
 
-def _enter(run: PlanRun, phase: Phase, now: float, message: str = "") -> PlanRun:
+def _enter(run: PlanRun, phase: ScalePlanPhase, now: float, message: str = "") -> PlanRun:
     last = replace(run.steps[-1], finish=now, message=message)
     steps = (*run.steps[:-1], last) if phase.final else (*run.steps[:-1], last, StepRecord(phase, now))
     return replace(run, phase=phase, steps=steps, begun=False, serial=run.serial + 1, reason="", message="")
@@ -331,11 +344,11 @@ def _enter(run: PlanRun, phase: Phase, now: float, message: str = "") -> PlanRun
 
 def _fail(run: PlanRun, now: float, reason: str, message: str) -> Advance:
     text = message[:MESSAGE_LIMIT]
-    untouched = run.phase is Phase.PENDING
-    failed = replace(_enter(run, Phase.FAILED, now, text), reason=reason, message=text)
+    untouched = run.phase is ScalePlanPhase.PENDING
+    failed = replace(_enter(run, ScalePlanPhase.FAILED, now, text), reason=reason, message=text)
     return failed, () if untouched else (Effect.UNDO,)
 
 
 def _timed_out(run: PlanRun, now: float) -> bool:
-    waits_its_turn = run.phase is Phase.PENDING
+    waits_its_turn = run.phase is ScalePlanPhase.PENDING
     return not waits_its_turn and now - run.steps[-1].start > run.spec.step_timeout_seconds

@@ -98,7 +98,7 @@ class Optimizing:
         """What a job says. An annotation that can't be read allows nothing."""
         mode = job.spec.optimize_mode
         try:
-            wish = autoscaling.wish(job)
+            wish = autoscaling.read_annotation(job)
         except ManifestError as error:
             return cls(mode, problem=str(error))
         return cls(mode, bool(wish), wish if isinstance(wish, tuple) else None)

@@ -7,8 +7,8 @@ import yaml
 from typer.testing import CliRunner
 
 from edl_workflows.cli import root
-from edl_workflows.install.manifests import installation
-from edl_workflows.install.options import InstallOptions, Part, PullPolicy
+from edl_workflows.install.manifests import installation_manifests
+from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
 
 
 def printed(*arguments: str) -> list[dict[str, Any]]:
@@ -30,11 +30,11 @@ def test_every_option_reaches_the_manifests() -> None:
         replicas=3,
         pull_policy=PullPolicy.ALWAYS,
         pull_secrets=("one", "two"),
-        parts=frozenset({Part.ARGO_AGENT, Part.BRAIN}),
+        parts=frozenset({InstallPart.ARGO_AGENT, InstallPart.BRAIN}),
         brain_database_secret="db",
     )
 
-    assert printed(*arguments.split()) == installation(options)
+    assert printed(*arguments.split()) == installation_manifests(options)
 
 
 def test_without_print_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,5 @@
-"""``python -m tests.unit.controller.killed_allocator POINT ARGUMENTS``: ``edl controller run ARGUMENTS`` that kills itself.
+"""``python -m tests.unit.controller.killed_allocator POINT ARGUMENTS``: ``edl controller run ARGUMENTS`` that
+kills itself.
 
 SIGKILL, amid an allocation: nothing is flushed, released or said. Points: before-write, after-write.
 """

@@ -170,7 +170,9 @@ def test_profilings_reach_the_policy(
 def test_a_job_starts_with_what_former_ones_of_its_scenario_have_learned(
     cluster: Cluster, farm: Farm, options: RunOptions
 ) -> None:
-    """With more than one replica from the next cycle on, also when the former one is over; a job of no scenario has one."""
+    """With more than one replica from the next cycle on, also when the former one is over; a job of no
+    scenario has one.
+    """
     one = farm.add("a", 9)
 
     def submit(name: str, scenario: str) -> None:
@@ -195,7 +197,9 @@ def test_a_job_starts_with_what_former_ones_of_its_scenario_have_learned(
 def test_a_policy_that_fails_or_lies_changes_nothing(
     cluster: Cluster, farm: Farm, options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception, and an answer beyond the job's bounds, are logged; the loop goes on and a later good answer counts."""
+    """An exception, and an answer beyond the job's bounds, are logged; the loop goes on and a later good
+    answer counts.
+    """
     one = farm.add("a", 9)
     answers: list[Any] = [ValueError("defect"), ["nowhere"], [one] * 9, [one]]
     calls = 0
@@ -229,7 +233,9 @@ def test_a_policy_that_fails_or_lies_changes_nothing(
 def test_a_killed_controller_is_succeeded_by_the_next(
     server: ApiServerProcess, cluster: Cluster, farm: Farm, options: RunOptions, point: str
 ) -> None:
-    """SIGKILL between decision and write, or right after it: the next one comes to the same allocation, and stays with it."""
+    """SIGKILL between decision and write, or right after it: the next one comes to the same allocation, and
+    stays with it.
+    """
     one, two = farm.add("a", 2), farm.add("b", 2)
     create(cluster, farm.task(3), preemptible=True)
     command = [sys.executable, "-m", "tests.unit.controller.killed_allocator", point]

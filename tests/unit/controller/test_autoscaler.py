@@ -16,7 +16,7 @@ from edl_workflows.jobs.api import DI_JOBS, ELASTIC_JOBS, SCALE_PLANS, TRAINING_
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan import made
+from edl_workflows.jobs.scale_plan import manual_plan
 from edl_workflows.jobs.scale_plan.kind import SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
@@ -114,7 +114,9 @@ def service(cluster: Cluster, node: str, cpu: int) -> None:
 def test_a_job_grows_as_far_as_there_is_room(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """To what its bounds and the nodes leave beside others' pods; with an Event that says why; more as soon as a node comes."""
+    """To what its bounds and the nodes leave beside others' pods; with an Event that says why; more as soon
+    as a node comes.
+    """
     service(cluster, farm.add("a", 4), 1)
     start(options)
     training_job(cluster, farm, "ctr", 1, 5)
@@ -132,7 +134,8 @@ def test_jobs_share_what_there_is(
 ) -> None:
     """A job that comes takes room of one that has much, and gives it back when it ends.
 
-    No scheduler binds the pods here, so that all beyond the minima is dealt anew: to the least fulfilled first.
+    No scheduler binds the pods here, so that all beyond the minima is dealt anew: to the least fulfilled
+        first.
     """
     farm.add("a", 6)
     start(options)
@@ -172,7 +175,9 @@ def test_who_asks_for_a_number_gets_it(
 def test_what_is_switched_off_stays(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """A job whose annotation says no, and one whose annotation can't be read, which is told, keep their numbers."""
+    """A job whose annotation says no, and one whose annotation can't be read, which is told, keep their
+    numbers.
+    """
     farm.add("a", 9)
     start(options)
     training_job(cluster, farm, "no", 1, 3, "false")
@@ -279,7 +284,9 @@ def test_elastic_jobs_are_changed_by_plans(
 def test_a_new_process_makes_no_second_plan(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """It finds what the one before it made, whether that had noticed or not; and makes the next when that has ended."""
+    """It finds what the one before it made, whether that had noticed or not; and makes the next when that has
+    ended.
+    """
     farm.add("a", 3)
     first = start(options)
     elastic_job(cluster, farm, "1-6")
@@ -320,7 +327,9 @@ def test_a_stage_that_comes_between_wins(
     monkeypatch: pytest.MonkeyPatch,
     reached: str,
 ) -> None:
-    """It makes its plan, then pins the job; the autoscaler looks for both once more before it makes a plan of its own."""
+    """It makes its plan, then pins the job; the autoscaler looks for both once more before it makes a plan of
+    its own.
+    """
     get, looked = client.get, threading.Event()
 
     def changed_meanwhile(where: Cluster, api: ApiResource, name: str, *arguments: Any) -> Object:
@@ -332,7 +341,7 @@ def test_a_stage_that_comes_between_wins(
             annotations = {autoscaling.ANNOTATION: "false"}
             return client.patch(where, api, name, {"metadata": {"annotations": annotations}}, *arguments)
         wanted = {"replicaResourceSpecs": {"worker": {"replicas": 2}}}
-        client.create(where, made.manual(ElasticJob.parse(found), "by-a-stage", wanted))
+        client.create(where, manual_plan.manual_plan(ElasticJob.parse(found), "by-a-stage", wanted))
         return found
 
     monkeypatch.setattr(client, "get", changed_meanwhile)
@@ -365,7 +374,8 @@ def test_what_an_elastic_job_can_not_be_told(
 
 
 @pytest.mark.parametrize(
-    ("mode", "bounds"), [("manual", "2-4"), ("manual", "false"), ("single-job", "true"), ("cluster", "2-4")]
+    ("mode", "bounds"),
+    [("manual", "2-4"), ("manual", "false"), ("single-job", "true"), ("cluster", "2-4")],
 )
 def test_what_an_elastic_job_can_be_told(cluster: Cluster, farm: Farm, mode: str, bounds: str) -> None:
     """Where its master plans, the master reads the annotation."""

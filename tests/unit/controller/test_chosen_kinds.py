@@ -2,7 +2,7 @@
 
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunOptions, run_in_thread
-from edl_workflows.jobs.kinds import chosen
+from edl_workflows.jobs.kinds import choose_kinds
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.ownership import resource_of
@@ -22,7 +22,7 @@ def test_other_kinds_are_left_alone(cluster: Cluster) -> None:
         "spec": {"tfReplicaSpecs": {"Worker": {"template": pod}}},
     }
     client.create(cluster, tf_job)
-    options = ManagerOptions(namespace=cluster.namespace, kinds=chosen(("ElasticJob", "ScalePlan")))
+    options = ManagerOptions(namespace=cluster.namespace, kinds=choose_kinds(("ElasticJob", "ScalePlan")))
     running = run_in_thread(cluster, RunOptions(manager=options))
     try:
         assert running.wait_ready(10)

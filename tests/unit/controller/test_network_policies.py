@@ -6,7 +6,7 @@ import pytest
 
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunOptions, run_in_thread
-from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import CRDS, NETWORK_POLICIES, PODS, Scope
@@ -47,8 +47,10 @@ def policies(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("policies")
 def test_a_job_gets_its_policy_once(cluster: Cluster) -> None:
-    """It is made with the job's first pod, made anew when it is lost, and nothing is written once all is there."""
-    settings = Settings(network_policies=True)
+    """It is made with the job's first pod, made anew when it is lost, and nothing is written once all is
+    there.
+    """
+    settings = InstallationSettings(network_policies=True)
     running = run_in_thread(cluster, RunOptions(manager=ManagerOptions(cluster.namespace, settings=settings)))
     try:
         assert running.wait_ready(30)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from edl_workflows.controller.manager import Manager, ManagerOptions
-from edl_workflows.controller.metrics import Metrics
-from edl_workflows.controller.world import Group, World
+from edl_workflows.controller.metrics import ControllerMetrics
+from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Actions, Deletion, Event, Observed, Patch
@@ -41,7 +41,7 @@ class Loop:
 
         kind = replace(kind_of("ElasticJob"), reconcile=reconcile, observes=(WATCHED_CONFIG_MAPS,))
         options = ManagerOptions(namespace=self.cluster.namespace, workers=2, kinds=(kind,))
-        self.manager = Manager(self.cluster, options, Metrics(), self._guard)
+        self.manager = Manager(self.cluster, options, ControllerMetrics(), self._guard)
         self.manager.start()
         assert self.manager.world.wait_synced(10)
 
@@ -87,7 +87,9 @@ def test_reaches_a_fixed_point(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_own_creates_are_seen_at_once(loop: Loop, cluster: Cluster) -> None:
-    """The decision after a create sees what was created: names that are no function of the parent are made once."""
+    """The decision after a create sees what was created: names that are no function of the parent are made
+    once.
+    """
     made = 0
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -122,7 +124,9 @@ def test_a_clash_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> 
 
 
 def test_a_refusal_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> None:
-    """A create that the server finds invalid leads to a decision that knows, and the rest of it is carried out."""
+    """A create that the server finds invalid leads to a decision that knows, and the rest of it is carried
+    out.
+    """
     bad = config_map("child") | {"data": {"a": {"not": "text"}}}
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -140,7 +144,9 @@ def test_a_refusal_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -
 
 
 def test_a_kind_that_is_not_installed_is_a_refusal(loop: Loop, cluster: Cluster) -> None:
-    """A create of a kind that the server does not have leads to a decision that knows which kind, and the rest is done."""
+    """A create of a kind that the server does not have leads to a decision that knows which kind, and the
+    rest is done.
+    """
     gang = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": {"name": "gang"}}
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -158,7 +164,9 @@ def test_a_kind_that_is_not_installed_is_a_refusal(loop: Loop, cluster: Cluster)
 
 
 def test_a_refusal_in_other_words_is_no_reason_to_look_at_once(loop: Loop, cluster: Cluster) -> None:
-    """Webhooks and quotas say something new each time: the next try comes when it was asked for, and what is new is said."""
+    """Webhooks and quotas say something new each time: the next try comes when it was asked for, and what is
+    new is said.
+    """
     bad = config_map("child") | {"data": {"a": {"not": "text"}}}
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -218,7 +226,7 @@ def test_a_time_to_live_that_was_just_removed(loop: Loop, cluster: Cluster) -> N
         )
     )
     assert names_of(cluster, Scope(ELASTIC_JOBS, cluster.namespace)) == ["mnist"]
-    group = Group(str(cluster.namespace), "mnist")
+    group = JobGroup(str(cluster.namespace), "mnist")
     assert loop.manager.world.find(names.API_VERSION, "ElasticJob", group, "mnist") is not None
 
 
@@ -328,13 +336,17 @@ def test_a_deleted_job_is_no_error(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_kinds_with_labels_of_their_own_see_their_own_children(cluster: Cluster) -> None:
-    """Two kinds that watch one resource type under different labels: each sees, and takes its writes in, its own only."""
+    """Two kinds that watch one resource type under different labels: each sees, and takes its writes in, its
+    own only.
+    """
     other = Source(WATCHED_CONFIG_MAPS.api, lambda m: m["metadata"]["labels"]["other/job"], "other/job")
-    world = World(cluster, cluster.namespace, (WATCHED_CONFIG_MAPS, other), lambda _: None, lambda *_: None)
+    world = ObservedCluster(
+        cluster, cluster.namespace, (WATCHED_CONFIG_MAPS, other), lambda _: None, lambda *_: None
+    )
     world.start()
     try:
         assert world.wait_synced(10)
-        group = Group(cluster.namespace, "mnist")
+        group = JobGroup(cluster.namespace, "mnist")
         ours = client.create(cluster, config_map("ours"))
         theirs = config_map("theirs")
         theirs["metadata"]["labels"] = {"other/job": "mnist"}

@@ -161,8 +161,8 @@ def test_scale_of_a_job_becomes_a_plan(cluster: Cluster, controller: RunningCont
 
 @pytest.mark.slow
 def test_a_malformed_job_fails_once(tmp_path: Path) -> None:
-    """Where the API server's schema is older and lets it through, a malformed job is Failed with all its problems,
-    told once; others go on.
+    """Where the API server's schema is older and lets it through, a malformed job is Failed with all its
+    problems, told once; others go on.
     """
     server = ApiServerProcess(tmp_path)
     server.start()

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.controller.snapshot import Snapshot, by_scenario, kept_node, kept_pod, requests, snapshot
+from edl_workflows.controller.snapshot import (
+    AllocationSnapshot,
+    group_by_scenario,
+    kept_node,
+    kept_pod,
+    node_demand,
+    take_snapshot,
+)
 from edl_workflows.jobs import names
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob, TaskCounts
@@ -51,9 +58,9 @@ def job(*tasks: dict[str, Any], allocation: tuple[str, ...] = (), **spec: Any) -
 
 def taken(
     jobs: list[DIJob], nodes: list[dict[str, Any]], placed: list[dict[str, Any]] | None = None
-) -> Snapshot:
+) -> AllocationSnapshot:
     """The snapshot of these."""
-    return snapshot(jobs, map(kept_node, nodes), map(kept_pod, placed or []), DEFAULTS, NOW, {})
+    return take_snapshot(jobs, map(kept_node, nodes), map(kept_pod, placed or []), DEFAULTS, NOW, {})
 
 
 def cpu(nodes: Mapping[str, Any]) -> dict[str, float]:
@@ -75,7 +82,9 @@ def test_other_pods_take_room() -> None:
 
 
 def test_jobs_share_what_their_own_pods_take() -> None:
-    """For all jobs together their pods don't count; for a new one they do, or what they are promised where that is more."""
+    """For all jobs together their pods don't count; for a new one they do, or what they are promised where
+    that is more.
+    """
     held = job(task("none", 3, name="w"), allocation=("n1", "n1", "n2"))
     found = taken([held], [node(), node("n2")], [pod("p", "2", "walk")])
     assert cpu(found.nodes) == {"n1": 8.0, "n2": 8.0}
@@ -95,7 +104,9 @@ def test_given_takes_room() -> None:
 
 
 def test_bounds_and_demands() -> None:
-    """The elastic task comes last in rank and has the bounds; what a template does not ask for is the default."""
+    """The elastic task comes last in rank and has the bounds; what a template does not ask for is the
+    default.
+    """
     container = {"name": "main", "image": "a", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "500m"}}}
     learner = task("learner", template={"spec": {"containers": [container]}})
     collector = task("collector", 2, minReplicas=1, maxReplicas=5)
@@ -153,7 +164,9 @@ HELD: list[Any] = [
 def test_places_on_closed_nodes(
     spec: dict[str, Any], placed: list[dict[str, Any]], held: tuple[str, ...]
 ) -> None:
-    """Who runs on a node that takes no new pods stays; a place there that nobody is at is lost, and gets another node."""
+    """Who runs on a node that takes no new pods stays; a place there that nobody is at is lost, and gets
+    another node.
+    """
     walk = job(task("none", 3, name="w"), allocation=("n1", "n1", "n2"))
     found = taken([walk], [node(**spec), node("n2")], placed)
     assert found.previous == {"default/walk": held}
@@ -229,7 +242,9 @@ def says(key: str, operator: str, *values: str, where: str = "matchExpressions")
     ],
 )
 def test_required_node_affinity(terms: list[dict[str, Any]], excluded: set[str]) -> None:
-    """Nodes that the scheduler would never take are excluded: one of the terms must hold, with all that it says."""
+    """Nodes that the scheduler would never take are excluded: one of the terms must hold, with all that it
+    says.
+    """
     nodes = [node("plain"), node("a100"), node("t4")]
     nodes[1]["metadata"]["labels"] = {"gpu": "a100", "memory": "80"}
     nodes[2]["metadata"]["labels"] = {"gpu": "t4", "memory": "16"}
@@ -265,7 +280,9 @@ def test_a_demand_is_that_of_the_whole_pod() -> None:
 
 
 def test_requests_of_a_pod() -> None:
-    """As the scheduler counts: sidecars beside the containers, the largest of those before them, and the overhead."""
+    """As the scheduler counts: sidecars beside the containers, the largest of those before them, and the
+    overhead.
+    """
 
     def container(amount: str, **more: str) -> dict[str, Any]:
         return {"resources": {"requests": {"cpu": amount}}} | more
@@ -276,7 +293,7 @@ def test_requests_of_a_pod() -> None:
         "initContainers": before,
         "overhead": {"cpu": "100m"},
     }
-    assert requests(spec) == {"cpu": pytest.approx(3.1), "pods": 1.0}
+    assert node_demand(spec) == {"cpu": pytest.approx(3.1), "pods": 1.0}
 
 
 def reporting(created: str, annotations: dict[str, str] | None, speed: int) -> dict[str, Any]:
@@ -293,7 +310,7 @@ def reporting(created: str, annotations: dict[str, str] | None, speed: int) -> d
 def test_what_the_jobs_of_a_scenario_reported() -> None:
     """The newest first; of jobs that have reported nothing, or are of no scenario, nothing."""
     nightly = {names.SCENARIO_ANNOTATION: "nightly"}
-    found = by_scenario(
+    found = group_by_scenario(
         [
             reporting("2026-01-01T00:00:00Z", nightly, 1),
             reporting("2026-01-02T00:00:00Z", nightly, 2),

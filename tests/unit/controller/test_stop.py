@@ -8,7 +8,7 @@ import pytest
 
 from edl_workflows.controller import manager as manager_module
 from edl_workflows.controller.manager import STOP_SECONDS, Manager, ManagerOptions
-from edl_workflows.controller.metrics import Metrics
+from edl_workflows.controller.metrics import ControllerMetrics
 from edl_workflows.controller.run import RunOptions, run_in_thread
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -44,11 +44,13 @@ class Stuck:
 
 
 def test_an_end_takes_no_longer_than_it_may(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two loops, the workers and the watches that all hang: together they are waited for as long as one of them may be,
-    within the time that a pod has to end."""
+    """Two loops, the workers and the watches that all hang: together they are waited for as long as one of
+    them may be, within the time that a pod has to end."""
     clock = Clock()
     monkeypatch.setattr(manager_module, "time", SimpleNamespace(monotonic=clock.monotonic), raising=False)
-    manager = Manager(cluster, ManagerOptions(cluster.namespace, workers=4), Metrics(), lambda: None)
+    manager = Manager(
+        cluster, ManagerOptions(cluster.namespace, workers=4), ControllerMetrics(), lambda: None
+    )
     parts = [Stuck(clock) for _ in range(7)]
     hung: Any = manager
     hung._loops, hung._threads, hung.world = parts[:2], parts[2:6], parts[6]
@@ -61,7 +63,9 @@ def test_an_end_takes_no_longer_than_it_may(cluster: Cluster, monkeypatch: pytes
 def test_the_lease_is_kept_while_work_in_hand_is_finished(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else begins beside decisions that are still being carried out; afterwards the lease is given back."""
+    """Nobody else begins beside decisions that are still being carried out; afterwards the lease is given
+    back.
+    """
     election = Election(cluster.namespace, identity="first", retry_seconds=0.1)
     options = RunOptions(manager=ManagerOptions(cluster.namespace), election=election)
     running = run_in_thread(cluster, options)

@@ -1,4 +1,6 @@
-"""The admission policies as manifests; what they refuse is shown on a real API server (``tests/cluster/test_admission.py``)."""
+"""The admission policies as manifests; what they refuse is shown on a real API server
+(``tests/cluster/test_admission.py``).
+"""
 
 import json
 from typing import Any
@@ -6,7 +8,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.install.manifests import installation
+from edl_workflows.install.manifests import installation_manifests
 from edl_workflows.install.options import InstallOptions
 from edl_workflows.jobs.kinds import KINDS
 
@@ -14,7 +16,7 @@ IMAGE = "registry.example/edl:1"
 
 
 def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
-    return [one for one in installation(options) if one["kind"] == kind]
+    return [one for one in installation_manifests(options) if one["kind"] == kind]
 
 
 @pytest.mark.parametrize("jobs_namespace", ["", "training"])

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.install.manifests import installation
-from edl_workflows.install.options import InstallOptions, Part
+from edl_workflows.install.manifests import installation_manifests
+from edl_workflows.install.options import InstallOptions, InstallPart
 from edl_workflows.jobs import names
 from edl_workflows.jobs.kinds import KINDS
 
@@ -15,7 +15,7 @@ IMAGE = "registry.example/edl:1"
 
 
 def installed(*kinds: str) -> list[dict[str, Any]]:
-    return installation(InstallOptions(image=IMAGE, kinds=kinds))
+    return installation_manifests(InstallOptions(image=IMAGE, kinds=kinds))
 
 
 def definitions(objects: list[dict[str, Any]]) -> set[str]:
@@ -35,7 +35,9 @@ def command(objects: list[dict[str, Any]]) -> list[str]:
 
 
 def test_all_kinds_unless_some_are_named() -> None:
-    """Without a choice everything is installed, and a later version's kinds, too: the controller is not told names."""
+    """Without a choice everything is installed, and a later version's kinds, too: the controller is not told
+    names.
+    """
     objects = installed()
 
     assert definitions(objects) == {kind.name for kind in KINDS}
@@ -43,7 +45,9 @@ def test_all_kinds_unless_some_are_named() -> None:
 
 
 def test_definitions_rights_and_controller_follow_the_choice() -> None:
-    """Where Kubeflow's operator serves TFJobs, nothing of them is touched; the controller is told what is left to it."""
+    """Where Kubeflow's operator serves TFJobs, nothing of them is touched; the controller is told what is
+    left to it.
+    """
     objects = installed("ElasticJob", "ScalePlan")
 
     assert definitions(objects) == {"ElasticJob", "ScalePlan"}
@@ -78,7 +82,7 @@ def test_a_choice_that_cannot_work_is_refused(kinds: tuple[str, ...], message: s
 def test_a_di_server_without_di_jobs_is_refused() -> None:
     """It would have nothing to serve."""
     with pytest.raises(InvalidError, match="add DIJob to the kinds, or leave the DI server out"):
-        InstallOptions(image=IMAGE, kinds=("TFJob",), parts=frozenset({Part.DI_SERVER}))
+        InstallOptions(image=IMAGE, kinds=("TFJob",), parts=frozenset({InstallPart.DI_SERVER}))
 
 
 def test_the_option_takes_names_between_commas() -> None:

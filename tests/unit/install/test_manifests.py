@@ -13,8 +13,8 @@ from edl_workflows.brain.store.store import Store
 from edl_workflows.cli import crds
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.install import rbac, workloads
-from edl_workflows.install.manifests import PART_OF, installation, render
-from edl_workflows.install.options import InstallOptions, Part, PullPolicy
+from edl_workflows.install.manifests import PART_OF, installation_manifests, render_manifests
+from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job import children
 from edl_workflows.jobs.kinds import KINDS
@@ -28,7 +28,10 @@ IMAGE = "registry.example/edl:1"
 OPTIONS = [
     InstallOptions(image=IMAGE, jobs_namespace=jobs, pull_policy=policy, pull_secrets=secrets, parts=parts)
     for jobs, policy, secrets, parts in itertools.product(
-        ("", "training"), (None, PullPolicy.NEVER), ((), ("a", "b")), (frozenset[Part](), frozenset(Part))
+        ("", "training"),
+        (None, PullPolicy.NEVER),
+        ((), ("a", "b")),
+        (frozenset[InstallPart](), frozenset(InstallPart)),
     )
 ]
 
@@ -40,7 +43,7 @@ def described(options: InstallOptions) -> str:
 
 
 def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
-    return [one for one in installation(options) if one["kind"] == kind]
+    return [one for one in installation_manifests(options) if one["kind"] == kind]
 
 
 def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
@@ -57,11 +60,11 @@ def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_text_is_the_objects(options: InstallOptions) -> None:
     """The printed YAML holds exactly the objects, the same each time, each name once, without anchors."""
-    objects = installation(options)
-    text = render(objects)
+    objects = installation_manifests(options)
+    text = render_manifests(objects)
 
     assert list(yaml.safe_load_all(text)) == objects
-    assert render(installation(options)) == text
+    assert render_manifests(installation_manifests(options)) == text
     assert "&id" not in text
     keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
     assert len(set(keys)) == len(keys)
@@ -70,9 +73,11 @@ def test_text_is_the_objects(options: InstallOptions) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_what_is_named_is_there(options: InstallOptions) -> None:
-    """A role is bound after it was made, and an account, a config and an own namespace are there before who uses them."""
+    """A role is bound after it was made, and an account, a config and an own namespace are there before who
+    uses them.
+    """
     seen: set[tuple[str, str, str]] = set()
-    for one in installation(options):
+    for one in installation_manifests(options):
         namespace = one["metadata"].get("namespace", "")
         if namespace == options.namespace:
             assert ("Namespace", "", namespace) in seen
@@ -96,7 +101,9 @@ def test_what_is_named_is_there(options: InstallOptions) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) -> None:
-    """Each Deployment's pods are those that its Service, its NetworkPolicy and its budget mean, on the port it serves."""
+    """Each Deployment's pods are those that its Service, its NetworkPolicy and its budget mean, on the port
+    it serves.
+    """
     deployments = of_kind(options, "Deployment")
     assert len(deployments) == 1 + len(options.parts)
     for one in deployments:
@@ -133,7 +140,9 @@ def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> Non
 
 
 def test_the_autoscaler_gets_what_it_needs() -> None:
-    """Its flag and the rights to edit elastic jobs and to see nodes; nobody has these without it; not for one namespace."""
+    """Its flag and the rights to edit elastic jobs and to see nodes; nobody has these without it; not for one
+    namespace.
+    """
     plain, scaled = (
         InstallOptions(image=IMAGE, kinds=("TrainingJob",), autoscaler=on) for on in (False, True)
     )
@@ -165,7 +174,7 @@ def _controllers(options: InstallOptions) -> set[tuple[str, str, str]]:
 
 def test_one_namespace_gets_no_rights_in_others() -> None:
     """With a namespace for jobs nobody of the installation has cluster-wide rights."""
-    options = InstallOptions(image=IMAGE, jobs_namespace="training", parts=frozenset(Part))
+    options = InstallOptions(image=IMAGE, jobs_namespace="training", parts=frozenset(InstallPart))
 
     assert not of_kind(options, "ClusterRoleBinding")
     assert {role["metadata"]["namespace"] for role in of_kind(options, "Role")} == {"training", "edl-system"}
@@ -216,8 +225,10 @@ def test_definitions_are_those_that_crds_prints() -> None:
 
 
 def test_the_di_server_is_where_jobs_look_for_it() -> None:
-    """The controller tells programs the address of its Service; it reads no Secrets, and only jobs' pods may call it."""
-    objects = installation(InstallOptions(image=IMAGE, parts=frozenset({Part.DI_SERVER})))
+    """The controller tells programs the address of its Service; it reads no Secrets, and only jobs' pods may
+    call it.
+    """
+    objects = installation_manifests(InstallOptions(image=IMAGE, parts=frozenset({InstallPart.DI_SERVER})))
     controller, server = (one for one in objects if one["kind"] == "Deployment")
     command = controller["spec"]["template"]["spec"]["containers"][0]["command"]
     service = next(o for o in objects if o["kind"] == "Service" and o["metadata"]["name"] == names.DI_SERVER)
@@ -236,15 +247,15 @@ def test_the_di_server_is_where_jobs_look_for_it() -> None:
 
 def brain(**options: Any) -> tuple[InstallOptions, dict[str, Any], dict[str, Any]]:
     """An installation with Brain, its Deployment's spec, and its container."""
-    made = InstallOptions(image=IMAGE, parts=frozenset({Part.BRAIN}), **options)
+    made = InstallOptions(image=IMAGE, parts=frozenset({InstallPart.BRAIN}), **options)
     found = next(o for o in of_kind(made, "Deployment") if o["metadata"]["name"] == names.BRAIN)
     container = found["spec"]["template"]["spec"]["containers"][0]
     return made, found["spec"], container
 
 
 def test_brain_is_where_masters_look_for_it() -> None:
-    """Its Service leads to its API, which masters' pods of any namespace may call; the tokens come from a Secret of its
-    name."""
+    """Its Service leads to its API, which masters' pods of any namespace may call; the tokens come from a
+    Secret of its name."""
     options, spec, container = brain()
     service = next(o for o in of_kind(options, "Service") if o["metadata"]["name"] == names.BRAIN)
     policy = next(o for o in of_kind(options, "NetworkPolicy") if o["metadata"]["name"] == names.BRAIN)
@@ -290,8 +301,8 @@ def test_brain_reads_a_database_s_url_from_a_secret() -> None:
 
 
 def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: Store, tmp_path: Path) -> None:
-    """It lists and watches what the monitor's informers do, and lists the nodes' metrics; in an installation for one
-    namespace there is no monitor, and the pod has no token of the API server."""
+    """It lists and watches what the monitor's informers do, and lists the nodes' metrics; in an installation
+    for one namespace there is no monitor, and the pod has no token of the API server."""
     config = {
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -342,9 +353,9 @@ def test_the_agent_has_its_lease() -> None:
         ({"jobs_namespace": "edl-system"}, "the controller's own namespace"),
         ({"replicas": 0}, "0 replicas"),
         ({"pull_secrets": ("a/b",)}, "pull secret 'a/b'"),
-        ({"parts": {Part.BRAIN}, "brain_database_secret": "A"}, "brain database secret 'A'"),
+        ({"parts": {InstallPart.BRAIN}, "brain_database_secret": "A"}, "brain database secret 'A'"),
         ({"brain_database_secret": "a"}, "--with brain"),
-        ({"parts": {Part.BRAIN}, "kinds": ("TFJob",)}, "Brain serves ElasticJobs"),
+        ({"parts": {InstallPart.BRAIN}, "kinds": ("TFJob",)}, "Brain serves ElasticJobs"),
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any], complaint: str) -> None:

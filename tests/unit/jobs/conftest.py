@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 Manifest = dict[str, Any]
 
@@ -63,13 +63,13 @@ def plan() -> Callable[..., Manifest]:
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> JobsNamespace:
     """An empty namespace."""
-    return World()
+    return JobsNamespace()
 
 
 @pytest.fixture
-def running(world: World) -> World:
+def running(world: JobsNamespace) -> JobsNamespace:
     """A namespace with a job whose master runs."""
     world.add(make_job())
     world.settle()

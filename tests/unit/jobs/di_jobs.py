@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 NAME = "atari"
 API_VERSION = "diengine.opendilab.org/v2alpha1"
@@ -35,7 +35,7 @@ class Job:
     """The job in its world."""
 
     def __init__(self, *tasks: dict[str, Any], **spec: Any) -> None:
-        self.world = World()
+        self.world = JobsNamespace()
         self.world.add(make(*tasks, **spec))
         self.world.settle()
 
@@ -70,8 +70,8 @@ class Job:
         return self.status["restarts"], self.status["reschedules"], self.status["generation"]
 
     def set(self, **phases: Any) -> None:
-        """Pods' phases, as ``collector_0="Running"``, ``=("Failed", 137)`` or ``=("Failed", None, "Evicted")``, and what the
-        controller makes of it."""
+        """Pods' phases, as ``collector_0="Running"``, ``=("Failed", 137)`` or ``=("Failed", None,
+        "Evicted")``, and what the controller makes of it."""
         for short, value in phases.items():
             phase, code, reason = (*value, "", "")[:3] if isinstance(value, tuple) else (value, None, "")
             code = 0 if phase == "Succeeded" else code
@@ -87,7 +87,9 @@ class Job:
         self.world.settle()
 
     def settle(self) -> None:
-        """Pods that are being deleted go, and the controller makes what it wants of it, until nothing more happens."""
+        """Pods that are being deleted go, and the controller makes what it wants of it, until nothing more
+        happens.
+        """
         for _ in range(3):
             self.world.reap()
             self.world.settle()

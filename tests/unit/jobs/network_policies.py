@@ -9,8 +9,9 @@ Object = Mapping[str, Any]
 def admits(policies: Iterable[Object], source: Object, target: Object, port: int) -> bool:
     """Whether a pod may connect to a port of another one.
 
-    As the API's documentation has it: a pod that no policy for Ingress selects takes everything; one that any selects takes what
-    at least one of them admits. Peers are pods, by labels and namespaces (``matchLabels`` only).
+    As the API's documentation has it: a pod that no policy for Ingress selects takes everything; one that any
+    selects takes what at least one of them admits. Peers are pods, by labels and namespaces (``matchLabels``
+    only).
     """
     selecting = [
         policy

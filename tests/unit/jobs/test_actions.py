@@ -10,7 +10,7 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.actions import Observed, merge_patch
 from edl_workflows.jobs.elastic_job.sources import SCALE_PLANS
-from edl_workflows.jobs.manifests import disrupted, why_pending
+from edl_workflows.jobs.manifests import was_disrupted, why_pending
 
 scalars = st.integers() | st.text(max_size=3) | st.booleans() | st.lists(st.integers(), max_size=2)
 values = st.recursive(scalars, lambda below: st.dictionaries(st.sampled_from("abc"), below), max_leaves=8)
@@ -46,7 +46,7 @@ def test_merge_patch_of_no_difference_is_none(current: dict[str, Any]) -> None:
 
 def test_each_source_is_watched_once() -> None:
     """Two kinds that see the same pods share one watch; a kind with labels of its own has its own."""
-    found = [(source.api.kind, source.selector) for source in kinds.sources()]
+    found = [(source.api.kind, source.selector) for source in kinds.watched_sources()]
 
     assert sorted(found) == sorted(set(found))
     assert {"ElasticJob", "ScalePlan", "TFJob"} <= {kind for kind, _ in found}
@@ -105,7 +105,7 @@ def test_disruptions_are_told_from_failures(status: dict[str, Any], expected: bo
     """Only an exit code of its own makes an end the pod's fault."""
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}, "status": status}
 
-    assert disrupted(pod) is expected
+    assert was_disrupted(pod) is expected
 
 
 def test_waiting_container_tells_why() -> None:

@@ -74,7 +74,9 @@ def test_what_has_succeeded_is_not_run_again() -> None:
 
 
 def test_suspend_and_resume() -> None:
-    """Suspended: no pods; resumed: all anew, of another generation, so that nobody of before is taken for one of now."""
+    """Suspended: no pods; resumed: all anew, of another generation, so that nobody of before is taken for one
+    of now.
+    """
     job = Job()
     job.run()
     job.edit(suspend=True)

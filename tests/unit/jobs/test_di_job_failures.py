@@ -27,7 +27,9 @@ ENDS: list[Any] = [
 @pytest.mark.parametrize("preemptible", [False, True])
 @pytest.mark.parametrize(("end", "counted"), ENDS)
 def test_what_counts_as_a_failure(end: tuple[Any, ...], counted: tuple[int, int], preemptible: bool) -> None:
-    """Failures restart, whatever else ended a pod reschedules; in both cases the pod alone is replaced, with its rank."""
+    """Failures restart, whatever else ended a pod reschedules; in both cases the pod alone is replaced, with
+    its rank.
+    """
     job = Job(preemptible=preemptible)
     if preemptible:
         job.allocate("a", "a", "b", "b")
@@ -46,7 +48,9 @@ def test_what_counts_as_a_failure(end: tuple[Any, ...], counted: tuple[int, int]
 
 
 def test_a_deleted_pod_comes_back() -> None:
-    """A deletion is a reschedule, counted while the pod is still ending; the name is used again only when it is free."""
+    """A deletion is a reschedule, counted while the pod is still ending; the name is used again only when it
+    is free.
+    """
     job = Job()
     job.run()
     before = job.uid("learner-0")
@@ -73,7 +77,9 @@ def test_a_pod_that_is_deleted_has_neither_failed_nor_succeeded() -> None:
 
 
 def test_a_failed_preparation_is_a_failure() -> None:
-    """An init container that ends badly leaves the others without an exit code; the pod has failed none the less."""
+    """An init container that ends badly leaves the others without an exit code; the pod has failed none the
+    less.
+    """
     job = Job()
     job.run()
     ended = {"name": "fetch", "state": {"terminated": {"exitCode": 2}}}
@@ -122,7 +128,9 @@ def test_the_default_is_three_restarts() -> None:
 
 
 def test_failures_at_once_are_one_restart() -> None:
-    """A learner that falls takes its collectors along: one restart for all that fail before every replica has a pod again."""
+    """A learner that falls takes its collectors along: one restart for all that fail before every replica has
+    a pod again.
+    """
     job = Job(backoffLimit=1)
     job.run()
     job.world.set_pod(f"{NAME}-learner-0", "Failed", 1)
@@ -160,7 +168,9 @@ def test_a_restart_is_counted_before_anything_is_deleted() -> None:
 
 
 def test_a_crash_loop_slows_down() -> None:
-    """After the first failure a pod is replaced at once, after the second in 10 s, the third 20 s; from anew after 10 min."""
+    """After the first failure a pod is replaced at once, after the second in 10 s, the third 20 s; from anew
+    after 10 min.
+    """
     job = Job(backoffLimit=None)
     for wait in (0, 10, 20, 40):
         job.run()

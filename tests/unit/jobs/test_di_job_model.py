@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.exceptions import ManifestError
-from edl_workflows.jobs.actions import Settings, Wanted
+from edl_workflows.jobs.actions import InstallationSettings, RoleChange
 from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.model import DIJob
 from edl_workflows.jobs.di_job.view import view
@@ -150,15 +150,17 @@ def test_several_tasks_without_a_collector_are_not_elastic() -> None:
 
 
 SCALE_ERRORS: list[Any] = [
-    pytest.param({}, {"actor": Wanted(2)}, "replicas.actor: the job has no such task", id="unknown task"),
-    pytest.param({}, {"collector": Wanted(0)}, "replicas.collector: 0 is outside", id="nobody"),
-    pytest.param({}, {"collector": Wanted(10_001)}, "at most 10000", id="too many"),
-    pytest.param({"preemptible": True}, {"collector": Wanted(3)}, "its allocator decides", id="preemptible"),
+    pytest.param({}, {"actor": RoleChange(2)}, "replicas.actor: the job has no such task", id="unknown task"),
+    pytest.param({}, {"collector": RoleChange(0)}, "replicas.collector: 0 is outside", id="nobody"),
+    pytest.param({}, {"collector": RoleChange(10_001)}, "at most 10000", id="too many"),
+    pytest.param(
+        {"preemptible": True}, {"collector": RoleChange(3)}, "its allocator decides", id="preemptible"
+    ),
 ]
 
 
 @pytest.mark.parametrize(("spec", "wanted", "message"), SCALE_ERRORS)
-def test_scalings_that_are_refused(spec: Manifest, wanted: dict[str, Wanted], message: str) -> None:
+def test_scalings_that_are_refused(spec: Manifest, wanted: dict[str, RoleChange], message: str) -> None:
     """Before anything is sent."""
     with pytest.raises(ManifestError, match=message):
         elastic.scale(DIJob.parse(make(**spec)), wanted)
@@ -170,7 +172,7 @@ def test_a_scaling_is_an_edit_of_the_tasks() -> None:
     containers = manifest["spec"]["tasks"][1]["template"]["spec"]["containers"]
     containers.insert(0, {"name": "sidecar", "image": "logs:1"})
     job = DIJob.parse(manifest)
-    scaling = elastic.scale(job, {"collector": Wanted(5, {"cpu": "2"})})
+    scaling = elastic.scale(job, {"collector": RoleChange(5, {"cpu": "2"})})
     assert scaling.nodes == 7
     assert job == DIJob.parse(manifest), "the job itself is unchanged"
     wanted = copy.deepcopy(manifest["spec"]["tasks"])
@@ -184,7 +186,9 @@ def test_a_scaling_is_an_edit_of_the_tasks() -> None:
 
 
 def test_what_a_replica_asks_for() -> None:
-    """All its containers together; the defaults stand in for what its main container doesn't say, its limits for requests."""
+    """All its containers together; the defaults stand in for what its main container doesn't say, its limits
+    for requests.
+    """
     one = task("learner")
     main: Manifest = one["template"]["spec"]["containers"][0]
     sidecar: Manifest = {"name": "log", "image": "l"}
@@ -196,17 +200,19 @@ def test_what_a_replica_asks_for() -> None:
     assert asked == {"cpu": 0.75, "memory": 2.0 * 2**30}
 
 
-def _pods(job: DIJob, settings: Settings | None = None) -> dict[str, Manifest]:
-    maker = pods.Maker(job, settings or Settings())
+def _pods(job: DIJob, settings: InstallationSettings | None = None) -> dict[str, Manifest]:
+    maker = pods.Maker(job, settings or InstallationSettings())
     return {replica.name: maker.pod(replica) for replica in pods.replicas(job)}
 
 
 def test_what_a_pod_is_told() -> None:
-    """Upstream's variables in every container, before the user's own, which they may refer to and can't replace."""
+    """Upstream's variables in every container, before the user's own, which they may refer to and can't
+    replace.
+    """
     manifest = make(task("none", 2, name="my-task"))
     container = manifest["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
     container["env"] = [{"name": "DI_RANK", "value": "7"}, {"name": "ME", "value": "$(DI_RANK)"}]
-    settings = Settings(di_server_url="http://di:1", di_service_domain="svc.example")
+    settings = InstallationSettings(di_server_url="http://di:1", di_service_domain="svc.example")
     made = _pods(DIJob.parse(manifest), settings)["atari-my-task-1"]
     nodes = ",".join(f"atari-my-task-{index}.di-atari.default.svc.example" for index in range(2))
     told = made["spec"]["containers"][0]["env"]
@@ -236,7 +242,7 @@ def test_two_tasks_of_type_none_have_lists_of_their_own() -> None:
 def test_a_list_too_long_for_a_program_is_left_out() -> None:
     """Linux starts none with a longer variable; the DI server tells of the others."""
     job = DIJob.parse(make(task("learner"), task("collector", 3000)))
-    maker = pods.Maker(job, Settings())
+    maker = pods.Maker(job, InstallationSettings())
     told = {v["name"] for v in maker.pod(next(pods.replicas(job)))["spec"]["containers"][0]["env"]}
     assert "DI_LEARNER_NODES" in told
     assert not told & {"DI_NODES", "DI_COLLECTOR_NODES"}
@@ -247,7 +253,7 @@ def test_volumes_ports_restart_policy_and_priority() -> None:
     manifest = make(volumes=[{"name": "cache", "emptyDir": {}}], priority="high")
     spec = manifest["spec"]["tasks"][0]["template"]["spec"]
     spec |= {"restartPolicy": "Always", "volumes": [{"name": "own", "emptyDir": {}}]}
-    settings = Settings(di_priority_classes={"high": "urgent"})
+    settings = InstallationSettings(di_priority_classes={"high": "urgent"})
     made = _pods(DIJob.parse(manifest), settings)["atari-learner-0"]["spec"]
     assert [volume["name"] for volume in made["volumes"]] == ["own", "cache"]
     assert made["restartPolicy"] == "Never"

@@ -38,7 +38,9 @@ def test_a_templates_own_affinity_holds_beside_the_allocation() -> None:
 
 
 def test_an_allocation_says_how_many_and_where() -> None:
-    """In the order of ranks; the collectors get what the others leave. The scheduler places them, by the node's name."""
+    """In the order of ranks; the collectors get what the others leave. The scheduler places them, by the
+    node's name.
+    """
     job = Job(preemptible=True)
     job.allocate("a", "b", "b", "c", "c")
     assert job.pods == ["collector-0", "collector-1", "collector-2", "evaluator-0", "learner-0"]
@@ -67,7 +69,9 @@ ALLOCATIONS: list[Any] = [
 
 @pytest.mark.parametrize(("before", "after"), ALLOCATIONS)
 def test_another_allocation_is_another_generation(before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """Rescheduling: all pods get time to save, all of them go, and only then those of the new generation are made."""
+    """Rescheduling: all pods get time to save, all of them go, and only then those of the new generation are
+    made.
+    """
     job = Job(preemptible=True)
     job.allocate(*before)
     job.run()
@@ -87,7 +91,9 @@ def test_another_allocation_is_another_generation(before: tuple[str, ...], after
 
 @pytest.mark.parametrize("counted", [True, False], ids=["counted", "not yet counted"])
 def test_a_failure_of_an_earlier_allocation_is_none(counted: bool) -> None:
-    """Pods that are to go for another allocation fail for want of those that went before them, or of a lost node."""
+    """Pods that are to go for another allocation fail for want of those that went before them, or of a lost
+    node.
+    """
     job = Job(preemptible=True, backoffLimit=0)
     job.allocate("a", "a", "b")
     job.run()
@@ -147,7 +153,9 @@ CUTS: list[Any] = [
 def test_a_job_that_is_cut_to_its_successful_replicas_goes_on(
     allocations: list[str], fresh: bool, again: list[str]
 ) -> None:
-    """The others' work is not done: those that are left begin anew, and the job ends when they have succeeded again."""
+    """The others' work is not done: those that are left begin anew, and the job ends when they have succeeded
+    again.
+    """
     job = Job(task("collector", 3, minReplicas=1), preemptible=True)
     job.allocate("a", "b", "c")
     job.run()

@@ -5,14 +5,16 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.actions import Refusal
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 from tests.unit.jobs.di_jobs import NAME, Job, make, task
 
 ALL = ["collector-0", "collector-1", "evaluator-0", "learner-0"]
 
 
 def test_pods_and_one_service() -> None:
-    """A pod a replica by upstream's names, one headless service with the port that upstream's has, everything owned."""
+    """A pod a replica by upstream's names, one headless service with the port that upstream's has, everything
+    owned.
+    """
     job = Job()
     assert job.pods == ALL
     assert [name for kind, name in job.world.objects if kind == "Service"] == ["di-atari"]
@@ -43,7 +45,9 @@ PHASES: list[Any] = [
 
 @pytest.mark.parametrize(("pods", "phase"), PHASES)
 def test_phases_of_a_job_that_goes_well(pods: dict[str, str], phase: str) -> None:
-    """Starting until all run, Running until all have succeeded; the phase's condition is the only one that is True."""
+    """Starting until all run, Running until all have succeeded; the phase's condition is the only one that is
+    True.
+    """
     job = Job()
     job.set(**pods)
     assert job.phase == phase
@@ -82,7 +86,9 @@ SCALES: list[Any] = [
 
 @pytest.mark.parametrize(("replicas", "new"), SCALES)
 def test_scaled_by_the_spec(replicas: dict[str, int], new: list[str]) -> None:
-    """Ranks are 0 … N-1 after each change, a pod's place among DI_NODES is its rank, and only who must is made anew."""
+    """Ranks are 0 … N-1 after each change, a pod's place among DI_NODES is its rank, and only who must is
+    made anew.
+    """
     job = Job()
     job.run()
     before = {short: job.uid(short) for short in ALL}
@@ -114,7 +120,9 @@ def test_a_task_that_shrinks_again_moves_nobody() -> None:
 
 
 def test_only_a_rank_beyond_the_end_moves() -> None:
-    """Where a replica with a rank in the middle goes, the replica with the last rank takes it, and the others go on."""
+    """Where a replica with a rank in the middle goes, the replica with the last rank takes it, and the others
+    go on.
+    """
     job = Job(task("learner", 2), task("collector", 2), task("evaluator"))
     job.run()
     before = {short: job.uid(short) for short in job.pods}
@@ -151,7 +159,7 @@ def test_another_template_replaces_its_task_only() -> None:
 
 def test_a_foreign_pod_is_told() -> None:
     """A pod of a replica's name that is not the job's: NameConflict, and nothing else is made."""
-    world = World()
+    world = JobsNamespace()
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "atari-learner-0", "labels": {}}}
     world.add(pod | {"spec": {"containers": [{"name": "x", "image": "y"}]}})
     world.add(make())
@@ -165,7 +173,7 @@ def test_a_foreign_pod_is_told() -> None:
 @pytest.mark.parametrize(("name", "kind"), [("di-atari", "Service"), ("atari-di-token", "Secret")])
 def test_a_foreign_service_or_secret_is_told(name: str, kind: str) -> None:
     """The other names that the job needs."""
-    world = World()
+    world = JobsNamespace()
     world.add({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": {}}, "spec": {}})
     world.add(make())
     world.settle()
@@ -175,7 +183,7 @@ def test_a_foreign_service_or_secret_is_told(name: str, kind: str) -> None:
 
 def test_a_refused_pod_is_told_and_tried_again() -> None:
     """A quota: the job stays Pending with the server's words, and goes on when it is lifted."""
-    world = World()
+    world = JobsNamespace()
     world.refuse["atari-collector-1"] = Refusal(
         "Pod", "atari-collector-1", invalid=False, message="exceeded quota"
     )

@@ -8,24 +8,24 @@ import pytest
 from edl_workflows.jobs.actions import Refusal
 from edl_workflows.jobs.elastic_job.model import ElasticJobStatus
 from edl_workflows.jobs.elastic_job.status import patience
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 MASTER = "elasticjob-digits-dlrover-master-0"
 SECOND = "elasticjob-digits-dlrover-master-1"
 Make = Callable[..., dict[str, Any]]
 
 
-def status(world: World) -> dict[str, Any]:
+def status(world: JobsNamespace) -> dict[str, Any]:
     found: dict[str, Any] = world.objects["ElasticJob", "digits"]["status"]
     return found
 
 
-def condition(world: World, kind: str) -> str:
+def condition(world: JobsNamespace, kind: str) -> str:
     found = [c["status"] for c in status(world)["conditions"] if c["type"] == kind]
     return found[0] if found else "absent"
 
 
-def create_nodes(world: World, plan: Make, *names: str) -> None:
+def create_nodes(world: JobsNamespace, plan: Make, *names: str) -> None:
     """Let an auto plan make these nodes, and let them run."""
     metas = []
     for name in names:
@@ -40,8 +40,10 @@ def create_nodes(world: World, plan: Make, *names: str) -> None:
     world.settle()
 
 
-def test_first_reconcile_makes_everything_a_master_needs(world: World, job: Make) -> None:
-    """A new job gets its token, rights, services and behind them its master, all owned by it, in one decision."""
+def test_first_reconcile_makes_everything_a_master_needs(world: JobsNamespace, job: Make) -> None:
+    """A new job gets its token, rights, services and behind them its master, all owned by it, in one
+    decision.
+    """
     world.add(job())
     kinds = [manifest["kind"] for manifest in world.decide("ElasticJob", "digits").create]
     assert kinds.index("Pod") == len(kinds) - 1
@@ -76,7 +78,7 @@ def test_first_reconcile_makes_everything_a_master_needs(world: World, job: Make
     ],
 )
 def test_phase_follows_the_master(
-    world: World, job: Make, pod_phase: str, exit_code: int | None, reason: str, phase: str, why: str
+    world: JobsNamespace, job: Make, pod_phase: str, exit_code: int | None, reason: str, phase: str, why: str
 ) -> None:
     """What the first master does is the job's phase."""
     world.add(job())
@@ -98,7 +100,9 @@ def test_phase_follows_the_master(
         pytest.param(None, "", 0, id="nor a pod that never ran"),
     ],
 )
-def test_failed_master_is_replaced(running: World, exit_code: int | None, reason: str, restarts: int) -> None:
+def test_failed_master_is_replaced(
+    running: JobsNamespace, exit_code: int | None, reason: str, restarts: int
+) -> None:
     """After an accident there is a second master, and only failures of its own use up the budget."""
     running.set_pod(MASTER, "Failed", exit_code, reason)
     running.settle()
@@ -114,7 +118,7 @@ def test_failed_master_is_replaced(running: World, exit_code: int | None, reason
     assert condition(running, "Restarting") == "False"
 
 
-def test_deleted_master_is_replaced_once_it_is_gone(running: World) -> None:
+def test_deleted_master_is_replaced_once_it_is_gone(running: JobsNamespace) -> None:
     """Two masters never run at once, and a deletion costs nothing of the budget."""
     running.delete("Pod", MASTER)
     running.settle()
@@ -127,7 +131,7 @@ def test_deleted_master_is_replaced_once_it_is_gone(running: World) -> None:
     assert status(running)["masterRestarts"] == 0
 
 
-def test_restarts_survive_the_loss_of_all_pods(running: World) -> None:
+def test_restarts_survive_the_loss_of_all_pods(running: JobsNamespace) -> None:
     """The status remembers how much of the budget is used when no pod does."""
     running.set_pod(MASTER, "Failed", 2)
     running.settle()
@@ -139,7 +143,7 @@ def test_restarts_survive_the_loss_of_all_pods(running: World) -> None:
     assert running.pods("dlrover-master") == [SECOND]
 
 
-def test_budget_of_restarts_ends_the_job(world: World, job: Make) -> None:
+def test_budget_of_restarts_ends_the_job(world: JobsNamespace, job: Make) -> None:
     """A master that fails more often than restartCount allows fails the job, after growing waits."""
     manifest = job()
     manifest["spec"]["replicaSpecs"]["dlrover-master"] = {"restartCount": 2}
@@ -162,7 +166,7 @@ def test_budget_of_restarts_ends_the_job(world: World, job: Make) -> None:
     assert "exit code 3 after 2 restarts" in status(world)["message"]
 
 
-def test_failure_of_the_master_is_the_jobs(running: World) -> None:
+def test_failure_of_the_master_is_the_jobs(running: JobsNamespace) -> None:
     """What the master wrote as its failure becomes the job's reason and message."""
     failure = {"reason": "ShardRetriesExhausted", "message": "shard 7 of 'train' failed 4 times"}
     running.edit("ElasticJob", "digits", {"status": {"failure": failure}})
@@ -175,7 +179,7 @@ def test_failure_of_the_master_is_the_jobs(running: World) -> None:
     assert status(running)["failure"] == failure
 
 
-def test_end_removes_what_runs_and_keeps_what_ended(running: World, plan: Make) -> None:
+def test_end_removes_what_runs_and_keeps_what_ended(running: JobsNamespace, plan: Make) -> None:
     """A finished job keeps finished pods for their logs, and nothing that runs."""
     create_nodes(running, plan, "ps-0", "worker-0", "worker-1")
     running.set_pod("digits-edljob-worker-0", "Succeeded", 0)
@@ -194,7 +198,7 @@ def test_end_removes_what_runs_and_keeps_what_ended(running: World, plan: Make) 
     assert condition(running, "Running") == "False"
 
 
-def test_final_phase_is_final(running: World) -> None:
+def test_final_phase_is_final(running: JobsNamespace) -> None:
     """Nothing that happens later changes how a job ended."""
     running.set_pod(MASTER, "Succeeded", 0)
     running.settle()
@@ -209,7 +213,7 @@ def test_final_phase_is_final(running: World) -> None:
     }
 
 
-def test_suspend_stops_workers_before_the_others(running: World, plan: Make) -> None:
+def test_suspend_stops_workers_before_the_others(running: JobsNamespace, plan: Make) -> None:
     """Workers end first, then parameter servers and master; Suspended is said when all are gone."""
     create_nodes(running, plan, "ps-0", "worker-0")
     running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
@@ -227,7 +231,7 @@ def test_suspend_stops_workers_before_the_others(running: World, plan: Make) -> 
     assert status(running)["phase"] == "Suspended"
 
 
-def test_resume_makes_a_master(running: World) -> None:
+def test_resume_makes_a_master(running: JobsNamespace) -> None:
     """A resumed job is Pending until its new master runs, and no longer Suspended."""
     running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
     running.settle()
@@ -245,7 +249,7 @@ def test_resume_makes_a_master(running: World) -> None:
     assert condition(running, "Suspended") == "False"
 
 
-def test_job_born_suspended_has_no_pods(world: World, job: Make) -> None:
+def test_job_born_suspended_has_no_pods(world: JobsNamespace, job: Make) -> None:
     """A job that is suspended from the start makes nothing (upstream makes a master)."""
     world.add(job(suspend=True))
     world.settle()
@@ -254,7 +258,7 @@ def test_job_born_suspended_has_no_pods(world: World, job: Make) -> None:
     assert [key for key in world.objects if key[0] == "Pod"] == []
 
 
-def test_foreign_object_is_a_conflict_until_it_is_gone(world: World, job: Make) -> None:
+def test_foreign_object_is_a_conflict_until_it_is_gone(world: JobsNamespace, job: Make) -> None:
     """An object of somebody else in the way is named, left alone, and waited for."""
     foreign = {
         "apiVersion": "v1",
@@ -281,7 +285,7 @@ def test_foreign_object_is_a_conflict_until_it_is_gone(world: World, job: Make) 
     assert status(world)["reason"] == "JobPending"
 
 
-def test_objects_of_an_earlier_job_are_waited_for(running: World, job: Make) -> None:
+def test_objects_of_an_earlier_job_are_waited_for(running: JobsNamespace, job: Make) -> None:
     """A job made again under its name waits until the garbage collector has removed the old one's objects."""
     old = running.objects.pop(("ElasticJob", "digits"))
     running.add(job())
@@ -295,7 +299,7 @@ def test_objects_of_an_earlier_job_are_waited_for(running: World, job: Make) -> 
     assert status(running)["reason"] == "JobPending"
 
 
-def test_refused_master_is_reported_and_tried_again(world: World, job: Make) -> None:
+def test_refused_master_is_reported_and_tried_again(world: JobsNamespace, job: Make) -> None:
     """A quota or an invalid template is told in the status with the server's words; nothing is final."""
     world.refuse[MASTER] = Refusal("Pod", MASTER, False, "exceeded quota: pods=0")
     world.add(job())
@@ -312,7 +316,7 @@ def test_refused_master_is_reported_and_tried_again(world: World, job: Make) -> 
     assert world.pods("dlrover-master") == [MASTER]
 
 
-def test_edit_of_replicas_becomes_a_plan(running: World) -> None:
+def test_edit_of_replicas_becomes_a_plan(running: JobsNamespace) -> None:
     """Scaling by spec is a manual plan named after the generation, with just what changed."""
     running.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}})
     running.settle()
@@ -323,7 +327,7 @@ def test_edit_of_replicas_becomes_a_plan(running: World) -> None:
     assert status(running)["specReplicas"] == {"ps": 2, "worker": 3}
 
 
-def test_edit_whose_plan_is_refused_is_not_lost(running: World) -> None:
+def test_edit_whose_plan_is_refused_is_not_lost(running: JobsNamespace) -> None:
     """A quota on plans delays an edit; it does not swallow it."""
     running.refuse["digits-spec-2"] = Refusal("ScalePlan", "digits-spec-2", False, "exceeded quota")
     running.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}})
@@ -338,7 +342,7 @@ def test_edit_whose_plan_is_refused_is_not_lost(running: World) -> None:
     assert status(running)["reason"] == "JobRunning"
 
 
-def test_edit_behind_a_plan_of_an_earlier_job_is_not_lost(running: World, plan: Make) -> None:
+def test_edit_behind_a_plan_of_an_earlier_job_is_not_lost(running: JobsNamespace, plan: Make) -> None:
     """A plan that the garbage collector is about to delete delays an edit; it does not stand for it."""
     old = plan("digits-spec-2", replicaResourceSpecs={"worker": {"replicas": 9}})
     earlier = {
@@ -363,8 +367,10 @@ def test_edit_behind_a_plan_of_an_earlier_job_is_not_lost(running: World, plan: 
     assert status(running)["specReplicas"] == {"ps": 2, "worker": 3}
 
 
-def test_manual_plan_in_progress_is_scaling(running: World, plan: Make) -> None:
-    """While the master carries a plan out the job is Scaling and still Running; then the plan's counts are desired."""
+def test_manual_plan_in_progress_is_scaling(running: JobsNamespace, plan: Make) -> None:
+    """While the master carries a plan out the job is Scaling and still Running; then the plan's counts are
+    desired.
+    """
     running.add(plan("grow", replicaResourceSpecs={"worker": {"replicas": 4}}))
     running.settle()
     assert status(running)["phase"] == "Running"
@@ -381,7 +387,7 @@ def test_manual_plan_in_progress_is_scaling(running: World, plan: Make) -> None:
     assert status(running)["replicaStatuses"]["worker"]["desired"] == 4
 
 
-def test_failed_plan_changes_no_desired_count(running: World, plan: Make) -> None:
+def test_failed_plan_changes_no_desired_count(running: JobsNamespace, plan: Make) -> None:
     """A plan that was rolled back leaves the counts as they were."""
     running.add(plan("grow", replicaResourceSpecs={"worker": {"replicas": 4}}))
     running.edit("ScalePlan", "grow", {"status": {"phase": "Failed"}})
@@ -390,7 +396,7 @@ def test_failed_plan_changes_no_desired_count(running: World, plan: Make) -> Non
     assert status(running)["replicaStatuses"]["worker"]["desired"] == 1
 
 
-def test_newest_finished_plans_are_kept(running: World, plan: Make) -> None:
+def test_newest_finished_plans_are_kept(running: JobsNamespace, plan: Make) -> None:
     """Ten finished plans of each type stay for users to read; a master's many push out none of theirs."""
     running.add(plan("by-hand") | {"status": {"phase": "Succeeded"}})
     for number in range(14):
@@ -401,7 +407,7 @@ def test_newest_finished_plans_are_kept(running: World, plan: Make) -> None:
     assert left == ["by-hand"] + [f"digits-scaleplan-{number}" for number in range(4, 14)]
 
 
-def test_counters_are_those_of_the_pods(running: World, plan: Make) -> None:
+def test_counters_are_those_of_the_pods(running: JobsNamespace, plan: Make) -> None:
     """Each role's counters follow its pods; pods on their way out are counted nowhere."""
     create_nodes(running, plan, "ps-0", "worker-0", "worker-1")
     running.set_pod("digits-edljob-worker-1", "Failed", 2)
@@ -423,7 +429,7 @@ def test_counters_are_those_of_the_pods(running: World, plan: Make) -> None:
     )
 
 
-def test_pending_tells_why(world: World, job: Make) -> None:
+def test_pending_tells_why(world: JobsNamespace, job: Make) -> None:
     """An unschedulable master's reason stands in the job's message."""
     world.add(job())
     world.settle()
@@ -439,7 +445,7 @@ def test_pending_tells_why(world: World, job: Make) -> None:
     assert status(world)["message"] == f"{MASTER}: Unschedulable: 0/1 nodes: too much cpu"
 
 
-def test_deleting_job_is_left_alone(running: World) -> None:
+def test_deleting_job_is_left_alone(running: JobsNamespace) -> None:
     """A job that is being deleted is the garbage collector's."""
     running.objects["ElasticJob", "digits"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     running.objects.pop(("Pod", MASTER))
@@ -447,7 +453,7 @@ def test_deleting_job_is_left_alone(running: World) -> None:
     assert not running.reconcile()
 
 
-def test_invalid_job_fails_with_the_field(world: World, job: Make) -> None:
+def test_invalid_job_fails_with_the_field(world: JobsNamespace, job: Make) -> None:
     """A job that a laxer API server let in is Failed, and the message has the field path."""
     manifest = job()
     manifest["spec"]["replicaSpecs"]["worker"]["replica"] = 2
@@ -461,7 +467,7 @@ def test_invalid_job_fails_with_the_field(world: World, job: Make) -> None:
     assert condition(world, "Failed") == "True"
 
 
-def test_masters_fields_are_never_written(running: World) -> None:
+def test_masters_fields_are_never_written(running: JobsNamespace) -> None:
     """Progress and checkpoint belong to the master: no patch of ours touches them."""
     progress = {"step": 7, "records": 70, "unknownYet": 1}
     running.edit("ElasticJob", "digits", {"status": {"progress": progress}})
@@ -471,7 +477,7 @@ def test_masters_fields_are_never_written(running: World) -> None:
     assert status(running)["progress"] == progress
 
 
-def test_events_tell_each_change_once(running: World) -> None:
+def test_events_tell_each_change_once(running: JobsNamespace) -> None:
     """One Event a change of phase or reason, but none for a start that goes as it should."""
     assert running.events == []
     running.set_pod(MASTER, "Failed", 2)
@@ -484,8 +490,10 @@ def test_events_tell_each_change_once(running: World) -> None:
     assert [e.reason for e in running.events] == ["JobRestarting", "JobRunning", "JobSucceeded"]
 
 
-def test_a_named_account_gets_no_rights_from_us(world: World, job: Make) -> None:
-    """Who names the master's ServiceAccount has given it its rights: no account, role or binding is made a job."""
+def test_a_named_account_gets_no_rights_from_us(world: JobsNamespace, job: Make) -> None:
+    """Who names the master's ServiceAccount has given it its rights: no account, role or binding is made a
+    job.
+    """
     manifest = job()
     manifest["spec"]["replicaSpecs"]["dlrover-master"] = {
         "template": {"spec": {"serviceAccountName": "masters"}}
@@ -497,7 +505,7 @@ def test_a_named_account_gets_no_rights_from_us(world: World, job: Make) -> None
     assert world.objects["Pod", MASTER]["spec"]["serviceAccountName"] == "masters"
 
 
-def test_master_is_not_made_without_what_it_needs(world: World, job: Make) -> None:
+def test_master_is_not_made_without_what_it_needs(world: JobsNamespace, job: Make) -> None:
     """A refused Secret keeps the master away until it is there; the job says so."""
     world.refuse["digits-edljob-token"] = Refusal("Secret", "digits-edljob-token", False, "quota")
     world.add(job())
@@ -541,9 +549,11 @@ def test_news_do_not_wait(patch: dict[str, Any] | None) -> None:
 
 @pytest.mark.parametrize(("limit", "kept"), [(None, 5), (2, 2), (0, 0)], ids=["by default", "two", "none"])
 def test_of_replaced_pods_the_newest_stay(
-    world: World, job: Make, plan: Make, limit: int | None, kept: int
+    world: JobsNamespace, job: Make, plan: Make, limit: int | None, kept: int
 ) -> None:
-    """While the job runs, per role; a pod that nobody has replaced stays, since its master may not know yet how it ended."""
+    """While the job runs, per role; a pod that nobody has replaced stays, since its master may not know yet
+    how it ended.
+    """
     manifest = job()
     if limit is not None:
         manifest["spec"]["faultTolerance"] = {"replacedPodsHistoryLimit": limit}
@@ -574,8 +584,10 @@ def test_of_replaced_pods_the_newest_stay(
     assert "digits-edljob-worker-0" in world.pods("worker")
 
 
-def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: World, job: Make) -> None:
-    """A pod that its node refuses for good is no disruption: it uses the budget, and the job's message has the node's words."""
+def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: JobsNamespace, job: Make) -> None:
+    """A pod that its node refuses for good is no disruption: it uses the budget, and the job's message has
+    the node's words.
+    """
     world.add(job())
     world.settle()
     said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"
@@ -596,8 +608,12 @@ def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: World, j
 @pytest.mark.parametrize(
     "reason", ["OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity", "TopologyAffinityError"]
 )
-def test_a_master_that_another_node_can_run_costs_nothing(world: World, job: Make, reason: str) -> None:
-    """A node that turned out to be full, or to be another than the scheduler knew, refuses one pod, not the job's master."""
+def test_a_master_that_another_node_can_run_costs_nothing(
+    world: JobsNamespace, job: Make, reason: str
+) -> None:
+    """A node that turned out to be full, or to be another than the scheduler knew, refuses one pod, not the
+    job's master.
+    """
     world.add(job())
     world.settle()
     for index in range(6):

@@ -8,7 +8,7 @@ from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job import scaling
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan import made
+from edl_workflows.jobs.scale_plan import manual_plan
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 
 
@@ -53,8 +53,10 @@ def job(annotation: str = "", status: dict[str, Any] | None = None, **spec: Any)
     ids=str,
 )
 def test_what_the_cluster_may_change(spec: dict[str, Any], whose: tuple[int, int] | None) -> None:
-    """Workers of a job in mode manual, within the job's limits; never where its master plans or the role says no."""
-    found = scaling.elastic(job(**spec))
+    """Workers of a job in mode manual, within the job's limits; never where its master plans or the role says
+    no.
+    """
+    found = scaling.elastic_role(job(**spec))
 
     assert (None if found is None else (found.minimum, found.maximum)) == whose
     if found is not None:
@@ -69,10 +71,10 @@ def test_what_the_cluster_may_change(spec: dict[str, Any], whose: tuple[int, int
 def test_the_annotation_must_say_how_far(annotation: str, bounds: tuple[int, int] | None) -> None:
     """Without bounds nobody changes the job."""
     made_of = job(annotation)
-    elastic = scaling.elastic(made_of)
+    elastic = scaling.elastic_role(made_of)
     assert elastic is not None
 
-    found = autoscaling.permitted(made_of, elastic)
+    found = autoscaling.permitted_bounds(made_of, elastic)
 
     assert (None if found is None else (found.minimum, found.maximum)) == bounds
 
@@ -80,19 +82,19 @@ def test_the_annotation_must_say_how_far(annotation: str, bounds: tuple[int, int
 def test_true_is_not_enough() -> None:
     """The message says what to write instead."""
     told = job("true")
-    elastic = scaling.elastic(told)
+    elastic = scaling.elastic_role(told)
     assert elastic is not None
 
     with pytest.raises(ManifestError, match='say some, such as "2-8"'):
-        autoscaling.permitted(told, elastic)
+        autoscaling.permitted_bounds(told, elastic)
 
 
 def test_what_holds_stands_in_the_status() -> None:
     """Plans don't edit the spec, whose numbers are those of the beginning."""
     grown = job(status={"replicaStatuses": {"worker": {"desired": 4}, "dlrover-master": {"desired": 1}}})
 
-    assert scaling.counts(grown) == {"ps": 1, "worker": 4}
-    elastic = scaling.elastic(grown)
+    assert scaling.count_wanted_nodes(grown) == {"ps": 1, "worker": 4}
+    elastic = scaling.elastic_role(grown)
     assert elastic is not None
     assert elastic.replicas == 4
 
@@ -101,15 +103,15 @@ def test_plans_are_numbered_by_those_that_are_there() -> None:
     """Two who see the same plans give the same name; other plans of the job don't count."""
     taken = ["ctr-autoscale-2", "ctr-autoscale-10", "ctr-spec-77", "ctr-autoscale-x", "other-autoscale-99"]
 
-    assert made.autoscale_name("ctr", []) == "ctr-autoscale-1"
-    assert made.autoscale_name("ctr", taken) == "ctr-autoscale-11"
+    assert manual_plan.next_autoscale_name("ctr", []) == "ctr-autoscale-1"
+    assert manual_plan.next_autoscale_name("ctr", taken) == "ctr-autoscale-11"
 
 
 def test_a_plan_is_the_jobs_and_goes_with_it() -> None:
     """Labels by which the master finds it, and the job as owner that does not block."""
     wanted = {"replicaResourceSpecs": {"worker": {"replicas": 3}}, "reason": "there is room"}
 
-    plan = ScalePlan.parse(made.manual(job(), "ctr-autoscale-1", wanted))
+    plan = ScalePlan.parse(manual_plan.manual_plan(job(), "ctr-autoscale-1", wanted))
 
     assert (plan.job, plan.auto, plan.metadata.namespace) == ("ctr", False, "train")
     assert plan.metadata.owner_references[0].uid == "u"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs import kinds
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.jobs.view import JobPhase, JobView
 from tests.unit.jobs.conftest import make_job
 from tests.unit.jobs.di_jobs import make as make_di_job
@@ -95,16 +95,16 @@ FINISHED = {
 }  # fmt: skip
 
 
-def seen(world: World, manifest: Manifest) -> JobView:
+def seen(world: JobsNamespace, manifest: Manifest) -> JobView:
     """The job as pipelines see it."""
     row = kinds.kind_of(manifest["kind"])
     assert row.view is not None
     return row.view(row.model.parse(world.objects[row.name, manifest["metadata"]["name"]]))
 
 
-def taken_over(manifest: Manifest, status: Manifest) -> tuple[World, Manifest]:
+def taken_over(manifest: Manifest, status: Manifest) -> tuple[JobsNamespace, Manifest]:
     """A world in which our controller finds a job with this status."""
-    world = World()
+    world = JobsNamespace()
     job = world.add({**manifest, "status": status})
     world.settle()
     return world, job
@@ -123,9 +123,11 @@ def test_a_finished_job_is_not_trained_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FINISHED if "refuse" not in name])
 def test_a_finished_job_is_seen_as_finished(name: str) -> None:
-    """Whoever waits for a job learns that it has ended before our controller has looked at it, and afterwards."""
+    """Whoever waits for a job learns that it has ended before our controller has looked at it, and
+    afterwards.
+    """
     manifest, status, phase = FINISHED[name]
-    untouched = World()
+    untouched = JobsNamespace()
     untouched.add({**manifest, "status": status})
     world, _ = taken_over(manifest, status)
 
@@ -167,8 +169,10 @@ def test_a_suspended_job_stays_suspended_until_it_is_resumed() -> None:
 
 
 def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
-    """Pods of training-operator know another cluster: they are replaced, servers last, and the job is no new one."""
-    world = World()
+    """Pods of training-operator know another cluster: they are replaced, servers last, and the job is no new
+    one.
+    """
+    world = JobsNamespace()
     running = of_tf_operator(replicaStatuses={"Worker": {"active": 1}}, completionTime=None)
     running["conditions"][1]["status"] = "True"
     job = world.add({**make_tf_job(), "status": running})
@@ -198,7 +202,7 @@ def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
 
 def test_a_running_job_of_dlrover_ends_as_its_own_master_ends() -> None:
     """The master that DLRover's operator made is not replaced while it runs, and its exit is the job's."""
-    world = World()
+    world = JobsNamespace()
     job = world.add({**make_job(), "status": {"phase": "Running", "status": {"conditions": []}}})
     name = "elasticjob-digits-dlrover-master-0"
     labels = {

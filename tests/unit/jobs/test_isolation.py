@@ -9,7 +9,7 @@ import pytest
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Refusal
 from edl_workflows.jobs.kinds import kind_of
-from edl_workflows.jobs.testing import NAMESPACE, World
+from edl_workflows.jobs.testing import NAMESPACE, JobsNamespace
 from tests.unit.controller.support import auto_plan
 from tests.unit.jobs.network_policies import admits
 from tests.unit.jobs.test_user_labels import JOBS
@@ -18,20 +18,22 @@ PORTS = (names.MASTER_PORT, names.AGENT_PORT, *names.NODE_PORTS["ps"], 22270, 71
 """The master's, an agent's, training programs', and one that a program took for itself."""
 
 
-def guarded_world() -> World:
+def guarded_world() -> JobsNamespace:
     """An installation that makes policies."""
-    world = World()
+    world = JobsNamespace()
     world.settings = replace(world.settings, network_policies=True)
     return world
 
 
-def of_kind(world: World, kind: str) -> list[dict[str, Any]]:
+def of_kind(world: JobsNamespace, kind: str) -> list[dict[str, Any]]:
     return [obj for (what, _), obj in world.objects.items() if what == kind]
 
 
 @pytest.mark.parametrize("kind", JOBS)
 def test_only_a_jobs_own_pods_reach_its_pods(kind: str) -> None:
-    """On every port: not another job's pods, not pods of the same names in another namespace, not anybody else's."""
+    """On every port: not another job's pods, not pods of the same names in another namespace, not anybody
+    else's.
+    """
     world = guarded_world()
     world.add(JOBS[kind]())
     other = JOBS[kind]()
@@ -130,7 +132,9 @@ def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_job_on_its_nodes_network_has_no_policy(kind: str) -> None:
-    """Its pods have their nodes' addresses, by which no policy knows them: it would keep workers from their own master."""
+    """Its pods have their nodes' addresses, by which no policy knows them: it would keep workers from their
+    own master.
+    """
     world = guarded_world()
     job = JOBS[kind]()
     if kind == "TrainingJob":
@@ -158,7 +162,7 @@ def on_nodes_network(value: Any) -> None:
 @pytest.mark.parametrize("kind", JOBS)
 def test_an_installation_may_go_without(kind: str) -> None:
     """Off by `--no-network-policies`: no policy is made, and none is watched."""
-    world = World()
+    world = JobsNamespace()
     world.add(JOBS[kind]())
     world.settle()
     assert not of_kind(world, "NetworkPolicy")

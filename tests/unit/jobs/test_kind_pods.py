@@ -3,7 +3,7 @@
 import pytest
 
 from edl_workflows.jobs import kinds
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.local.apiserver.selectors import labels as requirements
 from tests.unit.jobs.test_user_labels import JOBS
 
@@ -15,8 +15,10 @@ def selects(selector: str, labels: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("kind", JOBS)
 def test_pods_of_a_job_are_those_that_its_kind_makes(kind: str) -> None:
-    """`edl describe` and `edl logs` find each pod of a job, and none that another operator made for a job of the same name."""
-    world = World()
+    """`edl describe` and `edl logs` find each pod of a job, and none that another operator made for a job of
+    the same name.
+    """
+    world = JobsNamespace()
     job = world.add(JOBS[kind]())
     world.settle()
     row = kinds.kind_of(kind)
@@ -29,7 +31,9 @@ def test_pods_of_a_job_are_those_that_its_kind_makes(kind: str) -> None:
 
 
 def test_pods_of_another_kind_with_the_same_job_name_are_not_taken() -> None:
-    """training-operator labels the pods of all its kinds with the job's name; the operator's name tells them apart."""
+    """training-operator labels the pods of all its kinds with the job's name; the operator's name tells them
+    apart.
+    """
     labels = {
         "training.kubeflow.org/job-name": "mnist",
         "training.kubeflow.org/operator-name": "pytorchjob-controller",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.actions import Refusal
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 MASTER = "elasticjob-digits-dlrover-master-0"
 Make = Callable[..., dict[str, Any]]
@@ -17,12 +17,12 @@ def meta(node: str, **more: Any) -> dict[str, Any]:
     return {"name": f"digits-edljob-{node}", "type": kind, "id": int(number), "rankIndex": int(number)} | more
 
 
-def status(world: World, name: str) -> dict[str, Any]:
+def status(world: JobsNamespace, name: str) -> dict[str, Any]:
     found: dict[str, Any] = world.objects["ScalePlan", name].get("status", {})
     return found
 
 
-def test_auto_plan_makes_a_pod_a_node(running: World, plan: Make) -> None:
+def test_auto_plan_makes_a_pod_a_node(running: JobsNamespace, plan: Make) -> None:
     """What createPods lists exists afterwards, with the plan's resources, and the plan records when."""
     running.add(plan("p", auto=True, createPods=[meta("ps-0", resource={"cpu": "2"}), meta("worker-0")]))
     running.settle()
@@ -39,8 +39,10 @@ def test_auto_plan_makes_a_pod_a_node(running: World, plan: Make) -> None:
     assert status(running, "p")["steps"][0]["finishTime"]
 
 
-def test_a_size_with_any_resource_reaches_the_pod(running: World, plan: Make) -> None:
-    """Extended resources are requests and limits by the name that the cluster knows; memory of zero keeps the template's."""
+def test_a_size_with_any_resource_reaches_the_pod(running: JobsNamespace, plan: Make) -> None:
+    """Extended resources are requests and limits by the name that the cluster knows; memory of zero keeps the
+    template's.
+    """
     size = {"memory": "0", "nvidia.com/gpu": "1", "example.com/fpga": "2"}
     running.add(plan("p", auto=True, createPods=[meta("worker-0", resource=size)]))
     running.settle()
@@ -50,7 +52,7 @@ def test_a_size_with_any_resource_reaches_the_pod(running: World, plan: Make) ->
     assert resources == {"requests": wanted, "limits": wanted}
 
 
-def test_auto_plan_removes_pods(running: World, plan: Make) -> None:
+def test_auto_plan_removes_pods(running: JobsNamespace, plan: Make) -> None:
     """What removePods lists is gone; a name that is gone already is no failure."""
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))
     running.settle()
@@ -61,7 +63,7 @@ def test_auto_plan_removes_pods(running: World, plan: Make) -> None:
     assert status(running, "p-2")["phase"] == "Succeeded"
 
 
-def test_repeated_auto_plan_adopts(running: World, plan: Make) -> None:
+def test_repeated_auto_plan_adopts(running: JobsNamespace, plan: Make) -> None:
     """A master that died and asks again gets the same pods, not new ones."""
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0")]))
     running.settle()
@@ -73,7 +75,7 @@ def test_repeated_auto_plan_adopts(running: World, plan: Make) -> None:
     assert status(running, "p-2")["phase"] == "Succeeded"
 
 
-def test_auto_plans_run_in_order_of_age_then_number(running: World, plan: Make) -> None:
+def test_auto_plans_run_in_order_of_age_then_number(running: JobsNamespace, plan: Make) -> None:
     """Plans of one second go by the number in their names, 9 before 10."""
     running.add(plan("p-10", auto=True, removePods=[meta("worker-0")]))
     running.add(plan("p-9", auto=True, createPods=[meta("worker-0")]))
@@ -110,7 +112,7 @@ def test_auto_plans_run_in_order_of_age_then_number(running: World, plan: Make) 
     ],
 )
 def test_invalid_auto_plan_fails_and_makes_nothing(
-    running: World, plan: Make, spec: dict[str, Any], message: str
+    running: JobsNamespace, plan: Make, spec: dict[str, Any], message: str
 ) -> None:
     """A plan that does not fit its job names the field."""
     before = set(running.objects)
@@ -137,7 +139,9 @@ def test_invalid_auto_plan_fails_and_makes_nothing(
         ),
     ],
 )
-def test_invalid_manual_plan_fails(running: World, plan: Make, spec: dict[str, Any], message: str) -> None:
+def test_invalid_manual_plan_fails(
+    running: JobsNamespace, plan: Make, spec: dict[str, Any], message: str
+) -> None:
     """A manual plan that does not fit its running job is failed before the master sees it."""
     running.add(plan("p-0", auto=True, createPods=[meta("ps-0")]))
     running.settle()
@@ -148,7 +152,7 @@ def test_invalid_manual_plan_fails(running: World, plan: Make, spec: dict[str, A
     assert status(running, "p")["message"] == message
 
 
-def test_manual_plan_is_the_masters(running: World, plan: Make) -> None:
+def test_manual_plan_is_the_masters(running: JobsNamespace, plan: Make) -> None:
     """A valid manual plan gets the labels that the master selects by and its owner, and no status from us."""
     manifest = plan("grow", replicaResourceSpecs={"worker": {"replicas": 2}})
     manifest["metadata"]["labels"] = {"team": "ads"}
@@ -169,7 +173,7 @@ def test_manual_plan_is_the_masters(running: World, plan: Make) -> None:
     assert status(running, "grow") == {}
 
 
-def test_begun_plan_is_not_judged_again(running: World, plan: Make) -> None:
+def test_begun_plan_is_not_judged_again(running: JobsNamespace, plan: Make) -> None:
     """A migration removes the pod that it names: what was valid once stays so."""
     running.add(plan("p", migratePods=[{"name": "digits-edljob-ps-0"}]) | {"status": {"phase": "Verifying"}})
     running.settle()
@@ -178,7 +182,7 @@ def test_begun_plan_is_not_judged_again(running: World, plan: Make) -> None:
 
 
 @pytest.mark.parametrize("auto", [True, False], ids=["auto", "manual"])
-def test_plan_for_a_missing_job_fails_after_a_grace(world: World, plan: Make, auto: bool) -> None:
+def test_plan_for_a_missing_job_fails_after_a_grace(world: JobsNamespace, plan: Make, auto: bool) -> None:
     """The job may come with the same `kubectl apply`; after half a minute the plan says which job is missing."""
     world.add(plan("p", auto=auto, replicaResourceSpecs={"worker": {"replicas": 2}}))
     world.settle()
@@ -192,7 +196,7 @@ def test_plan_for_a_missing_job_fails_after_a_grace(world: World, plan: Make, au
 
 
 @pytest.mark.parametrize("auto", [True, False], ids=["auto", "manual"])
-def test_plan_for_a_finished_job_fails(running: World, plan: Make, auto: bool) -> None:
+def test_plan_for_a_finished_job_fails(running: JobsNamespace, plan: Make, auto: bool) -> None:
     """Nothing can be changed after the end."""
     running.set_pod(MASTER, "Succeeded", 0)
     running.settle()
@@ -203,7 +207,7 @@ def test_plan_for_a_finished_job_fails(running: World, plan: Make, auto: bool) -
     assert "has ended (Succeeded)" in status(running, "p")["message"]
 
 
-def test_auto_plan_for_a_suspended_job_makes_no_pods(running: World, plan: Make) -> None:
+def test_auto_plan_for_a_suspended_job_makes_no_pods(running: JobsNamespace, plan: Make) -> None:
     """A plan that a master left behind does not wake a suspended job."""
     running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
     running.add(plan("p", auto=True, createPods=[meta("worker-0")]))
@@ -213,7 +217,7 @@ def test_auto_plan_for_a_suspended_job_makes_no_pods(running: World, plan: Make)
     assert running.pods("worker") == []
 
 
-def test_foreign_pod_fails_an_auto_plan(running: World, plan: Make) -> None:
+def test_foreign_pod_fails_an_auto_plan(running: JobsNamespace, plan: Make) -> None:
     """A pod of somebody else under a node's name is left alone and named."""
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "digits-edljob-worker-0"}, "spec": {}}
     running.add(pod)
@@ -227,7 +231,7 @@ def test_foreign_pod_fails_an_auto_plan(running: World, plan: Make) -> None:
 @pytest.mark.parametrize(
     ("invalid", "phase"), [pytest.param(True, "Failed", id="422"), pytest.param(False, "Scaling", id="quota")]
 )
-def test_refused_pod(running: World, plan: Make, invalid: bool, phase: str) -> None:
+def test_refused_pod(running: JobsNamespace, plan: Make, invalid: bool, phase: str) -> None:
     """What can never be made fails the plan; what a quota refuses is tried again until it can."""
     name = "digits-edljob-worker-0"
     running.refuse[name] = Refusal("Pod", name, invalid, "spec.containers[0].image: no")
@@ -245,8 +249,12 @@ def test_refused_pod(running: World, plan: Make, invalid: bool, phase: str) -> N
         assert running.pods("worker") == [name]
 
 
-def test_a_refused_plan_keeps_only_plans_about_its_own_pods_waiting(running: World, plan: Make) -> None:
-    """A quota refuses a pod; plans that remove other pods, which may make the room, or make others go on meanwhile."""
+def test_a_refused_plan_keeps_only_plans_about_its_own_pods_waiting(
+    running: JobsNamespace, plan: Make
+) -> None:
+    """A quota refuses a pod; plans that remove other pods, which may make the room, or make others go on
+    meanwhile.
+    """
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))
     running.settle()
     running.refuse["digits-edljob-worker-2"] = Refusal(
@@ -269,7 +277,7 @@ def test_a_refused_plan_keeps_only_plans_about_its_own_pods_waiting(running: Wor
     assert status(running, "p-4")["phase"] == "Succeeded"
 
 
-def test_plan_of_an_earlier_job_is_left_to_the_collector(running: World, plan: Make) -> None:
+def test_plan_of_an_earlier_job_is_left_to_the_collector(running: JobsNamespace, plan: Make) -> None:
     """A plan tied to a deleted job is never applied to its namesake."""
     manifest = plan("p", auto=True, createPods=[meta("worker-0")])
     owner = {

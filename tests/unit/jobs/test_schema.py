@@ -30,7 +30,7 @@ FORBIDDEN = {
 
 
 def schema_of(kind: Kind) -> Schema:
-    found: Schema = crd.definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    found: Schema = crd.crd_of_kind(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return found
 
 
@@ -98,7 +98,7 @@ def test_fields_are_described(kind: Kind) -> None:
 def test_scale_subresource_reaches_the_workers() -> None:
     """`kubectl scale` and autoscalers change spec.replicaSpecs.worker.replicas, whose path the schema knows."""
     kind = kinds.kind_of("ElasticJob")
-    version = crd.definition(kind)["spec"]["versions"][0]
+    version = crd.crd_of_kind(kind)["spec"]["versions"][0]
     scale = version["subresources"]["scale"]
 
     assert type_at(schema_of(kind), scale["specReplicasPath"]) == "integer"
@@ -109,7 +109,7 @@ def test_scale_subresource_reaches_the_workers() -> None:
 @each_kind
 def test_columns_show_fields_that_exist(kind: Kind) -> None:
     """A column with a misspelt path would be empty for ever."""
-    version = crd.definition(kind)["spec"]["versions"][0]
+    version = crd.crd_of_kind(kind)["spec"]["versions"][0]
     paths = {column["jsonPath"] for column in version["additionalPrinterColumns"]} - {
         ".metadata.creationTimestamp"
     }
@@ -155,8 +155,8 @@ TYPES: list[Any] = [
 @pytest.mark.parametrize(("spec", "message"), TYPES)
 @pytest.mark.parametrize("version", ["v1", "v1alpha2"])
 def test_types_of_replicas_in_any_case_and_no_others(version: str, spec: Schema, message: str) -> None:
-    """No type is pruned: each is taken in any case, as upstream takes it, or refused; rules hold in every case. The model
-    says the same."""
+    """No type is pruned: each is taken in any case, as upstream takes it, or refused; rules hold in every
+    case. The model says the same."""
     head = {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": {"name": "job"}}
     manifest = {**head, "spec": spec}
     said = refused(manifest)

@@ -35,7 +35,9 @@ def job(**spec: Any) -> TFJob:
 
 
 def test_to_v1_and_back() -> None:
-    """Flat policies go into runPolicy, types get v1's names, and the way back loses nothing; status stays behind."""
+    """Flat policies go into runPolicy, types get v1's names, and the way back loses nothing; status stays
+    behind.
+    """
     found = conversion.to_v1(job())
     assert found.notes == ()
     assert found.manifest["apiVersion"] == "kubeflow.org/v1"

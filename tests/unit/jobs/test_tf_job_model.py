@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.exceptions import ManifestError
-from edl_workflows.jobs.actions import Settings
+from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.tf_job import pods
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.tf_job.types import ReplicaType, RestartPolicy
@@ -135,7 +135,9 @@ def test_both_spellings_of_the_policies_mean_the_same() -> None:
 
 
 def test_spellings_of_types_and_defaults() -> None:
-    """Upstream takes types in any case; one replica is the default, and the template's restart policy, else Never."""
+    """Upstream takes types in any case; one replica is the default, and the template's restart policy, else
+    Never.
+    """
     manifest = make()
     template = manifest["spec"]["tfReplicaSpecs"]["PS"]["template"]
     on_failure = {"spec": template["spec"] | {"restartPolicy": "OnFailure"}}
@@ -149,8 +151,8 @@ def test_spellings_of_types_and_defaults() -> None:
 def test_addresses_in_a_cluster_with_a_domain_of_its_own() -> None:
     """The domain ends every address in TF_CONFIG; an installation that changes it restarts no job for that."""
     job = TFJob.parse(make())
-    plain = json.loads(config_of(pods.pod(job, ReplicaType.WORKER, 0, Settings())))
-    named = pods.pod(job, ReplicaType.WORKER, 0, Settings(tf_cluster_domain="corp.example"))
+    plain = json.loads(config_of(pods.pod(job, ReplicaType.WORKER, 0, InstallationSettings())))
+    named = pods.pod(job, ReplicaType.WORKER, 0, InstallationSettings(tf_cluster_domain="corp.example"))
     cluster = json.loads(config_of(named))["cluster"]
 
     assert cluster == {
@@ -158,7 +160,8 @@ def test_addresses_in_a_cluster_with_a_domain_of_its_own() -> None:
         for role, addresses in plain["cluster"].items()
     }
     assert (
-        named["metadata"]["labels"] == pods.pod(job, ReplicaType.WORKER, 0, Settings())["metadata"]["labels"]
+        named["metadata"]["labels"]
+        == pods.pod(job, ReplicaType.WORKER, 0, InstallationSettings())["metadata"]["labels"]
     )
 
 

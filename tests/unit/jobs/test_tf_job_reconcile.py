@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.actions import Refusal
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 NAME = "mnist"
 
@@ -32,7 +32,7 @@ class Job:
     def __init__(self, spec: dict[str, Any] | None = None, **kwargs: Any) -> None:
         manifest = make_tf_job(**kwargs)
         manifest["spec"] |= spec or {}
-        self.world = World()
+        self.world = JobsNamespace()
         self.world.add(manifest)
         self.world.settle()
 
@@ -57,7 +57,9 @@ class Job:
         return self.world.objects["Pod", f"{NAME}-{short}"]
 
     def set(self, **phases: Any) -> None:
-        """Pods' phases, as ``worker_0="Running"`` or ``worker_0=("Failed", 137)``, and what the controller makes of it."""
+        """Pods' phases, as ``worker_0="Running"`` or ``worker_0=("Failed", 137)``, and what the controller
+        makes of it.
+        """
         for short, value in phases.items():
             phase, code = value if isinstance(value, tuple) else (value, None)
             name = f"{NAME}-{short.replace('_', '-')}"
@@ -297,7 +299,9 @@ def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
 
 
 def test_a_pod_that_was_replaced_leaves_its_number_and_how_it_ended() -> None:
-    """Ten thousand entries have to fit into a status; each restart still counts once, whoever dies in between."""
+    """Ten thousand entries have to fit into a status; each restart still counts once, whoever dies in
+    between.
+    """
     job = Job(Worker=(2, "ExitCode"))
     job.set(worker_0="Running")
     uid = job.pod("worker-1")["metadata"]["uid"]
@@ -372,7 +376,9 @@ GOING: list[Any] = [
 
 @pytest.mark.parametrize("edit", GOING)
 def test_the_deadline_holds_while_pods_do_not_go(edit: dict[str, Any]) -> None:
-    """Pods of an earlier cluster or of a suspended job that hang on a lost machine: the controller wakes up none the less."""
+    """Pods of an earlier cluster or of a suspended job that hang on a lost machine: the controller wakes up
+    none the less.
+    """
     job = Job(policies={"activeDeadlineSeconds": 60}, Worker=3)
     job.set(worker_0="Running", worker_1="Running", worker_2="Running")
     job.edit(**edit)
@@ -407,7 +413,9 @@ def test_clean_up(policies: dict[str, Any], compat: str, left: list[str]) -> Non
 
 @pytest.mark.parametrize(("end", "phase"), [("Succeeded", 0), ("Failed", 1)])
 def test_the_end_is_written_before_pods_go(end: str, phase: int) -> None:
-    """Whoever goes on with a job whose controller died finds its end in its status or its pods, and starts nothing."""
+    """Whoever goes on with a job whose controller died finds its end in its status or its pods, and starts
+    nothing.
+    """
     job = Job(policies={"cleanPodPolicy": "All"}, Chief=1, Worker=2)
     job.set(chief_0="Running", worker_0="Running", worker_1="Running")
     job.world.set_pod("mnist-chief-0", end, phase)
@@ -471,7 +479,9 @@ def test_other_parameter_servers_are_a_new_cluster() -> None:
 def test_who_crashes_over_a_peer_that_was_told_to_end_costs_nothing(
     policy: str, edit: dict[str, Any]
 ) -> None:
-    """Pods are deleted one after the other: one of the others may fail before its own turn comes, or be restarted."""
+    """Pods are deleted one after the other: one of the others may fail before its own turn comes, or be
+    restarted.
+    """
     job = Job(policies={"backoffLimit": 0}, Worker=(3, policy))
     job.set(worker_0="Running", worker_1="Running", worker_2="Running")
     job.world.edit("TFJob", NAME, {"spec": edit})
@@ -508,8 +518,8 @@ def test_a_gang_is_made_once_before_its_pods() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_gang_follows_its_job(dynamic: bool) -> None:
-    """A job that is scaled, either way and with pods that stay or go, has a gang of its new size: Volcano would wait for ever
-    for the pods of a larger one. What Volcano itself has put there stays."""
+    """A job that is scaled, either way and with pods that stay or go, has a gang of its new size: Volcano
+    would wait for ever for the pods of a larger one. What Volcano itself has put there stays."""
     job = Job({"enableDynamicWorker": dynamic}, policies={"schedulingPolicy": {}}, PS=1, Worker=8)
     job.world.edit("PodGroup", NAME, {"spec": {"queue": "default", "minTaskMember": {"a": 1}}})
     for replicas in (4, 6):
@@ -530,7 +540,7 @@ def test_a_gang_follows_its_job(dynamic: bool) -> None:
 
 def test_a_gang_that_is_refused_is_tried_again() -> None:
     """Without Volcano the job says so; when it is there, the gang is made, although there are pods by then."""
-    world = World()
+    world = JobsNamespace()
     refusal = Refusal("PodGroup", NAME, False, "it has no PodGroup of scheduling.volcano.sh/v1beta1")
     world.refuse[NAME] = refusal
     world.add(make_tf_job(policies={"schedulingPolicy": {}}, Worker=2))
@@ -548,7 +558,7 @@ def test_a_gang_that_is_refused_is_tried_again() -> None:
 
 def test_a_gang_of_somebody_else_is_left_alone() -> None:
     """A PodGroup that is not the job's: NameConflict, also when the job is edited."""
-    world = World()
+    world = JobsNamespace()
     metadata = {"name": NAME, "labels": {"training.kubeflow.org/job-name": NAME}}
     foreign = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": metadata}
     world.add(foreign | {"spec": {"minMember": 9}})
@@ -563,7 +573,7 @@ def test_a_gang_of_somebody_else_is_left_alone() -> None:
 
 def test_a_foreign_object_of_our_name_is_told() -> None:
     """A pod that is not the job's in a replica's place: NameConflict, and nothing else is made."""
-    world = World()
+    world = JobsNamespace()
     container = {"name": "x", "image": "y"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mnist-worker-1", "labels": {}}}
     world.add(pod | {"spec": {"containers": [container]}})
@@ -577,7 +587,7 @@ def test_a_foreign_object_of_our_name_is_told() -> None:
 
 def test_a_job_that_another_cluster_runs_is_left_alone() -> None:
     """ManagedBy MultiKueue: not ours."""
-    world = World()
+    world = JobsNamespace()
     world.add(make_tf_job(policies={"managedBy": "kueue.x-k8s.io/multikueue"}))
     world.settle()
     assert len(world.objects) == 1

@@ -6,21 +6,21 @@ import pytest
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 from tests.unit.jobs.test_user_labels import JOBS
 
 END = "2026-01-01T00:00:00Z"
 """When a world begins."""
 
 
-def finished(kind: str, ttl: int | None) -> tuple[World, dict[str, Any]]:
+def finished(kind: str, ttl: int | None) -> tuple[JobsNamespace, dict[str, Any]]:
     """A job that ended when its world began."""
     manifest = JOBS[kind]()
     if ttl is not None:
         manifest["spec"]["ttlSecondsAfterFinished"] = ttl
     phase = "succeeded" if kind == "TrainingJob" else "Succeeded"
     status = {"phase": phase, "completionTime": END, "startTime": END}
-    world = World()
+    world = JobsNamespace()
     job = world.add({**manifest, "status": status})
     world.settle()
     return world, job
@@ -56,7 +56,7 @@ def test_a_job_that_has_not_ended_stays(kind: str) -> None:
     """Time to live is counted from the end, not from the start."""
     manifest = JOBS[kind]()
     manifest["spec"]["ttlSecondsAfterFinished"] = 0
-    world = World()
+    world = JobsNamespace()
     job = world.add(manifest)
     world.settle()
     world.tick(60)
@@ -69,7 +69,7 @@ def test_the_other_spelling_of_a_tf_job() -> None:
     """As `runPolicy.ttlSecondsAfterFinished`, too."""
     manifest = JOBS["TFJob"]()
     manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60}
-    world = World()
+    world = JobsNamespace()
     world.add({**manifest, "status": {"phase": "Failed", "completionTime": END, "startTime": END}})
     world.tick(60)
     world.settle()
@@ -81,7 +81,7 @@ def test_a_tf_job_of_another_controller_stays() -> None:
     """MultiKueue mirrors the end that a job has in another cluster; the object here is Kueue's to delete."""
     manifest = JOBS["TFJob"]()
     manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60, "managedBy": "kueue.x-k8s.io/multikueue"}
-    world = World()
+    world = JobsNamespace()
     world.add({**manifest, "status": {"phase": "Succeeded", "completionTime": END, "startTime": END}})
     world.tick(60)
     world.settle()

@@ -44,7 +44,9 @@ ENDS: list[Any] = [
 
 @pytest.mark.parametrize(("ft", "phases", "end"), ENDS)
 def test_how_a_job_ends(ft: bool, phases: dict[str, Any], end: str) -> None:
-    """Fault-tolerant: when one has succeeded and none is active. Otherwise: when all have; or the first failure."""
+    """Fault-tolerant: when one has succeeded and none is active. Otherwise: when all have; or the first
+    failure.
+    """
     job = Job(ft=ft, master=False, pservers=0, trainers=(2, 2))
     if ft:
         job.set(master_0="Running")
@@ -119,7 +121,9 @@ CLEAN: list[Any] = [
 
 @pytest.mark.parametrize(("autoclean", "end", "left"), CLEAN)
 def test_clean_up(autoclean: bool, end: Any, left: list[str]) -> None:
-    """Servers and services are released; pods of trainers that have ended stay, unless autoclean says otherwise."""
+    """Servers and services are released; pods of trainers that have ended stay, unless autoclean says
+    otherwise.
+    """
     job = Job.running(ft=False, trainers=(2, 2), autoclean=autoclean)
     job.set(trainer_0=end)
     if end == "Succeeded":
@@ -213,7 +217,9 @@ def test_budget_of_failures(spec: dict[str, Any], failures: list[tuple[int, int]
 
 
 def test_the_budget_follows_the_live_size() -> None:
-    """Three failures end a job of two trainers, not one that was scaled to four (upstream compares with min-instance)."""
+    """Three failures end a job of two trainers, not one that was scaled to four (upstream compares with
+    min-instance).
+    """
     job = Job.running()
     job.scale(4)
     job.run_all()
@@ -285,7 +291,9 @@ def test_what_ends_beside_a_program_that_is_done_changes_nothing() -> None:
 
 
 def test_servers_have_a_budget_of_their_own() -> None:
-    """Masters and pservers are replaced, backoffLimit times in the window (upstream: for ever, and nobody is told)."""
+    """Masters and pservers are replaced, backoffLimit times in the window (upstream: for ever, and nobody is
+    told).
+    """
     job = Job.running(backoffLimit=1)
     job.set(pserver_0=("Failed", 137))
     job.settle()

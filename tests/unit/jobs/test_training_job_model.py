@@ -1,4 +1,6 @@
-"""What a TrainingJob's manifest may say: `edl_workflows.jobs.training_job.model`, and the same in the API server."""
+"""What a TrainingJob's manifest may say: `edl_workflows.jobs.training_job.model`, and the same in the API
+server.
+"""
 
 import copy
 from collections.abc import Callable
@@ -8,8 +10,8 @@ import pytest
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import crd
-from edl_workflows.jobs.actions import Wanted
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.actions import RoleChange
+from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.jobs.training_job.model import TrainingJob
 from edl_workflows.jobs.training_job.scale import elastic, scale
@@ -64,7 +66,7 @@ def both(*changes: Change) -> Change:
 
 def refused_by_server(manifest: Manifest, old: Manifest | None = None) -> str:
     """What the API server with our definition says of an object, as strict clients ask; "" if it takes it."""
-    resource = crds.resources(crd.definition(TRAINING_JOB))[0]
+    resource = crds.resources(crd.crd_of_kind(TRAINING_JOB))[0]
     obj = copy.deepcopy(manifest)
     unknown = schemas.prune(obj, resource.schema, root=True)
     schemas.default(obj, resource.schema)
@@ -207,7 +209,9 @@ BAD: list[Any] = [
 
 @pytest.mark.parametrize(("change", "message", "server"), BAD)
 def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str, server: str | None) -> None:
-    """Each mistake is an error that names the field: the model's, and the API server's where a schema can say it."""
+    """Each mistake is an error that names the field: the model's, and the API server's where a schema can say
+    it.
+    """
     manifest = make()
     change(manifest)
     with pytest.raises(ManifestError, match=message):
@@ -222,7 +226,7 @@ def test_what_only_the_model_sees_fails_the_job_with_the_field(change: Change) -
     change(manifest)
     with pytest.raises(ManifestError) as error:
         TrainingJob.parse(manifest)
-    world = World()
+    world = JobsNamespace()
     world.add(manifest)
     world.settle()
     status = world.objects["TrainingJob", "ctr"]["status"]
@@ -247,7 +251,9 @@ def test_a_good_manifest_is_taken_by_both() -> None:
 
 
 def test_defaults() -> None:
-    """Upstream's, whether a field is missing or has Go's zero; the least job has one trainer and nothing else."""
+    """Upstream's, whether a field is missing or has Go's zero; the least job has one trainer and nothing
+    else.
+    """
     least = {"apiVersion": "paddlepaddle.org/v1", "kind": "TrainingJob", "metadata": {"name": "a"}}
     zeros: dict[str, Any] = dict.fromkeys(("port", "ports_num", "ports_num_for_sparse", "passes"), 0)
     specs: list[dict[str, Any]] = [{"trainer": {}}, {**zeros, "trainer": {}}]
@@ -270,7 +276,7 @@ def test_bounds_may_be_edited_past_the_number_of_trainers() -> None:
     old = make()
     old["spec"]["trainer"]["parallelism"] = 5
     old["status"] = {"phase": "running"}
-    schemas.default(old, crds.resources(crd.definition(TRAINING_JOB))[0].schema)
+    schemas.default(old, crds.resources(crd.crd_of_kind(TRAINING_JOB))[0].schema)
     new = copy.deepcopy(old)
     new["spec"]["trainer"]["max-instance"] = 3
     assert refused_by_server(new, old) == ""
@@ -289,7 +295,7 @@ def test_phases_are_final_for_the_server() -> None:
 def test_scaling_by_role() -> None:
     """Trainers by parallelism within their bounds, pservers by their number; a size is that of new pods."""
     job = TrainingJob.parse(make())
-    found = scale(job, {"trainer": Wanted(4), "pserver": Wanted(3, {"cpu": "2"})})
+    found = scale(job, {"trainer": RoleChange(4), "pserver": RoleChange(3, {"cpu": "2"})})
     assert found.spec == {
         "trainer": {"parallelism": 4},
         "pserver": {
@@ -299,7 +305,7 @@ def test_scaling_by_role() -> None:
         },
     }
     assert found.nodes == 8
-    assert scale(job, {"worker": Wanted(4), "ps": Wanted(3, {"cpu": "2"})}) == found, (
+    assert scale(job, {"worker": RoleChange(4), "ps": RoleChange(3, {"cpu": "2"})}) == found, (
         "as other kinds call them"
     )
 
@@ -317,7 +323,7 @@ def test_scaling_by_role() -> None:
 def test_wrong_scaling(role: str, replicas: int, message: str) -> None:
     """Out of the bounds, or of no role."""
     with pytest.raises(ManifestError, match=message):
-        scale(TrainingJob.parse(make()), {role: Wanted(replicas)})
+        scale(TrainingJob.parse(make()), {role: RoleChange(replicas)})
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,22 @@
-"""How a running TrainingJob is changed, suspended and told of, row by row: `edl_workflows.jobs.training_job.reconcile`."""
+"""How a running TrainingJob is changed, suspended and told of, row by row:
+`edl_workflows.jobs.training_job.reconcile`.
+"""
 
 from typing import Any
 
 import pytest
 
 from edl_workflows.exceptions import ManifestError
-from edl_workflows.jobs.actions import Wanted
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.actions import RoleChange
+from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.jobs.training_job.model import TrainingJob
 from edl_workflows.jobs.training_job.scale import scale
 from tests.unit.jobs.training_jobs import NAME, Job, make_training_job
 
 
 def test_trainers_come_and_go() -> None:
-    """Growing adds the next indices, shrinking removes the highest; each is recorded until the pods have caught up, and
-    none counts as a failure."""
+    """Growing adds the next indices, shrinking removes the highest; each is recorded until the pods have
+    caught up, and none counts as a failure."""
     job = Job.running()
     kept = [job.uid("trainer-0"), job.uid("trainer-1")]
     job.scale(4)
@@ -125,7 +127,9 @@ def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() 
 
 @pytest.mark.parametrize("trainers", [2, 4])
 def test_other_trainers_come_too_late_once_one_has_succeeded(trainers: int) -> None:
-    """A new cluster would wait for it: a job that is not fault-tolerant goes on with its trainers, and says so."""
+    """A new cluster would wait for it: a job that is not fault-tolerant goes on with its trainers, and says
+    so.
+    """
     job = Job.running(ft=False, trainers=(2, 4))
     job.scale(3)
     job.settle()
@@ -141,7 +145,7 @@ def test_other_trainers_come_too_late_once_one_has_succeeded(trainers: int) -> N
     assert job.world.events[-1].type == "Warning"
     parsed = TrainingJob.parse(job.world.objects["TrainingJob", NAME])
     with pytest.raises(ManifestError, match="a trainer has succeeded"):
-        scale(parsed, {"trainer": Wanted(replicas=trainers)})
+        scale(parsed, {"trainer": RoleChange(replicas=trainers)})
     job.set(trainer_1="Succeeded", trainer_2="Succeeded")
     assert (job.phase, job.status["parallelism"]) == ("succeeded", 3)
 
@@ -168,7 +172,9 @@ def test_other_pservers_are_a_new_cluster(change: dict[str, Any], servers: int) 
 
 
 def test_suspend_and_resume() -> None:
-    """Suspended: trainers end first, then the servers; resumed: creating, in the same order, with a start of its own."""
+    """Suspended: trainers end first, then the servers; resumed: creating, in the same order, with a start of
+    its own.
+    """
     job = Job.running()
     job.scale(3)
     job.run_all()
@@ -220,7 +226,9 @@ TAKEN_DOWN: list[Any] = [
 def test_who_loses_its_peers_while_they_are_taken_down_has_not_failed(
     ft: bool, change: dict[str, Any], peer: str
 ) -> None:
-    """The controller dies between two deletions, and a peer crashes before its own: that neither fails the job nor counts."""
+    """The controller dies between two deletions, and a peer crashes before its own: that neither fails the
+    job nor counts.
+    """
     job = Job.running(ft=ft, trainers=(2, 4), failurePercent=0, backoffLimit=0)
     job.world.edit("TrainingJob", NAME, {"spec": change})
     actions = job.world.decide("TrainingJob", NAME)
@@ -240,7 +248,7 @@ def test_who_loses_its_peers_while_they_are_taken_down_has_not_failed(
 )
 def test_a_foreign_object_of_our_name_is_told(kind: str, name: str) -> None:
     """NameConflict with what to do about it, and nothing else is made."""
-    world = World()
+    world = JobsNamespace()
     spec = {"containers": [{"name": "x", "image": "y"}]}
     world.add({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": {}}, "spec": spec})
     world.add(make_training_job())

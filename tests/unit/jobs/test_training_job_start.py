@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.actions import Refusal
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 from tests.unit.jobs.training_jobs import NAME, Job
 
 
@@ -38,7 +38,9 @@ ROLES: list[Any] = [
 
 @pytest.mark.parametrize(("spec", "servers"), ROLES)
 def test_which_roles_there_are(spec: dict[str, Any], servers: list[str]) -> None:
-    """The master is made when it is configured, or for a fault-tolerant job; pservers when they are configured."""
+    """The master is made when it is configured, or for a fault-tolerant job; pservers when they are
+    configured.
+    """
     job = Job.running(**{"pservers": 1, "trainers": (2, 2), **spec})
     assert job.pods == [*servers, "trainer-0", "trainer-1"]
 
@@ -91,7 +93,9 @@ NOT_READY: list[Any] = [
 def test_a_role_that_is_never_ready_fails_the_job(
     spec: dict[str, Any], phases: dict[str, str], reason: str, message: str
 ) -> None:
-    """After readyTimeoutSeconds the job fails, and says which role is not ready and why; the controller wakes up for it."""
+    """After readyTimeoutSeconds the job fails, and says which role is not ready and why; the controller wakes
+    up for it.
+    """
     job = Job(readyTimeoutSeconds=60, **spec)
     job.set(**phases)
     waiting = job.pods[-1]
@@ -175,7 +179,7 @@ def test_a_trainer_that_waits_does_not_end_a_job_that_runs() -> None:
 
 def test_what_may_not_be_made_is_told_and_has_its_time_too() -> None:
     """A quota that refuses the pservers: reason CreateRefused, then the job fails with what the server said."""
-    world = World()
+    world = JobsNamespace()
     world.refuse[f"{NAME}-pserver-0"] = Refusal(
         "Pod", f"{NAME}-pserver-0", invalid=False, message="exceeded quota"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 from tests.unit.jobs.conftest import make_job, make_template
 from tests.unit.jobs.di_jobs import make as make_di_job
 from tests.unit.jobs.di_jobs import task
@@ -48,7 +48,7 @@ JOBS = {"ElasticJob": elastic_job, "TFJob": tf_job, "TrainingJob": training_job,
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_users_labels_stay(kind: str) -> None:
     """Services and dashboards that select by a team's own ``app`` find the pods."""
-    world = World()
+    world = JobsNamespace()
     world.add(JOBS[kind]())
     world.settle()
     pods = [obj["metadata"]["labels"] for (what, _), obj in world.objects.items() if what == "Pod"]
@@ -59,7 +59,7 @@ def test_a_users_labels_stay(kind: str) -> None:
 
 def test_pods_of_an_elastic_job_are_dlrovers_unless_they_say_otherwise() -> None:
     """Upstream's ``app: dlrover`` stands where a template has no ``app``, on ElasticJobs only."""
-    world = World()
+    world = JobsNamespace()
     world.add(make_job())
     world.add(make_tf_job(Worker=1))
     world.settle()
@@ -74,12 +74,14 @@ def test_pods_of_an_elastic_job_are_dlrovers_unless_they_say_otherwise() -> None
 
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_template_can_t_join_another_job(kind: str) -> None:
-    """Labels by which jobs of any kind know their pods are not taken from a template: their Services would send to its pods."""
+    """Labels by which jobs of any kind know their pods are not taken from a template: their Services would
+    send to its pods.
+    """
     assert {row.labels[0] for row in KINDS} == set(names.JOB_LABELS)
     stolen = dict.fromkeys(names.JOB_LABELS, "victim") | {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
     job = JOBS[kind]()
     _add_labels(job, stolen)
-    world = World()
+    world = JobsNamespace()
     world.add(job)
     world.settle()
     pods = [obj["metadata"]["labels"] for (what, _), obj in world.objects.items() if what == "Pod"]

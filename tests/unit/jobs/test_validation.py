@@ -101,7 +101,9 @@ def test_upstream_job_is_taken() -> None:
     ],
 )
 def test_restart_policy_of_a_role(role: str | None, template: str | None, found: str) -> None:
-    """Upstream's manifests write it into the pod template; the master then replaces nodes after fatal exit codes, too."""
+    """Upstream's manifests write it into the pod template; the master then replaces nodes after fatal exit
+    codes, too.
+    """
     manifest = yaml.safe_load(UPSTREAM_PS_JOB)
     worker = manifest["spec"]["replicaSpecs"]["worker"]
     worker.pop("restartPolicy", None)
@@ -279,7 +281,9 @@ def test_mistake_in_a_job_is_named(job: Make, path: str, value: Any, answer: str
 
 
 def test_a_size_names_resources_as_pods_do() -> None:
-    """Any resource that a container can ask for; `nvidia.com/gpu` is `gpu`. CPU or memory of zero says nothing, as upstream."""
+    """Any resource that a container can ask for; `nvidia.com/gpu` is `gpu`. CPU or memory of zero says
+    nothing, as upstream.
+    """
     said = {
         "cpu": 0,
         "memory": "0",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs.elastic_job.model import ElasticJob, Phase
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
 from edl_workflows.jobs.elastic_job.view import view
 from edl_workflows.jobs.view import Checkpoint, JobPhase, Progress, Replicas
 
@@ -46,8 +46,8 @@ def test_unseen_job_is_pending(job: Make) -> None:
     assert view(ElasticJob.parse(job())).phase is JobPhase.PENDING
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_every_phase_has_its_view(job: Make, phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(ElasticJobPhase))
+def test_every_phase_has_its_view(job: Make, phase: ElasticJobPhase) -> None:
     """No phase is forgotten, and the final ones stay final."""
     found = view(ElasticJob.parse(job() | {"status": {"phase": phase.value}}))
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from edl_workflows.jobs.testing import World
+from edl_workflows.jobs.testing import JobsNamespace
 
 NAME = "ctr"
 FINAL = ("succeeded", "failed")
@@ -36,8 +36,8 @@ def make_training_job(
 class Job:
     """One job in a world of its own."""
 
-    def __init__(self, world: World | None = None, **kwargs: Any) -> None:
-        self.world = world or World()
+    def __init__(self, world: JobsNamespace | None = None, **kwargs: Any) -> None:
+        self.world = world or JobsNamespace()
         self.world.add(make_training_job(**kwargs))
         self.world.settle()
 

@@ -11,7 +11,7 @@ import pytest
 
 from edl_workflows.exceptions import AlreadyExistsError, ConflictError, NotFoundError
 from edl_workflows.jobs import names
-from edl_workflows.jobs.crd import definition
+from edl_workflows.jobs.crd import crd_of_kind
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         handle = running.client()
         for kind in KINDS:
             with contextlib.suppress(AlreadyExistsError):
-                client.create(handle, definition(kind))
+                client.create(handle, crd_of_kind(kind))
         yield handle
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from edl_workflows.exceptions import AlreadyExistsError, NotFoundError
 from edl_workflows.jobs import names
-from edl_workflows.jobs.crd import definition
+from edl_workflows.jobs.crd import crd_of_kind
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlan, ScalePlanSpec
@@ -80,7 +80,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         handle = running.client()
         for kind in KINDS:
             with contextlib.suppress(AlreadyExistsError):
-                client.create(handle, definition(kind))
+                client.create(handle, crd_of_kind(kind))
         template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
         roles = {role: {"replicas": 1, "template": template} for role in ("ps", "worker")}
         job = {"apiVersion": names.API_VERSION, "kind": "ElasticJob", "metadata": {"name": JOB}}

@@ -17,7 +17,7 @@ from edl_workflows.exceptions import (
     StageTimeoutError,
     UnavailableError,
 )
-from edl_workflows.jobs.scale_plan.model import Phase
+from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS
@@ -257,10 +257,10 @@ def test_migration_names_the_pods_that_hold_the_ranks(cluster: Cluster, stand_in
 def test_migration_can_be_followed_in_two_steps(cluster: Cluster, stand_in: StandIn) -> None:
     """Until the new servers are ready, then until training goes on there."""
     client.create(cluster, elastic_job("mnist"))
-    stand_in.hold = Phase.RESTARTING
+    stand_in.hold = ScalePlanPhase.RESTARTING
 
     begun = run(cluster, "migrate-ps", job="mnist", replicas=3, until="Restarting")
-    stand_in.hold = Phase.SUCCEEDED
+    stand_in.hold = ScalePlanPhase.SUCCEEDED
     done = run(cluster, "wait-plan", name=begun.name)
 
     assert (begun.phase, done.phase) == ("Restarting", "Succeeded")

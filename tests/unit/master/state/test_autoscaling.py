@@ -14,8 +14,8 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
 from edl_workflows.jobs.scale_plan.model import (
     NodeResource,
-    Phase,
     ReplicaResourceSpec,
+    ScalePlanPhase,
     ScalePlanSpec,
 )
 from edl_workflows.master.state import autoscale_steps, views
@@ -95,7 +95,7 @@ def test_a_job_grows_by_a_plan_of_its_own() -> None:
     assert plan.spec is not None
     assert plan.spec.replica_resource_specs["worker"].replicas == 3
     assert "the busiest parameter server uses 30%" in plan.spec.reason
-    assert plan.phase is Phase.SUCCEEDED
+    assert plan.phase is ScalePlanPhase.SUCCEEDED
     assert len(job.state.nodes.live("worker")) == 3
     assert job.state.autoscaling.progress.stage is not OptimizerStage.WORKER_INITIAL
     assert f"{FIRST} was carried out" in _shown(job).notes[0]
@@ -257,8 +257,8 @@ def test_a_plan_does_not_begin_once_autoscaling_is_off() -> None:
     job.submit("theirs", ScalePlanSpec(replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)}))
     job.state.settings = _settings(SHOWN_ONLY)
     job.calm(20)
-    assert job.plans[FIRST].phase is Phase.FAILED
-    assert job.plans["theirs"].phase is Phase.SUCCEEDED
+    assert job.plans[FIRST].phase is ScalePlanPhase.FAILED
+    assert job.plans["theirs"].phase is ScalePlanPhase.SUCCEEDED
     assert job.state.counts["worker"] == 2
 
 
@@ -290,7 +290,7 @@ def test_crashes_neither_lose_nor_repeat_a_plan(every: int) -> None:
     own = [plan for name, plan in job.plans.items() if "-optimize-" in name]
     assert [plan.name for plan in own] == [f"job-optimize-{n + 1}" for n in range(len(own))]
     assert len(own) == job.state.autoscaling.last_number >= 1
-    assert all(plan.phase is Phase.SUCCEEDED for plan in own)
+    assert all(plan.phase is ScalePlanPhase.SUCCEEDED for plan in own)
 
 
 def test_a_hot_server_is_migrated() -> None:
@@ -305,7 +305,7 @@ def test_a_hot_server_is_migrated() -> None:
     )
     _pass(job, 200)
     plan = job.plans[FIRST]
-    assert plan.phase is Phase.SUCCEEDED
+    assert plan.phase is ScalePlanPhase.SUCCEEDED
     assert plan.spec is not None
     assert "job-edljob-ps-0" in [pod.name for pod in plan.spec.migrate_pods]
     assert "is hot" in plan.spec.reason
@@ -459,7 +459,7 @@ def test_a_collective_job_climbs_as_long_as_workers_pay(pace: Callable[[int], in
     assert job.state.versions.active is not None
     assert len(job.state.versions.active.members) == workers
     plans = [plan for plan in job.plans.values() if plan.spec is not None]
-    assert {plan.phase for plan in plans} == {Phase.SUCCEEDED}
+    assert {plan.phase for plan in plans} == {ScalePlanPhase.SUCCEEDED}
     before = len(plans)
     _pass(job, 700)
     assert len([plan for plan in job.plans.values() if plan.spec is not None]) == before, "it rests"

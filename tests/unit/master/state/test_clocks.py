@@ -3,7 +3,7 @@
 import pytest
 
 from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
-from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, world_steps
 from edl_workflows.master.state.settings import JobSettings
@@ -70,14 +70,14 @@ def test_a_plan_fails_in_its_time(gap: float) -> None:
         job.commit()
         job.control()
         job.record()
-    assert _phase(job) is Phase.SCALING
+    assert _phase(job) is ScalePlanPhase.SCALING
     _set_clock(job, gap)
-    assert _phase(job) is Phase.SCALING
+    assert _phase(job) is ScalePlanPhase.SCALING
     job.now += 60.0
     job.settle()
-    assert _phase(job) is Phase.FAILED
+    assert _phase(job) is ScalePlanPhase.FAILED
 
 
-def _phase(job: SimulatedJob) -> Phase:
+def _phase(job: SimulatedJob) -> ScalePlanPhase:
     assert job.state.plan is not None
     return job.state.plan.phase

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.nodes import NodeStatus
@@ -107,7 +107,7 @@ def test_migration_fails_and_training_goes_on() -> None:
             "the process of worker-1 ended 4 times while it was prepared, with code 3: ValueError: no such layer",
         )
     }
-    assert it.plans["plan"].phase is Phase.FAILED
+    assert it.plans["plan"].phase is ScalePlanPhase.FAILED
     assert it.state.versions.settled
     active = it.state.versions.active
     assert active is not None

@@ -3,7 +3,7 @@
 import pytest
 
 from edl_workflows.exceptions import ConflictError
-from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.job import JobState
@@ -100,11 +100,11 @@ def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
     for _ in range(20):
         for _ in job.everything():
             run = job.state.plan
-            if run is not None and run.phase is Phase.VERIFYING and run.checkpoint is not None:
+            if run is not None and run.phase is ScalePlanPhase.VERIFYING and run.checkpoint is not None:
                 job.damaged = {run.checkpoint.uri}
     job.calm(5)
 
-    assert job.plans["plan"].phase is Phase.FAILED
+    assert job.plans["plan"].phase is ScalePlanPhase.FAILED
     active = job.state.versions.active
     assert active is not None
     assert active.members == (0, 1)

@@ -8,9 +8,9 @@ import pytest
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import (
     NodeResource,
-    Phase,
     PodMeta,
     ReplicaResourceSpec,
+    ScalePlanPhase,
     ScalePlanSpec,
 )
 from edl_workflows.master.standalone import parse_nodes
@@ -46,7 +46,7 @@ def _spec(
     return ScalePlanSpec(replica_resource_specs=counts, migrate_pods=pods, **more)
 
 
-def _run(job: SimulatedJob, spec: ScalePlanSpec, rounds: int = 15) -> Phase | None:
+def _run(job: SimulatedJob, spec: ScalePlanSpec, rounds: int = 15) -> ScalePlanPhase | None:
     job.submit("plan", spec)
     job.calm(rounds)
     return job.plans["plan"].phase
@@ -57,7 +57,7 @@ def _servers(job: SimulatedJob) -> tuple[int, ...]:
     return job.state.versions.active.members
 
 
-def _until(job: SimulatedJob, phase: Phase) -> None:
+def _until(job: SimulatedJob, phase: ScalePlanPhase) -> None:
     for _ in range(20):
         if job.state.plan is not None and job.state.plan.phase is phase:
             return
@@ -82,7 +82,7 @@ def _until(job: SimulatedJob, phase: Phase) -> None:
 def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, servers: tuple[int, ...], workers: int) -> None:
     """A plan succeeds when exactly the wanted nodes train; servers that are not needed are gone."""
     job = _job()
-    assert _run(job, spec) is Phase.SUCCEEDED
+    assert _run(job, spec) is ScalePlanPhase.SUCCEEDED
     assert _servers(job) == servers
     assert {ref[1] for ref in job.pods if ref[0] == "ps"} == set(servers)
     assert len(job.state.nodes.live("worker")) == workers
@@ -132,11 +132,11 @@ def test_a_plan_that_can_not_begin_says_what_it_waits_for(
     job.calm(10)
     assert job.state.plan.serial == serial
     job.silent, job.idle = frozenset(), False
-    _until(job, Phase.SCALING)
+    _until(job, ScalePlanPhase.SCALING)
     assert job.state.plan is not None
     assert views.plan_status(job.state.plan)["message"] == ""
     job.calm(15)
-    assert job.plans["plan"].phase is Phase.SUCCEEDED
+    assert job.plans["plan"].phase is ScalePlanPhase.SUCCEEDED
 
 
 def test_a_plan_during_a_recovery_says_so() -> None:
@@ -168,7 +168,7 @@ def test_servers_and_workers_are_migrated_together() -> None:
     job = _job(shards=60)
     job.submit("plan", _both())
     job.calm(60)
-    assert job.plans["plan"].phase is Phase.SUCCEEDED
+    assert job.plans["plan"].phase is ScalePlanPhase.SUCCEEDED
     assert job.versions_seen[2] == (2, 1)
     assert {("ps", 0), ("worker", 1)} <= set(job.removed)
     assert ("worker", 2) in job.created
@@ -185,7 +185,7 @@ def test_a_failed_plan_takes_migrated_workers_back() -> None:
         for _ in job.everything():
             if ("worker", 2) in job.pods:
                 job.pods["worker", 2].phase = PodPhase.PENDING
-    assert job.plans["plan"].phase is Phase.FAILED
+    assert job.plans["plan"].phase is ScalePlanPhase.FAILED
     assert _servers(job) == (0, 1)
     (worker,) = [node for node in job.state.nodes.live("worker") if node.rank == 1]
     assert worker.registered
@@ -207,7 +207,7 @@ def test_a_chief_that_has_ended_saves_nothing() -> None:
     job.pods["worker", chief.id].phase = PodPhase.SUCCEEDED
     job.calm(10)
 
-    assert job.plans["plan"].phase is Phase.FAILED
+    assert job.plans["plan"].phase is ScalePlanPhase.FAILED
     assert job.state.outcome is not None
     assert job.state.outcome.succeeded
 
@@ -224,7 +224,7 @@ def _until_somebody_drained(job: SimulatedJob) -> None:
 def test_a_migration_goes_through_all_steps_in_order() -> None:
     """Each step stands in the status with its times, and the result says where training resumed."""
     job = _job()
-    seen: list[Phase] = []
+    seen: list[ScalePlanPhase] = []
     job.submit("plan", _spec(ps=3))
     for _ in range(20):
         for _ in job.everything():
@@ -233,13 +233,13 @@ def test_a_migration_goes_through_all_steps_in_order() -> None:
                 seen.append(run.phase)
                 status = views.plan_status(run)
     assert seen == [
-        Phase.PENDING,
-        Phase.CHECKPOINTING,
-        Phase.CHECKPOINTED,
-        Phase.MIGRATING,
-        Phase.RESTARTING,
-        Phase.VERIFYING,
-        Phase.SUCCEEDED,
+        ScalePlanPhase.PENDING,
+        ScalePlanPhase.CHECKPOINTING,
+        ScalePlanPhase.CHECKPOINTED,
+        ScalePlanPhase.MIGRATING,
+        ScalePlanPhase.RESTARTING,
+        ScalePlanPhase.VERIFYING,
+        ScalePlanPhase.SUCCEEDED,
     ]
     assert [step["phase"] for step in status["steps"]] == seen[:-1]
     assert status["observedGeneration"] == 1
@@ -266,7 +266,7 @@ def test_plans_that_change_no_server_are_short(spec: ScalePlanSpec, phases: list
         job.calm(1)
         if job.state.plan is not None:
             statuses.append(views.plan_status(job.state.plan))
-    assert job.plans["plan"].phase is Phase.SUCCEEDED
+    assert job.plans["plan"].phase is ScalePlanPhase.SUCCEEDED
     assert [step["phase"] for step in statuses[-1]["steps"]] == phases[: len(statuses[-1]["steps"])]
     assert job.state.versions.last_number == 1
 
@@ -300,7 +300,7 @@ def test_a_plan_that_does_not_fit_fails_with_the_field(spec: ScalePlanSpec, says
     job.submit("plan", spec)
     for _ in range(6):
         messages += [job.state.plan.message for _ in job.everything() if job.state.plan is not None]
-    assert job.plans["plan"].phase is Phase.FAILED
+    assert job.plans["plan"].phase is ScalePlanPhase.FAILED
     assert any(says in message for message in messages)
     assert job.state.versions.last_number == 1
 
@@ -311,18 +311,20 @@ def test_a_rank_means_the_server_that_holds_it_now() -> None:
     for plan in ("first", "second"):
         job.submit(plan, ScalePlanSpec(migrate_ranks={0: NodeResource(cpu="2")}))
         job.calm(15)
-        assert job.plans[plan].phase is Phase.SUCCEEDED
+        assert job.plans[plan].phase is ScalePlanPhase.SUCCEEDED
 
     assert _servers(job) == (3, 1)
 
 
-@pytest.mark.parametrize("phase", [Phase.MIGRATING, Phase.RESTARTING, Phase.VERIFYING])
-def test_a_new_server_that_dies_takes_the_plan_back(phase: Phase) -> None:
+@pytest.mark.parametrize(
+    "phase", [ScalePlanPhase.MIGRATING, ScalePlanPhase.RESTARTING, ScalePlanPhase.VERIFYING]
+)
+def test_a_new_server_that_dies_takes_the_plan_back(phase: ScalePlanPhase) -> None:
     """Whenever the new server dies before training resumed, the job ends with the old servers and goes on."""
     job = _job()
     job.submit("plan", _spec(ps=3))
     _until(job, phase)
-    job.calm(0 if phase is Phase.VERIFYING else 1)
+    job.calm(0 if phase is ScalePlanPhase.VERIFYING else 1)
     for _ in range(5):  # the pod may have to be made first
         if ("ps", 2) in job.pods:
             break
@@ -331,7 +333,7 @@ def test_a_new_server_that_dies_takes_the_plan_back(phase: Phase) -> None:
         job.kill(("ps", 2))
     job.observe()
     job.calm(20)
-    assert job.plans["plan"].phase is Phase.FAILED
+    assert job.plans["plan"].phase is ScalePlanPhase.FAILED
     assert len(_servers(job)) == 2
     assert {ref[1] for ref, pod in job.pods.items() if ref[0] == "ps" and pod.runs} == set(_servers(job))
     assert job.state.versions.settled
@@ -341,7 +343,7 @@ def test_a_switch_that_does_not_train_is_rolled_back() -> None:
     """No step within the limit: a further version of the old servers starts from the switch checkpoint."""
     job = _job()
     job.submit("plan", _spec(ps=3, step_timeout_seconds=50))
-    _until(job, Phase.VERIFYING)
+    _until(job, ScalePlanPhase.VERIFYING)
     switch = job.state.versions.active
     assert switch is not None
     job.now += 60
@@ -353,14 +355,14 @@ def test_a_switch_that_does_not_train_is_rolled_back() -> None:
     assert active is not None
     assert (active.members, active.restore) == ((0, 1), switch.restore)
     assert active.number > switch.number
-    assert job.plans["plan"].phase is Phase.FAILED
+    assert job.plans["plan"].phase is ScalePlanPhase.FAILED
 
 
 def test_a_deleted_plan_is_taken_back() -> None:
     """Before the switch, deleting a plan leaves the old cluster and no pod of the new one."""
     job = _job()
     job.submit("plan", _spec(ps=3, worker=4))
-    _until(job, Phase.MIGRATING)
+    _until(job, ScalePlanPhase.MIGRATING)
     job.calm(1)
     job.delete_plan("plan")
     job.calm(15)
@@ -379,8 +381,8 @@ def test_plans_run_one_after_another_in_order() -> None:
     for _ in range(30):
         job.calm(1)
         phases.append((job.plans["a"].phase, job.plans["b"].phase))
-    assert phases[-1] == (Phase.SUCCEEDED, Phase.SUCCEEDED)
-    assert all(second is None for first, second in phases if first is not Phase.SUCCEEDED)
+    assert phases[-1] == (ScalePlanPhase.SUCCEEDED, ScalePlanPhase.SUCCEEDED)
+    assert all(second is None for first, second in phases if first is not ScalePlanPhase.SUCCEEDED)
     assert len(_servers(job)) == 1
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from edl_workflows.exceptions import ConflictError
-from edl_workflows.jobs.scale_plan.model import Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.plans import PlanRun
@@ -49,7 +49,7 @@ def until_ended(job: SimulatedJob) -> PlanRun:
 def test_same_model_is_said_to_be_the_same(before: float, after: float) -> None:
     """Both numbers stand in the plan's status, and what differs only by rounding is the same."""
     _, plan = changed(says_by_servers(Evaluation(value=before), Evaluation(value=after)))
-    assert plan.phase is Phase.SUCCEEDED
+    assert plan.phase is ScalePlanPhase.SUCCEEDED
     verification = views.plan_status(plan)["verification"]
     assert verification == {"result": "Same", "before": before, "after": after, "message": ""}
 
@@ -67,7 +67,7 @@ def test_another_model_is_rolled_back(after: Evaluation, message: str) -> None:
     """The plan fails with both numbers, nobody trains the other model, and the old servers go on from the checkpoint of the
     switch."""
     job, plan = changed(says_by_servers(Evaluation(value=0.551), after))
-    assert (plan.phase, plan.reason) == (Phase.FAILED, "VerificationFailed")
+    assert (plan.phase, plan.reason) == (ScalePlanPhase.FAILED, "VerificationFailed")
     assert message in plan.message
     assert "rolled back" in plan.message
     assert views.plan_status(plan)["verification"]["result"] == "Different"
@@ -98,7 +98,7 @@ def test_another_model_is_rolled_back(after: Evaluation, message: str) -> None:
 def test_what_could_not_be_compared_is_not_claimed(says: Says, message: str) -> None:
     """Where a program gives nothing to compare the plan succeeds as ever, and its status says that nothing was compared."""
     _, plan = changed(says)
-    assert plan.phase is Phase.SUCCEEDED
+    assert plan.phase is ScalePlanPhase.SUCCEEDED
     verification = views.plan_status(plan)["verification"]
     assert (verification["result"], verification["message"]) == ("NotCompared", message)
 
@@ -107,7 +107,7 @@ def test_plan_without_a_switch_says_nothing_of_verification() -> None:
     """A plan for workers alone has nothing to verify."""
     spec = ScalePlanSpec(replica_resource_specs={"worker": ReplicaResourceSpec(replicas=3)})
     _, plan = changed(says_by_servers(Evaluation(value=1.0), Evaluation(value=2.0)), spec)
-    assert plan.phase is Phase.SUCCEEDED
+    assert plan.phase is ScalePlanPhase.SUCCEEDED
     assert "verification" not in {key for key, value in views.plan_status(plan).items() if value}
 
 
@@ -117,7 +117,7 @@ def test_refused_model_stays_refused() -> None:
     job.says = says_by_servers(Evaluation(value=0.5), Evaluation(value=0.9))
     job.calm(12)
     job.submit("more", ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=2)}))
-    assert until_ended(job).phase is Phase.FAILED
+    assert until_ended(job).phase is ScalePlanPhase.FAILED
     active = job.state.versions.active
     assert active is not None
     assert active.number == 2, "the old servers are not active again yet"

@@ -2,7 +2,12 @@
 
 import pytest
 
-from edl_workflows.jobs.scale_plan.model import NodeResource, Phase, ReplicaResourceSpec, ScalePlanSpec
+from edl_workflows.jobs.scale_plan.model import (
+    NodeResource,
+    ReplicaResourceSpec,
+    ScalePlanPhase,
+    ScalePlanSpec,
+)
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.planned_job import job_of
@@ -66,9 +71,9 @@ def test_plans_are_refused_as_the_program_says(
     say(job, changes)
     plan = carried_out(job, spec)
     if not refused:
-        assert plan.phase is Phase.SUCCEEDED, plan
+        assert plan.phase is ScalePlanPhase.SUCCEEDED, plan
         return
-    assert (plan.phase, plan.reason) == (Phase.FAILED, "InvalidPlan")
+    assert (plan.phase, plan.reason) == (ScalePlanPhase.FAILED, "InvalidPlan")
     assert refused in plan.message
     assert "a table for each server" in plan.message
     assert len(plan.steps) == 1, "it never began"
@@ -104,7 +109,7 @@ def test_version_that_would_be_another_model_is_given_up(job: SimulatedJob) -> N
     job.calm(3)
     run = job.plans["plan"].run
     assert run is not None
-    assert (run.phase, run.reason) == (Phase.FAILED, "SwitchFailed")
+    assert (run.phase, run.reason) == (ScalePlanPhase.FAILED, "SwitchFailed")
     assert "with other servers the model is another: a table for each server" in run.message
     active = job.state.versions.active
     assert active is not None

@@ -8,8 +8,8 @@ import pytest
 
 from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs.scale_plan.model import (
-    Phase,
     ReplicaResourceSpec,
+    ScalePlanPhase,
     ScalePlanSpec,
 )
 from edl_workflows.master.standalone import parse_nodes
@@ -118,7 +118,7 @@ def test_a_given_up_worker_is_done_without() -> None:
 def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, world: tuple[int, ...]) -> None:
     """A plan succeeds when exactly the wanted workers train; those that left are gone, and no step is lost or doubled."""
     job = collective_job(2)
-    assert carried_out(job, spec) is Phase.SUCCEEDED, message_of(job)
+    assert carried_out(job, spec) is ScalePlanPhase.SUCCEEDED, message_of(job)
     assert world_of(job) == world
     assert {ref[1] for ref, pod in job.pods.items() if pod.runs} == set(world)
     assert job.models[version_of(job)] == set(range(job.steps[version_of(job)]))
@@ -128,7 +128,7 @@ def test_a_change_of_the_world_goes_through_all_steps() -> None:
     """As a migration of parameter servers: each step stands in the status, the stall is measured, and who leaves lives until
     the next world has made a step."""
     job = collective_job(3)
-    seen: list[Phase] = []
+    seen: list[ScalePlanPhase] = []
     status: dict[str, Any] = {}
     job.submit("plan", plan_of(2))
     for _ in range(20):
@@ -137,17 +137,17 @@ def test_a_change_of_the_world_goes_through_all_steps() -> None:
             if run is not None and (not seen or seen[-1] is not run.phase):
                 seen.append(run.phase)
                 status = views.plan_status(run)
-            if run is None or run.phase is not Phase.SUCCEEDED:
+            if run is None or run.phase is not ScalePlanPhase.SUCCEEDED:
                 node = job.state.nodes.find("worker", 2)
-                assert Phase.SUCCEEDED in seen or (node is not None and node.live)
+                assert ScalePlanPhase.SUCCEEDED in seen or (node is not None and node.live)
     assert seen == [
-        Phase.PENDING,
-        Phase.CHECKPOINTING,
-        Phase.CHECKPOINTED,
-        Phase.MIGRATING,
-        Phase.RESTARTING,
-        Phase.VERIFYING,
-        Phase.SUCCEEDED,
+        ScalePlanPhase.PENDING,
+        ScalePlanPhase.CHECKPOINTING,
+        ScalePlanPhase.CHECKPOINTED,
+        ScalePlanPhase.MIGRATING,
+        ScalePlanPhase.RESTARTING,
+        ScalePlanPhase.VERIFYING,
+        ScalePlanPhase.SUCCEEDED,
     ]
     assert status["stallSeconds"] >= 0
     assert status["resumedStep"] > status["checkpoint"]["step"]
@@ -176,7 +176,7 @@ def test_plans_that_no_world_can_have_are_refused(spec: ScalePlanSpec, message: 
     said = set()
     for _ in range(4):
         for _ in job.everything():
-            if job.state.plan is not None and job.state.plan.phase is Phase.FAILED:
+            if job.state.plan is not None and job.state.plan.phase is ScalePlanPhase.FAILED:
                 said.add((job.state.plan.reason, job.state.plan.message))
     ((reason, why),) = said
     assert reason == "InvalidPlan"
@@ -189,10 +189,10 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
     job = collective_job(2)
     job.submit("plan", plan_of(3, step_timeout_seconds=30))
     for _ in range(30):
-        if job.state.plan is not None and job.state.plan.phase is Phase.VERIFYING:
+        if job.state.plan is not None and job.state.plan.phase is ScalePlanPhase.VERIFYING:
             break
         for _ in job.everything():
-            if job.state.plan is not None and job.state.plan.phase is Phase.VERIFYING:
+            if job.state.plan is not None and job.state.plan.phase is ScalePlanPhase.VERIFYING:
                 break
     job.commit()
     report = ExitReport(
@@ -203,7 +203,7 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
     assert verdict.wait
     job.settle()
     assert job.state.plan is not None
-    assert (job.state.plan.reason, job.state.plan.phase) == ("SwitchFailed", Phase.FAILED)
+    assert (job.state.plan.reason, job.state.plan.phase) == ("SwitchFailed", ScalePlanPhase.FAILED)
     assert "ValueError: shapes" in job.state.plan.message
     job.calm(20)
     assert world_of(job) == (0, 1)
@@ -219,7 +219,7 @@ def test_rank_0_saves_for_a_switch_when_it_has_stopped() -> None:
     for _ in range(12):
         for _ in job.everything():
             run, change = job.state.plan, job.state.versions.change
-            if run is None or change is None or run.phase is not Phase.RESTARTING:
+            if run is None or change is None or run.phase is not ScalePlanPhase.RESTARTING:
                 continue
             asked = asked or job.state.checkpoints.request == run.request
             assert not job.state.checkpoints.request or change.drained == ("worker-0",)
@@ -424,7 +424,7 @@ def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
     """It is no member: a plan about it scales, and the world trains on."""
     job = collective_job(roles=parse_nodes("worker=2,evaluator=1"))
     spec = ScalePlanSpec(replica_resource_specs={"evaluator": ReplicaResourceSpec(replicas=2)})
-    assert carried_out(job, spec) is Phase.SUCCEEDED, message_of(job)
+    assert carried_out(job, spec) is ScalePlanPhase.SUCCEEDED, message_of(job)
     assert (world_of(job), version_of(job)) == ((0, 1), 1)
     assert len(job.state.nodes.live("evaluator")) == 2
     job.delete_plan("plan")
@@ -438,7 +438,7 @@ def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
         ),
     )
     job.calm(15)
-    assert job.plans["both"].phase is Phase.SUCCEEDED
+    assert job.plans["both"].phase is ScalePlanPhase.SUCCEEDED
     assert world_of(job) == (0, 1, 2)
     assert len(job.state.nodes.live("evaluator")) == 1
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from edl_workflows.jobs.scale_plan.model import (
     NodeResource,
-    Phase,
     PodMeta,
     ReplicaResourceSpec,
+    ScalePlanPhase,
     ScalePlanSpec,
 )
 from edl_workflows.master.standalone import parse_nodes
@@ -58,7 +58,7 @@ def plan_of(workers: int | None = None, migrate: tuple[int, ...] = (), **more: A
     return ScalePlanSpec(replica_resource_specs=counts, migrate_pods=pods, **more)
 
 
-def carried_out(job: SimulatedCollectiveJob, spec: ScalePlanSpec, rounds: int = 15) -> Phase | None:
+def carried_out(job: SimulatedCollectiveJob, spec: ScalePlanSpec, rounds: int = 15) -> ScalePlanPhase | None:
     """What becomes of a plan within so many rounds."""
     job.submit("plan", spec)
     job.calm(rounds)

@@ -3,7 +3,7 @@
 import datetime as dt
 from typing import Any
 
-from edl_workflows.controller.room import Candidate, question
+from edl_workflows.controller.fulfilment_request import ScalingCandidate, build_request
 from edl_workflows.controller.snapshot import kept_node, kept_pod
 from edl_workflows.jobs.di_job import pods as di_pods
 from edl_workflows.jobs.di_job.kind import DI_JOB
@@ -36,7 +36,7 @@ def pod(name: str, cpu: str, where: str = "", phase: str = "Running", **labels: 
     })  # fmt: skip
 
 
-def candidate(growing: bool = True, **spec: Any) -> Candidate:
+def candidate(growing: bool = True, **spec: Any) -> ScalingCandidate:
     trainer = {"entrypoint": "t", "min-instance": 1, "max-instance": 5, "parallelism": 3}
     trainer["resources"] = {"requests": {"cpu": "1"}}
     manifest = {
@@ -49,7 +49,7 @@ def candidate(growing: bool = True, **spec: Any) -> Candidate:
     assert TRAINING_JOB.elastic is not None
     elastic = TRAINING_JOB.elastic(job)
     assert elastic is not None
-    return Candidate(TRAINING_JOB, manifest, job, elastic, growing)
+    return ScalingCandidate(TRAINING_JOB, manifest, job, elastic, growing)
 
 
 def trainer(index: int, where: str = "", phase: str = "Running") -> dict[str, Any]:
@@ -62,9 +62,11 @@ def trainer(index: int, where: str = "", phase: str = "Running") -> dict[str, An
 
 
 def test_who_is_where_and_what_is_used() -> None:
-    """A candidate's pods are its places, in the order of their indices; others' are use of their nodes, or wait."""
+    """A candidate's pods are its places, in the order of their indices; others' are use of their nodes, or
+    wait.
+    """
     server = pod("ctr-pserver-0", "2", "a", **{training_pods.JOB_LABEL: "ctr", training_pods.ROLE_LABEL: "pserver"})  # fmt: skip
-    found = question(
+    found = build_request(
         [candidate()],
         [node("a"), node("b")],
         [
@@ -86,7 +88,9 @@ def test_who_is_where_and_what_is_used() -> None:
 
 
 def test_pods_of_another_operator_are_no_instances() -> None:
-    """A pod that bears the labels of a DIJob of this name, but not its operator's, is use of its node like any other."""
+    """A pod that bears the labels of a DIJob of this name, but not its operator's, is use of its node like
+    any other.
+    """
     learner = task("learner", template={"spec": {"containers": [{"name": "di", "image": "ding:1"}]}})
     manifest = make_di_job(learner, task("collector", 1, minReplicas=1, maxReplicas=4))
     manifest["metadata"] |= {"namespace": "default", "uid": "u"}
@@ -96,8 +100,8 @@ def test_pods_of_another_operator_are_no_instances() -> None:
     assert elastic is not None
     labels = {di_pods.JOB_LABEL: manifest["metadata"]["name"], di_pods.TASK_LABEL: elastic.role}
     ours = pod("a-collector-0", "1", "a", **labels, **{di_pods.OPERATOR_LABEL: di_pods.OPERATOR})
-    found = question(
-        [Candidate(DI_JOB, manifest, job, elastic)],
+    found = build_request(
+        [ScalingCandidate(DI_JOB, manifest, job, elastic)],
         [node("a"), node("b")],
         [ours, pod("other", "1", "b", **labels)],
         NOW,
@@ -108,12 +112,14 @@ def test_pods_of_another_operator_are_no_instances() -> None:
 
 
 def test_where_pods_can_not_run() -> None:
-    """Nodes that a selector or a taint keeps out are excluded; a cordoned one takes nothing; one long lost is none."""
+    """Nodes that a selector or a taint keeps out are excluded; a cordoned one takes nothing; one long lost is
+    none.
+    """
     tainted = node("b", taints=[{"key": "gpu", "effect": "NoSchedule"}])
     lost = node("d")
     lost["notReadySince"] = "2025-12-31T23:00:00Z"
-    found = question([candidate()], [node("a"), tainted, node("c", unschedulable=True), lost], [], NOW)
-    chosen = question([candidate(nodeSelector={"name": "a"})], [node("a"), node("b")], [], NOW)
+    found = build_request([candidate()], [node("a"), tainted, node("c", unschedulable=True), lost], [], NOW)
+    chosen = build_request([candidate(nodeSelector={"name": "a"})], [node("a"), node("b")], [], NOW)
 
     assert set(found.nodes) == {"a", "b", "c"}
     assert not found.nodes["c"].schedulable
@@ -123,6 +129,6 @@ def test_where_pods_can_not_run() -> None:
 
 def test_a_job_that_rests_may_shrink_only() -> None:
     """What it has is the most that it may have."""
-    asked = question([candidate(growing=False)], [node("a")], [], NOW).jobs["TrainingJob default/ctr"]
+    asked = build_request([candidate(growing=False)], [node("a")], [], NOW).jobs["TrainingJob default/ctr"]
 
     assert (asked.min_instances, asked.max_instances, asked.parallelism) == (1, 3, 3)

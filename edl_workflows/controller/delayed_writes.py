@@ -1,6 +1,7 @@
 """Writes that may wait for more of their kind: until when each does. No I/O here.
 
-A swarm of pods that start or end changes a job's counters many times within a second; one write tells what it comes to.
+A swarm of pods that start or end changes a job's counters many times within a second; one write tells what it
+comes to.
 """
 
 import threading
@@ -9,10 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 MEMORY = 100_000
-"""More objects than can wait at a time; the oldest beyond them are forgotten, which lengthens their wait at worst."""
+"""More objects than can wait at a time; the oldest beyond them are forgotten, which lengthens their wait at
+worst.
+"""
 
 
-class Holds:
+class DelayedWrites:
     """When the wait of each object ends.
 
     Args:
@@ -25,7 +28,8 @@ class Holds:
         self._due: OrderedDict[str, float] = OrderedDict()
 
     def left(self, uid: str, seconds: float) -> float:
-        """How long the object's write has to wait still; the wait begins with the first call and is shortened by later ones.
+        """How long the object's write has to wait still; the wait begins with the first call and is shortened
+        by later ones.
 
         Args:
             uid: the object's.

@@ -1,6 +1,6 @@
 """Writes that wait for more of their kind."""
 
-from edl_workflows.controller.holds import Holds
+from edl_workflows.controller.delayed_writes import DelayedWrites
 
 
 class Clock:
@@ -14,7 +14,7 @@ class Clock:
 def test_a_wait_begins_once_and_ends() -> None:
     """Later calls do not prolong it, and when it is over the next one is a new wait."""
     clock = Clock()
-    holds = Holds(clock)
+    holds = DelayedWrites(clock)
     assert holds.left("a", 1.0) == 1.0
     clock.now += 0.75
     assert holds.left("a", 1.0) == 0.25
@@ -26,7 +26,7 @@ def test_a_wait_begins_once_and_ends() -> None:
 def test_a_more_urgent_call_shortens_it() -> None:
     """What may wait a second does not wait the rest of half a minute."""
     clock = Clock()
-    holds = Holds(clock)
+    holds = DelayedWrites(clock)
     assert holds.left("a", 30.0) == 30.0
     clock.now += 5.0
     assert holds.left("a", 1.0) == 1.0
@@ -36,7 +36,7 @@ def test_a_more_urgent_call_shortens_it() -> None:
 def test_what_can_not_wait_ends_it() -> None:
     """A write that goes at once takes along what waited."""
     clock = Clock()
-    holds = Holds(clock)
+    holds = DelayedWrites(clock)
     holds.left("a", 30.0)
     assert holds.left("a", 0.0) == 0.0
     assert holds.left("a", 30.0) == 30.0

@@ -1,4 +1,5 @@
-"""What is checked of every job kind alike: its name, and the parts of its pod templates that the pods are built on.
+"""What is checked of every job kind alike: its name, and the parts of its pod templates that the pods are
+built on.
 
 Paths are relative to the checked value. Pure functions that return problems; the models raise them.
 """
@@ -45,7 +46,9 @@ def _name_fits(path: str, value: str, limit: int, prefix: str, *, whole: bool = 
 
 
 def _nested_too_deep(value: object) -> bool:
-    """Whether a value has more levels than whoever copies or writes it can follow. No pod has a third of them."""
+    """Whether a value has more levels than whoever copies or writes it can follow. No pod has a third of
+    them.
+    """
     level = [value]
     for _ in range(MAX_LEVELS):
         level = [

@@ -1,8 +1,8 @@
 """What the fulfilment planner is asked, read from jobs, nodes and pods. Pure.
 
-A pod that waits for a node and is no candidate's instance is put to the planner as a job of its own, which it makes room
-for; so are the parameter servers and masters of jobs. Of placement rules node selectors and taints are regarded; the
-scheduler, which places the pods in the end, knows all of them.
+A pod that waits for a node and is no candidate's instance is put to the planner as a job of its own, which it
+makes room for; so are the parameter servers and masters of jobs. Of placement rules node selectors and taints
+are regarded; the scheduler, which places the pods in the end, knows all of them.
 """
 
 import math
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from edl_workflows.controller.snapshot import admits, gone, is_open
+from edl_workflows.controller.snapshot import accepts_pods, is_node_gone, node_admits
 from edl_workflows.jobs import demand
-from edl_workflows.jobs.autoscaling import Elastic
+from edl_workflows.jobs.autoscaling import ElasticRole
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.scaling.paddle import fulfilment
 from edl_workflows.scaling.paddle.nodes import FulfilmentNode
@@ -22,7 +22,7 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ScalingCandidate:
     """A job that may be changed.
 
     Attributes:
@@ -36,7 +36,7 @@ class Candidate:
     row: Kind
     manifest: Object
     job: Any
-    elastic: Elastic
+    elastic: ElasticRole
     growing: bool = True
 
     @property
@@ -46,7 +46,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Question:
+class FulfilmentRequest:
     """What `plan_fulfilment` is asked.
 
     Attributes:
@@ -58,9 +58,9 @@ class Question:
     nodes: dict[str, FulfilmentNode]
 
 
-def question(
-    candidates: Iterable[Candidate], nodes: Iterable[Object], pods: Iterable[Object], now: datetime
-) -> Question:
+def build_request(
+    candidates: Iterable[ScalingCandidate], nodes: Iterable[Object], pods: Iterable[Object], now: datetime
+) -> FulfilmentRequest:
     """Put it together.
 
     Args:
@@ -69,7 +69,7 @@ def question(
         pods: all, as `snapshot.kept_pod` leaves them.
         now: the time.
     """
-    there = {node["metadata"]["name"]: node for node in nodes if not gone(node, now)}
+    there = {node["metadata"]["name"]: node for node in nodes if not is_node_gone(node, now)}
     mine = {
         (one.row.name, one.job.metadata.namespace or "", one.job.metadata.name): one for one in candidates
     }
@@ -84,25 +84,27 @@ def question(
         if owner is not None and node in there:
             places[owner.key].append((_index(pod, owner.row), node))
         elif owner is None and node in there:
-            demand.add(used[node], pod["requests"])
+            demand.add_amounts(used[node], pod["requests"])
         elif owner is None and not node:
             jobs[f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"] = _waiting(pod)
     for one in mine.values():
         held = tuple(node for _, node in sorted(places[one.key]))
         jobs[one.key] = _asked(one, held, there)
-    return Question(
+    return FulfilmentRequest(
         jobs,
         {
-            name: FulfilmentNode(_finite(node["allocatable"]), used[name], is_open(node))
+            name: FulfilmentNode(_finite(node["allocatable"]), used[name], accepts_pods(node))
             for name, node in there.items()
         },
     )
 
 
-def _asked(one: Candidate, places: tuple[str, ...], nodes: Mapping[str, Object]) -> fulfilment.FulfilmentJob:
+def _asked(
+    one: ScalingCandidate, places: tuple[str, ...], nodes: Mapping[str, Object]
+) -> fulfilment.FulfilmentJob:
     elastic = one.elastic
     most = elastic.maximum if one.growing else max(elastic.minimum, min(elastic.replicas, elastic.maximum))
-    excluded = frozenset(name for name, node in nodes.items() if not admits(node, elastic.placement))
+    excluded = frozenset(name for name, node in nodes.items() if not node_admits(node, elastic.placement))
     return fulfilment.FulfilmentJob(
         elastic.requests, elastic.minimum, most, elastic.replicas, places, excluded
     )
@@ -113,8 +115,8 @@ def _waiting(pod: Object) -> fulfilment.FulfilmentJob:
 
 
 def _owner(
-    pod: Object, candidates: Mapping[tuple[str, str, str], Candidate], rows: Iterable[Kind]
-) -> Candidate | None:
+    pod: Object, candidates: Mapping[tuple[str, str, str], ScalingCandidate], rows: Iterable[Kind]
+) -> ScalingCandidate | None:
     """The candidate whose instance the pod is."""
     labels = pod["metadata"].get("labels") or {}
     for row in rows:

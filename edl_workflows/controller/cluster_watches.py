@@ -19,13 +19,17 @@ from edl_workflows.kube.watch import EventType
 log = structlog.get_logger(__name__)
 
 COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five
+minutes.
+"""
 
 REST_SECONDS = 5.0
-"""How long somebody who has nothing to plan waits for the end of the watches; they end by themselves after that."""
+"""How long somebody who has nothing to plan waits for the end of the watches; they end by themselves after
+that.
+"""
 
 
-class Watches:
+class ClusterWatches:
     """Both watches.
 
     Args:
@@ -68,20 +72,22 @@ class Watches:
             informer.stop(max(0.0, deadline - time.monotonic()))
 
 
-class OnDemand:
+class OnDemandWatches:
     """Watches that run only while somebody plans with them.
 
     Args:
-        cluster, namespace, without: see `Watches`.
+        cluster, namespace, without: see `ClusterWatches`.
         ask: called when a node changes what it offers, but for the first list, which is looked at anyway.
     """
 
     def __init__(self, cluster: Cluster, namespace: str, ask: Callable[[], None], without: str) -> None:
-        self._make: Callable[[], Watches] = lambda: Watches(cluster, namespace, self._node_changed, without)
+        self._make: Callable[[], ClusterWatches] = lambda: ClusterWatches(
+            cluster, namespace, self._node_changed, without
+        )
         self._ask = ask
-        self._watches: Watches | None = None
+        self._watches: ClusterWatches | None = None
 
-    def running(self) -> Watches:
+    def running(self) -> ClusterWatches:
         """They, started if they rested."""
         if self._watches is None:
             self._watches = self._make()

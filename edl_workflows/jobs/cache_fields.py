@@ -1,6 +1,7 @@
 """What a controller keeps of the objects that it watches: what decisions read, and no more. Pure.
 
-Ten thousand pods as the API server sends them are hundreds of megabytes; a decision reads a few fields of each.
+Ten thousand pods as the API server sends them are hundreds of megabytes; a decision reads a few fields of
+each.
 """
 
 import sys
@@ -18,18 +19,18 @@ _SHORT = 64
 """Characters; longer texts are hardly ever the same twice."""
 
 
-def whole(obj: Mapping[str, Any]) -> Object:
+def keep_whole(obj: Mapping[str, Any]) -> Object:
     """All but ``managedFields``, half of an object's size."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     return _shared({**obj, "metadata": metadata})  # type: ignore[no-any-return]  # a map gives a map
 
 
-def head(obj: Mapping[str, Any]) -> Object:
+def keep_head(obj: Mapping[str, Any]) -> Object:
     """Who an object is and whom it belongs to."""
     return _shared(_head(obj))  # type: ignore[no-any-return]  # a map gives a map
 
 
-def pod(obj: Mapping[str, Any]) -> Object:
+def keep_pod(obj: Mapping[str, Any]) -> Object:
     """A pod's head, the names of its containers, and how they are doing."""
     status = obj.get("status") or {}
     containers = [{"name": c.get("name")} for c in (obj.get("spec") or {}).get("containers") or ()]

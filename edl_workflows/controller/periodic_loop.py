@@ -16,13 +16,13 @@ RETRY_SECONDS = 2.0
 """After a conflict, or while something is not listed yet."""
 
 
-class Cycle:
+class PeriodicLoop:
     """The thread.
 
     Args:
         name: what it does, for the log.
-        look: called with whether everything is to be looked at, or only what is new; answers in how many seconds everything
-            is due again, or None for not before it is asked for. It may raise.
+        look: called with whether everything is to be looked at, or only what is new; answers in how many
+            seconds everything is due again, or None for not before it is asked for. It may raise.
         ready: waits so many seconds for what must be there before the first look; whether it is.
         period: seconds until the next look after a defect.
     """
@@ -88,7 +88,9 @@ class Cycle:
             return self._period
 
     def _wait(self) -> bool | None:
-        """Wait until there is something to look at: everything (True), or what is new (False); None at the end."""
+        """Wait until there is something to look at: everything (True), or what is new (False); None at the
+        end.
+        """
         with self._changed:
             left = None if self._due is None else max(0.0, self._due - time.monotonic())
             self._changed.wait_for(lambda: self._stopped.is_set() or self._asked is not None, left)

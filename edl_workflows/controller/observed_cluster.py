@@ -1,6 +1,7 @@
 """The watched objects of all kinds, grouped by the job that they belong to.
 
-One informer a `Source`. What the controller writes goes through into the cache at once, so that the next decision never
+One informer a `Source`. What the controller writes goes through into the cache at once, so that the next
+decision never
 rests on a state older than its own last write: the guard against acting on a stale cache.
 """
 
@@ -20,7 +21,7 @@ from edl_workflows.kube.resources import Object, Scope, key_of
 log = structlog.get_logger(__name__)
 
 
-class Group(NamedTuple):
+class JobGroup(NamedTuple):
     """All objects of one job; prints as ``namespace/job``. The unit of work: never two workers on one group."""
 
     namespace: str
@@ -30,7 +31,7 @@ class Group(NamedTuple):
         return f"{self.namespace}/{self.job}"
 
 
-def group_of(source: Source, obj: Mapping[str, Any]) -> Group | None:
+def group_of(source: Source, obj: Mapping[str, Any]) -> JobGroup | None:
     """The group that an object of this source belongs to; None for none."""
     try:
         job = source.job_of(obj)
@@ -38,10 +39,10 @@ def group_of(source: Source, obj: Mapping[str, Any]) -> Group | None:
         # Only where the CRD's schema is missing or older can an object be malformed enough for this.
         log.warning("object without a readable job", kind=source.api.kind, name=str(key_of(obj)))
         return None
-    return Group(obj["metadata"].get("namespace") or "", job) if job else None
+    return JobGroup(obj["metadata"].get("namespace") or "", job) if job else None
 
 
-class World:
+class ObservedCluster:
     """The informers of all sources.
 
     Args:
@@ -57,7 +58,7 @@ class World:
         cluster: Cluster,
         namespace: str,
         sources: Sequence[Source],
-        on_change: Callable[[Group], None],
+        on_change: Callable[[JobGroup], None],
         on_error: Callable[[Source, EdlError, int], None],
     ) -> None:
         self._notify = on_change
@@ -92,7 +93,7 @@ class World:
         deadline = time.monotonic() + seconds
         return all(i.wait_synced(max(0.0, deadline - time.monotonic())) for i in self._informers.values())
 
-    def of_group(self, source: Source, group: Group) -> list[Object]:
+    def of_group(self, source: Source, group: JobGroup) -> list[Object]:
         """The objects of a source that belong to the group, by name."""
         return self._informers[source].cache.by_index("group", str(group))
 
@@ -114,7 +115,7 @@ class World:
         for source in self._sources_of(obj):
             self._informers[source].remove(obj)
 
-    def find(self, api_version: str, kind: str, group: Group, name: str) -> Object | None:
+    def find(self, api_version: str, kind: str, group: JobGroup, name: str) -> Object | None:
         """The cached object of the group by kind and name."""
         sources = self._sources.get((api_version, kind), ())
         objects = (obj for source in sources for obj in self.of_group(source, group))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs import kept, manifests
+from edl_workflows.jobs import cache_fields, manifests
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -30,24 +30,24 @@ POD: dict[str, Any] = {
 @pytest.mark.parametrize(
     "read",
     [
-        manifests.ended,
-        manifests.ready,
+        manifests.has_ended,
+        manifests.is_ready,
         manifests.exit_of_first_container,
-        manifests.disrupted,
+        manifests.was_disrupted,
         manifests.why_pending,
         manifests.owner_of,
-        manifests.deletion,
-        manifests.terminating,
+        manifests.delete_object,
+        manifests.is_terminating,
     ],
 )
 def test_decisions_read_the_same_of_what_is_kept(read: Any) -> None:
     """Nothing that a decision asks about a pod is lost."""
-    assert read(kept.pod(POD)) == read(POD)
+    assert read(cache_fields.keep_pod(POD)) == read(POD)
 
 
 def test_the_rest_goes() -> None:
     """Neither a pod's template nor its addresses are kept, nor anybody's bookkeeping."""
-    pod = kept.pod(POD)
+    pod = cache_fields.keep_pod(POD)
     assert pod["spec"] == {"containers": [{"name": "main"}, {"name": "log"}]}
     assert "podIP" not in pod["status"]
     assert pod["metadata"].keys().isdisjoint({"annotations", "managedFields"})
@@ -61,12 +61,12 @@ def test_a_secret_is_not_kept() -> None:
         "metadata": POD["metadata"],
         "data": {"token": "c2VjcmV0"},
     }
-    assert kept.head(secret).keys() == {"apiVersion", "kind", "metadata"}
+    assert cache_fields.keep_head(secret).keys() == {"apiVersion", "kind", "metadata"}
 
 
 def test_whole_objects_lose_only_bookkeeping() -> None:
     """A job is kept with all that its user wrote, and the original is not touched."""
-    assert kept.whole(POD) == {
+    assert cache_fields.keep_whole(POD) == {
         **POD,
         "metadata": {k: v for k, v in POD["metadata"].items() if k != "managedFields"},
     }

@@ -9,7 +9,7 @@ from edl_workflows.jobs.manifests import owner_reference
 from edl_workflows.jobs.scale_plan.model import KIND, ScalePlan
 
 
-def manual(job: ElasticJob, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+def manual_plan(job: ElasticJob, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """A plan for a job, which goes with it.
 
     Args:
@@ -37,7 +37,7 @@ def manual(job: ElasticJob, name: str, spec: Mapping[str, Any]) -> dict[str, Any
     return manifest
 
 
-def autoscale_name(job: str, taken: Iterable[str]) -> str:
+def next_autoscale_name(job: str, taken: Iterable[str]) -> str:
     """Name of the autoscaler's next plan: who decides from the same plans gives the same name.
 
     Args:
