@@ -17,7 +17,7 @@ import structlog
 from edl_workflows.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
 from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.master.master import Hurry, Master
-from edl_workflows.master.state import autoscale_steps, observations, views
+from edl_workflows.master.state import autoscale_steps, observations, plan_steps, views
 from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.plans import PlanRun
@@ -134,6 +134,7 @@ class Effects:
         self._told = _Told.of(master.stored)
         self._warned = master.stored.checkpoints.failing.since
         self._made: tuple[int, float] = (0, 0.0)
+        self._queued: dict[str, str] = {}
         self._reported: dict[str, Any] = {}
         self._reported_at = float("-inf")
         self._refused: dict[str, _Refusal] = {}
@@ -149,6 +150,7 @@ class Effects:
         stored = self._master.stored
         await self._pods(stored)
         await self._attempt("report on a ScalePlan", self._plan, stored)
+        await self._attempt("say what other ScalePlans wait for", self._queued_plans, stored)
         await self._attempt("make the job's own ScalePlan", self._own_plan, stored)
         await self._attempt(_REPORT, self._job, stored)
         await self._attempt("tell of a checkpoint that could not be saved", self._warn, stored)
@@ -241,6 +243,18 @@ class Effects:
             log.info("plan", plan=run.name, phase=str(run.phase), message=run.message)
         observations.plan_recorded(self._master.state, run.uid, run.serial)
         self._master.changed(Hurry.GROUPED)
+
+    async def _queued_plans(self, stored: JobDocument) -> None:
+        """Plans are carried out one by one. Each that comes later says so, from when it is seen."""
+        now = self._master.now()
+        for run in plan_steps.queued(self._master.state, now) if stored.plan is not None else ():
+            if self._queued.get(run.uid) == run.message:
+                continue
+            try:
+                await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
+            except (NotFoundError, ConflictError):
+                log.info("a plan was deleted", plan=run.name)
+            self._queued[run.uid] = run.message
 
     async def _job(self, stored: JobDocument) -> None:
         ended = stored.outcome is not None and not self._reported.get("ended")

@@ -81,6 +81,24 @@ def _take_up(state: JobState, now: float) -> None:
             return
 
 
+def queued(state: JobState, now: float) -> Sequence[PlanRun]:
+    """Plans that wait for the present one to end, each as it is shown until it is taken up."""
+    present = state.plan
+    if present is None:
+        return ()
+    message = f"waits for ScalePlan {present.name}, which goes before"
+    return [
+        replace(
+            plans.start(seen.uid, seen.name, seen.spec, now, seen.generation),
+            reason=plans.WAITING,
+            message=message,
+        )
+        for seen in state.plans_seen or ()
+        if seen.uid not in (present.uid, *state.finished_plans)
+        and not (seen.phase is not None and seen.phase.final)
+    ]
+
+
 def _ranks_as_pods(state: JobState, spec: ScalePlanSpec) -> ScalePlanSpec:
     """Ranks replaced by the pods that hold them now; one that nobody holds stays, and `plan_checks` finds it."""
     pods, left = [], {}

@@ -14,15 +14,16 @@ from edl_workflows.master.effects import REPORT_SECONDS, UNREPORTED_SECONDS, Eff
 from edl_workflows.master.master import Master
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import autoscaling, plans
+from edl_workflows.master.state import autoscaling, observations, plans
 from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, Saved
 from edl_workflows.master.state.hang import Hangs
-from edl_workflows.master.state.job import JobState, Steps
+from edl_workflows.master.state.job import JobState, PlanSeen, Steps
 from edl_workflows.master.state.nodes import Node
 from edl_workflows.master.state.outcome import Outcome
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlan, PodPlans
 from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.transitions import settle
 from edl_workflows.master.store import FileStore
 from edl_workflows.scaling.dlrover.ps_stages import StageProgress
 
@@ -40,6 +41,7 @@ class FakeOutside:
         self.away = False
         self.refusing: dict[object, EdlError] = {}
         self.warned: list[tuple[str, str]] = []
+        self.plans: list[tuple[str, dict[str, Any]]] = []
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
         self.asked.append(plan.number)
@@ -57,6 +59,7 @@ class FakeOutside:
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
         self._refuse(run.name)
+        self.plans.append((run.name, status))
 
     def warn(self, reason: str, message: str) -> None:
         self._refuse("events")
@@ -366,5 +369,34 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
         outside.refusing["events"] = ForbiddenError("no right")
         await look(FailedSaves(total=4, row=1, since=12.0, error="full"))
         assert master.state.refused == {}
+
+    asyncio.run(main())
+
+
+def test_a_plan_behind_another_says_what_it_waits_for(tmp_path: Path) -> None:
+    """Of two plans for a job whose worker never registers, both say what they wait for; the second says it once."""
+
+    async def main() -> None:
+        master = Master(
+            JobState(JobSettings("job", "default", parse_nodes("worker=1"))), FileStore(tmp_path / "state")
+        )
+        outside = FakeOutside()
+        effects = Effects(master, outside)
+        observations.plans(
+            master.state, [PlanSeen(f"uid-{name}", name, SPEC) for name in ("first", "second")]
+        )
+        settle(master.state, 100.0)
+        master.stored = master.state.document()
+        for _ in range(3):
+            await effects.once()
+            settle(master.state, 101.0)
+            master.stored = master.state.document()
+        told = {
+            name: (status["phase"], status["reason"], status["message"]) for name, status in outside.plans
+        }
+        assert told["first"][:2] == ("Pending", "Waiting")
+        assert "worker-0 did not register" in told["first"][2]
+        assert told["second"] == ("Pending", "Waiting", "waits for ScalePlan first, which goes before")
+        assert [name for name, _ in outside.plans].count("second") == 1
 
     asyncio.run(main())
