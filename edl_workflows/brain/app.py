@@ -125,7 +125,12 @@ def _master_routes(service: Service) -> APIRouter:
         asked = parse_body(brain.OptimizeRequest, await request.body())
         return _answer(await run_in_threadpool(service.optimize, caller, asked))
 
-    @router.get("/jobs/{uid}/metrics", response_model=brain.JobMetrics, responses=UNKNOWN)
+    @router.get(
+        "/jobs/{uid}/metrics",
+        response_model=brain.JobMetrics,
+        responses=UNKNOWN,
+        dependencies=[_reading(service)],
+    )
     def metrics(uid: str, caller: Caller, newest: Annotated[int, Query(ge=1, le=5_000)] = 500) -> Response:
         """What is stored of a job: the newest samples, oldest first."""
         return _answer(service.metrics(caller, _uid(uid), newest))
@@ -133,8 +138,17 @@ def _master_routes(service: Service) -> APIRouter:
     return router
 
 
+def _reading(service: Service) -> Any:
+    """A dependency of routes that only read: the tenant's calls are counted."""
+
+    def admit(caller: Caller) -> None:
+        service.admit_reading(caller)
+
+    return Depends(admit)
+
+
 def _page_routes(service: Service, *, monitored: bool) -> APIRouter:
-    router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS)
+    router = APIRouter(dependencies=[Depends(_BEARER), _reading(service)], responses=REFUSALS)
     store, clock = service.store, service.clock
 
     @router.get("/cluster", response_model=views.ClusterAnswer)

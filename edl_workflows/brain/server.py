@@ -12,6 +12,7 @@ import structlog
 
 from edl_workflows.brain.app import create_app
 from edl_workflows.brain.auth import Tokens
+from edl_workflows.brain.limits import CALLS_PER_SECOND, TenantLimits
 from edl_workflows.brain.metrics import Metrics
 from edl_workflows.brain.monitor import Monitor, MonitorOptions
 from edl_workflows.brain.planner import Planner
@@ -42,6 +43,7 @@ class BrainOptions:
         metrics_port: their port; None for no endpoints.
         retention: what is kept.
         monitor: how to watch the cluster; None: not at all.
+        tenant_calls_per_second: what each tenant may ask.
     """
 
     database_url: str
@@ -55,6 +57,7 @@ class BrainOptions:
     metrics_port: int | None = None
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     monitor: MonitorOptions | None = None
+    tenant_calls_per_second: float = CALLS_PER_SECOND
 
 
 class BrainServer:
@@ -136,7 +139,11 @@ class BrainServer:
     def _listening(self) -> contextlib.AbstractContextManager[str]:
         options = self._options
         app = create_app(
-            Service(self.store, self.planner),
+            Service(
+                self.store,
+                self.planner,
+                limits=TenantLimits(calls_per_second=options.tenant_calls_per_second),
+            ),
             self._tokens,
             self.metrics.answered,
             monitored=self._monitor is not None,

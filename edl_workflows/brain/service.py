@@ -35,13 +35,20 @@ class Service:
         store: where everything stands.
         planner: makes plans from what stands there.
         clock: Unix seconds.
+        limits: of tenants.
     """
 
-    def __init__(self, store: Store, planner: Planner, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        planner: Planner,
+        clock: Callable[[], float] = time.time,
+        limits: TenantLimits | None = None,
+    ) -> None:
         self.store = store
         self.clock = clock
         self._planner = planner
-        self._limits = TenantLimits()
+        self._limits = limits or TenantLimits()
 
     async def report(self, tenant: Tenant, report: brain.MetricsReport) -> brain.MetricsReceipt:
         """Keep what a master reports; what can't be believed is left out. Returns when it is durable.
@@ -88,6 +95,14 @@ class Service:
             ooms=self.store.ooms(job.key, newest),
             end=job.end,
         )
+
+    def admit_reading(self, tenant: Tenant) -> None:
+        """Count a call that only reads.
+
+        Raises:
+            UnavailableError: the tenant asks too much.
+        """
+        self._limits.take(tenant)
 
     def _admit(self, tenant: Tenant, job: brain.JobFacts) -> None:
         tenant.check(job.namespace)

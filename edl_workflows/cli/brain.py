@@ -62,6 +62,10 @@ Days = Annotated[float, typer.Option(min=0.01, max=3650, help="For how long anyt
 Watch = Annotated[
     bool, typer.Option(help="Watch the cluster: its nodes, pods and jobs. One of several Brains does.")
 ]
+TenantCalls = Annotated[
+    float,
+    typer.Option(min=0.1, help="Reports, questions and reads a second of each tenant; ten jobs make one."),
+]
 Everywhere = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Watch the jobs and pods of all namespaces.")
 ]
@@ -78,6 +82,7 @@ def run(
     tls_cert_file: Certificate = None,
     tls_key_file: Key = None,
     retention_days: Days = 30.0,
+    tenant_calls_per_second: TenantCalls = 400.0,
     monitor: Watch = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -119,6 +124,7 @@ def run(
         metrics_port=metrics_port or None,
         retention=RetentionOptions(days=retention_days),
         monitor=watched,
+        tenant_calls_per_second=tenant_calls_per_second,
     )
     BrainServer(options, cluster, set_up_process).run(stop_on_signals())
 

@@ -28,14 +28,14 @@ class Clock:
 def test_a_tenant_that_asks_too_often_waits_alone() -> None:
     """Its calls are refused until time has passed; other tenants' and operators' are not."""
     clock = Clock()
-    counted = TenantLimits(clock)
-    for _ in range(int(limits.BURST)):
+    counted = TenantLimits(clock, calls_per_second=10)
+    for _ in range(200):
         counted.take(TENANT, JOB)
-    with pytest.raises(UnavailableError, match="team asks more than 200 times a second"):
+    with pytest.raises(UnavailableError, match="team asks more than 10 times a second"):
         counted.take(TENANT, JOB)
     counted.take(NEIGHBOUR, JobKey("other", "uid-1"))
     counted.take(Tenant("ops"), JOB)
-    clock.now += 1 / limits.CALLS_PER_SECOND
+    clock.now += 1 / 10
     counted.take(TENANT, JOB)
 
 
@@ -67,3 +67,30 @@ def test_the_api_keeps_to_the_limits(api: Api, monkeypatch: pytest.MonkeyPatch) 
         assert "within a day" in refused.json()["error"]
     assert api.as_(OPERATOR).get("jobs/uid-2").status_code == 404
     assert api.as_(OTHER).report(job=facts_json("uid-3", namespace="other")).status_code == 200
+
+
+def test_three_thousand_jobs_of_one_tenant_are_served() -> None:
+    """Each reports every 15 seconds and asks every 30, for ten minutes, all of them in the same second."""
+    clock = Clock()
+    counted = TenantLimits(clock)
+    for second in range(0, 600, 15):
+        clock.now = float(second)
+        for number in range(3_000):
+            for _ in range(2 if second % 30 == 0 else 1):
+                counted.take(TENANT, JobKey("team", f"uid-{number}"))
+
+
+@pytest.mark.parametrize("path", ["jobs", "jobs/uid-1", "jobs/uid-1/metrics", "plans", "cluster"])
+def test_reading_is_limited_too(path: str, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant that reads too often is answered 503 with Retry-After; operators go on."""
+    api.report()
+    monkeypatch.setattr(TenantLimits, "take", _refuse_tenants)
+    refused = api.get(path)
+    assert refused.status_code == 503
+    assert "Retry-After" in refused.headers
+    assert api.as_(OPERATOR).get(path).status_code == 200
+
+
+def _refuse_tenants(_limits: TenantLimits, tenant: Tenant, _job: JobKey | None = None) -> None:
+    if tenant.namespaces is not None:
+        raise UnavailableError("the tenant asks too much")
