@@ -31,9 +31,10 @@ from edl_workflows.cli.root import EXIT_CODES, app
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
+from edl_workflows.jobs.kubeflow.model import KubeflowPhase
 from edl_workflows.jobs.objects import Metadata
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
-from edl_workflows.jobs.tf_job.model import TFJob, TFJobPhase
+from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
 from edl_workflows.master.state.outcome import REASONS
 from edl_workflows.master.state.relaunch import RULES, Rule
@@ -395,7 +396,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "relaunch.md": relaunch_page,
     "scaleplan.md": lambda: kind_page(ScalePlan, "ScalePlan", ScalePlanPhase),
-    "tfjob.md": lambda: kind_page(TFJob, "TFJob", TFJobPhase),
+    "tfjob.md": lambda: kind_page(TFJob, "TFJob", KubeflowPhase),
     "trainingjob.md": lambda: kind_page(TrainingJob, "TrainingJob", TrainingJobPhase),
 }
 

@@ -2,7 +2,7 @@
 Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -174,14 +174,24 @@ def is_ready(pod: Manifest) -> bool:
     )
 
 
+def container_statuses(pod: Manifest) -> Sequence[Mapping[str, Any]]:
+    """``status.containerStatuses``."""
+    found: Sequence[Mapping[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or ()
+    return found
+
+
+def terminated_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``state.terminated`` of a container's status; empty if the container has not ended."""
+    found: Mapping[str, Any] = (status.get("state") or {}).get("terminated") or {}
+    return found
+
+
 def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:
     """``state.terminated`` of the container that the pod is about; empty if it did not end or never ran."""
     containers = pod["spec"].get("containers") or [{}]
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    for status in statuses:
+    for status in container_statuses(pod):
         if status.get("name") == containers[0].get("name"):
-            found: Mapping[str, Any] = (status.get("state") or {}).get("terminated") or {}
-            return found
+            return terminated_state(status)
     return {}
 
 
@@ -225,7 +235,7 @@ def why_pending(pod: Manifest) -> str:
     for condition in _conditions(pod):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}"
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+    for status in container_statuses(pod):
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{waiting['reason']}: {waiting.get('message', '')}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.jobs.tf_job.model import TFJobPhase
+from edl_workflows.jobs.kubeflow.model import KubeflowPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import PODS
@@ -50,7 +50,7 @@ def test_parameter_servers_and_workers(here: Place) -> None:
 
     before = job.step()
     client.patch(here.cluster, TF_JOBS, job.name, {"spec": {"tfReplicaSpecs": {"PS": {"replicas": 2}}}})
-    job.until(lambda: job.get().status.phase is TFJobPhase.RESTARTING, 60, "the cluster changes")
+    job.until(lambda: job.get().status.phase is KubeflowPhase.RESTARTING, 60, "the cluster changes")
     job.until(lambda: job.get().status.replica_statuses["PS"].active == 2, 180, "two servers run")
     job.await_success()
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from edl_workflows.jobs.tf_job.model import TFJobPhase
+from edl_workflows.jobs.kubeflow.model import KubeflowPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
@@ -69,7 +69,7 @@ def test_parameter_servers_and_workers(cluster: Cluster, tmp_path: Path) -> None
 
     before = job.step()
     client.patch(cluster, TF_JOBS, job.name, {"spec": {"tfReplicaSpecs": {"PS": {"replicas": 2}}}})
-    job.until(lambda: job.get().status.phase is TFJobPhase.RESTARTING, 30, "the cluster changes")
+    job.until(lambda: job.get().status.phase is KubeflowPhase.RESTARTING, 30, "the cluster changes")
     job.until(lambda: job.get().status.replica_statuses["PS"].active == 2, 120, "two servers run")
     job.await_success()
 

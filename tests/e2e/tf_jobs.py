@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl_workflows.jobs.tf_job.model import Restart, TFJob, TFJobPhase
+from edl_workflows.jobs.kubeflow.model import KubeflowPhase, Restart
+from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.kube import client, logs
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import ownership
@@ -74,12 +75,12 @@ class TfTraining:
         while not true():
             status = self.get().status
             assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}; {status}"
-            assert status.phase is not TFJobPhase.FAILED, status.message
+            assert status.phase is not KubeflowPhase.FAILED, status.message
             time.sleep(0.2)
 
     def await_success(self, seconds: float = 240) -> None:
         """Wait for its end."""
-        self.until(lambda: self.get().status.phase is TFJobPhase.SUCCEEDED, seconds, "it ends")
+        self.until(lambda: self.get().status.phase is KubeflowPhase.SUCCEEDED, seconds, "it ends")
 
     def step(self) -> int:
         """Of the newest checkpoint."""

@@ -8,16 +8,17 @@ from typing import Any
 
 from edl_workflows.jobs import api, names
 from edl_workflows.jobs.conversion import AGENT, ConvertedJob, converted_manifest
-from edl_workflows.jobs.tf_job.model import Policies, TFJob
-from edl_workflows.jobs.tf_job.types import ReplicaType, container_of, replica_type
+from edl_workflows.jobs.kubeflow.model import Policies, ReplicaType, container_of
+from edl_workflows.jobs.tf_job.model import TFJob, TFJobSpec, TFReplicaType
+from edl_workflows.jobs.tf_job.pods import TENSORFLOW
 
 V1, V1ALPHA2 = "kubeflow.org/v1", "kubeflow.org/v1alpha2"
-_ROLES = {
-    ReplicaType.CHIEF: "chief",
-    ReplicaType.MASTER: "chief",
-    ReplicaType.PS: "ps",
-    ReplicaType.WORKER: "worker",
-    ReplicaType.EVALUATOR: "evaluator",
+_ROLES: dict[ReplicaType, str] = {
+    TFReplicaType.CHIEF: "chief",
+    TFReplicaType.MASTER: "chief",
+    TFReplicaType.PS: "ps",
+    TFReplicaType.WORKER: "worker",
+    TFReplicaType.EVALUATOR: "evaluator",
 }
 
 
@@ -57,11 +58,11 @@ def to_elastic_job(job: TFJob) -> ConvertedJob:
     policies = job.spec.policies
     for kind, replica in job.spec.replicas.items():
         template = copy.deepcopy(replica.template)
-        _under_agent(kind, container_of(template), notes)
+        _under_agent(kind, container_of(template, TENSORFLOW.container), notes)
         roles[_ROLES[kind]] = {"replicas": replica.replicas, "template": template}
         if policies.scheduling_policy is not None:
             roles[_ROLES[kind]]["BatchScheduler"] = "volcano"
-    collective = ReplicaType.PS not in job.spec.replicas
+    collective = TFReplicaType.PS not in job.spec.replicas
     if collective and names.CHIEF_TYPE in roles:
         _chief_as_worker(roles, notes)
     elif names.CHIEF_TYPE not in roles:
@@ -114,4 +115,4 @@ def _policy_fields() -> list[str]:
 
 
 def _by_type(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(replica_type(key)): value for key, value in spec["tfReplicaSpecs"].items()}
+    return {str(TFJobSpec.replica_type(key)): value for key, value in spec["tfReplicaSpecs"].items()}

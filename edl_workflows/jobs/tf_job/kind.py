@@ -1,36 +1,29 @@
 """TFJob's row of the registry."""
 
-from collections.abc import Callable
-from typing import Any
+from edl_workflows.jobs import api
+from edl_workflows.jobs.kubeflow.kind import kubeflow_kind
+from edl_workflows.jobs.schema import Column, CrdOptions
+from edl_workflows.jobs.tf_job.model import VERSIONS, TFJob
+from edl_workflows.jobs.tf_job.pods import TENSORFLOW
 
-from edl_workflows.jobs import api, cache_fields
-from edl_workflows.jobs.actions import Manifest
-from edl_workflows.jobs.api import ApiResource
-from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
-from edl_workflows.jobs.tf_job import pods
-from edl_workflows.jobs.tf_job.crd import OPTIONS
-from edl_workflows.jobs.tf_job.model import TFJob
-from edl_workflows.jobs.tf_job.reconcile import reconcile
-from edl_workflows.jobs.tf_job.scale import scale
-from edl_workflows.jobs.tf_job.view import view
+_WORKER = ".status.replicaStatuses.Worker"
 
-_by_job_label = job_by_label(pods.JOB_LABEL)
-
-
-def _owned(resource: ApiResource, keep: Callable[[Manifest], dict[str, Any]]) -> Source:
-    selector = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
-    return Source(resource, _by_job_label, selector, (("", (*MADE, "delete")),), keep)
-
-
-TF_JOB = Kind(
-    source=job_source(api.TF_JOBS, "delete"),
-    model=TFJob,
-    reconcile=reconcile,
-    observes=(_owned(api.PODS, cache_fields.keep_pod), _owned(api.SERVICES, cache_fields.keep_head)),
-    crd=OPTIONS,
-    view=view,
-    makes=(Source(api.POD_GROUPS, _by_job_label, rights=(("", ("list", "create", "patch")),)),),
-    labels=(pods.JOB_LABEL, pods.TYPE_LABEL, pods.INDEX_LABEL),
-    suspend=("runPolicy", "suspend"),
-    scale=scale,
+TF_JOB = kubeflow_kind(
+    api.TF_JOBS,
+    TFJob,
+    TENSORFLOW,
+    CrdOptions(
+        singular="tfjob",
+        short_names=("tfj",),
+        columns=(
+            Column("Phase", "string", ".status.phase"),
+            Column("Workers", "integer", f"{_WORKER}.active"),
+            Column("PS", "integer", ".status.replicaStatuses.PS.active"),
+            Column("Reason", "string", ".status.reason", priority=1),
+            Column("Message", "string", ".status.message", priority=1),
+            Column("Age", "date", ".metadata.creationTimestamp"),
+        ),
+        scale=(".spec.tfReplicaSpecs.Worker.replicas", f"{_WORKER}.active", f"{_WORKER}.labelSelector"),
+        also_served=VERSIONS[1:],
+    ),
 )

@@ -9,9 +9,10 @@ import pytest
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.actions import InstallationSettings
-from edl_workflows.jobs.tf_job import pods
-from edl_workflows.jobs.tf_job.model import TFJob
-from edl_workflows.jobs.tf_job.types import ReplicaType, RestartPolicy
+from edl_workflows.jobs.kubeflow import pods
+from edl_workflows.jobs.kubeflow.model import RestartPolicy
+from edl_workflows.jobs.tf_job.model import TFJob, TFReplicaType
+from edl_workflows.jobs.tf_job.pods import TENSORFLOW
 
 Manifest = dict[str, Any]
 Change = Callable[[Manifest], None]
@@ -143,16 +144,20 @@ def test_spellings_of_types_and_defaults() -> None:
     on_failure = {"spec": template["spec"] | {"restartPolicy": "OnFailure"}}
     manifest["spec"]["tfReplicaSpecs"] = {"ps": {"template": on_failure}, "Eval": {"template": template}}
     replicas = TFJob.parse(manifest).spec.replicas
-    assert list(replicas) == [ReplicaType.PS, ReplicaType.EVALUATOR]
+    assert list(replicas) == [TFReplicaType.PS, TFReplicaType.EVALUATOR]
     assert [spec.policy for spec in replicas.values()] == [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER]
-    assert replicas[ReplicaType.PS].replicas == 1
+    assert replicas[TFReplicaType.PS].replicas == 1
 
 
 def test_addresses_in_a_cluster_with_a_domain_of_its_own() -> None:
     """The domain ends every address in TF_CONFIG; an installation that changes it restarts no job for that."""
     job = TFJob.parse(make())
-    plain = json.loads(config_of(pods.pod(job, ReplicaType.WORKER, 0, InstallationSettings())))
-    named = pods.pod(job, ReplicaType.WORKER, 0, InstallationSettings(tf_cluster_domain="corp.example"))
+    plain = json.loads(
+        config_of(pods.make_pod(TENSORFLOW, job, TFReplicaType.WORKER, 0, InstallationSettings()))
+    )
+    named = pods.make_pod(
+        TENSORFLOW, job, TFReplicaType.WORKER, 0, InstallationSettings(tf_cluster_domain="corp.example")
+    )
     cluster = json.loads(config_of(named))["cluster"]
 
     assert cluster == {
@@ -161,7 +166,9 @@ def test_addresses_in_a_cluster_with_a_domain_of_its_own() -> None:
     }
     assert (
         named["metadata"]["labels"]
-        == pods.pod(job, ReplicaType.WORKER, 0, InstallationSettings())["metadata"]["labels"]
+        == pods.make_pod(TENSORFLOW, job, TFReplicaType.WORKER, 0, InstallationSettings())["metadata"][
+            "labels"
+        ]
     )
 
 

@@ -1,4 +1,4 @@
-"""A TFJob's life, row by row: `edl_workflows.jobs.tf_job.reconcile`."""
+"""A TFJob's life, row by row: `edl_workflows.jobs.kubeflow.reconcile`."""
 
 import json
 from typing import Any

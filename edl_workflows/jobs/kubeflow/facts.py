@@ -1,0 +1,184 @@
+"""What is observed of one Kubeflow job. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.actions import Manifest, Observed
+from edl_workflows.jobs.kubeflow import pods
+from edl_workflows.jobs.kubeflow.model import (
+    KubeflowJob,
+    KubeflowReplicaStatus,
+    ReplicaType,
+    Restart,
+    RestartPolicy,
+    container_of,
+    list_replicas,
+    replica_name,
+)
+from edl_workflows.jobs.kubeflow.pods import Framework
+from edl_workflows.jobs.replicas.facts import JobFacts, ReplicaState, own_objects, restart_backoff
+
+RETRYABLE_2021 = frozenset({130, 137, 138, 143})
+FIRST_RETRYABLE = 128
+"""Exit codes from here on can be transient: a signal ended the process, or the user says so (design
+document).
+"""
+
+
+@dataclass(frozen=True)
+class KubeflowReplicaState(ReplicaState):
+    """One replica. A program that exits with 0 because its pod is being deleted has not completed.
+
+    Attributes:
+        policy: its restart policy.
+        restart: its restarts so far.
+        stale: it is unfinished, and its pod was told of an earlier cluster.
+        container: the container of its pod that is the replica.
+    """
+
+    kind: ReplicaType
+    policy: RestartPolicy
+    restart: Restart
+    stale: bool
+    container: str
+    exit_codes_2021: bool
+
+    @property
+    def failed(self) -> bool:
+        """Whether its pod has failed. A pod that somebody deletes is replaced in any case."""
+        pod = self.pod
+        return pod is not None and manifests.pod_phase(pod) == "Failed" and not manifests.is_terminating(pod)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of its container; None if it has none, such as that of a pod that was lost with its node."""
+        if self.pod is None:
+            return None
+        main = container_of({"spec": self.pod["spec"]}, self.container)["name"]
+        for status in manifests.container_statuses(self.pod):
+            if status.get("name") == main:
+                code = manifests.terminated_state(status).get("exitCode")
+                return None if code is None else int(code)
+        return None
+
+    @property
+    def disrupted(self) -> bool:
+        """Whether its pod was ended from outside, for example by an eviction."""
+        return self.pod is not None and manifests.marked_disrupted(self.pod)
+
+    @property
+    def retryable(self) -> bool:
+        """Whether a failed pod is to be replaced."""
+        if self.policy is RestartPolicy.NEVER:
+            return False
+        if self.policy is not RestartPolicy.EXIT_CODE:
+            return True  # the node restarts its containers: the pod fails only when it is lost
+        code = self.exit_code
+        if code is None or self.disrupted:
+            return True  # with whatever code the program answered to being stopped, 0 included
+        if code < FIRST_RETRYABLE:
+            return False
+        return code in RETRYABLE_2021 if self.exit_codes_2021 else True
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the status already counts the replacement of its present pod."""
+        return self.pod is not None and self.restart.uid == self.pod["metadata"].get("uid")
+
+    def seconds_to_replacement(self, now: datetime) -> float:
+        """Seconds until a failed pod is replaced, from its end; from its creation if it never ran."""
+        if self.pod is None or self.restart.count <= 1:
+            return 0.0
+        ends = [
+            manifests.terminated_state(s).get("finishedAt") for s in manifests.container_statuses(self.pod)
+        ]
+        since = [end for end in ends if end] or [self.pod["metadata"].get("creationTimestamp")]
+        times = [time for time in map(manifests.parse_time, since) if time is not None]
+        if not times:
+            return 0.0
+        return max(0.0, (max(times) + restart_backoff(self.restart.count) - now).total_seconds())
+
+
+@dataclass(frozen=True)
+class KubeflowFacts(JobFacts[KubeflowJob, KubeflowReplicaState]):
+    """A job and what is observed of it."""
+
+    framework: Framework
+
+    @property
+    def stale(self) -> list[Manifest]:
+        """Pods of unfinished replicas that were told of an earlier cluster."""
+        return [replica.pod for replica in self.replicas if replica.stale and replica.pod is not None]
+
+    @property
+    def failed(self) -> list[KubeflowReplicaState]:
+        """Replicas whose failure counts.
+
+        Pods of an earlier cluster or of a suspended job are stopped one after the other, and a pod may crash
+        because
+        a peer is gone: that is no failure.
+        """
+        if self.job.spec.run_policy.suspend:
+            return []
+        return [replica for replica in self.replicas if replica.failed and not replica.stale]
+
+    @property
+    def deciding(self) -> Sequence[KubeflowReplicaState]:
+        """The replicas whose end is the job's: those of a type that decides, else the workers, else all."""
+        chiefs = [replica for replica in self.replicas if replica.kind.decides]
+        workers = [replica for replica in self.replicas if replica.kind.is_worker]
+        return chiefs or workers or self.replicas
+
+    @property
+    def restarts(self) -> int:
+        """Restarts so far: replaced pods, and containers that the node restarted; of the same replicas as
+        `failed`.
+        """
+        suspend = self.job.spec.run_policy.suspend
+        stay = [] if suspend else [r.pod for r in self.replicas if r.pod is not None and not r.stale]
+        by_node = (int(s.get("restartCount") or 0) for pod in stay for s in manifests.container_statuses(pod))
+        return sum(restart.count for restart in self.job.status.restarts.values()) + sum(by_node)
+
+
+def sort_facts(framework: Framework, job: KubeflowJob, observed: Observed) -> KubeflowFacts:
+    """Sort what is observed of a job."""
+    own = own_objects(job, observed, "Pod")
+    cluster = framework.cluster_id(job)
+    replicas = [_replica(framework, job, own, cluster, kind, index) for kind, index in list_replicas(job)]
+    wanted = {replica.name for replica in replicas}
+    surplus = [pod for name, pod in own.items() if name not in wanted]
+    services = list(own_objects(job, observed, "Service").values())
+    return KubeflowFacts(job, observed, replicas, surplus, services, framework)
+
+
+def _replica(
+    framework: Framework,
+    job: KubeflowJob,
+    own: Mapping[str, Manifest],
+    cluster: str,
+    kind: ReplicaType,
+    index: int,
+) -> KubeflowReplicaState:
+    name = replica_name(job, kind, index)
+    pod = own.get(name)
+    known = index in job.status.replica_statuses.get(kind, KubeflowReplicaStatus()).completed
+    succeeded = (
+        pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.is_terminating(pod)
+    )
+    completed = known or succeeded
+    told = cluster if pod is None else manifests.get_label(pod, pods.CLUSTER_LABEL)
+    return KubeflowReplicaState(
+        index=index,
+        name=name,
+        pod=pod,
+        completed=completed,
+        known_completed=known,
+        kind=kind,
+        policy=job.spec.replicas[kind].policy,
+        restart=job.status.restarts.get(name, Restart()),
+        stale=told != cluster and not completed,
+        container=framework.container,
+        exit_codes_2021="exit-codes-2021" in job.compat,
+    )

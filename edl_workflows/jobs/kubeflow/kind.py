@@ -1,0 +1,84 @@
+"""Rows of the registry for Kubeflow's kinds: what they have in common."""
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.jobs import api, cache_fields
+from edl_workflows.jobs.actions import Manifest, RoleChange, SpecEdit
+from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
+from edl_workflows.jobs.kubeflow import pods
+from edl_workflows.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, KubeflowReplicaSpec, container_of
+from edl_workflows.jobs.kubeflow.pods import Framework
+from edl_workflows.jobs.kubeflow.reconcile import reconcile
+from edl_workflows.jobs.schema import CrdOptions
+from edl_workflows.jobs.view import JobPhase, JobView, view_of
+
+_job_of = job_by_label(pods.JOB_LABEL)
+
+
+def kubeflow_kind(
+    resource: ApiResource, model: type[KubeflowJob], framework: Framework, crd: CrdOptions
+) -> Kind:
+    """The row of one of Kubeflow's kinds."""
+    selector = f"{pods.OPERATOR_LABEL}={framework.operator}"
+
+    def owned(child: ApiResource, keep: Callable[[Manifest], dict[str, Any]]) -> Source:
+        return Source(child, _job_of, selector, (("", (*MADE, "delete")),), keep)
+
+    return Kind(
+        source=job_source(resource, "delete"),
+        model=model,
+        reconcile=partial(reconcile, framework),
+        observes=(owned(api.PODS, cache_fields.keep_pod), owned(api.SERVICES, cache_fields.keep_head)),
+        crd=crd,
+        view=view,
+        makes=(Source(api.POD_GROUPS, _job_of, rights=(("", ("list", "create", "patch")),)),),
+        labels=(pods.JOB_LABEL, pods.TYPE_LABEL, pods.INDEX_LABEL),
+        suspend=("runPolicy", "suspend"),
+        scale=partial(scale, framework),
+    )
+
+
+def view(job: KubeflowJob) -> JobView:
+    """Map a job to its `JobView`."""
+    return view_of(job, {KubeflowPhase.CREATED: JobPhase.PENDING})
+
+
+def scale(framework: Framework, job: KubeflowJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
+    """The edit that gives the job these replicas by type, in any of the type's spellings; other types keep
+    theirs.
+
+    Raises:
+        ManifestError: the job has no such type.
+    """
+    specs = job.spec.replica_specs
+    keys = {spelling: key for key in specs for spelling in job.spec.replica_type(key).spellings}
+    chosen = {role: keys.get(role.lower()) for role in wanted}
+    if unknown := [role for role, key in chosen.items() if key is None]:
+        has = ", ".join(sorted(specs))
+        problems = [
+            Problem(f"replicas.{role}", f"the job has no such type; it has {has}") for role in unknown
+        ]
+        raise ManifestError(f"change of {job.kind} {job.key}", problems)
+    changes = {key: wanted[role] for role, key in chosen.items() if key is not None}
+    patch = {key: _change(framework, specs[key], change) for key, change in changes.items()}
+    counts = {key: spec.replicas for key, spec in specs.items()}
+    counts |= {key: change.replicas for key, change in changes.items() if change.replicas is not None}
+    return SpecEdit({job.spec.specs_key(): patch}, sum(counts.values()))
+
+
+def _change(framework: Framework, spec: KubeflowReplicaSpec, wanted: RoleChange) -> dict[str, Any]:
+    patch: dict[str, Any] = {} if wanted.replicas is None else {"replicas": wanted.replicas}
+    if wanted.resources:
+        template = copy.deepcopy(spec.template)
+        container = container_of(template, framework.container)
+        own = container.get("resources") or {}
+        container["resources"] = own | {
+            part: (own.get(part) or {}) | dict(wanted.resources) for part in ("requests", "limits")
+        }
+        patch["template"] = {"spec": {"containers": template["spec"]["containers"]}}
+    return patch

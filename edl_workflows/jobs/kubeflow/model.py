@@ -1,0 +1,335 @@
+"""Base of the specs and statuses of Kubeflow's training kinds (``kubeflow.org/v1``), in upstream's spelling."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from edl_workflows.exceptions import Problem
+from edl_workflows.jobs import validation
+from edl_workflows.jobs.objects import Model, PodTemplate, Quantity, Status, TimeToLive
+from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
+
+
+class KubeflowPhase(KindPhase):
+    """The newest condition as one word. Succeeded and Failed are final."""
+
+    CREATED = "Created"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class RestartPolicy(StrEnum):
+    """What happens to a replica that fails."""
+
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+    EXIT_CODE = "ExitCode"
+
+
+class ReplicaType(StrEnum):
+    """Base of a kind's types of replicas, in the order in which their pods are made."""
+
+    @property
+    def slug(self) -> str:
+        """The type's spelling in names, labels and environment variables."""
+        return self.value.lower()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The keys in lower case that mean this type."""
+        return (self.slug,)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the end of this replica is the job's end."""
+        return False
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether its replicas are the workers, whose end is the job's end if no other type decides."""
+        return self.slug == "worker"
+
+
+class KubeflowReplicaSpec(Model):
+    """One type of replicas.
+
+    Attributes:
+        replicas: how many.
+        template: the pods'. Its container ``tensorflow``, else its first, is the replica.
+        restart_policy: Always and OnFailure leave restarts to the node and replace pods that are lost;
+            ExitCode replaces a pod that is lost (evicted, its node shut down) or whose exit code can be
+            transient (128 to 255) and fails the job for others; Never fails it. Default: the template's
+            ``restartPolicy``, else Never.
+    """
+
+    replicas: int = Field(default=1, ge=1, le=10_000)
+    template: PodTemplate = Field(default_factory=dict)
+    restart_policy: RestartPolicy | None = None
+
+    @property
+    def policy(self) -> RestartPolicy:
+        """The restart policy in force."""
+        return self.restart_policy or RestartPolicy(
+            (self.template.get("spec") or {}).get("restartPolicy", "Never")
+        )
+
+
+class SchedulingPolicy(Model):
+    """Gang scheduling: the job's pods are placed together or not at all, by Volcano.
+
+    Attributes:
+        min_available: how many pods must be placeable; default all.
+        queue: Volcano's.
+        min_resources: what the gang needs at least.
+        priority_class: of the gang.
+        schedule_timeout_seconds: accepted for scheduler-plugins' users; Volcano has no such limit.
+    """
+
+    min_available: int | None = Field(default=None, ge=1)
+    queue: str = ""
+    min_resources: dict[str, Quantity] = Field(default_factory=dict)
+    priority_class: str = ""
+    schedule_timeout_seconds: int | None = Field(default=None, ge=0)
+
+
+class Policies(Model):
+    """How a job runs and ends.
+
+    Attributes:
+        clean_pod_policy: what becomes of pods that still run when the job ends: Running deletes those, All
+            deletes every pod, None leaves all.
+        ttl_seconds_after_finished: how long after its end the job is deleted, with its pods; left out: it
+            stays until somebody deletes it.
+        active_deadline_seconds: how long the job may run, from its start.
+        backoff_limit: how many restarts of replicas the job survives.
+        scheduling_policy: for gang scheduling.
+    """
+
+    clean_pod_policy: Literal["All", "Running", "None"] | None = None
+    ttl_seconds_after_finished: TimeToLive | None = None
+    active_deadline_seconds: int | None = Field(default=None, ge=0)
+    backoff_limit: int | None = Field(default=None, ge=0)
+    scheduling_policy: SchedulingPolicy | None = None
+
+
+ELSEWHERE: Literal["kueue.x-k8s.io/multikueue"] = "kueue.x-k8s.io/multikueue"
+"""``managedBy`` of jobs that another cluster's controller runs."""
+
+
+class RunPolicy(Policies):
+    """`Policies` as v1 nests them.
+
+    Attributes:
+        suspend: no pods while true.
+        managed_by: who reconciles the job; absent: the cluster's TFJob controller.
+    """
+
+    suspend: bool = False
+    managed_by: Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"] | None = None
+
+
+class KubeflowSpec(Policies):
+    """Base of the kinds' specs. The flat policies are how versions before v1 spell those of ``runPolicy``.
+
+    A kind declares two fields: ``run_policy``, and the one that `specs_field` names.
+    """
+
+    specs_field: ClassVar[str]
+    """Name of the field with the replicas by type, as ``tf_replica_specs``."""
+    replica_types: ClassVar[type[ReplicaType]]
+
+    if TYPE_CHECKING:  # the order of a kind's fields is that of its CustomResourceDefinition
+        run_policy: RunPolicy
+
+    @classmethod
+    def specs_key(cls) -> str:
+        """`specs_field` as it is spelled in a manifest."""
+        return cls.model_fields[cls.specs_field].alias or cls.specs_field
+
+    @classmethod
+    def replica_type(cls, key: str) -> ReplicaType:
+        """The type that a key of the replicas means, in any case.
+
+        Raises:
+            ValueError: it means none.
+        """
+        return find_replica_type(cls.replica_types, key)
+
+    @property
+    def replica_specs(self) -> dict[str, KubeflowReplicaSpec]:
+        """The replicas, by the keys that the user wrote."""
+        found: dict[str, KubeflowReplicaSpec] = getattr(self, self.specs_field)
+        return found
+
+    @property
+    def replicas(self) -> dict[ReplicaType, KubeflowReplicaSpec]:
+        """The replicas by type, in the order in which upstream visits them."""
+        by_type = {self.replica_type(key): spec for key, spec in self.replica_specs.items()}
+        return {kind: by_type[kind] for kind in self.replica_types if kind in by_type}
+
+    @property
+    def total_replicas(self) -> int:
+        """How many replicas the job has, of all types."""
+        return sum(spec.replicas for spec in self.replica_specs.values())
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force, in whichever way they are spelled."""
+        nested = {name: getattr(self.run_policy, name) for name in Policies.model_fields}
+        flat = {name: getattr(self, name) for name in Policies.model_fields}
+        return Policies.model_construct(
+            **{name: flat[name] if nested[name] is None else nested[name] for name in flat}
+        )
+
+    @property
+    def waits_for_all_workers(self) -> bool:
+        """Whether the job succeeds when all workers have, and not already with worker 0."""
+        return False
+
+    @property
+    def workers_may_be_lost(self) -> bool:
+        """Whether the job survives failed workers as long as one can go on."""
+        return False
+
+    def find_problems(self) -> Iterator[Problem]:
+        """What is wrong with policies and pod templates beyond single fields."""
+        key = self.specs_key()
+        for name, replica in self.replica_specs.items():
+            for problem in validation.template(replica.template):
+                yield Problem(f"{key}.{name}.template.{problem.path}", problem.message)
+            yield from _restart_policy_problems(f"{key}.{name}", replica.template)
+        for name, field in Policies.model_fields.items():
+            if getattr(self, name) is not None and getattr(self.run_policy, name) is not None:
+                alias = field.alias or name
+                yield Problem(alias, f"stands in runPolicy.{alias}, too; keep that one")
+        gang = self.policies.scheduling_policy
+        if gang is not None and (gang.min_available or 0) > self.total_replicas:
+            message = f"is {gang.min_available}, but the job has only {self.total_replicas} replicas"
+            yield Problem("runPolicy.schedulingPolicy.minAvailable", message)
+
+
+def find_replica_type(types: type[ReplicaType], key: str) -> ReplicaType:
+    """The type that a key means, in any case.
+
+    Raises:
+        ValueError: it means none.
+    """
+    for kind in types:
+        if key.lower() in kind.spellings:
+            return kind
+    near = difflib.get_close_matches(key.lower(), [kind.slug for kind in types], n=1)
+    meant = f"; did you mean {find_replica_type(types, near[0])}?" if near else ""
+    raise ValueError(f"unknown type of replicas; types are {', '.join(types)}{meant}")
+
+
+def keys_of(field: str, *types: ReplicaType) -> str:
+    """CEL: the keys of a map of replicas that mean one of these types, in any case."""
+    spellings = "|".join(name for kind in types for name in kind.spellings)
+    return f"self.{field}.filter(key, key.matches('(?i)^({spellings})$'))"
+
+
+def replica_rules(field: str, types: type[ReplicaType]) -> tuple[tuple[str, str], ...]:
+    """CEL rules of every kind: there is a replica, and every key means a type."""
+    return (
+        (f"self.{field}.size() > 0", f"{field}: at least one type of replicas is needed"),
+        (
+            f"{keys_of(field, *types)}.size() == self.{field}.size()",
+            f"{field}: types are {', '.join(types)}, in any case",
+        ),
+    )
+
+
+def _restart_policy_problems(path: str, template: Mapping[str, object]) -> Iterator[Problem]:
+    spec = template.get("spec")
+    policy = spec.get("restartPolicy", "Never") if isinstance(spec, Mapping) else "Never"
+    if policy not in ("Always", "OnFailure", "Never"):
+        message = f"must be Always, OnFailure or Never (got {policy!r}); ExitCode stands beside the template"
+        yield Problem(f"{path}.template.spec.restartPolicy", message)
+
+
+class KubeflowReplicaStatus(ReplicaCounts):
+    """Counters of one type.
+
+    Attributes:
+        completed: indices that have succeeded; they stay so when their pods are gone.
+    """
+
+    completed: list[int] = Field(default_factory=list)
+
+
+class Restart(Status):
+    """The restarts of one replica.
+
+    Attributes:
+        count: pods of this replica that were replaced.
+        uid: the pod that is being replaced: recorded before it is deleted, so that each counts once; "" once
+            it is gone.
+        exit_code: of the container of the pod that was replaced last; absent if it was lost without one.
+    """
+
+    count: int = 0
+    uid: str = ""
+    exit_code: int | None = None
+
+
+class KubeflowJobStatus(JobStatus):
+    """What is.
+
+    Attributes:
+        last_reconcile_time: when this status was written.
+        restarts: by pod's name.
+    """
+
+    phase: KubeflowPhase | None = None
+    replica_statuses: dict[str, KubeflowReplicaStatus] = Field(default_factory=dict)
+    last_reconcile_time: datetime | None = None
+    restarts: dict[str, Restart] = Field(default_factory=dict)
+
+
+class KubeflowJob(Job):
+    """Base of Kubeflow's training kinds."""
+
+    if TYPE_CHECKING:
+        spec: KubeflowSpec
+    status: KubeflowJobStatus = Field(default_factory=KubeflowJobStatus)
+
+    @property
+    def managed_elsewhere(self) -> bool:
+        """Whether another cluster's controller reconciles the job."""
+        return self.spec.run_policy.managed_by == ELSEWHERE
+
+    @property
+    def time_to_live(self) -> int | None:
+        """Seconds for which it stays after its end. A job of another controller is never deleted here."""
+        return None if self.managed_elsewhere else self.spec.policies.ttl_seconds_after_finished
+
+    @property
+    def compat(self) -> frozenset[str]:
+        """Behaviours of upstream that this job asks for."""
+        return frozenset()
+
+
+def replica_name(job: KubeflowJob, kind: ReplicaType, index: int) -> str:
+    """Name of a replica's pod and service, the same as upstream's: ``<job>-<type>-<index>``."""
+    return f"{job.metadata.name}-{kind.slug}-{index}"
+
+
+def list_replicas(job: KubeflowJob) -> Iterator[tuple[ReplicaType, int]]:
+    """All replicas that the job shall have."""
+    for kind, spec in job.spec.replicas.items():
+        for index in range(spec.replicas):
+            yield kind, index
+
+
+def container_of(template: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The container of a pod that is the replica: the one of this name, else the first."""
+    containers: list[dict[str, Any]] = template["spec"]["containers"]
+    return next((c for c in containers if c.get("name") == name), containers[0])

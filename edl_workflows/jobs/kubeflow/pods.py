@@ -1,0 +1,148 @@
+"""Manifests of a Kubeflow job's pods, their services, and the PodGroup of a gang; and what sets the kinds
+apart.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from edl_workflows.jobs import api, manifests, names
+from edl_workflows.jobs.actions import InstallationSettings, Manifest, merge_patch
+from edl_workflows.jobs.kubeflow.model import (
+    KubeflowJob,
+    ReplicaType,
+    RestartPolicy,
+    container_of,
+    list_replicas,
+    replica_name,
+)
+
+_PREFIX = "training.kubeflow.org"
+OPERATOR_LABEL = f"{_PREFIX}/operator-name"
+JOB_LABEL = f"{_PREFIX}/job-name"
+TYPE_LABEL = f"{_PREFIX}/replica-type"
+INDEX_LABEL = f"{_PREFIX}/replica-index"
+ROLE_LABEL = f"{_PREFIX}/job-role"
+"""``master`` on the replica whose log tells how the job goes: the one that decides, else worker 0."""
+CLUSTER_LABEL = f"{names.GROUP}/cluster"
+"""`Framework.cluster_id` of the cluster that the pod was told of."""
+
+VOLCANO = "volcano"
+_GANG_FIELDS = ("minMember", "queue", "minResources", "priorityClassName")
+
+Container = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What sets one of Kubeflow's kinds apart from the others.
+
+    Attributes:
+        operator: value of the label with the operator's name, which tells the pods of several kinds apart.
+        container: the container that is the replica; in a template without one of this name it is the first.
+        port_name, port: where a replica listens, unless its container has a port of this name.
+        configure: adds to a replica's container what it must know of the cluster, as environment variables.
+        cluster_id: hash of what all replicas must agree on. Pods with another hash belong to an earlier
+            cluster.
+    """
+
+    operator: str
+    container: str
+    port_name: str
+    port: int
+    configure: Callable[[Any, ReplicaType, int, Container, InstallationSettings], None]
+    cluster_id: Callable[[Any], str]
+
+    def port_of(self, job: KubeflowJob, kind: ReplicaType) -> int:
+        """The port of a type's replicas."""
+        ports = container_of(job.spec.replicas[kind].template, self.container).get("ports") or ()
+        return next((int(p["containerPort"]) for p in ports if p.get("name") == self.port_name), self.port)
+
+    def labels(self, job: KubeflowJob, kind: ReplicaType) -> dict[str, str]:
+        """The labels that all pods of a type carry."""
+        return {OPERATOR_LABEL: self.operator, JOB_LABEL: job.metadata.name, TYPE_LABEL: kind.slug}
+
+
+def selector(job: KubeflowJob, kind: ReplicaType) -> str:
+    """Selects the pods of a type."""
+    return f"{JOB_LABEL}={job.metadata.name},{TYPE_LABEL}={kind.slug}"
+
+
+def make_pod(
+    framework: Framework, job: KubeflowJob, kind: ReplicaType, index: int, settings: InstallationSettings
+) -> dict[str, Any]:
+    """A replica's pod: the user's template, overlaid with its place in the cluster."""
+    spec = job.spec.replicas[kind]
+    template = copy.deepcopy(spec.template)
+    metadata = template.get("metadata") or {}
+    labels = framework.labels(job, kind) | _own_labels(framework, job, kind, index)
+    made = manifests.owned_manifest("v1", "Pod", replica_name(job, kind, index), job, labels)
+    made["metadata"]["labels"] = manifests.template_labels(metadata) | made["metadata"]["labels"]
+    made["metadata"]["annotations"] = (metadata.get("annotations") or {}) | _gang_annotations(job, kind)
+    # With Always and OnFailure the node restarts containers; with ExitCode the controller must see the exit
+    # code.
+    by_node = spec.policy if spec.policy is not RestartPolicy.EXIT_CODE else RestartPolicy.NEVER
+    made["spec"] = template["spec"] | {"restartPolicy": str(by_node)}
+    if job.spec.policies.scheduling_policy is not None:
+        made["spec"].setdefault("schedulerName", VOLCANO)
+    container = container_of(made, framework.container)
+    ports = list(container.get("ports") or ())
+    if all(port.get("name") != framework.port_name for port in ports):
+        own = {"name": framework.port_name, "containerPort": framework.port_of(job, kind)}
+        container["ports"] = [*ports, own]
+    framework.configure(job, kind, index, container, settings)
+    return made
+
+
+def make_service(framework: Framework, job: KubeflowJob, kind: ReplicaType, index: int) -> dict[str, Any]:
+    """The headless service that gives a replica its address, also before it is Ready: replicas wait for each
+    other.
+    """
+    own = framework.labels(job, kind) | {INDEX_LABEL: str(index)}
+    made = manifests.owned_manifest("v1", "Service", replica_name(job, kind, index), job, own)
+    port = framework.port_of(job, kind)
+    made["spec"] = {
+        "clusterIP": "None",
+        "selector": own,
+        "ports": [{"name": framework.port_name, "port": port, "targetPort": port, "protocol": "TCP"}],
+        "publishNotReadyAddresses": True,
+    }
+    return made
+
+
+def make_pod_group(job: KubeflowJob) -> dict[str, Any] | None:
+    """Volcano's PodGroup of a job with a scheduling policy; None without one."""
+    policy = job.spec.policies.scheduling_policy
+    if policy is None:
+        return None
+    group, name = api.POD_GROUPS, job.metadata.name
+    made = manifests.owned_manifest(group.api_version, group.kind, name, job, {JOB_LABEL: name})
+    wanted = {
+        "minMember": policy.min_available or len(list(list_replicas(job))),
+        "queue": policy.queue,
+        "minResources": policy.min_resources,
+        "priorityClassName": policy.priority_class,
+    }
+    made["spec"] = {key: value for key, value in wanted.items() if value}
+    return made
+
+
+def pod_group_change(present: Manifest, wanted: Manifest) -> dict[str, Any] | None:
+    """The merge patch that gives a PodGroup the wanted spec, or None. Fields of other writers stay."""
+    now, then = present.get("spec") or {}, wanted["spec"]
+    # Volcano writes its own queue where none is named.
+    queue = then.get("queue") or ("default" if now.get("queue") else None)
+    return merge_patch(now, {key: then.get(key) for key in _GANG_FIELDS} | {"queue": queue})
+
+
+def _own_labels(framework: Framework, job: KubeflowJob, kind: ReplicaType, index: int) -> dict[str, str]:
+    own = {INDEX_LABEL: str(index), CLUSTER_LABEL: framework.cluster_id(job)}
+    worker_decides = kind.is_worker and not any(k.decides for k in job.spec.replicas)
+    return own | ({ROLE_LABEL: "master"} if kind.decides or (worker_decides and index == 0) else {})
+
+
+def _gang_annotations(job: KubeflowJob, kind: ReplicaType) -> dict[str, str]:
+    if job.spec.policies.scheduling_policy is None:
+        return {}
+    return {"scheduling.k8s.io/group-name": job.metadata.name, "volcano.sh/task-spec": kind.slug}

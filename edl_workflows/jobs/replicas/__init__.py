@@ -1,0 +1,3 @@
+"""What TFJob, TrainingJob and DIJob share: kinds whose pods the controller makes itself, one for each
+replica.
+"""

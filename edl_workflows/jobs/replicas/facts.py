@@ -1,0 +1,102 @@
+"""Base of what is observed of one job: each replica with its pod, surplus pods, services. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from edl_workflows.jobs import manifests
+from edl_workflows.jobs.actions import Manifest, Observed
+from edl_workflows.jobs.status import Job
+
+FIRST_BACKOFF = timedelta(seconds=10)
+MAX_BACKOFF = timedelta(seconds=300)
+
+
+def restart_backoff(failures: int) -> timedelta:
+    """How long a failed pod stays before it is replaced: no time after the first failure, then 10, 20, 40 …
+    300 s.
+
+    Args:
+        failures: how often the replica has failed, this failure included.
+    """
+    return timedelta() if failures <= 1 else min(FIRST_BACKOFF * 2 ** min(failures - 2, 5), MAX_BACKOFF)
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    """One replica that the job shall have, and its pod.
+
+    Attributes:
+        index: within its role.
+        name: of its pod.
+        pod: None if there is none.
+        completed: whether it has succeeded, now or earlier.
+        known_completed: whether the status already says so.
+    """
+
+    index: int
+    name: str
+    pod: Manifest | None
+    completed: bool
+    known_completed: bool
+
+    @property
+    def uid(self) -> str:
+        """Of its present pod; "" if there is none."""
+        return "" if self.pod is None else str(self.pod["metadata"].get("uid", ""))
+
+    @property
+    def runs(self) -> bool:
+        """Whether its pod is Running and not being deleted."""
+        pod = self.pod
+        return pod is not None and manifests.pod_phase(pod) == "Running" and not manifests.is_terminating(pod)
+
+
+JobT = TypeVar("JobT", bound=Job)
+ReplicaT = TypeVar("ReplicaT", bound=ReplicaState)
+
+
+@dataclass(frozen=True)
+class JobFacts(Generic[JobT, ReplicaT]):
+    """A job and what is observed of it.
+
+    Attributes:
+        replicas: one for each replica that the job shall have, in the order in which they start.
+        surplus: pods of the job beyond these.
+        services: the job's.
+    """
+
+    job: JobT
+    observed: Observed
+    replicas: Sequence[ReplicaT]
+    surplus: Sequence[Manifest]
+    services: Sequence[Manifest]
+
+    @property
+    def now(self) -> datetime:
+        """The time of the decision."""
+        return self.observed.now
+
+    @property
+    def pods(self) -> list[Manifest]:
+        """All pods of the job."""
+        return [*(replica.pod for replica in self.replicas if replica.pod is not None), *self.surplus]
+
+    @property
+    def live(self) -> list[Manifest]:
+        """Pods that have not ended, including those being deleted."""
+        return [pod for pod in self.pods if not manifests.has_ended(pod)]
+
+    @property
+    def recorded_pods(self) -> list[Manifest]:
+        """All pods but those whose success is not in the status yet: until then the pod is the only trace of
+        it.
+        """
+        fresh = [r.pod for r in self.replicas if r.completed and not r.known_completed]
+        return [pod for pod in self.pods if pod not in fresh]
+
+
+def own_objects(job: Job, observed: Observed, kind: str) -> dict[str, Manifest]:
+    """The observed objects of a kind that the job owns, by name."""
+    return {manifests.name_of(o): o for o in observed.of(kind) if manifests.owned_by(o, job)}
