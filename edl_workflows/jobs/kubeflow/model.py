@@ -1,4 +1,4 @@
-"""Base of the specs and statuses of Kubeflow's training kinds (``kubeflow.org/v1``), in upstream's spelling."""
+"""Base of the specs and statuses of Kubeflow's training kinds (``kubeflow.org/v1``), spelled as upstream does."""
 
 import difflib
 from collections.abc import Iterator, Mapping

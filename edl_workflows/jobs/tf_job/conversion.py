@@ -75,7 +75,8 @@ def to_elastic_job(job: TFJob) -> ConvertedJob:
     if policies.ttl_seconds_after_finished is not None:
         spec["ttlSecondsAfterFinished"] = policies.ttl_seconds_after_finished
     notes.append(
-        "spec.replicaSpecs: the program gets its data and its cluster from the agent; see how-to/write-a-training-program"
+        "spec.replicaSpecs: the program gets its data and its cluster from the agent; "
+        "see how-to/write-a-training-program"
     )
     return ConvertedJob(converted_manifest(names.API_VERSION, api.ELASTIC_JOBS.kind, job, spec), tuple(notes))
 
@@ -86,7 +87,8 @@ def _chief_as_worker(roles: dict[str, dict[str, Any]], notes: list[str]) -> None
     workers = roles.get(names.WORKER_TYPE, chief | {"replicas": 0})
     roles[names.WORKER_TYPE] = workers | {"replicas": workers["replicas"] + chief["replicas"]}
     notes.append(
-        "spec.replicaSpecs.worker: the chief is one more worker, with the workers' template; the oldest is the chief"
+        "spec.replicaSpecs.worker: the chief is one more worker, with the workers' template; "
+        "the oldest is the chief"
     )
 
 

@@ -34,10 +34,12 @@ MAX_NAME = 63 - len("-evaluator-9999")
 COMPAT_ANNOTATION = f"{names.GROUP}/tfjob-compat"
 """Names of `COMPAT`, separated by commas."""
 COMPAT: Mapping[str, str] = {
-    "exit-codes-2021": "of exit codes above 127 only 130, 137, 138 and 143 restart a replica (tf-operator up to 2021)",
+    "exit-codes-2021": "of exit codes above 127 only 130, 137, 138 and 143 restart a replica "
+    "(tf-operator up to 2021)",
     "keep-pods": "without a cleanPodPolicy the pods of a finished job stay (training-operator from 1.6 on)",
     "sparse-cluster-key": "TF_CONFIG of a dynamic worker has sparseCluster for cluster (tf-operator 2021)",
-    "static-cluster": "a change of replicas restarts nobody; pods keep the TF_CONFIG they began with (all upstream)",
+    "static-cluster": "a change of replicas restarts nobody; pods keep the TF_CONFIG they began with "
+    "(all upstream)",
 }
 """Behaviours of upstream that users may depend on; the default is what upstream's documentation promises."""
 
