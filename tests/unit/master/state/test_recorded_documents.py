@@ -1,0 +1,50 @@
+"""A state that an earlier version stored is read, gone on from and stored again without a change.
+
+The documents in `recorded` were written by an earlier version. None of them is ever made anew: a field that is renamed or
+gets another default would break running jobs at an upgrade.
+"""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.settings import JobSettings
+
+RECORDED = Path(__file__).parent / "recorded"
+NODES = parse_nodes("ps=2,worker=2,evaluator=1")
+
+
+def read(name: str) -> Any:
+    return json.loads((RECORDED / name).read_text())
+
+
+@pytest.mark.parametrize("name", ["broken_group.json", "every_field.json", "migration.json"])
+def test_a_recorded_document_is_stored_again_as_it_was(name: str) -> None:
+    """What a restarted master stores first is what it has read."""
+    document = JobDocument.from_json(json.dumps(read(name)))
+    state = JobState(JobSettings("job", "default", NODES), document)
+
+    assert json.loads(document.to_json()) == read(name)
+    assert json.loads(state.document().to_json()) == read(name)
+
+
+def test_every_stored_field_is_recorded() -> None:
+    """A further field must be added here by hand, since the recorded documents don't have it."""
+    stored = {field.name for field in fields(JobDocument)} - {"format"}
+
+    assert stored == read("every_field.json").keys()
+
+
+def test_fields_that_were_left_out_keep_their_meaning() -> None:
+    """Defaults are not stored, so that they can't change."""
+    recorded = read("defaults.json")
+
+    document = JobDocument.from_json(json.dumps(recorded["stored"]))
+
+    assert json.loads(TypeAdapter(JobDocument).dump_json(document)) == recorded["means"]
