@@ -37,7 +37,7 @@ from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
 from edl_workflows.master.state.outcome import REASONS
-from edl_workflows.master.state.relaunch import RULES, Rule
+from edl_workflows.master.state.relaunch import RULES, ExitRule
 from edl_workflows.master.state.settings import MAX_BUDGET
 from edl_workflows.operators.base import ClusterTask, StageOperator, StageTask
 
@@ -377,7 +377,7 @@ def relaunch_page() -> str:
     )
 
 
-def replaced(rule: Rule) -> str:
+def replaced(rule: ExitRule) -> str:
     """What becomes of a node by its rule."""
     text = "within its budget" if rule.budget else "always, at no expense of its budget"
     if rule.always_only:

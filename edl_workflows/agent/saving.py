@@ -19,7 +19,7 @@ from edl_workflows.protocol.training import (
     CheckpointBegin,
     CheckpointEnd,
     CheckpointTicket,
-    Consumed,
+    ConsumedShards,
     Evaluation,
 )
 
@@ -51,7 +51,7 @@ class Saving:
         reporter: Reporter,
         node: NodeRef,
         version: int,
-        consumed: Callable[[], dict[str, Consumed]],
+        consumed: Callable[[], dict[str, ConsumedShards]],
         evaluate: Callable[[], Evaluation | None] = lambda: None,
     ) -> None:
         self.position: Mapping[str, Any] | None = None

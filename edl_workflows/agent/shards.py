@@ -29,7 +29,7 @@ from edl_workflows.protocol.datasets import (
     TaskType,
 )
 from edl_workflows.protocol.message import problems
-from edl_workflows.protocol.training import Consumed
+from edl_workflows.protocol.training import ConsumedShards
 
 ACK_SECONDS = 0.2
 """Acknowledgements of so long go in one message; the master's own grouped writes take longer."""
@@ -201,14 +201,14 @@ class ShardReader:
         """Whether the data set is one to train on."""
         return self._params.task_type is TaskType.TRAINING
 
-    def consumed(self) -> Consumed:
+    def consumed(self) -> ConsumedShards:
         """What was trained and is not known to be acknowledged. For the loop's own thread, between two steps."""
         with self._lock:
             held = self._held
             begun = _released(held.current, held.records_done) if held.current and held.records_done else None
             done = [key for key in (*held.sending, *held.done) if not isinstance(key, ReleasedShard)]
             # What is beyond a message's bound stays for the acknowledgements: it may be trained again, not lost.
-            return Consumed(done=[_key(shard) for shard in done[:MAX_SHARDS_PER_MESSAGE]], begun=begun)
+            return ConsumedShards(done=[_key(shard) for shard in done[:MAX_SHARDS_PER_MESSAGE]], begun=begun)
 
     def close(self, timeout: float) -> None:
         """Settle within `timeout` seconds and stop for good."""
@@ -334,7 +334,7 @@ class ShardReader:
             self._lock.notify_all()
 
 
-def consumed(readers: Sequence[ShardReader]) -> dict[str, Consumed]:
+def consumed(readers: Sequence[ShardReader]) -> dict[str, ConsumedShards]:
     """What a process has trained beyond its acknowledgements, by data set."""
     found = {reader.name: reader.consumed() for reader in readers}
     return {name: one for name, one in found.items() if one.done or one.begun}

@@ -116,7 +116,7 @@ def _master_routes(service: Service) -> APIRouter:
 
     @router.post(
         "/optimize",
-        response_model=brain.Plan,
+        response_model=brain.OptimizeReply,
         responses=FORBIDDEN,
         openapi_extra=body_schema(brain.OptimizeRequest),
     )

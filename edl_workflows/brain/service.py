@@ -64,7 +64,7 @@ class Service:
         await asyncio.wrap_future(self.store.submit(kept, now))
         return brain.MetricsReceipt(accepted=len(samples), refused=problems)
 
-    def optimize(self, tenant: Tenant, asked: brain.OptimizeRequest) -> brain.Plan:
+    def optimize(self, tenant: Tenant, asked: brain.OptimizeRequest) -> brain.OptimizeReply:
         """Plan for a job. Who asks is known from then on: it takes part in the sharing of the cluster.
 
         Raises:
@@ -116,7 +116,7 @@ class Service:
             self.store.record_answer(answer)
 
 
-def _sayable(samples: Iterable[JobSample]) -> list[brain.Sample]:
+def _sayable(samples: Iterable[JobSample]) -> list[brain.SampleMessage]:
     """Messages of stored samples; one that a damaged row became is left out."""
     found = []
     for sample in valid_samples(samples).samples:

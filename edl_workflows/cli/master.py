@@ -123,7 +123,7 @@ def _whose(job: str | None, namespace: str | None) -> dict[str, str]:
 def _standalone(job: str, namespace: str, nodes: str, state_dir: Path, port: int, timeouts: Timeouts) -> int:
     settings = JobSettings(job, namespace, parse_nodes(nodes), timeouts=timeouts)
     token = os.environ.get(names.ENV_JOB_TOKEN) or _own_token(state_dir)
-    return server.run_standalone(settings, state_dir, token, server.Address("127.0.0.1", port))
+    return server.run_standalone(settings, state_dir, token, server.ListenAddress("127.0.0.1", port))
 
 
 def _in_cluster(job: str | None, cluster: Cluster, port: int, timeouts: Timeouts) -> int:
@@ -133,7 +133,7 @@ def _in_cluster(job: str | None, cluster: Cluster, port: int, timeouts: Timeouts
             f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are needed in a cluster"
         )
     access = server.JobAccess(job, token, timeouts, lambda url: BrainAccess.of_environment(url, os.environ))
-    return server.run_in_cluster(cluster, access, server.Address(*listen(port)))
+    return server.run_in_cluster(cluster, access, server.ListenAddress(*listen(port)))
 
 
 def _own_token(folder: Path) -> str:

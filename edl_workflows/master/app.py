@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Scope
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
-from edl_workflows.master.master import Hurry, Master
-from edl_workflows.master.metrics import exposition
+from edl_workflows.master.master import Master, WriteUrgency
+from edl_workflows.master.metrics import render_metrics
 from edl_workflows.master.state import messages, sync, views
 from edl_workflows.process.http_api import (
     BodyLimit,
@@ -98,13 +98,13 @@ def _node_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/nodes", response_model=Directive)
     async def register(message: Registration) -> Response:
-        messages.register(state, message, master.now())
-        await master.durable(master.changed(Hurry.NOW))
+        messages.register_node(state, message, master.now())
+        await master.durable(master.changed(WriteUrgency.NOW))
         return answers.of(master.directive(message.node))
 
     @app.post("/v1/nodes/heartbeat", response_model=Directive)
     async def heartbeat(message: Heartbeat) -> Response:
-        messages.heartbeat(state, message, master.now())
+        messages.take_heartbeat(state, message, master.now())
         return answers.of(master.directive(message.node), message.known)
 
     @app.get("/v1/directive", response_model=Directive)
@@ -118,31 +118,31 @@ def _node_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/processes", response_model=Directive)
     async def process(message: ProcessReport) -> Response:
-        messages.process_report(state, message)
-        await master.durable(master.changed(Hurry.NOW))
+        messages.take_process_report(state, message)
+        await master.durable(master.changed(WriteUrgency.NOW))
         return answers.of(master.directive(message.node))
 
     @app.post("/v1/processes/crashes", response_model=Directive)
     async def crashed(message: CrashReport) -> Response:
-        messages.crash_report(state, message)
-        await master.durable(master.changed(Hurry.NOW))
+        messages.take_crash_report(state, message)
+        await master.durable(master.changed(WriteUrgency.NOW))
         return answers.of(master.directive(message.node))
 
     @app.post("/v1/nodes/exit")
     async def exited(message: ExitReport) -> ExitVerdict:
-        while (verdict := messages.exit_report(state, message, master.now())) is None:
+        while (verdict := messages.take_exit_report(state, message, master.now())) is None:
             await master.moved(0.5)
-        await master.durable(master.changed(Hurry.NOW))
+        await master.durable(master.changed(WriteUrgency.NOW))
         return verdict
 
     @app.post("/v1/steps", response_model=Directive)
     async def step(message: StepReport) -> Response:
         before = state.versions
-        messages.step_report(state, message)
+        messages.take_step_report(state, message)
         if state.versions is not before:
-            await master.durable(master.changed(Hurry.NOW))
+            await master.durable(master.changed(WriteUrgency.NOW))
         else:
-            master.touched(Hurry.LAZY)
+            master.touched(WriteUrgency.LAZY)
         return answers.of(master.directive(message.node), message.known)
 
 
@@ -151,8 +151,8 @@ def _check_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/nodes/check", response_model=Directive)
     async def checked(message: CheckReport) -> Response:
-        messages.check_report(master.state, message)
-        await master.durable(master.changed(Hurry.GROUPED))
+        messages.take_check_report(master.state, message)
+        await master.durable(master.changed(WriteUrgency.GROUPED))
         return answers.of(master.directive(message.node))
 
 
@@ -161,33 +161,33 @@ def _checkpoint_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/checkpoints")
     async def begin(message: CheckpointBegin) -> CheckpointTicket:
-        ticket = messages.checkpoint_begin(state, message, master.now())
-        await master.durable(master.changed(Hurry.NOW))
+        ticket = messages.begin_checkpoint(state, message, master.now())
+        await master.durable(master.changed(WriteUrgency.NOW))
         position = ticket.position.model_dump(mode="json", exclude_defaults=True)
         return CheckpointTicket(id=ticket.id, position=position)
 
     @app.post("/v1/checkpoints/restored", response_model=Directive)
     async def restored(message: CheckpointRestore) -> Response:
-        messages.checkpoint_restored(state, message, master.now())
-        await master.durable(master.changed(Hurry.NOW))
+        messages.take_restored_checkpoint(state, message, master.now())
+        await master.durable(master.changed(WriteUrgency.NOW))
         return answers.of(master.directive(message.node))
 
     @app.post("/v1/checkpoints/model")
     async def model(message: ModelReport) -> ModelVerdict:
-        verdict = messages.model_report(state, message)
-        await master.durable(master.changed(Hurry.NOW))
+        verdict = messages.take_model_report(state, message)
+        await master.durable(master.changed(WriteUrgency.NOW))
         return verdict
 
     @app.post("/v1/checkpoints/damaged", response_model=Directive)
     async def damaged(message: CheckpointDamage) -> Response:
-        messages.checkpoint_damaged(state, message)
-        await master.durable(master.changed(Hurry.NOW))
+        messages.take_damaged_checkpoint(state, message)
+        await master.durable(master.changed(WriteUrgency.NOW))
         return answers.of(master.directive(message.node))
 
     @app.post("/v1/checkpoints/{ticket}")
     async def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
-        messages.checkpoint_end(state, ticket, message, master.now())
-        await master.durable(master.changed(Hurry.NOW))
+        messages.end_checkpoint(state, ticket, message, master.now())
+        await master.durable(master.changed(WriteUrgency.NOW))
         return CheckpointRef(uri=message.uri, step=message.step)
 
 
@@ -198,19 +198,19 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
     async def register(message: DatasetParams) -> DatasetProgress:
         master.check_room(len(message.model_dump_json(exclude_defaults=True)))
         progress = shards.register(message)
-        await master.durable(master.changed(Hurry.NOW))
+        await master.durable(master.changed(WriteUrgency.NOW))
         return progress
 
     @app.post("/v1/datasets/{name}/lease")
     async def lease(name: DatasetName, request: Request) -> Response:
         # Parsed and written without FastAPI's detour over Python objects: these two calls carry the data plane.
         message = parse_body(LeaseRequest, await request.body())
-        node = messages.find(master.state, message.node)
+        node = messages.find_node(master.state, message.node)
         if node is None or not node.live or not views.may_lease(master.state, message.version):
             reply = LeaseReply(state=LeaseState.WAIT, reason="this process is not to train now")
         else:
             reply = shards.lease(name, message, master.now())
-            master.touched(Hurry.GROUPED)
+            master.touched(WriteUrgency.GROUPED)
         return _json(reply)
 
     @app.post("/v1/datasets/{name}/ack")
@@ -218,13 +218,13 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
         message = parse_body(AckRequest, await request.body())
         reply: AckReply = shards.acknowledge(name, message, master.now())
         master.state.statistics.take_shards(str(message.node), reply.accepted, master.now())
-        await master.durable(master.touched(Hurry.GROUPED))
+        await master.durable(master.touched(WriteUrgency.GROUPED))
         return _json(reply)
 
     @app.post("/v1/datasets/{name}/offsets")
     async def update(name: DatasetName, message: StreamUpdate) -> DatasetProgress:
         progress = shards.update(name, message)
-        await master.durable(master.touched(Hurry.GROUPED))
+        await master.durable(master.touched(WriteUrgency.GROUPED))
         return progress
 
     @app.get("/v1/datasets/{name}")
@@ -245,20 +245,20 @@ def _sync_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/sync/{name}")
     async def join(name: SyncName, message: SyncJoin) -> SyncState:
-        messages.find(state, message.node)
-        state.sync = sync.join(state.sync, name, str(message.node), running())
-        await master.durable(master.changed(Hurry.GROUPED))
-        return sync.state(state.sync, name, running())
+        messages.find_node(state, message.node)
+        state.sync = sync.join_group(state.sync, name, str(message.node), running())
+        await master.durable(master.changed(WriteUrgency.GROUPED))
+        return sync.group_state(state.sync, name, running())
 
     @app.get("/v1/sync/{name}")
     async def group(name: SyncName, wait: Wait = 0.0) -> SyncState:
-        await awaited(lambda: sync.state(state.sync, name, running()).finished, wait)
-        return sync.state(state.sync, name, running())
+        await awaited(lambda: sync.group_state(state.sync, name, running()).finished, wait)
+        return sync.group_state(state.sync, name, running())
 
     @app.post("/v1/barriers/{name}")
     async def open_barrier(name: SyncName) -> BarrierState:
         state.sync = sync.open_barrier(state.sync, name)
-        await master.durable(master.changed(Hurry.GROUPED))
+        await master.durable(master.changed(WriteUrgency.GROUPED))
         return BarrierState(open=True)
 
     @app.get("/v1/barriers/{name}")
@@ -270,7 +270,7 @@ def _sync_routes(app: FastAPI, master: Master) -> None:
 def _info_routes(app: FastAPI, master: Master) -> None:
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
-        return views.status(master.state, master.now())
+        return views.status_report(master.state, master.now())
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -278,7 +278,7 @@ def _info_routes(app: FastAPI, master: Master) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(exposition(master), media_type=CONTENT_TYPE_LATEST)
+        return Response(render_metrics(master), media_type=CONTENT_TYPE_LATEST)
 
 
 class _Answers:

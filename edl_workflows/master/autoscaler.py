@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import structlog
 
-from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.optimizers import Optimizers
 from edl_workflows.master.state import autoscale_steps
-from edl_workflows.master.state.planned_job import job_of
+from edl_workflows.master.state.planned_job import planned_job
 from edl_workflows.protocol.brain import MAX_WORDS, JobEnd
 
 log = structlog.get_logger(__name__)
 
 
-class Autoscaler:
+class JobAutoscaler:
     """Plans for one job, in the loop's thread.
 
     Args:
@@ -35,14 +35,14 @@ class Autoscaler:
     async def begin(self) -> None:
         """Decides what the user of a new job left open. Before the master's first commit: no node is made yet."""
         state, now = self._master.state, self._master.now()
-        asked = autoscale_steps.first_question(state, now)
+        asked = autoscale_steps.first_request(state, now)
         if asked is not None:
-            autoscale_steps.begin(state, asked, await self._optimizers.ask(asked, now), now)
+            autoscale_steps.take_first_answer(state, asked, await self._optimizers.ask(asked, now), now)
 
     async def run(self) -> None:
         """Plans until cancelled."""
         while True:
-            await asyncio.sleep(autoscale_steps.cadence(self._master.state).sample)
+            await asyncio.sleep(autoscale_steps.autoscaling_intervals(self._master.state).sample)
             try:
                 async with self._looking:
                     await self.once()
@@ -62,7 +62,7 @@ class Autoscaler:
 
     async def _report(self, now: float, end: JobEnd | None = None) -> None:
         state = self._master.state
-        job, ill = job_of(state, now), tuple(state.statistics.ooms)
+        job, ill = planned_job(state, now), tuple(state.statistics.ooms)
         if await self._optimizers.report(replace(job, nodes=(*job.nodes, *ill)), end):
             for _ in ill:
                 state.statistics.ooms.popleft()
@@ -70,23 +70,23 @@ class Autoscaler:
     async def once(self) -> None:
         """Takes a sample, and asks an optimizer when it is time."""
         state, now = self._master.state, self._master.now()
-        if not autoscale_steps.optimizes(state):
+        if not autoscale_steps.plans_own_size(state):
             return
-        autoscale_steps.sample(state, now)
+        autoscale_steps.take_sample(state, now)
         if autoscale_steps.uses_brain(state):
             await self._report(now)
-        cadence, since = autoscale_steps.cadence(state), now - self._looked
+        cadence, since = autoscale_steps.autoscaling_intervals(state), now - self._looked
         if (
             0 <= since < cadence.look - cadence.sample / 2
         ):  # looks fall on samples, which may be a little early
             return
-        asked = autoscale_steps.question(state, now)
+        asked = autoscale_steps.next_request(state, now)
         if asked is None:
             return
         self._looked = now
         answer = await self._optimizers.ask(asked, now)
-        autoscale_steps.take(state, asked, answer, self._master.now())
+        autoscale_steps.take_answer(state, asked, answer, self._master.now())
         opened = state.autoscaling.open
         if opened is not None:
             log.info("a plan of the job's own", number=opened.number, reason=opened.spec.reason)
-        self._master.changed(Hurry.NOW if opened is not None else Hurry.GROUPED)
+        self._master.changed(WriteUrgency.NOW if opened is not None else WriteUrgency.GROUPED)

@@ -165,7 +165,7 @@ class BrainClient:
             )
         except ValidationError as error:
             raise _unsayable(job, error) from error
-        return plan_of(self._post("optimize", asked, brain.Plan))
+        return plan_of(self._post("optimize", asked, brain.OptimizeReply))
 
     def _facts(self, job: OptimizerJob) -> brain.JobFacts:
         identity = self._identity

@@ -2,7 +2,7 @@
 
 So whatever is seen outside survives a crash, and whatever a crash interrupts is done again: each effect can be repeated.
 Effects are independent: one that is refused is tried again by itself, later and later, and keeps no other one waiting.
-The two adapters of `Outside` are `edl_workflows.master.kubernetes` and `edl_workflows.master.standalone`.
+The two adapters of `MasterBackend` are `edl_workflows.master.kubernetes` and `edl_workflows.master.standalone`.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ import structlog
 
 from edl_workflows.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
 from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
-from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.state import autoscale_steps, observations, plan_steps, views
 from edl_workflows.master.state.job import JobDocument
-from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.nodes import JobNode
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlan
 
@@ -40,13 +40,13 @@ _REPORT = "report on the job"
 log = structlog.get_logger(__name__)
 
 
-class Outside(Protocol):
+class MasterBackend(Protocol):
     """The world around a master. Blocking calls, made in a thread; all of them repeatable.
 
     Each raises an `EdlError` when it can't be done now.
     """
 
-    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
         """Has pods made and removed, unless this plan was asked for before."""
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
@@ -126,7 +126,9 @@ class Effects:
         clock: monotonic seconds.
     """
 
-    def __init__(self, master: Master, outside: Outside, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, master: Master, outside: MasterBackend, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._master = master
         self._outside = outside
         self._clock = clock
@@ -205,8 +207,8 @@ class Effects:
             raise
         except EdlError as error:
             log.warning("the job's own plan is refused", plan=name, error=str(error))
-            autoscale_steps.refused(state, plan.number, str(error), self._master.now())
-            self._master.changed(Hurry.NOW)
+            autoscale_steps.note_refused_plan(state, plan.number, str(error), self._master.now())
+            self._master.changed(WriteUrgency.NOW)
         else:
             log.info("made a plan", plan=name, reason=plan.spec.reason)
             self._made = (plan.number, self._clock())
@@ -241,8 +243,8 @@ class Effects:
             log.info("a plan was deleted", plan=run.name)  # the watch will say so, too
         else:
             log.info("plan", plan=run.name, phase=str(run.phase), message=run.message)
-        observations.plan_recorded(self._master.state, run.uid, run.serial)
-        self._master.changed(Hurry.GROUPED)
+        observations.note_recorded_plan(self._master.state, run.uid, run.serial)
+        self._master.changed(WriteUrgency.GROUPED)
 
     async def _queued_plans(self, stored: JobDocument) -> None:
         """Plans are carried out one by one. Each that comes later says so, from when it is seen."""

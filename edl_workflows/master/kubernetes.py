@@ -28,11 +28,11 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.events import EventNote, Recorder
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Scope
-from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.state import observations
-from edl_workflows.master.state.job import PlanSeen
-from edl_workflows.master.state.nodes import Node
-from edl_workflows.master.state.observations import PodPhase, PodSeen
+from edl_workflows.master.state.job import ObservedPlan
+from edl_workflows.master.state.nodes import JobNode
+from edl_workflows.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlan
 from edl_workflows.master.state.settings import Timeouts, settings_of
@@ -43,8 +43,8 @@ SYNC_SECONDS = 30.0
 log = structlog.get_logger(__name__)
 
 
-class KubernetesOutside:
-    """The adapter of `edl_workflows.master.effects.Outside` that writes to a Kubernetes API.
+class KubernetesBackend:
+    """The adapter of `edl_workflows.master.effects.MasterBackend` that writes to a Kubernetes API.
 
     Args:
         cluster: with the job's namespace.
@@ -59,7 +59,7 @@ class KubernetesOutside:
         self._autoscaling: dict[str, Any] = shown.stored() if shown is not None else {}
         """What may stand there: nobody else writes it."""
 
-    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
         """Creates the auto ScalePlan; one of this name that is the job's own was created before."""
         spec = ScalePlanSpec(
             owner_job=self._job.metadata.name,
@@ -76,7 +76,7 @@ class KubernetesOutside:
                 raise
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """See `Outside`. A plan of this name that wants the same was made before."""
+        """See `MasterBackend`. A plan of this name that wants the same was made before."""
         fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         try:
             client.create(self._cluster, manual_plan.manual_plan(self._job, name, fields))
@@ -86,11 +86,11 @@ class KubernetesOutside:
                 raise
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        """See `Outside`."""
+        """See `MasterBackend`."""
         client.patch_status(self._cluster, resources.SCALE_PLANS, run.name, status, uid=run.uid)
 
     def report_job(self, status: dict[str, Any]) -> None:
-        """See `Outside`."""
+        """See `MasterBackend`."""
         metadata, patch = self._job.metadata, dict(status)
         if wanted := status.get("autoscaling"):
             patch["autoscaling"] = _replacing(self._autoscaling, wanted)
@@ -100,7 +100,7 @@ class KubernetesOutside:
             self._autoscaling = wanted or {}
 
     def warn(self, reason: str, message: str) -> None:
-        """See `Outside`."""
+        """See `MasterBackend`."""
         job = {
             "apiVersion": names.API_VERSION,
             "kind": self._job.kind,
@@ -119,7 +119,7 @@ class KubernetesOutside:
         head["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = False
         return {**head, "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
-    def _meta(self, node: Node) -> PodMeta:
+    def _meta(self, node: JobNode) -> PodMeta:
         job = self._job.metadata
         return PodMeta.model_validate(
             {
@@ -211,12 +211,12 @@ class ClusterWatch:
             return  # it is deleted, and so will this pod be
         state.settings = settings_of(job, job.metadata.namespace or "default", self._timeouts)
         plans = self._own_plans()
-        observations.pod_plans_seen(
+        observations.observe_pod_plans(
             state, {plan.metadata.name: plan.status.phase for plan in plans if plan.auto}, now
         )
-        observations.pods(state, self._own_pods(), now)
-        observations.plans(state, [PlanSeen.of(plan) for plan in plans if not plan.auto])
-        self._master.changed(Hurry.GROUPED)
+        observations.observe_pods(state, self._own_pods(), now)
+        observations.observe_plans(state, [ObservedPlan.of(plan) for plan in plans if not plan.auto])
+        self._master.changed(WriteUrgency.GROUPED)
 
     def _own_job(self) -> ElasticJob | None:
         """The job as it is now; as it was known last where an edit does not validate."""
@@ -244,12 +244,12 @@ class ClusterWatch:
                 plans.append(plan)
         return sorted(plans, key=age_key)
 
-    def _own_pods(self) -> list[PodSeen]:
+    def _own_pods(self) -> list[ObservedPod]:
         owned = (pod for pod in self._pods.cache.items() if manifests.owned_by(pod, self._job))
-        return [seen for pod in owned if (seen := pod_seen(pod)) is not None]
+        return [seen for pod in owned if (seen := observe_pod(pod)) is not None]
 
 
-def pod_seen(pod: Mapping[str, Any]) -> PodSeen | None:
+def observe_pod(pod: Mapping[str, Any]) -> ObservedPod | None:
     """A training pod as the state needs it; None for another pod, as the master's own."""
     labels = pod["metadata"].get("labels") or {}
     node_type, index = labels.get(names.REPLICA_TYPE_LABEL), labels.get(names.REPLICA_INDEX_LABEL, "")
@@ -258,7 +258,7 @@ def pod_seen(pod: Mapping[str, Any]) -> PodSeen | None:
     status = pod.get("status") or {}
     container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or []), {})
     ended = (container.get("state") or {}).get("terminated") or {}
-    return PodSeen(
+    return ObservedPod(
         node_type,
         int(index),
         PodPhase(status.get("phase") or "Pending"),

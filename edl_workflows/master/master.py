@@ -13,11 +13,11 @@ import structlog
 
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.master.state import views
-from edl_workflows.master.state.history import extend
+from edl_workflows.master.state.history import extend_history
 from edl_workflows.master.state.job import JobDocument, JobState
-from edl_workflows.master.state.messages import find
-from edl_workflows.master.state.transitions import settle
-from edl_workflows.master.store import Store
+from edl_workflows.master.state.messages import find_node
+from edl_workflows.master.state.transitions import settle_job
+from edl_workflows.master.store import StateStore
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 TICK = 1.0
@@ -36,7 +36,7 @@ GAP = 10.0
 log = structlog.get_logger(__name__)
 
 
-class Hurry(IntEnum):
+class WriteUrgency(IntEnum):
     """How soon a change must be stored."""
 
     LAZY = 0
@@ -53,7 +53,7 @@ class Master:
         clock: Unix seconds.
     """
 
-    def __init__(self, state: JobState, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, state: JobState, store: StateStore, clock: Callable[[], float] = time.time) -> None:
         self.state = state
         self.clock = clock
         self.stored: JobDocument = state.document()
@@ -74,7 +74,7 @@ class Master:
 
     async def run(self) -> None:
         """Commits and ticks until cancelled; what changed by then is stored."""
-        self.changed(Hurry.NOW)
+        self.changed(WriteUrgency.NOW)
         ticks = asyncio.create_task(self._tick())
         try:
             await self._commit_forever()
@@ -92,21 +92,23 @@ class Master:
         gap, self._looked = now - self._looked, now
         if not -GAP < gap < GAP:
             log.warning("the clock was set, or this process was stopped", seconds=round(gap))
-            self.state.excuse(gap)
+            self.state.shift_times(gap)
         return now
 
-    def changed(self, hurry: Hurry = Hurry.GROUPED) -> int:
+    def changed(self, hurry: WriteUrgency = WriteUrgency.GROUPED) -> int:
         """Draws the consequences of what was put into the state. Returns the change's number, for `durable`."""
-        settle(self.state, self.now())
-        if views.say(self.state) is not self.state.said:
-            hurry = Hurry.NOW
+        settle_job(self.state, self.now())
+        if views.next_announcement(self.state) is not self.state.said:
+            hurry = WriteUrgency.NOW
         self._moved.tell()
         return self.touched(hurry)
 
-    def touched(self, hurry: Hurry) -> int:
+    def touched(self, hurry: WriteUrgency) -> int:
         """Something is to be stored that has no consequences."""
         self._change += 1
-        pause = {Hurry.NOW: 0.0, Hurry.GROUPED: self._store.interval, Hurry.LAZY: LAZY}[hurry]
+        pause = {WriteUrgency.NOW: 0.0, WriteUrgency.GROUPED: self._store.interval, WriteUrgency.LAZY: LAZY}[
+            hurry
+        ]
         due = self._last_write + pause
         if due < self._due:
             self._due = due
@@ -148,7 +150,7 @@ class Master:
         Raises:
             NotFoundError: the job never had such a node.
         """
-        return views.directive_for(self.published, str(ref), known=find(self.state, ref) is not None)
+        return views.directive_for(self.published, str(ref), known=find_node(self.state, ref) is not None)
 
     async def next_directive(self, ref: NodeRef, after: int, seconds: float) -> Directive:
         """The directive once its revision is beyond `after`, or after so many seconds as it is."""
@@ -165,8 +167,8 @@ class Master:
             await asyncio.sleep(TICK)
             now = self.now()
             self.state.statistics.take_records(views.records_done(self.state), now)
-            self.state.history = extend(self.state.history, views.moment(self.state, now))
-            self.changed(Hurry.LAZY)
+            self.state.history = extend_history(self.state.history, views.history_sample(self.state, now))
+            self.changed(WriteUrgency.LAZY)
 
     async def _commit_forever(self) -> None:
         while True:
@@ -179,7 +181,7 @@ class Master:
 
     async def _commit(self) -> None:
         change, self._due, self._last_write = self._change, float("inf"), time.monotonic()
-        self.state.said = views.say(self.state)
+        self.state.said = views.next_announcement(self.state)
         document = self.state.document()
         text = document.to_json()
         if text != self._written:

@@ -11,7 +11,7 @@ from edl_workflows.master.master import Master
 from edl_workflows.master.state import fault_steps, views
 
 
-def exposition(master: Master) -> bytes:
+def render_metrics(master: Master) -> bytes:
     """The metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Reader(master))
@@ -85,7 +85,7 @@ class _Reader(Collector):
         slow = GaugeMetricFamily(
             "edl_master_straggler_ratio", "How many times slower than the median", labels=("node",)
         )
-        for node, ratio in fault_steps.stragglers(self._master.state).items():
+        for node, ratio in fault_steps.find_stragglers(self._master.state).items():
             slow.add_metric((node,), ratio)
         return slow
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
-from edl_workflows.master.state.autoscale_steps import Asked, local_answer, too_early
-from edl_workflows.master.state.autoscaling import BRAIN, Answer
+from edl_workflows.master.state.autoscale_steps import OptimizerRequest, answer_if_too_early, local_answer
+from edl_workflows.master.state.autoscaling import BRAIN, OptimizerAnswer
 from edl_workflows.protocol.brain import JobEnd
 from edl_workflows.scaling.dlrover.bounds import bound_plan
 from edl_workflows.scaling.dlrover.ps_stages import OptimizerQuestion, advance_stage
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class Brain(Protocol):
+class BrainService(Protocol):
     """A Brain service as a job's master uses it. Blocking calls, made in a thread.
 
     Each raises an `EdlError`, most often UnavailableError, when Brain does not answer as it should.
@@ -55,13 +55,13 @@ class Optimizers:
         brain: the job's; or why it has none.
     """
 
-    def __init__(self, brain: Brain | EdlError | None = None) -> None:
+    def __init__(self, brain: BrainService | EdlError | None = None) -> None:
         self._brain = brain or InvalidError("spec.brainService names no Brain")
         self._away = False
         self._call: asyncio.Future[Any] | None = None
         self._reported_until = float("-inf")
 
-    async def ask(self, asked: Asked, now: float) -> Answer:
+    async def ask(self, asked: OptimizerRequest, now: float) -> OptimizerAnswer:
         """The plan for a job, and how far it is then.
 
         Args:
@@ -69,7 +69,7 @@ class Optimizers:
             now: Unix seconds.
         """
         job = asked.job
-        if not asked.brain or too_early(asked) is not None:
+        if not asked.brain or answer_if_too_early(asked) is not None:
             return local_answer(asked, now)
         try:
             plan, after = await self._called(
@@ -79,7 +79,7 @@ class Optimizers:
             local = local_answer(asked, now)
             notes = (f"Brain does not answer: {error}", *local.plan.notes)
             return replace(local, plan=replace(local.plan, notes=notes))
-        return Answer(_within_bounds(job, plan), after, BRAIN)
+        return OptimizerAnswer(_within_bounds(job, plan), after, BRAIN)
 
     async def report(self, job: OptimizerJob, end: JobEnd | None = None) -> bool:
         """Has Brain keep the samples that it has not yet, and nodes that ran out of memory. What it does not take now is to
@@ -101,7 +101,7 @@ class Optimizers:
             return True
         return False
 
-    async def _called(self, call: Callable[[Brain], T]) -> T:
+    async def _called(self, call: Callable[[BrainService], T]) -> T:
         """Calls, and tells once that Brain is away, and once that it is back."""
         try:
             answer = await self._alone(call)
@@ -115,7 +115,7 @@ class Optimizers:
         self._away = False
         return answer
 
-    async def _alone(self, call: Callable[[Brain], T]) -> T:
+    async def _alone(self, call: Callable[[BrainService], T]) -> T:
         """One call at a time: a Brain that hangs must not use up the process's threads."""
         brain = self._brain
         if isinstance(brain, EdlError):

@@ -17,16 +17,16 @@ from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.master import kubernetes
 from edl_workflows.master.app import create_app
-from edl_workflows.master.autoscaler import Autoscaler
+from edl_workflows.master.autoscaler import JobAutoscaler
 from edl_workflows.master.brain import BrainAccess, BrainClient, JobIdentity
-from edl_workflows.master.effects import Effects, Outside
+from edl_workflows.master.effects import Effects, MasterBackend
 from edl_workflows.master.master import Master
-from edl_workflows.master.optimizers import Brain, Optimizers
-from edl_workflows.master.standalone import StandaloneOutside, add_plan_routes
+from edl_workflows.master.optimizers import BrainService, Optimizers
+from edl_workflows.master.standalone import StandaloneBackend, add_plan_routes
 from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts, settings_of
-from edl_workflows.master.store import ConfigMapStore, FileStore, Store
+from edl_workflows.master.store import ConfigMapStore, FileStore, StateStore
 from edl_workflows.process.http import HttpServer, ListenOptions
 from edl_workflows.protocol.message import problems
 
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Address:
+class ListenAddress:
     """Where the API listens."""
 
     host: str
@@ -49,8 +49,8 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What `serve` wires.
+class MasterParts:
+    """What `serve_master` wires.
 
     Attributes:
         watch: starts to observe; the context ends with the process.
@@ -59,12 +59,12 @@ class Parts:
 
     master: Master
     app: FastAPI
-    outside: Outside
+    outside: MasterBackend
     watch: Callable[[], contextlib.AbstractAsyncContextManager[None]]
-    autoscaler: Autoscaler
+    autoscaler: JobAutoscaler
 
 
-def load(settings: JobSettings, store: Store, *, watches_pods: bool) -> JobState:
+def load_state(settings: JobSettings, store: StateStore, *, watches_pods: bool) -> JobState:
     """The state as it was stored, or that of a new job.
 
     Raises:
@@ -85,7 +85,7 @@ def _first_problem(error: ValueError) -> str:
     return problems(error)[0] if isinstance(error, ValidationError) else str(error)
 
 
-def run_standalone(settings: JobSettings, folder: Path, token: str, address: Address) -> int:
+def run_standalone(settings: JobSettings, folder: Path, token: str, address: ListenAddress) -> int:
     """Serves a job without a cluster until it is over.
 
     Args:
@@ -101,8 +101,8 @@ def run_standalone(settings: JobSettings, folder: Path, token: str, address: Add
     store = FileStore(folder / "state.json")
 
     async def main() -> int:
-        master = Master(load(settings, store, watches_pods=False), store)
-        outside = StandaloneOutside(folder / "scaleplans.json", settings)
+        master = Master(load_state(settings, store, watches_pods=False), store)
+        outside = StandaloneBackend(folder / "scaleplans.json", settings)
         app = create_app(master, token)
         look = add_plan_routes(app, master, outside)
         loop = asyncio.get_running_loop()
@@ -114,10 +114,10 @@ def run_standalone(settings: JobSettings, folder: Path, token: str, address: Add
 
         @contextlib.asynccontextmanager
         async def watch() -> AsyncIterator[None]:
-            observations.plans(master.state, outside.seen())
+            observations.observe_plans(master.state, outside.seen())
             yield
 
-        return await serve(Parts(master, app, outside, watch, Autoscaler(master)), address)
+        return await serve_master(MasterParts(master, app, outside, watch, JobAutoscaler(master)), address)
 
     return asyncio.run(main())
 
@@ -138,7 +138,7 @@ class JobAccess:
     brain: Callable[[str], BrainAccess] = BrainAccess
 
 
-def run_in_cluster(cluster: Cluster, access: JobAccess, address: Address) -> int:
+def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) -> int:
     """Serves an ElasticJob until it is over.
 
     Args:
@@ -155,17 +155,17 @@ def run_in_cluster(cluster: Cluster, access: JobAccess, address: Address) -> int
     store = ConfigMapStore(cluster, access.name)
 
     async def main() -> int:
-        master = Master(load(settings, store, watches_pods=True), store)
-        outside = kubernetes.KubernetesOutside(cluster, job)
+        master = Master(load_state(settings, store, watches_pods=True), store)
+        outside = kubernetes.KubernetesBackend(cluster, job)
         watch = kubernetes.ClusterWatch(cluster, job, master, access.timeouts)
-        autoscaler = Autoscaler(master, Optimizers(_brain_of(job, namespace, access)))
+        autoscaler = JobAutoscaler(master, Optimizers(_brain_of(job, namespace, access)))
         app = create_app(master, access.token)
-        return await serve(Parts(master, app, outside, watch.running, autoscaler), address)
+        return await serve_master(MasterParts(master, app, outside, watch.running, autoscaler), address)
 
     return asyncio.run(main())
 
 
-def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> Brain | EdlError | None:
+def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> BrainService | EdlError | None:
     """The job's Brain; one that can't be reached at all does not keep the job from training."""
     if not job.spec.brain_service:
         return None
@@ -178,7 +178,7 @@ def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> Brain | Edl
         return error
 
 
-async def serve(parts: Parts, address: Address) -> int:
+async def serve_master(parts: MasterParts, address: ListenAddress) -> int:
     """Serves until the job is over or the process is told to end.
 
     Returns:
@@ -219,7 +219,7 @@ async def serve(parts: Parts, address: Address) -> int:
                 await effects.last_report()
 
 
-async def _until_over(parts: Parts, effects: Effects) -> None:
+async def _until_over(parts: MasterParts, effects: Effects) -> None:
     master = parts.master
     while master.stored.outcome is None or not effects.reported_end:
         await master.committed(1.0)

@@ -20,38 +20,38 @@ from edl_workflows.exceptions import AlreadyExistsError, InvalidError, NotFoundE
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanSpec
 from edl_workflows.jobs.scale_plan.plan_order import age_key
-from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.state import observations
-from edl_workflows.master.state.job import PlanSeen
-from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.job import ObservedPlan
+from edl_workflows.master.state.nodes import JobNode
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlan
-from edl_workflows.master.state.settings import TRAINING_TYPES, JobSettings, Role
+from edl_workflows.master.state.settings import TRAINING_TYPES, JobSettings, RoleSettings
 
 MAX_PLANS = 1000
 
 
-def parse_nodes(text: str) -> dict[str, Role]:
+def parse_nodes(text: str) -> dict[str, RoleSettings]:
     """Reads ``ps=2,worker=1``.
 
     Raises:
         InvalidError: unknown role, no count, or nobody to train.
     """
-    roles: dict[str, Role] = {}
+    roles: dict[str, RoleSettings] = {}
     for part in text.split(","):
         role, _, count = part.strip().partition("=")
         if role not in TRAINING_TYPES or not count.isdecimal():
             raise InvalidError(
                 f"--nodes: {part!r} is not ROLE=COUNT with a role of {', '.join(TRAINING_TYPES)}"
             )
-        roles[role] = Role(replicas=int(count))
+        roles[role] = RoleSettings(replicas=int(count))
     if not {names.WORKER_TYPE, names.CHIEF_TYPE} & roles.keys():
         raise InvalidError("--nodes: a job needs a worker or a chief, as in ps=2,worker=1")
     return roles
 
 
-class StandaloneOutside:
-    """The adapter of `edl_workflows.master.effects.Outside` that has no cluster.
+class StandaloneBackend:
+    """The adapter of `edl_workflows.master.effects.MasterBackend` that has no cluster.
 
     Args:
         path: where the plans are kept.
@@ -65,7 +65,7 @@ class StandaloneOutside:
         self._changed: Callable[[], None] = lambda: None
         self._plans: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
-    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
         """Nobody is asked: agents come by themselves."""
 
     def on_plan(self, changed: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class StandaloneOutside:
         self._changed = changed
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """See `Outside`."""
+        """See `MasterBackend`."""
         if name not in self._plans:
             body = spec.model_copy(update={"owner_job": self._settings.name}).to_dict()
             head = {"apiVersion": names.API_VERSION, "kind": "ScalePlan", "metadata": {"name": name}}
@@ -81,7 +81,7 @@ class StandaloneOutside:
         self._changed()
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        """See `Outside`."""
+        """See `MasterBackend`."""
         with self._lock:
             plan = self._plans.get(run.name)
             if plan is None or plan["metadata"]["uid"] != run.uid:
@@ -137,11 +137,11 @@ class StandaloneOutside:
             self._plans.pop(name, None)
             self._save()
 
-    def seen(self) -> list[PlanSeen]:
+    def seen(self) -> list[ObservedPlan]:
         """All plans in order."""
         with self._lock:
             plans = sorted((ScalePlan.parse(manifest) for manifest in self._plans.values()), key=age_key)
-        return [PlanSeen.of(plan) for plan in plans]
+        return [ObservedPlan.of(plan) for plan in plans]
 
     def _save(self) -> None:
         fresh = self._path.with_suffix(".new")
@@ -163,7 +163,7 @@ def _manifest(body: bytes) -> dict[str, Any]:
     return found
 
 
-def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneOutside) -> Callable[[], None]:
+def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneBackend) -> Callable[[], None]:
     """ScalePlans over HTTP, where there is no Kubernetes API to have them.
 
     Returns:
@@ -171,8 +171,8 @@ def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneOutside) ->
     """
 
     def look() -> None:
-        observations.plans(master.state, outside.seen())
-        master.changed(Hurry.NOW)
+        observations.observe_plans(master.state, outside.seen())
+        master.changed(WriteUrgency.NOW)
 
     @app.post("/v1/scaleplans")
     async def submit(request: Request) -> dict[str, Any]:

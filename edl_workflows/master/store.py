@@ -16,7 +16,7 @@ MAX_CONFIG_MAP = 1_000_000
 """Bytes; the API server refuses more than 1 MiB."""
 
 
-class Store(Protocol):
+class StateStore(Protocol):
     """Keeps one document. Blocking: the loop calls it in a thread, one call at a time."""
 
     interval: float
@@ -59,14 +59,14 @@ class FileStore:
         return str(self._path)
 
     def load(self) -> bytes | None:
-        """See `Store`."""
+        """See `StateStore`."""
         try:
             return self._path.read_bytes()
         except FileNotFoundError:
             return None
 
     def save(self, document: bytes) -> None:
-        """See `Store`."""
+        """See `StateStore`."""
         fresh = self._path.with_suffix(".new")
         with fresh.open("wb") as file:
             file.write(document)
@@ -103,7 +103,7 @@ class ConfigMapStore:
         return f"ConfigMap {self._cluster.namespace}/{self._name}, data.{names.STATE_KEY}"
 
     def load(self) -> bytes | None:
-        """See `Store`.
+        """See `StateStore`.
 
         Raises:
             NotFoundError: there is no such ConfigMap.
@@ -113,7 +113,7 @@ class ConfigMapStore:
         return self._stored.encode() if self._stored else None
 
     def save(self, document: bytes) -> None:
-        """See `Store`."""
+        """See `StateStore`."""
         text = document.decode()
         if len(document) > MAX_CONFIG_MAP:
             raise InvalidError(

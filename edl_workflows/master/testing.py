@@ -12,11 +12,11 @@ from edl_workflows.exceptions import ConflictError, EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state import autoscale_steps, messages, observations, views
-from edl_workflows.master.state.job import JobDocument, JobState, PlanSeen, Said
-from edl_workflows.master.state.observations import PodPhase, PodSeen
+from edl_workflows.master.state.job import Announcement, JobDocument, JobState, ObservedPlan
+from edl_workflows.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.state.transitions import settle
+from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState, ShardKey
 from edl_workflows.protocol.nodes import (
@@ -99,7 +99,7 @@ class SimulatedJob:
             self.state.shards.register(DatasetParams(name=DATA, size=shards, shard_size=1))
         self.shards = shards
         self.stored = b""
-        self.published = Said()
+        self.published = Announcement()
         self.pods: dict[Ref, SimulatedPod] = {}
         self.created: list[Ref] = []
         self.removed: list[Ref] = []
@@ -117,11 +117,11 @@ class SimulatedJob:
 
     def settle(self) -> None:
         """The master draws its consequences."""
-        settle(self.state, self.now)
+        settle_job(self.state, self.now)
 
     def commit(self) -> None:
         """The master stores its state, and what follows from a stored state happens."""
-        self.state.said = views.say(self.state)
+        self.state.said = views.next_announcement(self.state)
         document = self.state.document()
         self.stored, self.published = document.to_json(), document.said
         for pod in self.pods.values():
@@ -165,23 +165,25 @@ class SimulatedJob:
     def observe(self) -> None:
         """The master sees the cluster."""
         auto = {plan.name: plan.phase for plan in self.plans.values() if plan.spec is None}
-        observations.pod_plans_seen(self.state, auto, self.now)
-        seen = [PodSeen(pod.type, pod.id, pod.phase, pod.exit_code) for pod in self.pods.values()]
-        observations.pods(self.state, seen, self.now)
+        observations.observe_pod_plans(self.state, auto, self.now)
+        seen = [ObservedPod(pod.type, pod.id, pod.phase, pod.exit_code) for pod in self.pods.values()]
+        observations.observe_pods(self.state, seen, self.now)
         manual = [
-            PlanSeen(plan.uid, plan.name, plan.spec, plan.phase, generation=1)
+            ObservedPlan(plan.uid, plan.name, plan.spec, plan.phase, generation=1)
             for plan in self.plans.values()
             if plan.spec is not None
         ]
-        observations.plans(self.state, manual)
+        observations.observe_plans(self.state, manual)
         self.settle()
 
     def look(self) -> None:
         """The autoscaler takes a sample, asks the local optimizer where it would, and takes the answer."""
-        autoscale_steps.sample(self.state, self.now)
-        asked = autoscale_steps.question(self.state, self.now)
+        autoscale_steps.take_sample(self.state, self.now)
+        asked = autoscale_steps.next_request(self.state, self.now)
         if asked is not None:
-            autoscale_steps.take(self.state, asked, autoscale_steps.local_answer(asked, self.now), self.now)
+            autoscale_steps.take_answer(
+                self.state, asked, autoscale_steps.local_answer(asked, self.now), self.now
+            )
         self.settle()
 
     def record(self) -> None:
@@ -195,7 +197,7 @@ class SimulatedJob:
                 "a final phase changed"
             )
             plan.phase, plan.run = run.phase, run
-        observations.plan_recorded(self.state, run.uid, run.serial)
+        observations.note_recorded_plan(self.state, run.uid, run.serial)
         self.settle()
 
     def control(self) -> None:
@@ -240,9 +242,9 @@ class SimulatedJob:
         registration = Registration(
             node=pod.ref, rank=node.rank if node else 0, incarnation=f"{pod.type}{pod.id}"
         )
-        messages.register(self.state, registration, self.now)
+        messages.register_node(self.state, registration, self.now)
         beat = Heartbeat(node=pod.ref, incarnation=f"{pod.type}{pod.id}", usage=self.usage(pod))
-        messages.heartbeat(self.state, beat, self.now)
+        messages.take_heartbeat(self.state, beat, self.now)
         directive = views.directive_for(self.published, str(pod.ref), known=node is not None)
         if directive.stop or (directive.finished and pod.type == names.PS_TYPE):
             self._exit(pod, directive.active.version if directive.active else 0, 0)
@@ -303,7 +305,7 @@ class SimulatedJob:
             return True
         report = ModelReport(node=pod.ref, version=active.version, evaluation=says)
         try:
-            return not messages.model_report(self.state, report).refused
+            return not messages.take_model_report(self.state, report).refused
         except ConflictError:
             return False  # another is the chief, or the version is left
 
@@ -314,7 +316,7 @@ class SimulatedJob:
         newest = list(self.manifests.values())[-1]
         said = newest.model_copy(update={"node": pod.ref, "version": active.version})
         try:
-            messages.checkpoint_restored(self.state, said, self.now)
+            messages.take_restored_checkpoint(self.state, said, self.now)
         except ConflictError:
             return False  # the version, or the chief, is another by now
         return newest.uri not in self.damaged
@@ -322,24 +324,24 @@ class SimulatedJob:
     def _report_damage(self, pod: SimulatedPod, version: int, uri: str) -> None:
         damage = CheckpointDamage(node=pod.ref, version=version, uri=uri, error=f"{uri}: torn")
         with contextlib.suppress(ConflictError):  # another process said it before, and the version is left
-            messages.checkpoint_damaged(self.state, damage)
+            messages.take_damaged_checkpoint(self.state, damage)
 
     def _report(self, pod: SimulatedPod, version: int, what: ProcessState) -> None:
-        messages.process_report(self.state, ProcessReport(node=pod.ref, version=version, state=what))
+        messages.take_process_report(self.state, ProcessReport(node=pod.ref, version=version, state=what))
 
     def _settle_shards(self, pod: SimulatedPod) -> None:
         self.state.shards.acknowledge(DATA, AckRequest(node=pod.ref, done=pod.unanswered), self.now)
 
     def _save(self, pod: SimulatedPod, active: Cluster, request: str = "") -> None:
         if (published := self._publish(pod, active, request)) is not None:
-            messages.checkpoint_end(self.state, *published, self.now)
+            messages.end_checkpoint(self.state, *published, self.now)
 
     def _publish(self, pod: SimulatedPod, active: Cluster, request: str) -> tuple[str, CheckpointEnd] | None:
         """A whole checkpoint in the folder; its ticket, and what the master is to hear."""
         says = self.says(active) if request else None
         begin = CheckpointBegin(node=pod.ref, version=active.version, request=request, evaluation=says)
         try:
-            ticket = messages.checkpoint_begin(self.state, begin, self.now)
+            ticket = messages.begin_checkpoint(self.state, begin, self.now)
         except EdlError:
             return None  # the version changed meanwhile
         uri = f"{active.version}/{ticket.id}/{len(self.saved)}"
@@ -373,7 +375,7 @@ class SimulatedJob:
             time=self.now,
             first_step_time=self.now,
         )
-        messages.step_report(self.state, step)
+        messages.take_step_report(self.state, step)
 
     def save_periodically(self, *, told: bool = True) -> None:
         """The chief saves by itself.
@@ -389,7 +391,7 @@ class SimulatedJob:
 
     def _exit(self, pod: SimulatedPod, version: int, code: int) -> None:
         report = ExitReport(node=pod.ref, incarnation=f"{pod.type}{pod.id}", version=version, code=code)
-        verdict = messages.exit_report(self.state, report, self.now)
+        verdict = messages.take_exit_report(self.state, report, self.now)
         if verdict is None:
             return  # it asks again
         if verdict.wait:

@@ -95,4 +95,4 @@ class SimulatedCollectiveJob(SimulatedJob):
             first_step_time=self.now,
         )
         with contextlib.suppress(ConflictError):
-            messages.step_report(self.state, report)
+            messages.take_step_report(self.state, report)

@@ -35,7 +35,7 @@ Number = Annotated[int, Field(ge=0, lt=2**53)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
-class Size(Message):
+class NodeSize(Message):
     """Of one node; what is left out is not said."""
 
     cpu: Amount | None = None
@@ -44,7 +44,7 @@ class Size(Message):
     gpu_type: GpuType | None = None
 
 
-class Between(Message):
+class AmountRange(Message):
     """From ``low`` to ``high``, both included."""
 
     low: Amount
@@ -54,9 +54,9 @@ class Between(Message):
 class RoleBounds(Message):
     """What the user allows: nodes of a role, and cores and MiB of one."""
 
-    count: Between | None = None
-    cpu: Between | None = None
-    memory: Between | None = None
+    count: AmountRange | None = None
+    cpu: AmountRange | None = None
+    memory: AmountRange | None = None
 
 
 class RoleFacts(Message):
@@ -69,7 +69,7 @@ class RoleFacts(Message):
     """
 
     count: Count
-    resource: Size = Size()
+    resource: NodeSize = NodeSize()
     auto_scale: bool = True
     bounds: RoleBounds = RoleBounds()
 
@@ -110,13 +110,13 @@ class JobFacts(Message):
     training: TrainingFacts = TrainingFacts()
 
 
-class Measured(Message):
+class MeasuredMessage(Message):
     """Numbers that a program measured, which may be any."""
 
     model_config = ConfigDict(allow_inf_nan=True)
 
 
-class NodeUsage(Measured):
+class NodeUsageMessage(MeasuredMessage):
     """What one node used: cores and MiB."""
 
     name: NodeName
@@ -125,7 +125,7 @@ class NodeUsage(Measured):
     memory: float
 
 
-class Sample(Measured):
+class SampleMessage(MeasuredMessage):
     """A job at one moment.
 
     Attributes:
@@ -138,7 +138,7 @@ class Sample(Measured):
     time: float
     step: int
     speed: float
-    nodes: list[NodeUsage] = Field(default_factory=list, max_length=MAX_NODES)
+    nodes: list[NodeUsageMessage] = Field(default_factory=list, max_length=MAX_NODES)
 
 
 class NodeOom(Message):
@@ -165,7 +165,7 @@ class MetricsReport(Message):
     """``POST /v1/metrics``: what is new of a job. Answered when it is durable. Repeatable."""
 
     job: JobFacts
-    samples: list[Sample] = Field(default_factory=list, max_length=MAX_SAMPLES)
+    samples: list[SampleMessage] = Field(default_factory=list, max_length=MAX_SAMPLES)
     ooms: list[NodeOom] = Field(default_factory=list, max_length=MAX_NODES)
     end: JobEnd | None = None
 
@@ -195,7 +195,7 @@ class NodeFacts(Message):
     name: NodeName
     role: RoleName
     id: Number
-    resource: Size = Size()
+    resource: NodeSize = NodeSize()
     pending_since: Time | None = None
     oom: bool = False
 
@@ -223,10 +223,10 @@ class GroupPlan(Message):
     """What is wanted of a role; what is left out stays."""
 
     count: Count | None = None
-    resource: Size = Size()
+    resource: NodeSize = NodeSize()
 
 
-class Plan(Message):
+class OptimizeReply(Message):
     """Answer to `OptimizeRequest`; see `edl_workflows.scaling.dlrover.resources.ResourcePlan`.
 
     Attributes:
@@ -238,7 +238,7 @@ class Plan(Message):
     """
 
     groups: dict[RoleName, GroupPlan] = Field(default_factory=dict, max_length=20)
-    nodes: dict[NodeName, Size] = Field(default_factory=dict, max_length=MAX_NODES)
+    nodes: dict[NodeName, NodeSize] = Field(default_factory=dict, max_length=MAX_NODES)
     reasons: dict[str, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     waiting: bool = False
@@ -254,6 +254,6 @@ class JobMetrics(Message):
     """
 
     job: JobFacts
-    samples: list[Sample]
+    samples: list[SampleMessage]
     ooms: list[NodeOom]
     end: JobEnd | None = None

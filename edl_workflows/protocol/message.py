@@ -15,7 +15,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
-class Invalid(Protocol):
+class HasErrors(Protocol):
     """Pydantic's ValidationError, and those that are made like it."""
 
     def errors(self) -> Sequence[Mapping[str, Any]]:
@@ -23,6 +23,6 @@ class Invalid(Protocol):
         ...
 
 
-def problems(error: Invalid) -> list[str]:
+def problems(error: HasErrors) -> list[str]:
     """Each problem in words, with the field's path."""
     return [f"{'.'.join(map(str, e['loc'])) or 'the document'}: {e['msg']}" for e in error.errors()]

@@ -50,7 +50,7 @@ class StepReport(Message):
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class Consumed(Message):
+class ConsumedShards(Message):
     """What a process has trained of a data set and not acknowledged yet.
 
     Attributes:
@@ -108,7 +108,7 @@ class CheckpointBegin(Message):
     node: NodeRef
     version: int = Field(ge=1)
     request: Identifier = ""
-    consumed: dict[DatasetName, Consumed] = Field(default_factory=dict, max_length=1000)
+    consumed: dict[DatasetName, ConsumedShards] = Field(default_factory=dict, max_length=1000)
     evaluation: Evaluation | None = None
     last: bool = False
 

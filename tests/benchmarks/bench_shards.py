@@ -26,7 +26,7 @@ from pathlib import Path
 
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.exceptions import UnavailableError
-from edl_workflows.master.shards.dataset import Dataset
+from edl_workflows.master.shards.dataset import ShardedDataset
 from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState
 from edl_workflows.protocol.nodes import NodeRef, Registration
 from edl_workflows.testing import free_port
@@ -111,7 +111,7 @@ def peer_rate(case: str, tasks: int) -> float:
 
 def in_process_rate(batch: int) -> float:
     """Our tasks a second through the data set's methods."""
-    dataset = Dataset.new(DatasetParams(name="bench", size=TASKS * SHARD_SIZE, shard_size=SHARD_SIZE))
+    dataset = ShardedDataset.new(DatasetParams(name="bench", size=TASKS * SHARD_SIZE, shard_size=SHARD_SIZE))
     nodes = [f"worker-{number}" for number in range(WORKERS)]
     tasks = turn = 0
     began = time.perf_counter()
@@ -198,7 +198,7 @@ def bytes_per_pending_shard(shards: int) -> float:
     params = DatasetParams(name="bench", size=shards * SHARD_SIZE, shard_size=SHARD_SIZE, shuffle=True)
     gc.collect()
     tracemalloc.start()
-    dataset = Dataset.new(params)
+    dataset = ShardedDataset.new(params)
     dataset.lease("worker-0", 1, 0.0)
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

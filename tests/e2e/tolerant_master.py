@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
-from edl_workflows.master.server import Address, run_standalone
+from edl_workflows.master.server import ListenAddress, run_standalone
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.settings import JobSettings
 from tests.e2e.pods import JOB, NAMESPACE
@@ -13,4 +13,4 @@ from tests.e2e.pods import JOB, NAMESPACE
 state, port, token, nodes, said = sys.argv[1:]
 tolerance = FaultTolerance.model_validate_json(said)
 settings = JobSettings(JOB, NAMESPACE, parse_nodes(nodes), fault_tolerance=tolerance)
-sys.exit(run_standalone(settings, Path(state), token, Address("127.0.0.1", int(port))))
+sys.exit(run_standalone(settings, Path(state), token, ListenAddress("127.0.0.1", int(port))))

@@ -93,7 +93,7 @@ def test_a_job_over_the_wire(job: OptimizerJob) -> None:
 def test_a_plan_over_the_wire(plan: ResourcePlan) -> None:
     """Is the same plan."""
     said = messages.plan_message(plan).model_dump_json()
-    assert messages.plan_of(brain.Plan.model_validate_json(said)) == plan
+    assert messages.plan_of(brain.OptimizeReply.model_validate_json(said)) == plan
 
 
 @given(st.lists(SAMPLES, max_size=8))

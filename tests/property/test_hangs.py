@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance, HangAction
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.rendezvous import RendezvousLimits
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.master.testing import SimulatedJob, SimulatedPod
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
@@ -31,7 +31,7 @@ COLLECTIVE = replace(
     SETTINGS,
     roles=parse_nodes("worker=2"),
     collective=True,
-    rendezvous=Parameters(max_nodes=3, waiting_timeout=5.0),
+    rendezvous=RendezvousLimits(max_nodes=3, waiting_timeout=5.0),
 )
 
 

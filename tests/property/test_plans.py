@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state import plans, views
-from edl_workflows.master.state.plans import Effect, PlanRun, World
+from edl_workflows.master.state.plans import ObservedJob, PlanEffect, PlanRun
 from edl_workflows.protocol.cluster import CheckpointRef
 
 ORDER = list(ScalePlanPhase)
@@ -26,7 +26,7 @@ SPECS = st.sampled_from(
 RARELY = st.sampled_from([False] * 9 + [True])
 OFTEN = st.sampled_from([True] * 4 + [False])
 WORLDS = st.builds(
-    World,
+    ObservedJob,
     recorded=OFTEN,
     cancelled=RARELY,
     invalid=RARELY.map(lambda wrong: "spec.x: wrong" if wrong else ""),
@@ -47,21 +47,23 @@ WORLDS = st.builds(
 STEPS = st.lists(st.tuples(WORLDS, st.sampled_from([0.0, 1.0, 1.0, 1.0, 60.0])), max_size=40)
 
 
-def _run(spec: ScalePlanSpec, worlds: list[tuple[World, float]]) -> list[tuple[PlanRun, tuple[Effect, ...]]]:
+def _run(
+    spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
+) -> list[tuple[PlanRun, tuple[PlanEffect, ...]]]:
     """All states of a plan and the effects that led to each."""
-    run, now = plans.start("uid", "plan", spec, 0.0), 0.0
-    history: list[tuple[PlanRun, tuple[Effect, ...]]] = [(run, ())]
+    run, now = plans.start_run("uid", "plan", spec, 0.0), 0.0
+    history: list[tuple[PlanRun, tuple[PlanEffect, ...]]] = [(run, ())]
     changes = "ps" in spec.replica_resource_specs
     for world, pause in worlds:
         now += pause
-        run, effects = plans.advance(run, replace(world, changes_members=changes), now)
+        run, effects = plans.advance_run(run, replace(world, changes_members=changes), now)
         history.append((run, effects))
     return history
 
 
 @given(SPECS, STEPS)
 def test_phases_go_forward_and_final_ones_stay(
-    spec: ScalePlanSpec, worlds: list[tuple[World, float]]
+    spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
     """No phase comes twice, none after a final one."""
     history = [run for run, _ in _run(spec, worlds)]
@@ -74,23 +76,23 @@ def test_phases_go_forward_and_final_ones_stay(
 
 @given(SPECS, STEPS)
 def test_whatever_was_begun_is_finished_or_taken_back(
-    spec: ScalePlanSpec, worlds: list[tuple[World, float]]
+    spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
     """A plan that failed after it began is undone exactly once, as its last effect; one that succeeded never."""
     history = _run(spec, worlds)
     last = history[-1][0]
     effects = [effect for _, given_effects in history for effect in given_effects]
     began = any(run.phase not in (ScalePlanPhase.PENDING, ScalePlanPhase.FAILED) for run, _ in history)
-    assert effects.count(Effect.UNDO) == (1 if last.phase is ScalePlanPhase.FAILED and began else 0)
-    assert Effect.UNDO not in effects[:-1]
-    assert effects.count(Effect.ACTIVATE) <= 1
+    assert effects.count(PlanEffect.UNDO) == (1 if last.phase is ScalePlanPhase.FAILED and began else 0)
+    assert PlanEffect.UNDO not in effects[:-1]
+    assert effects.count(PlanEffect.ACTIVATE) <= 1
     if last.phase is ScalePlanPhase.SUCCEEDED and "ps" in spec.replica_resource_specs:
-        assert effects.count(Effect.ACTIVATE) == 1
+        assert effects.count(PlanEffect.ACTIVATE) == 1
 
 
 @given(SPECS, STEPS)
 def test_a_version_that_trains_is_never_taken_back(
-    spec: ScalePlanSpec, worlds: list[tuple[World, float]]
+    spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
     """After the first step in the new version a plan can only succeed, whatever else is wrong."""
     run = None
@@ -99,14 +101,16 @@ def test_a_version_that_trains_is_never_taken_back(
             break
     if run is None or run.phase is not ScalePlanPhase.VERIFYING:
         return
-    world = World(recorded=True, changes_members=True, trained=run.number, broken="lost", cancelled=True)
-    after, effects = plans.advance(run, world, run.steps[-1].start + 1000)
+    world = ObservedJob(
+        recorded=True, changes_members=True, trained=run.number, broken="lost", cancelled=True
+    )
+    after, effects = plans.advance_run(run, world, run.steps[-1].start + 1000)
     assert (after.phase, effects) == (ScalePlanPhase.SUCCEEDED, ())
 
 
 @given(SPECS, STEPS)
 def test_nothing_begins_before_its_phase_is_recorded(
-    spec: ScalePlanSpec, worlds: list[tuple[World, float]]
+    spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
     """Without a recorded status there are no effects but taking back, and no phase but Failed."""
     blind = [(replace(world, recorded=False, trained=1), pause) for world, pause in worlds]
@@ -116,7 +120,7 @@ def test_nothing_begins_before_its_phase_is_recorded(
 
 
 @given(SPECS, STEPS)
-def test_each_change_is_to_be_recorded(spec: ScalePlanSpec, worlds: list[tuple[World, float]]) -> None:
+def test_each_change_is_to_be_recorded(spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]) -> None:
     """The serial grows exactly when the status shows something new, and the steps' times have no gap."""
     history = [run for run, _ in _run(spec, worlds)]
     for before, after in itertools.pairwise(history):

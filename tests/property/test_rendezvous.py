@@ -5,33 +5,35 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import assume, given
 
-from edl_workflows.master.state.rendezvous import Parameters, Waiting, in_units, next_world
+from edl_workflows.master.state.rendezvous import RendezvousLimits, WaitingWorkers, next_group, round_to_units
 
 NOW = 1_000.0
 
 
 @st.composite
-def parameters(draw: st.DrawFn) -> Parameters:
+def parameters(draw: st.DrawFn) -> RendezvousLimits:
     """Any that a job may have."""
     least = draw(st.integers(1, 4))
-    return Parameters(least, draw(st.integers(least, 8)), draw(st.integers(1, 4)), waiting_timeout=30.0)
+    return RendezvousLimits(least, draw(st.integers(least, 8)), draw(st.integers(1, 4)), waiting_timeout=30.0)
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> Waiting:
+def situations(draw: st.DrawFn) -> WaitingWorkers:
     """Anybody may be there, and anybody of the present world may be gone."""
     ids = draw(st.lists(st.integers(0, 11), unique=True, max_size=12))
     present = tuple(ids[: draw(st.integers(0, len(ids)))])
     lost = draw(st.sets(st.sampled_from(ids))) if ids else set()
     times = {node: NOW - draw(st.integers(0, 60)) for node in ids if node not in lost}
     intact = draw(st.booleans()) and bool(present) and not lost.intersection(present)
-    return Waiting(present, intact, times, draw(st.integers(0, 10)))
+    return WaitingWorkers(present, intact, times, draw(st.integers(0, 10)))
 
 
 @given(situations(), parameters())
-def test_a_world_is_made_of_those_who_joined_and_within_bounds(waiting: Waiting, job: Parameters) -> None:
+def test_a_world_is_made_of_those_who_joined_and_within_bounds(
+    waiting: WaitingWorkers, job: RendezvousLimits
+) -> None:
     """Ranks are a permutation of some who have joined, no fewer and no more than the job allows."""
-    members = next_world(waiting, job, NOW).members
+    members = next_group(waiting, job, NOW).members
     assume(members is not None)
     assert members is not None
     assert len(set(members)) == len(members)
@@ -41,9 +43,9 @@ def test_a_world_is_made_of_those_who_joined_and_within_bounds(waiting: Waiting,
 
 
 @given(situations(), parameters())
-def test_the_oldest_is_rank_0(waiting: Waiting, job: Parameters) -> None:
+def test_the_oldest_is_rank_0(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
     """Survivors keep their order before all newcomers, and those stand by the time they joined."""
-    members = next_world(waiting, job, NOW).members or ()
+    members = next_group(waiting, job, NOW).members or ()
     survivors = [node for node in waiting.present if node in waiting.joined]
     assert list(members[: len(survivors)]) == survivors[: len(members)]
     times = [waiting.joined[node] for node in members[len(survivors) :]]
@@ -52,59 +54,61 @@ def test_the_oldest_is_rank_0(waiting: Waiting, job: Parameters) -> None:
 
 @given(situations(), parameters(), st.randoms(use_true_random=False))
 def test_the_order_in_which_news_came_does_not_matter(
-    waiting: Waiting, job: Parameters, random: object
+    waiting: WaitingWorkers, job: RendezvousLimits, random: object
 ) -> None:
     """Joins that are told in another order, or twice, give the same verdict."""
     told = list(waiting.joined.items())
     random.shuffle(told)  # type: ignore[attr-defined]
-    assert next_world(replace(waiting, joined=dict(told + told)), job, NOW) == next_world(waiting, job, NOW)
+    assert next_group(replace(waiting, joined=dict(told + told)), job, NOW) == next_group(waiting, job, NOW)
 
 
 @given(situations(), parameters())
-def test_a_world_that_was_made_is_not_made_again(waiting: Waiting, job: Parameters) -> None:
+def test_a_world_that_was_made_is_not_made_again(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
     """Once the verdict is carried out there is nothing to do until somebody joins or leaves."""
-    members = next_world(waiting, job, NOW).members
+    members = next_group(waiting, job, NOW).members
     assume(members is not None)
     assert members is not None
     made = replace(waiting, present=members, intact=True)
-    assert next_world(made, job, NOW).members is None
-    assert next_world(made, job, NOW + 1_000).members is None
+    assert next_group(made, job, NOW).members is None
+    assert next_group(made, job, NOW + 1_000).members is None
 
 
 @given(situations(), parameters())
-def test_waiting_ends(waiting: Waiting, job: Parameters) -> None:
+def test_waiting_ends(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
     """When the verdict says until when, there is a world then; without, only news can change it."""
-    verdict = next_world(waiting, job, NOW)
+    verdict = next_group(waiting, job, NOW)
     assume(verdict.members is None)
     if verdict.until is not None:
         assert verdict.until > NOW
-        assert next_world(waiting, job, verdict.until).members is not None
+        assert next_group(waiting, job, verdict.until).members is not None
     else:
-        assert next_world(waiting, job, NOW + 1_000_000).members is None
+        assert next_group(waiting, job, NOW + 1_000_000).members is None
 
 
 @given(situations(), parameters())
-def test_nobody_waits_who_could_train(waiting: Waiting, job: Parameters) -> None:
+def test_nobody_waits_who_could_train(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
     """After the waiting time, no world only where there are too few, or the present one has all that it may."""
-    verdict = next_world(waiting, job, NOW + 1_000)
-    size = in_units(min(len(waiting.joined), max(job.min_nodes, min(waiting.wanted, job.max_nodes))), job)
+    verdict = next_group(waiting, job, NOW + 1_000)
+    size = round_to_units(
+        min(len(waiting.joined), max(job.min_nodes, min(waiting.wanted, job.max_nodes))), job
+    )
     unchanged = waiting.intact and len(waiting.present) == size
     assert (verdict.members is None) == (len(waiting.joined) < job.min_nodes or unchanged)
 
 
 @given(situations(), parameters())
-def test_survivors_go_on_at_once(waiting: Waiting, job: Parameters) -> None:
+def test_survivors_go_on_at_once(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
     """A broken world whose survivors are enough waits for nobody."""
     survivors = [node for node in waiting.present if node in waiting.joined]
     assume(survivors)
     broken = replace(waiting, intact=False)
     enough = replace(job, min_nodes=min(job.min_nodes, len(survivors)))
-    assert next_world(broken, enough, NOW).members is not None
+    assert next_group(broken, enough, NOW).members is not None
 
 
 @given(st.integers(0, 20), parameters())
-def test_units_never_round_below_the_minimum(count: int, job: Parameters) -> None:
+def test_units_never_round_below_the_minimum(count: int, job: RendezvousLimits) -> None:
     """Enough nodes for the minimum are enough for a world, whatever the unit."""
-    size = in_units(count, job)
+    size = round_to_units(count, job)
     assert (size >= job.min_nodes) == (count >= job.min_nodes)
     assert size <= count

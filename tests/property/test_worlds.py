@@ -12,7 +12,7 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaRe
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.job import JobDocument
-from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.rendezvous import RendezvousLimits
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState
@@ -39,7 +39,7 @@ class Worlds(RuleBasedStateMachine):
     def begin(self, workers: int, least: int, unit: int, hangs: bool) -> None:
         self.least, self.unit = least, unit
         workers = max(workers, least)
-        rendezvous = Parameters(least, MOST, unit, waiting_timeout=5.0, join_timeout=2_000.0)
+        rendezvous = RendezvousLimits(least, MOST, unit, waiting_timeout=5.0, join_timeout=2_000.0)
         settings = JobSettings(
             JOB, "default", parse_nodes(f"worker={workers}"), collective=True, rendezvous=rendezvous
         )
@@ -115,9 +115,9 @@ class Worlds(RuleBasedStateMachine):
             return
         step = StepReport(node=ref, version=version, step=10**6, time=1.0, first_step_time=1.0)
         for say in (
-            lambda: messages.process_report(state, ProcessReport(node=ref, version=version, state=what)),
-            lambda: messages.step_report(state, step),
-            lambda: messages.checkpoint_begin(state, CheckpointBegin(node=ref, version=version), 0.0),
+            lambda: messages.take_process_report(state, ProcessReport(node=ref, version=version, state=what)),
+            lambda: messages.take_step_report(state, step),
+            lambda: messages.begin_checkpoint(state, CheckpointBegin(node=ref, version=version), 0.0),
         ):
             try:
                 say()

@@ -5,9 +5,9 @@ import json
 from collections.abc import Container, Iterable, Mapping
 
 from edl_workflows.exceptions import ConflictError, InvalidError
-from edl_workflows.master.shards.epochs import Epochs, ShardSource
-from edl_workflows.master.shards.leases import ExpiredLease, Lease, LeasedShard, Leases, Outcome, ShardName
-from edl_workflows.master.shards.sequence import Sequence
+from edl_workflows.master.shards.epochs import EpochSource, ShardSource
+from edl_workflows.master.shards.leases import AckResult, ExpiredLease, Lease, LeasedShard, Leases, ShardName
+from edl_workflows.master.shards.sequence import ShardSequence
 from edl_workflows.master.shards.snapshot import (
     DatasetPosition,
     DatasetSnapshot,
@@ -16,7 +16,7 @@ from edl_workflows.master.shards.snapshot import (
     numbers_of,
     to_intervals,
 )
-from edl_workflows.master.shards.stream import Stream
+from edl_workflows.master.shards.stream import StreamSource
 from edl_workflows.protocol.datasets import (
     MAX_SHARDS_PER_MESSAGE,
     DatasetParams,
@@ -38,7 +38,7 @@ _LEASES_LOST_AT_MOST = 1_000_000
 also those that a restored master doesn't know it gave."""
 
 
-class Dataset:
+class ShardedDataset:
     """One data set's shards.
 
     Args:
@@ -58,7 +58,7 @@ class Dataset:
             self._restore_lease(stored)
 
     @classmethod
-    def new(cls, params: DatasetParams) -> "Dataset":
+    def new(cls, params: DatasetParams) -> "ShardedDataset":
         """A data set of which nothing is done."""
         return cls(DatasetSnapshot(params=params, position=DatasetPosition()))
 
@@ -104,7 +104,7 @@ class Dataset:
             ConflictError: the stream is closed, and an end lies beyond its own.
         """
         params = self._params
-        if not isinstance(self._source, Stream):
+        if not isinstance(self._source, StreamSource):
             raise InvalidError(
                 f"data set {params.name!r} is of kind {params.splitter}: only streams have offsets"
             )
@@ -141,15 +141,15 @@ class Dataset:
             for ordinal in ordinals
         ]
 
-    def done(self, shards: Iterable[ShardName], now: float) -> list[Outcome]:
+    def done(self, shards: Iterable[ShardName], now: float) -> list[AckResult]:
         """Shards were processed, by whomever."""
         return [self._take_done(shard, now) for shard in shards]
 
-    def failed(self, node: str, shards: Iterable[FailedShard]) -> list[Outcome]:
+    def failed(self, node: str, shards: Iterable[FailedShard]) -> list[AckResult]:
         """Shards could not be processed: the next worker tries them, or the data set fails."""
         return [self._take_failed(node, shard) for shard in shards]
 
-    def released(self, node: str, shards: Iterable[ReleasedShard], now: float) -> list[Outcome]:
+    def released(self, node: str, shards: Iterable[ReleasedShard], now: float) -> list[AckResult]:
         """Shards are given back unfinished."""
         return [self._take_released(node, shard, now) for shard in shards]
 
@@ -215,7 +215,9 @@ class Dataset:
             raise ValueError("its size, shards or order were others")
         if position.listed > MAX_LISTED:
             raise ValueError(f"it lists more than {MAX_LISTED} shards one by one")
-        Dataset(DatasetSnapshot(params=self._params, position=position))  # else half of it would be taken
+        ShardedDataset(
+            DatasetSnapshot(params=self._params, position=position)
+        )  # else half of it would be taken
         self._next_lease += _LEASES_LOST_AT_MOST
         self._void_before = self._next_lease
         self._reason = ""
@@ -255,7 +257,7 @@ class Dataset:
 
     def _go_to(self, position: DatasetPosition) -> None:
         streaming = self._params.splitter is Splitter.STREAMING
-        self._source: ShardSource = (Stream if streaming else Epochs)(self._params, position)
+        self._source: ShardSource = (StreamSource if streaming else EpochSource)(self._params, position)
         self._leases = Leases()
         listed = MAX_INDICES_PER_REPLY // self._params.records_per_shard
         self._max_shards = max(1, listed) if self._source.lists_records else MAX_SHARDS_PER_MESSAGE
@@ -285,7 +287,7 @@ class Dataset:
             for lease, held in shards.items()
         ]
 
-    def _shard(self, sequence: Sequence, ordinal: int, lease: int) -> LeasedShard:
+    def _shard(self, sequence: ShardSequence, ordinal: int, lease: int) -> LeasedShard:
         start, end = self._source.bounds(sequence, ordinal)
         if sequence.partial:
             start += sequence.partial.get(ordinal, 0)
@@ -294,20 +296,20 @@ class Dataset:
             indices = [sequence.order[place] for place in range(start, end)]
         return LeasedShard(sequence.epoch, ordinal, lease, sequence.partition, start, end, indices)
 
-    def _take_done(self, shard: ShardName, now: float) -> Outcome:
+    def _take_done(self, shard: ShardName, now: float) -> AckResult:
         ordinal = shard.ordinal
         if shard.lease < self._void_before:
-            return Outcome.STALE
+            return AckResult.STALE
         sequence = self._source.find(shard.epoch, shard.partition)
         if sequence is None:
             completed = not shard.partition and shard.epoch <= self._source.epoch
-            return Outcome.DUPLICATE if completed else Outcome.STALE
+            return AckResult.DUPLICATE if completed else AckResult.STALE
         if ordinal >= sequence.count:
-            return Outcome.STALE
+            return AckResult.STALE
         records = self._records_left(sequence, ordinal)
         lease = sequence.leased.get(ordinal)
         if not sequence.settle(ordinal):
-            return Outcome.DUPLICATE
+            return AckResult.DUPLICATE
         self._count_records(records)
         if lease is not None:
             if lease.number == shard.lease:
@@ -316,21 +318,21 @@ class Dataset:
                 self._leases.end(lease)
         if sequence.complete:
             self._source.close(sequence)
-        return Outcome.ACCEPTED
+        return AckResult.ACCEPTED
 
-    def _take_failed(self, node: str, failed: FailedShard) -> Outcome:
+    def _take_failed(self, node: str, failed: FailedShard) -> AckResult:
         sequence = self._held(node, failed)
         if sequence is None:
-            return Outcome.STALE
+            return AckResult.STALE
         self._return(sequence, failed.ordinal)
         self._failures += 1
         self._count_retry(sequence, failed.ordinal, f"{node} says: {failed.message or 'no reason given'}")
-        return Outcome.ACCEPTED
+        return AckResult.ACCEPTED
 
-    def _take_released(self, node: str, released: ReleasedShard, now: float) -> Outcome:
+    def _take_released(self, node: str, released: ReleasedShard, now: float) -> AckResult:
         sequence = self._held(node, released)
         if sequence is None:
-            return Outcome.STALE
+            return AckResult.STALE
         if released.records_done >= self._records_left(sequence, released.ordinal):
             return self._take_done(released, now)
         if released.records_done:
@@ -338,9 +340,9 @@ class Dataset:
             sequence.partial[released.ordinal] = done
             self._count_records(released.records_done)
         self._return(sequence, released.ordinal)
-        return Outcome.ACCEPTED
+        return AckResult.ACCEPTED
 
-    def _held(self, node: str, shard: ShardName) -> Sequence | None:
+    def _held(self, node: str, shard: ShardName) -> ShardSequence | None:
         """The sequence of a shard if that node holds it under that lease."""
         sequence = self._source.find(shard.epoch, shard.partition)
         lease = None if sequence is None else sequence.leased.get(shard.ordinal)
@@ -348,13 +350,13 @@ class Dataset:
             return None
         return sequence
 
-    def _return(self, sequence: Sequence, ordinal: int) -> None:
+    def _return(self, sequence: ShardSequence, ordinal: int) -> None:
         lease = sequence.leased[ordinal]
         sequence.give_back([ordinal])
         if not lease.open:
             self._leases.end(lease)
 
-    def _give_back(self, leases: Iterable[Lease]) -> list[tuple[Sequence, list[int]]]:
+    def _give_back(self, leases: Iterable[Lease]) -> list[tuple[ShardSequence, list[int]]]:
         """Ends leases: what they hold returns, in order, and is told."""
         ended = set(leases)
         if not ended:
@@ -368,7 +370,7 @@ class Dataset:
             self._leases.end(lease)
         return returned
 
-    def _records_left(self, sequence: Sequence, ordinal: int) -> int:
+    def _records_left(self, sequence: ShardSequence, ordinal: int) -> int:
         start, end = self._source.bounds(sequence, ordinal)
         return end - start - sequence.partial.get(ordinal, 0) if sequence.partial else end - start
 
@@ -377,7 +379,7 @@ class Dataset:
         if self._params.batch_size:
             self._completed_steps += -(-records // self._params.batch_size)
 
-    def _count_retry(self, sequence: Sequence, ordinal: int, why: str) -> None:
+    def _count_retry(self, sequence: ShardSequence, ordinal: int, why: str) -> None:
         tries = sequence.retries.get(ordinal, 0) + 1
         sequence.retries[ordinal] = tries
         if tries > self._params.max_retries and not self._reason:

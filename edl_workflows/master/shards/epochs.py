@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from edl_workflows.master.shards.leases import Lease
-from edl_workflows.master.shards.sequence import Sequence
+from edl_workflows.master.shards.sequence import ShardSequence
 from edl_workflows.master.shards.snapshot import DatasetPosition, SequencePosition
 from edl_workflows.protocol.datasets import DatasetParams, Splitter
 from edl_workflows.protocol.permutation import Permutation
@@ -12,7 +12,7 @@ MAX_OPEN_EPOCHS = 2
 
 
 class ShardSource(Protocol):
-    """Which shards a data set has: `Epochs`, or `edl_workflows.master.shards.stream.Stream`."""
+    """Which shards a data set has: `EpochSource`, or `edl_workflows.master.shards.stream.Stream`."""
 
     @property
     def lists_records(self) -> bool:
@@ -30,23 +30,23 @@ class ShardSource(Protocol):
     def finished(self) -> bool:
         """All is done, and nothing will be added."""
 
-    def sequences(self) -> list[Sequence]:
+    def sequences(self) -> list[ShardSequence]:
         """What is open, in order."""
 
-    def take(self, limit: int, lease: Lease) -> list[tuple[Sequence, list[int]]]:
+    def take(self, limit: int, lease: Lease) -> list[tuple[ShardSequence, list[int]]]:
         """Puts up to ``limit`` next shards under a lease."""
 
-    def find(self, epoch: int, partition: str) -> Sequence | None:
+    def find(self, epoch: int, partition: str) -> ShardSequence | None:
         """The open sequence of that name; the next epoch is opened by that if it may be. None: there is none."""
 
-    def close(self, sequence: Sequence) -> None:
+    def close(self, sequence: ShardSequence) -> None:
         """Called when a sequence has become complete."""
 
-    def bounds(self, sequence: Sequence, ordinal: int) -> tuple[int, int]:
+    def bounds(self, sequence: ShardSequence, ordinal: int) -> tuple[int, int]:
         """First record of a shard and the one after its last."""
 
 
-class Epochs:
+class EpochSource:
     """The epochs of a table or text data set.
 
     Args:
@@ -81,13 +81,13 @@ class Epochs:
         """See `ShardSource`."""
         return not self._open and self._epoch == self._last
 
-    def sequences(self) -> list[Sequence]:
+    def sequences(self) -> list[ShardSequence]:
         """See `ShardSource`."""
         return list(self._open.values())
 
-    def take(self, limit: int, lease: Lease) -> list[tuple[Sequence, list[int]]]:
+    def take(self, limit: int, lease: Lease) -> list[tuple[ShardSequence, list[int]]]:
         """See `ShardSource`. The oldest epoch goes first."""
-        taken: list[tuple[Sequence, list[int]]] = []
+        taken: list[tuple[ShardSequence, list[int]]] = []
         for sequence in self._open.values():
             ordinals = sequence.take(limit, lease)
             if ordinals:
@@ -101,7 +101,7 @@ class Epochs:
             limit -= len(ordinals)
         return taken
 
-    def find(self, epoch: int, partition: str) -> Sequence | None:
+    def find(self, epoch: int, partition: str) -> ShardSequence | None:
         """See `ShardSource`."""
         if partition:
             return None
@@ -109,18 +109,18 @@ class Epochs:
             return self._open_next()
         return self._open.get(epoch)
 
-    def close(self, sequence: Sequence) -> None:
+    def close(self, sequence: ShardSequence) -> None:
         """See `ShardSource`."""
         del self._open[sequence.epoch]
 
-    def bounds(self, sequence: Sequence, ordinal: int) -> tuple[int, int]:
+    def bounds(self, sequence: ShardSequence, ordinal: int) -> tuple[int, int]:
         """See `ShardSource`."""
         if sequence.order is not None and not self.lists_records:
             ordinal = sequence.order[ordinal]
         start = ordinal * self._shard_size
         return start, min(start + self._shard_size, self._size)
 
-    def _open_next(self) -> Sequence | None:
+    def _open_next(self) -> ShardSequence | None:
         if self._epoch == self._last or len(self._open) >= MAX_OPEN_EPOCHS:
             return None
         self._epoch += 1
@@ -128,9 +128,9 @@ class Epochs:
         self._open[self._epoch] = opened
         return opened
 
-    def _sequence(self, position: SequencePosition) -> Sequence:
+    def _sequence(self, position: SequencePosition) -> ShardSequence:
         order = None
         if self._params.shuffle:
             items = self._size if self.lists_records else self._count
             order = Permutation(items, f"{self._params.seed}/{position.epoch}")
-        return Sequence(self._count, position, order)
+        return ShardSequence(self._count, position, order)

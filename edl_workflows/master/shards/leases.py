@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from edl_workflows.protocol.datasets import TaskType
 
 
-class Outcome(Enum):
+class AckResult(Enum):
     """What an answer to a lease came to; see `AckReply`."""
 
     ACCEPTED = 1

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from edl_workflows.exceptions import InvalidError, NotFoundError
-from edl_workflows.master.shards.dataset import Dataset
-from edl_workflows.master.shards.leases import ExpiredLease, LeasedShard, Outcome
-from edl_workflows.master.shards.snapshot import DatasetPosition, JobPosition, Resumed, ShardsSnapshot
+from edl_workflows.master.shards.dataset import ShardedDataset
+from edl_workflows.master.shards.leases import AckResult, ExpiredLease, LeasedShard
+from edl_workflows.master.shards.snapshot import DatasetPosition, JobPosition, ResumedData, ShardsSnapshot
 from edl_workflows.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -19,7 +19,7 @@ from edl_workflows.protocol.datasets import (
     TaskType,
 )
 from edl_workflows.protocol.nodes import NodeRef
-from edl_workflows.protocol.training import Consumed
+from edl_workflows.protocol.training import ConsumedShards
 
 T = TypeVar("T")
 MAX_DATASETS = 1000
@@ -37,8 +37,8 @@ class ShardManager:
 
     def __init__(self, snapshot: ShardsSnapshot | None = None) -> None:
         stored = snapshot.datasets if snapshot else []
-        self._resumed = snapshot.resumed if snapshot else Resumed()
-        self._datasets = {dataset.params.name: Dataset(dataset) for dataset in stored}
+        self._resumed = snapshot.resumed if snapshot else ResumedData()
+        self._datasets = {dataset.params.name: ShardedDataset(dataset) for dataset in stored}
         self._answered: dict[str, float] = {}
         """When each node last said what became of shards, of whatever data set."""
 
@@ -57,7 +57,7 @@ class ShardManager:
                 f"data set {params.name!r}: the job has {MAX_DATASETS} data sets, the most there can be"
             )
         else:
-            self._datasets[params.name] = Dataset.new(params)
+            self._datasets[params.name] = ShardedDataset.new(params)
             if params.task_type is TaskType.TRAINING:
                 self._resume(params.name, self._resumed.later.get(params.name, DatasetPosition()))
         return self._datasets[params.name].progress()
@@ -102,9 +102,9 @@ class ShardManager:
         outcomes += dataset.failed(node, request.failed)
         outcomes += dataset.released(node, request.released, now)
         return AckReply(
-            accepted=outcomes.count(Outcome.ACCEPTED),
-            duplicates=outcomes.count(Outcome.DUPLICATE),
-            stale=outcomes.count(Outcome.STALE),
+            accepted=outcomes.count(AckResult.ACCEPTED),
+            duplicates=outcomes.count(AckResult.DUPLICATE),
+            stale=outcomes.count(AckResult.STALE),
             state=dataset.state,
             reason=dataset.reason,
         )
@@ -157,7 +157,7 @@ class ShardManager:
         """
         return self._position("", {})
 
-    def position_for(self, node: NodeRef, consumed: Mapping[str, Consumed], now: float) -> JobPosition:
+    def position_for(self, node: NodeRef, consumed: Mapping[str, ConsumedShards], now: float) -> JobPosition:
         """The same for a checkpoint that this node begins: what it says that it has trained is done, too."""
         for name, said in consumed.items():
             if name in self._datasets:
@@ -180,7 +180,9 @@ class ShardManager:
             uri: of the checkpoint.
             position: in its manifest; None: there is none, and all data is trained.
         """
-        self._resumed = Resumed(uri=uri, silent=position is None, later=position.datasets if position else {})
+        self._resumed = ResumedData(
+            uri=uri, silent=position is None, later=position.datasets if position else {}
+        )
         for name in self._training():
             self._resume(name, self._resumed.later.get(name, DatasetPosition()))
 
@@ -194,7 +196,7 @@ class ShardManager:
         stored = [dataset.snapshot() for dataset in self._datasets.values()]
         return ShardsSnapshot(datasets=stored, resumed=self._resumed)
 
-    def _position(self, node: str, consumed: Mapping[str, Consumed]) -> JobPosition:
+    def _position(self, node: str, consumed: Mapping[str, ConsumedShards]) -> JobPosition:
         begun = {name: said.begun for name, said in consumed.items()}
         known = {name: dataset.position(node, begun.get(name)) for name, dataset in self._training().items()}
         return JobPosition(datasets={**self._resumed.later, **known})
@@ -216,21 +218,21 @@ class ShardManager:
         notes = {**resumed.notes, name: note} if note else resumed.notes
         self._resumed = resumed.model_copy(update={"later": _without(resumed.later, [name]), "notes": notes})
 
-    def _training(self) -> dict[str, Dataset]:
+    def _training(self) -> dict[str, ShardedDataset]:
         return {
             name: dataset
             for name, dataset in self._datasets.items()
             if dataset.params.task_type is TaskType.TRAINING
         }
 
-    def _get(self, name: str) -> Dataset:
+    def _get(self, name: str) -> ShardedDataset:
         try:
             return self._datasets[name]
         except KeyError:
             raise NotFoundError(f"data set {name!r} is not registered: register it before leasing") from None
 
 
-def _go(dataset: Dataset, position: DatasetPosition) -> str:
+def _go(dataset: ShardedDataset, position: DatasetPosition) -> str:
     """Goes to a position, or to the beginning where it is none of this data set; then the reason."""
     try:
         dataset.rollback(position)

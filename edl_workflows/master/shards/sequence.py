@@ -13,7 +13,7 @@ MAX_RETURNED = 1000
 30 bytes of stored state, which must stay far below the 1 MiB of a ConfigMap."""
 
 
-class Sequence:
+class ShardSequence:
     """The shards 0..count-1 of one epoch or partition, in the order in which they are handed out.
 
     A shard is *fresh* (at or above the cursor), *leased*, *returned*, or else done. Nothing is kept of fresh and done

@@ -137,7 +137,7 @@ class DatasetSnapshot(_Stored):
     timeouts: int = 0
 
 
-class Resumed(_Stored):
+class ResumedData(_Stored):
     """The checkpoint of an earlier job from which this one started.
 
     Attributes:
@@ -157,7 +157,7 @@ class ShardsSnapshot(_Stored):
     """All data sets of a job, in the order of their registration."""
 
     datasets: list[DatasetSnapshot] = Field(default_factory=list)
-    resumed: Resumed = Field(default_factory=Resumed)
+    resumed: ResumedData = Field(default_factory=ResumedData)
 
     def to_json(self) -> str:
         """The compact text to store: defaults are left out."""

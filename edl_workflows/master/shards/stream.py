@@ -5,12 +5,12 @@ whole shards are handed out while the stream is open; the short tails follow whe
 """
 
 from edl_workflows.master.shards.leases import Lease
-from edl_workflows.master.shards.sequence import Sequence
+from edl_workflows.master.shards.sequence import ShardSequence
 from edl_workflows.master.shards.snapshot import DatasetPosition, SequencePosition
 from edl_workflows.protocol.datasets import DatasetParams
 
 
-class Stream:
+class StreamSource:
     """The partitions of a streaming data set, each a sequence.
 
     Args:
@@ -24,7 +24,9 @@ class Stream:
         self._shard_size = params.records_per_shard
         stored = {sequence.partition: sequence for sequence in position.sequences}
         self._sequences = {
-            name: Sequence(self._count(name), stored.get(name, SequencePosition(partition=name, cursor=0)))
+            name: ShardSequence(
+                self._count(name), stored.get(name, SequencePosition(partition=name, cursor=0))
+            )
             for name in params.partitions
         }
         self._turn = 0
@@ -46,17 +48,17 @@ class Stream:
         """See `ShardSource`."""
         return self._params.closed and all(sequence.complete for sequence in self._sequences.values())
 
-    def sequences(self) -> list[Sequence]:
+    def sequences(self) -> list[ShardSequence]:
         """See `ShardSource`."""
         return list(self._sequences.values())
 
-    def take(self, limit: int, lease: Lease) -> list[tuple[Sequence, list[int]]]:
+    def take(self, limit: int, lease: Lease) -> list[tuple[ShardSequence, list[int]]]:
         """See `ShardSource`. One shard of each partition in turn."""
-        taken: list[tuple[Sequence, list[int]]] = []
+        taken: list[tuple[ShardSequence, list[int]]] = []
         waiting = list(self._sequences.values())
         waiting = waiting[self._turn :] + waiting[: self._turn]
         while waiting and len(taken) < limit:
-            still: list[Sequence] = []
+            still: list[ShardSequence] = []
             for sequence in waiting:
                 if len(taken) < limit and (ordinals := sequence.take(1, lease)):
                     taken.append((sequence, ordinals))
@@ -65,14 +67,14 @@ class Stream:
         self._turn = (self._turn + len(taken)) % len(self._sequences)
         return taken
 
-    def find(self, epoch: int, partition: str) -> Sequence | None:
+    def find(self, epoch: int, partition: str) -> ShardSequence | None:
         """See `ShardSource`."""
         return self._sequences.get(partition) if epoch == 1 else None
 
-    def close(self, sequence: Sequence) -> None:
+    def close(self, sequence: ShardSequence) -> None:
         """See `ShardSource`. A partition may still grow; it stays."""
 
-    def bounds(self, sequence: Sequence, ordinal: int) -> tuple[int, int]:
+    def bounds(self, sequence: ShardSequence, ordinal: int) -> tuple[int, int]:
         """See `ShardSource`."""
         offsets = self._params.partitions[sequence.partition]
         start = offsets.start + ordinal * self._shard_size

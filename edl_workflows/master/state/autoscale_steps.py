@@ -13,13 +13,18 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state import autoscaling, cluster_versions, worker_manager
-from edl_workflows.master.state.autoscaling import STARTING_SAMPLES, Answer, Autoscaling, Cadence
-from edl_workflows.master.state.cluster_versions import Cause
+from edl_workflows.master.state.autoscaling import (
+    STARTING_SAMPLES,
+    AutoscalingIntervals,
+    AutoscalingState,
+    OptimizerAnswer,
+)
+from edl_workflows.master.state.cluster_versions import ChangeCause
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import Node
-from edl_workflows.master.state.planned_job import job_of, usage_of
+from edl_workflows.master.state.nodes import JobNode
+from edl_workflows.master.state.planned_job import planned_job, usage_of
 from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.settings import merged
+from edl_workflows.master.state.settings import merge_resources
 from edl_workflows.scaling.dlrover.allreduce import WorldSize, workers_plan
 from edl_workflows.scaling.dlrover.ps_stages import (
     OptimizerStage,
@@ -36,7 +41,7 @@ MAX_NOTES = 20
 
 
 @dataclass(frozen=True)
-class Asked:
+class OptimizerRequest:
     """What the optimizer is asked about.
 
     Attributes:
@@ -52,12 +57,12 @@ class Asked:
     world: WorldSize | None = None
 
 
-def cadence(state: JobState) -> Cadence:
+def autoscaling_intervals(state: JobState) -> AutoscalingIntervals:
     """The job's intervals."""
-    return Cadence(state.settings.timeouts.autoscale)
+    return AutoscalingIntervals(state.settings.timeouts.autoscale)
 
 
-def optimizes(state: JobState) -> bool:
+def plans_own_size(state: JobState) -> bool:
     """Whether the master plans at all."""
     return state.settings.optimizing.mode is not OptimizeMode.MANUAL
 
@@ -68,7 +73,7 @@ def uses_brain(state: JobState) -> bool:
     return state.settings.optimizing.mode is OptimizeMode.CLUSTER
 
 
-def sample(state: JobState, now: float) -> None:
+def take_sample(state: JobState, now: float) -> None:
     """Takes a sample of the job as it is."""
     state.statistics.take_sample(state.steps.step, usage_of(state), now)
     active = state.versions.active
@@ -76,27 +81,31 @@ def sample(state: JobState, now: float) -> None:
         state.statistics.take_world_speed(len(active.members))
 
 
-def first_question(state: JobState, now: float) -> Asked | None:
+def first_request(state: JobState, now: float) -> OptimizerRequest | None:
     """What a new job's optimizer is asked before any node is made; None for another job."""
     if state.settings.collective:
         return None  # how many workers it begins with is part of its batch
     new = state.autoscaling.progress.stage is OptimizerStage.CREATE and not state.nodes.next_ids
-    return Asked(StageProgress(), job_of(state, now), uses_brain(state)) if new and optimizes(state) else None
+    return (
+        OptimizerRequest(StageProgress(), planned_job(state, now), uses_brain(state))
+        if new and plans_own_size(state)
+        else None
+    )
 
 
-def begin(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
-    """Takes the answer to `first_question`: nothing runs yet, so no ScalePlan is needed to begin with other numbers."""
+def take_first_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
+    """Takes the answer to `first_request`: nothing runs yet, so no ScalePlan is needed to begin with other numbers."""
     if state.settings.optimizing.allowed:
         for role, wanted in scale_plan_spec(answer.plan, asked.job).replica_resource_specs.items():
             state.counts[role] = state.counts.get(role, 0) if wanted.replicas is None else wanted.replicas
-            state.sizes[role] = merged(wanted.resource, state.sizes.get(role, NodeResource()))
+            state.sizes[role] = merge_resources(wanted.resource, state.sizes.get(role, NodeResource()))
     _show(state, asked, answer, now)
     state.autoscaling = replace(state.autoscaling, progress=answer.progress)
 
 
-def question(state: JobState, now: float) -> Asked | None:
+def next_request(state: JobState, now: float) -> OptimizerRequest | None:
     """What the optimizer is to be asked now; None while nothing is."""
-    if not optimizes(state) or state.settings.suspend or state.outcome is not None:
+    if not plans_own_size(state) or state.settings.suspend or state.outcome is not None:
         return None
     # A job that was begun without being asked about is past its creation.
     progress = state.autoscaling.progress
@@ -104,74 +113,78 @@ def question(state: JobState, now: float) -> Asked | None:
         progress = replace(progress, stage=OptimizerStage.WORKER_INITIAL)
     if not _trains(state) or _plan_under_way(state):
         return None
-    if now - state.statistics.same_since < cadence(state).steady:
+    if now - state.statistics.same_since < autoscaling_intervals(state).steady:
         return None
-    if state.settings.optimizing.allowed and state.autoscaling.rests(cadence(state), now):
+    if state.settings.optimizing.allowed and state.autoscaling.rests(autoscaling_intervals(state), now):
         return None
     if state.settings.collective:
         said = state.rendezvous
         size = WorldSize(said.min_nodes, said.max_nodes, said.node_unit, dict(state.statistics.world_speeds))
-        return Asked(replace(progress, stage=OptimizerStage.RUNNING), job_of(state, now), world=size)
-    return Asked(progress, job_of(state, now), uses_brain(state))
+        return OptimizerRequest(
+            replace(progress, stage=OptimizerStage.RUNNING), planned_job(state, now), world=size
+        )
+    return OptimizerRequest(progress, planned_job(state, now), uses_brain(state))
 
 
-def too_early(asked: Asked) -> Answer | None:
+def answer_if_too_early(asked: OptimizerRequest) -> OptimizerAnswer | None:
     """The answer for a job of which too little is known to begin with; None where an optimizer is to be asked."""
     made = sum(1 for sample in asked.job.samples if sample.speed > 0)
     if asked.progress.stage is not OptimizerStage.WORKER_INITIAL or made >= STARTING_SAMPLES:
         return None
     note = f"{made} samples show progress, {STARTING_SAMPLES} are needed to begin"
-    return Answer(empty_plan(note, waiting=True), asked.progress)
+    return OptimizerAnswer(empty_plan(note, waiting=True), asked.progress)
 
 
-def local_answer(asked: Asked, now: float) -> Answer:
+def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
     """What the local optimizer says."""
     if asked.world is not None:
-        return Answer(workers_plan(asked.job, asked.world), asked.progress)
-    return too_early(asked) or Answer(*advance_stage(asked.progress, asked.job, now, optimize_locally))
+        return OptimizerAnswer(workers_plan(asked.job, asked.world), asked.progress)
+    return answer_if_too_early(asked) or OptimizerAnswer(
+        *advance_stage(asked.progress, asked.job, now, optimize_locally)
+    )
 
 
-def take(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
-    """Takes the answer to `question`: shows it, and decides on it where the master may. Forgets it if the job has changed
+def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
+    """Takes the answer to `next_request`: shows it, and decides on it where the master may. Forgets it if the job has changed
     since it was asked about."""
-    present = question(state, now)
+    present = next_request(state, now)
     if present is None or _shape(present.job) != _shape(asked.job):
         return
     plan = answer.plan
     if plan.empty:
         state.autoscaling = replace(state.autoscaling, progress=answer.progress)
     elif state.settings.optimizing.allowed:
-        state.autoscaling = autoscaling.decide(
+        state.autoscaling = autoscaling.open_plan(
             state.autoscaling, _spec(plan, asked.job), answer.progress, now
         )
     _show(state, asked, answer, now)
 
 
-def step(state: JobState, now: float) -> None:
+def settle_autoscaling(state: JobState, now: float) -> None:
     """Follows the open plan, and cuts nodes that find no place."""
-    if state.autoscaling.shown is not None and not optimizes(state):
+    if state.autoscaling.shown is not None and not plans_own_size(state):
         # Somebody else decides now; a plan that is under way goes on.
         state.autoscaling = replace(state.autoscaling, shown=None)
     _follow(state, now)
-    if state.settings.optimizing.allowed and optimizes(state):
+    if state.settings.optimizing.allowed and plans_own_size(state):
         _cut_pending(state, now)
 
 
-def refused(state: JobState, number: int, why: str, now: float) -> None:
+def note_refused_plan(state: JobState, number: int, why: str, now: float) -> None:
     """The ScalePlan of the open plan can't be made."""
     about = state.autoscaling
     if about.open is not None and about.open.number == number:
         _fail(state, f"{about.open.name(state.settings.name)} could not be made: {why}", now)
 
 
-def forbidden(state: JobState, run: PlanRun) -> str:
+def why_forbidden(state: JobState, run: PlanRun) -> str:
     """Why a plan that the master made for itself must not begin any more; "" for any other plan.
 
     A pipeline's scale stage switches autoscaling off: its number must stay, even where the master's plan comes after its.
     """
     made = range(1, state.autoscaling.last_number + 1)
     own = run.name in {names.own_plan_name(state.settings.name, number) for number in made[-2:]}
-    if not own or (state.settings.optimizing.allowed and optimizes(state)):
+    if not own or (state.settings.optimizing.allowed and plans_own_size(state)):
         return ""
     return "autoscaling of the job was switched off"
 
@@ -199,7 +212,7 @@ def _shape(job: OptimizerJob) -> object:
     return job.roles, job.limits, {(n.name, n.resource, n.pending_since is None) for n in job.nodes}
 
 
-def _show(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
+def _show(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
     plan, about, optimizing = answer.plan, state.autoscaling, state.settings.optimizing
     spec = scale_plan_spec(plan, asked.job)
     notes = [*plan.notes, *_own_notes(about, optimizing.problem)]
@@ -217,7 +230,7 @@ def _show(state: JobState, asked: Asked, answer: Answer, now: float) -> None:
         state.autoscaling = replace(about, shown=fresh)
 
 
-def _own_notes(about: Autoscaling, problem: str) -> list[str]:
+def _own_notes(about: AutoscalingState, problem: str) -> list[str]:
     said = [problem] if problem else []
     return [*said, f"the last plan failed: {about.problem}"] if about.problem else said
 
@@ -231,20 +244,20 @@ def _follow(state: JobState, now: float) -> None:
     listed = next((seen for seen in state.plans_seen or () if seen.name == name), None)
     phase = run.phase if run is not None else listed.phase if listed is not None else None
     if phase is ScalePlanPhase.SUCCEEDED:
-        state.autoscaling = autoscaling.succeeded(state.autoscaling, name)
+        state.autoscaling = autoscaling.close_succeeded_plan(state.autoscaling, name)
     elif phase is ScalePlanPhase.FAILED:
         why = f"{run.reason}: {run.message}" if run is not None else "see its status"
         _fail(state, f"{name} ({why})", now)
     elif listed is not None:
-        state.autoscaling = autoscaling.seen(state.autoscaling)
+        state.autoscaling = autoscaling.mark_plan_seen(state.autoscaling)
     elif run is None and plan.seen and state.plans_seen is not None:
         _fail(state, f"{name} was deleted", now)
-    elif run is None and not plan.seen and not (state.settings.optimizing.allowed and optimizes(state)):
-        state.autoscaling = autoscaling.withdrawn(state.autoscaling)
+    elif run is None and not plan.seen and not (state.settings.optimizing.allowed and plans_own_size(state)):
+        state.autoscaling = autoscaling.withdraw_plan(state.autoscaling)
 
 
 def _fail(state: JobState, why: str, now: float) -> None:
-    about = autoscaling.failed(state.autoscaling, why, now)
+    about = autoscaling.close_failed_plan(state.autoscaling, why, now)
     if about.shown is not None:
         notes = [*about.shown.notes[: MAX_NOTES - 1], f"the last plan failed: {about.problem}"]
         about = replace(about, shown=about.shown.model_copy(update={"notes": notes}))
@@ -256,10 +269,10 @@ def _cut_pending(state: JobState, now: float) -> None:
     the plan's matter."""
     late = {node for node, since in state.pending_since.items() if now - since > PENDING_SECONDS}
     change = state.versions.change
-    if late <= state.uncut or (change is not None and change.cause is Cause.PLAN):
+    if late <= state.uncut or (change is not None and change.cause is ChangeCause.PLAN):
         return
     state.uncut |= late
-    job = job_of(state, now)
+    job = planned_job(state, now)
     plan = pending_cut_plan(job, now)
     if not plan.node_resources:
         return
@@ -268,13 +281,13 @@ def _cut_pending(state: JobState, now: float) -> None:
         node = state.nodes.by_pod(state.settings.name, pod)
         assert node is not None, "it was planned for what is there"
         why = f"{node} is made smaller: {plan.reasons[pod]}"
-        _make_anew(state, node, merged(size, node.resource), why, now)
+        _make_anew(state, node, merge_resources(size, node.resource), why, now)
     progress = state.autoscaling.progress
-    _show(state, Asked(progress, job), Answer(plan, progress), now)
+    _show(state, OptimizerRequest(progress, job), OptimizerAnswer(plan, progress), now)
 
 
-def _make_anew(state: JobState, node: Node, size: NodeResource, why: str, now: float) -> None:
-    worker_manager.migrate(state.nodes, [(node, size)], now)
+def _make_anew(state: JobState, node: JobNode, size: NodeResource, why: str, now: float) -> None:
+    worker_manager.replace_nodes(state.nodes, [(node, size)], now)
     fresh = state.nodes.at_rank(node.type, node.rank)
     assert fresh is not None, "it was just made"
     state.nodes.change(fresh, why=why)

@@ -25,7 +25,7 @@ MAX_BACK_OFF = 3_600.0
 
 
 @dataclass(frozen=True)
-class Cadence:
+class AutoscalingIntervals:
     """The intervals, all in proportion to the first.
 
     Attributes:
@@ -55,7 +55,7 @@ class Cadence:
 
 
 @dataclass(frozen=True)
-class Answer:
+class OptimizerAnswer:
     """What an optimizer said.
 
     Attributes:
@@ -69,7 +69,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class OpenPlan:
+class OpenOwnPlan:
     """A plan that was decided and is not known to have ended.
 
     Attributes:
@@ -90,7 +90,7 @@ class OpenPlan:
 
 
 @dataclass(frozen=True)
-class Autoscaling:
+class AutoscalingState:
     """All about the master's own plans.
 
     Attributes:
@@ -106,30 +106,32 @@ class Autoscaling:
     progress: StageProgress = field(default_factory=StageProgress)
     shown: AutoscalingStatus | None = None
     last_number: int = 0
-    open: OpenPlan | None = None
+    open: OpenOwnPlan | None = None
     decided_at: float = 0.0
     failures: int = 0
     problem: str = ""
 
-    def rests(self, cadence: Cadence, now: float) -> bool:
+    def rests(self, cadence: AutoscalingIntervals, now: float) -> bool:
         """Whether it is too soon after the last plan. A plan of the future was decided before the clock was set back."""
         return 0 <= now - self.decided_at < cadence.back_off(self.failures)
 
 
-def decide(about: Autoscaling, spec: ScalePlanSpec, after: StageProgress, now: float) -> Autoscaling:
+def open_plan(
+    about: AutoscalingState, spec: ScalePlanSpec, after: StageProgress, now: float
+) -> AutoscalingState:
     """A plan is to be carried out."""
     number = about.last_number + 1
-    return replace(about, last_number=number, open=OpenPlan(number, spec, after), decided_at=now)
+    return replace(about, last_number=number, open=OpenOwnPlan(number, spec, after), decided_at=now)
 
 
-def seen(about: Autoscaling) -> Autoscaling:
+def mark_plan_seen(about: AutoscalingState) -> AutoscalingState:
     """The open plan's object is there."""
     if about.open is None or about.open.seen:
         return about
     return replace(about, open=replace(about.open, seen=True))
 
 
-def succeeded(about: Autoscaling, name: str) -> Autoscaling:
+def close_succeeded_plan(about: AutoscalingState, name: str) -> AutoscalingState:
     """The open plan was carried out by the ScalePlan of this name: what is shown is no longer to be done."""
     assert about.open is not None
     shown = about.shown
@@ -141,11 +143,11 @@ def succeeded(about: Autoscaling, name: str) -> Autoscaling:
     return replace(about, progress=about.open.after, shown=shown, open=None, failures=0, problem="")
 
 
-def failed(about: Autoscaling, why: str, now: float) -> Autoscaling:
+def close_failed_plan(about: AutoscalingState, why: str, now: float) -> AutoscalingState:
     """The open plan could not be carried out: the job is asked about again from where it was, a good while later."""
     return replace(about, open=None, failures=about.failures + 1, problem=why[:2048], decided_at=now)
 
 
-def withdrawn(about: Autoscaling) -> Autoscaling:
+def withdraw_plan(about: AutoscalingState) -> AutoscalingState:
     """The open plan is no longer allowed, and nobody has seen it."""
     return replace(about, open=None)

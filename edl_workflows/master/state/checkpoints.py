@@ -18,7 +18,7 @@ MAX_PENDING = 4
 
 
 @dataclass(frozen=True)
-class Ticket:
+class SaveTicket:
     """A save that was begun. `last`: of the training's last checkpoint."""
 
     id: str
@@ -30,7 +30,7 @@ class Ticket:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A complete checkpoint. `time` is Unix seconds; `evaluation` is what the model said when it was saved."""
 
     id: str
@@ -48,7 +48,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Damaged:
+class DamagedCheckpoint:
     """A checkpoint that could not be restored, and why. `instead`: what is taken in its place; "" if there is none."""
 
     uri: str
@@ -96,20 +96,20 @@ class Checkpoints:
 
     last_number: int = 0
     request: str = ""
-    pending: tuple[Ticket, ...] = ()
-    saved: tuple[Saved, ...] = ()
+    pending: tuple[SaveTicket, ...] = ()
+    saved: tuple[SavedCheckpoint, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
     failed_tickets: tuple[str, ...] = ()
-    damaged: tuple[Damaged, ...] = ()
+    damaged: tuple[DamagedCheckpoint, ...] = ()
     lost: str = ""
     failing: FailedSaves = FailedSaves()
 
     @property
-    def newest(self) -> Saved | None:
+    def newest(self) -> SavedCheckpoint | None:
         """The one to restore from."""
         return self.saved[-1] if self.saved else None
 
-    def result(self, request: str) -> Saved | str | None:
+    def result(self, request: str) -> SavedCheckpoint | str | None:
         """What became of a request: the checkpoint, why it failed, or None while it is under way."""
         done = next((saved for saved in reversed(self.saved) if saved.request == request), None)
         return done or self.failed.get(request)
@@ -119,31 +119,31 @@ class Checkpoints:
         return ref is not None and any(damaged.uri == ref.uri for damaged in self.damaged)
 
 
-def ask(checkpoints: Checkpoints, request: str) -> Checkpoints:
+def request_save(checkpoints: Checkpoints, request: str) -> Checkpoints:
     """Asks the chief for a checkpoint. Repeatable: what was answered is not asked again."""
     if checkpoints.request == request or checkpoints.result(request) is not None:
         return checkpoints
     return replace(checkpoints, request=request, failed={})
 
 
-def withdraw(checkpoints: Checkpoints) -> Checkpoints:
+def withdraw_request(checkpoints: Checkpoints) -> Checkpoints:
     """The save is not needed any more; one that completes nevertheless counts as periodic."""
     return replace(checkpoints, request="")
 
 
-def begin(
+def begin_save(
     checkpoints: Checkpoints, message: CheckpointBegin, position: JobPosition
-) -> tuple[Checkpoints, Ticket]:
+) -> tuple[Checkpoints, SaveTicket]:
     """The chief begins to save now. A repeated message makes another ticket, and the older stays unused."""
     fresh = checkpoints.last_number + 1
-    ticket = Ticket(
+    ticket = SaveTicket(
         f"checkpoint-{fresh}", message.request, message.version, position, message.evaluation, message.last
     )
     pending = (*checkpoints.pending, ticket)[-MAX_PENDING:]
     return replace(checkpoints, last_number=fresh, pending=pending), ticket
 
 
-def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: float) -> Checkpoints:
+def end_save(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: float) -> Checkpoints:
     """The save is complete, or failed. Repeatable. News of one from which the job goes on by now changes nothing.
 
     Raises:
@@ -177,7 +177,7 @@ def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: f
             failed_tickets=tickets,
             failing=checkpoints.failing.another(message.error, now, last=ticket.last),
         )
-    saved = Saved(
+    saved = SavedCheckpoint(
         ticket_id, ticket.request, message.uri, message.step, now, ticket.position, ticket.evaluation
     )
     return replace(
@@ -190,14 +190,16 @@ def end(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: f
     )
 
 
-def adopt(checkpoints: Checkpoints, ref: CheckpointRef, position: JobPosition, now: float) -> Checkpoints:
+def adopt_checkpoint(
+    checkpoints: Checkpoints, ref: CheckpointRef, position: JobPosition, now: float
+) -> Checkpoints:
     """The chief starts from a checkpoint that nobody told of: of an earlier job, or its news was lost with who saved it."""
     fresh = checkpoints.last_number + 1
-    saved = Saved(f"checkpoint-{fresh}", "", ref.uri, ref.step, now, position)
+    saved = SavedCheckpoint(f"checkpoint-{fresh}", "", ref.uri, ref.step, now, position)
     return replace(checkpoints, last_number=fresh, saved=(*checkpoints.saved, saved)[-KEPT:])
 
 
-def condemn(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool) -> Checkpoints:
+def mark_damaged(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool) -> Checkpoints:
     """A checkpoint can't be restored: nobody is sent back to it again. Repeatable.
 
     Args:
@@ -208,7 +210,7 @@ def condemn(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool
     saved = tuple(other for other in checkpoints.saved if other.uri != message.uri)
     before = saved[-1].ref if saved else None
     instead = message.instead or before
-    damaged = Damaged(message.uri, message.error, instead.uri if instead else "")
+    damaged = DamagedCheckpoint(message.uri, message.error, instead.uri if instead else "")
     found = (*_without(checkpoints, message.uri), damaged)[-KEPT:]
     lost = checkpoints.lost
     if blocks and not saved:
@@ -219,7 +221,7 @@ def condemn(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool
     return replace(checkpoints, saved=saved, damaged=found, lost=lost)
 
 
-def abandon_pending(checkpoints: Checkpoints) -> Checkpoints:
+def abandon_saves(checkpoints: Checkpoints) -> Checkpoints:
     """Another version became active: what the one before still saves is of a model that nobody continues."""
     return replace(checkpoints, pending=(), request="")
 
@@ -228,5 +230,5 @@ def _under_way(checkpoints: Checkpoints, ticket_id: str) -> bool:
     return any(ticket.id == ticket_id for ticket in checkpoints.pending)
 
 
-def _without(checkpoints: Checkpoints, uri: str) -> tuple[Damaged, ...]:
+def _without(checkpoints: Checkpoints, uri: str) -> tuple[DamagedCheckpoint, ...]:
     return tuple(damaged for damaged in checkpoints.damaged if damaged.uri != uri)

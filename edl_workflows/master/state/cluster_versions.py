@@ -1,7 +1,7 @@
 """Cluster versions: which members train, which come next, and which may go.
 
 The members are the parameter servers of a job that has such, the workers of a collective job (its *world*), and nobody in
-any other. One `Versions` value holds it all, and each function here is one transition. The rules:
+any other. One `ClusterVersions` value holds it all, and each function here is one transition. The rules:
 
 * A change has a *target*: node ids by rank. It gets a number once all of them are registered, so that their addresses
   answer; the number's parity differs from the active version's, since each of the two listens on a port of its own.
@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.nodes import JobNode
 from edl_workflows.protocol.cluster import CheckpointRef
 
 
-class Cause(StrEnum):
+class ChangeCause(StrEnum):
     """Why there is a next version."""
 
     INITIAL = "initial"
@@ -39,11 +39,11 @@ class Cause(StrEnum):
     @property
     def orderly(self) -> bool:
         """The active version trains on while the next is prepared, and stops between two steps for it."""
-        return self in (Cause.PLAN, Cause.MEMBERSHIP)
+        return self in (ChangeCause.PLAN, ChangeCause.MEMBERSHIP)
 
 
 @dataclass(frozen=True)
-class Version:
+class ClusterVersion:
     """One version.
 
     Attributes:
@@ -58,7 +58,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Change:
+class VersionChange:
     """The way to the next version.
 
     Attributes:
@@ -69,7 +69,7 @@ class Change:
         drained: those that have.
     """
 
-    cause: Cause
+    cause: ChangeCause
     target: tuple[int, ...]
     number: int = 0
     ready: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Versions:
+class ClusterVersions:
     """All about cluster versions.
 
     Attributes:
@@ -88,10 +88,10 @@ class Versions:
     """
 
     last_number: int = 0
-    active: Version | None = None
+    active: ClusterVersion | None = None
     trained: int = 0
     previous: tuple[int, ...] = ()
-    change: Change | None = None
+    change: VersionChange | None = None
 
     @property
     def settled(self) -> bool:
@@ -112,26 +112,26 @@ class Versions:
         return self.kept.difference(self.change.target if self.change else active)
 
 
-def begin(versions: Versions, cause: Cause, target: Sequence[int]) -> Versions:
+def begin_change(versions: ClusterVersions, cause: ChangeCause, target: Sequence[int]) -> ClusterVersions:
     """Starts a change; one that was under way is given up."""
-    return replace(versions, change=Change(cause, tuple(target)))
+    return replace(versions, change=VersionChange(cause, tuple(target)))
 
 
-def cancel(versions: Versions) -> Versions:
+def cancel_change(versions: ClusterVersions) -> ClusterVersions:
     """Gives the change up: training goes on in the active version."""
     return replace(versions, change=None)
 
 
-def follow_replacements(versions: Versions, replacements: Mapping[int, int]) -> Versions:
+def follow_replacements(versions: ClusterVersions, replacements: Mapping[int, int]) -> ClusterVersions:
     """Puts the nodes that replaced lost ones into the target, which then is prepared under a fresh number."""
     change = versions.change
     if change is None or not any(node in replacements for node in change.target):
         return versions
     target = tuple(replacements.get(node, node) for node in change.target)
-    return replace(versions, change=Change(change.cause, target))
+    return replace(versions, change=VersionChange(change.cause, target))
 
 
-def number(versions: Versions, registered: frozenset[int]) -> Versions:
+def assign_number(versions: ClusterVersions, registered: frozenset[int]) -> ClusterVersions:
     """Gives the change its number once all of its members are registered."""
     change = versions.change
     if change is None or change.number or not registered.issuperset(change.target):
@@ -142,7 +142,7 @@ def number(versions: Versions, registered: frozenset[int]) -> Versions:
     return replace(versions, last_number=fresh, change=replace(change, number=fresh))
 
 
-def report_ready(versions: Versions, node: str, version: int) -> Versions:
+def report_ready(versions: ClusterVersions, node: str, version: int) -> ClusterVersions:
     """A node's process of a version is prepared."""
     change = versions.change
     if change is None or change.number != version or node in change.ready:
@@ -150,7 +150,7 @@ def report_ready(versions: Versions, node: str, version: int) -> Versions:
     return replace(versions, change=replace(change, ready=(*change.ready, node)))
 
 
-def withdraw_ready(versions: Versions, node: str) -> Versions:
+def withdraw_ready(versions: ClusterVersions, node: str) -> ClusterVersions:
     """The node's process of the next version ended: that is not prepared any more."""
     change = versions.change
     if change is None or node not in change.ready:
@@ -160,7 +160,7 @@ def withdraw_ready(versions: Versions, node: str) -> Versions:
     )
 
 
-def forget_reports(versions: Versions, node: str) -> Versions:
+def forget_reports(versions: ClusterVersions, node: str) -> ClusterVersions:
     """The node's processes are gone: what they reported does not hold any more."""
     change = versions.change
     if change is None or node not in (*change.ready, *change.drained):
@@ -170,13 +170,13 @@ def forget_reports(versions: Versions, node: str) -> Versions:
     return replace(versions, change=replace(change, ready=ready, drained=drained))
 
 
-def drain(versions: Versions) -> Versions:
+def begin_drain(versions: ClusterVersions) -> ClusterVersions:
     """Asks the active version's processes to stop between two steps."""
     assert versions.change is not None
     return replace(versions, change=replace(versions.change, draining=True))
 
 
-def report_drained(versions: Versions, node: str, version: int) -> Versions:
+def report_drained(versions: ClusterVersions, node: str, version: int) -> ClusterVersions:
     """A process of the active version has stopped between two steps."""
     change = versions.change
     if change is None or not change.draining or node in change.drained:
@@ -186,7 +186,7 @@ def report_drained(versions: Versions, node: str, version: int) -> Versions:
     return replace(versions, change=replace(change, drained=(*change.drained, node)))
 
 
-def members_ready(versions: Versions, node_type: str) -> bool:
+def members_ready(versions: ClusterVersions, node_type: str) -> bool:
     """Whether all members of the next version, nodes of this type, are prepared."""
     change = versions.change
     return bool(
@@ -194,7 +194,9 @@ def members_ready(versions: Versions, node_type: str) -> bool:
     )
 
 
-def activate(versions: Versions, restore: CheckpointRef | None, chief: int = -1) -> Versions:
+def activate_next(
+    versions: ClusterVersions, restore: CheckpointRef | None, chief: int = -1
+) -> ClusterVersions:
     """The next version becomes the active one; the one before stays until this one trains."""
     change = versions.change
     assert change is not None
@@ -204,26 +206,26 @@ def activate(versions: Versions, restore: CheckpointRef | None, chief: int = -1)
     # Where the active version never trained, the members before it are still those to go back to.
     return replace(
         versions,
-        active=Version(change.number, change.target, restore, chief),
+        active=ClusterVersion(change.number, change.target, restore, chief),
         previous=before.members if before and trained else versions.previous,
         change=None,
     )
 
 
-def start_from(versions: Versions, restore: CheckpointRef) -> Versions:
+def set_restore(versions: ClusterVersions, restore: CheckpointRef) -> ClusterVersions:
     """The active version starts from a checkpoint that its chief found."""
     assert versions.active is not None
     return replace(versions, active=replace(versions.active, restore=restore))
 
 
-def report_trained(versions: Versions, version: int) -> Versions:
+def report_trained(versions: ClusterVersions, version: int) -> ClusterVersions:
     """A process made a step in a version. Only the active one counts."""
     if versions.active is None or version != versions.active.number or versions.trained == version:
         return versions
     return replace(versions, trained=version, previous=())
 
 
-def restored_target(nodes: Mapping[int, Node], members: Sequence[int]) -> tuple[int, ...]:
+def restored_target(nodes: Mapping[int, JobNode], members: Sequence[int]) -> tuple[int, ...]:
     """`members` with each lost one's replacement in its place, as far as there is one."""
     target = []
     for node_id in members:

@@ -2,10 +2,10 @@
 
 from edl_workflows.jobs import names
 from edl_workflows.master.state import hang, node_check, version_steps
-from edl_workflows.master.state.cluster_versions import Cause
-from edl_workflows.master.state.goodput import Seen
+from edl_workflows.master.state.cluster_versions import ChangeCause
+from edl_workflows.master.state.goodput import TrainingMoment
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.messages import end
+from edl_workflows.master.state.messages import end_node
 from edl_workflows.master.state.nodes import ExitReason, NodeStatus
 from edl_workflows.protocol.datasets import TaskType
 from edl_workflows.protocol.node_check import CheckMember, CheckRound
@@ -25,21 +25,21 @@ def expire_leases(state: JobState, now: float) -> None:
             continue
         if not state.settings.critical(node.type, node.rank):
             why = f"it held shards of {lease.dataset} and acknowledged none of any data set for {lease.timeout:g} s"
-            end(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=why)
+            end_node(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=why)
 
 
-def note_resume(state: JobState) -> None:
-    """Remembers which nodes a suspension took: it is over, and they are no failures. Before `count_time`, which counts it off."""
+def note_end_of_suspension(state: JobState) -> None:
+    """Remembers which nodes a suspension took: it is over, and they are no failures. Before `count_useful_time`, which counts it off."""
     if state.goodput.goodput.suspended and not state.settings.suspend:
         state.taken_by_suspension = {
             str(node) for node in state.nodes if node.replaced_by < 0 and not node.given_up
         }
 
 
-def count_time(state: JobState, now: float) -> None:
+def count_useful_time(state: JobState, now: float) -> None:
     """Counts what of the job's time is useful; before a loss is acted on, since then the lost steps are not seen any more."""
     active = state.versions.active
-    seen = Seen(
+    seen = TrainingMoment(
         version=active.number if active else 0,
         step=state.steps.step,
         stepped=state.steps.first_time > 0,
@@ -53,9 +53,9 @@ def count_time(state: JobState, now: float) -> None:
 def find_hang(state: JobState, now: float) -> None:
     """Looks whether training moves, and acts where it does not."""
     said = state.settings.fault_tolerance
-    rules = hang.Rules(said.hang_timeout_seconds, said.hang_action, said.max_restarts)
-    state.hangs, state.moved, step = hang.watch(state.hangs, state.moved, _marker(state), rules, now)
-    if step is hang.Step.RESTART:
+    rules = hang.HangRules(said.hang_timeout_seconds, said.hang_action, said.max_restarts)
+    state.hangs, state.moved, step = hang.watch_progress(state.hangs, state.moved, _marker(state), rules, now)
+    if step is hang.HangStep.RESTART:
         version_steps.restart_processes(state, now)
 
 
@@ -76,13 +76,13 @@ def check_nodes(state: JobState, now: float) -> None:
         return
     live = {str(node): node for node in state.nodes if node.live}
     there = [name for name, node in live.items() if node.registered]
-    rules = node_check.Rules(said.node_check_timeout_seconds, said.straggler_ratio)
+    rules = node_check.NodeCheckRules(said.node_check_timeout_seconds, said.straggler_ratio)
     complete = len(there) == len(live)
-    state.node_check, faulty = node_check.advance(
+    state.node_check, faulty = node_check.advance_check(
         state.node_check, there, complete=complete, rules=rules, now=now
     )
     for name, why in faulty.items():
-        end(state, live[name], NodeStatus.FAILED, ExitReason.CHECK_FAILED, message=f"node check: {why}")
+        end_node(state, live[name], NodeStatus.FAILED, ExitReason.CHECK_FAILED, message=f"node check: {why}")
 
 
 def check_round(state: JobState) -> CheckRound | None:
@@ -95,12 +95,12 @@ def check_round(state: JobState) -> CheckRound | None:
     return CheckRound(number=current.number, groups=groups, seconds=seconds)
 
 
-def stragglers(state: JobState) -> dict[str, float]:
+def find_stragglers(state: JobState) -> dict[str, float]:
     """Nodes that are slower than the others of their role by more than the job allows, with how many times slower: workers
     by the records that they process, before that all nodes by their check."""
     ratio = state.settings.fault_tolerance.straggler_ratio
     measured = state.statistics.seconds_per_shard() or state.node_check.passed
-    return node_check.stragglers(measured, ratio)
+    return node_check.slower_than_median(measured, ratio)
 
 
 def _member(state: JobState, name: str) -> CheckMember:
@@ -117,7 +117,7 @@ def _marker(state: JobState) -> tuple[object, ...] | None:
     A plan has time-outs of its own. Newcomers are let in by nobody's plan: processes that never stop for them hang, too.
     """
     active, change, newest = state.versions.active, state.versions.change, state.checkpoints.newest
-    changing = change is not None and change.cause is not Cause.MEMBERSHIP
+    changing = change is not None and change.cause is not ChangeCause.MEMBERSHIP
     if active is None or changing or not state.trainers:
         return None
     if not (state.versions.trained or active.members):

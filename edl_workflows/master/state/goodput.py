@@ -63,7 +63,7 @@ class Goodput:
 
 
 @dataclass(frozen=True)
-class Seen:
+class TrainingMoment:
     """The job at one moment.
 
     Attributes:
@@ -94,8 +94,8 @@ class GoodputMeter:
     goodput: Goodput = field(default_factory=Goodput)
     _points: list[tuple[int, float]] = field(default_factory=list)
 
-    def look(self, seen: Seen, now: float) -> None:
-        """Takes a moment in. Times must not fall; `excuse` says when the clock was set."""
+    def look(self, seen: TrainingMoment, now: float) -> None:
+        """Takes a moment in. Times must not fall; `shift_times` says when the clock was set."""
         if self.goodput.ended:
             return
         if not self.goodput.began:
@@ -109,7 +109,7 @@ class GoodputMeter:
         if seen.over:
             self.goodput = replace(self.goodput, ended=now)
 
-    def excuse(self, seconds: float) -> None:
+    def shift_times(self, seconds: float) -> None:
         """The clock was set by so much, or nobody looked for so long: neither useful nor elapsed."""
         g = self.goodput
         moved = {name: at + seconds for name in ("began", "suspended", "at") if (at := getattr(g, name))}
@@ -125,7 +125,7 @@ class GoodputMeter:
         """Useful time when this step was made. A checkpoint is complete some time after the step that it holds."""
         return next((useful for known, useful in self._points if known >= step), self.goodput.useful)
 
-    def _switch(self, seen: Seen) -> None:
+    def _switch(self, seen: TrainingMoment) -> None:
         g = self.goodput
         lasting = max((useful for step, useful in g.kept if step <= seen.step), default=0.0)
         lost = max(0.0, g.useful - lasting) if seen.step < g.step else 0.0
@@ -134,7 +134,7 @@ class GoodputMeter:
             g, version=seen.version, step=seen.step, at=0.0, useful=g.useful - lost, redone=g.redone + lost
         )
 
-    def _count(self, seen: Seen, now: float) -> None:
+    def _count(self, seen: TrainingMoment, now: float) -> None:
         g = self.goodput
         if not seen.stepped or (g.at and seen.step <= g.step):
             return
@@ -147,7 +147,7 @@ class GoodputMeter:
         if not self._points or useful - self._points[-1][1] >= MIN_INTERVAL:
             self._points = [*self._points[-MAX_POINTS:], (seen.step, useful)]
 
-    def _suspend(self, seen: Seen, now: float) -> None:
+    def _suspend(self, seen: TrainingMoment, now: float) -> None:
         g = self.goodput
         if seen.suspended and not g.suspended:
             self.goodput = replace(g, suspended=now, at=0.0)

@@ -36,7 +36,7 @@ class Hangs:
 
 
 @dataclass(frozen=True)
-class Moved:
+class LastMove:
     """When training moved last, as this master saw it; not stored: a new master waits anew.
 
     Attributes:
@@ -49,7 +49,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Rules:
+class HangRules:
     """What the job's spec says: seconds without a move (0: nobody looks), what follows, and how often."""
 
     timeout: float = 1800.0
@@ -57,7 +57,7 @@ class Rules:
     max_restarts: int = 3
 
 
-class Step(StrEnum):
+class HangStep(StrEnum):
     """What is to be done now."""
 
     NONE = ""
@@ -67,9 +67,9 @@ class Step(StrEnum):
     FAIL = "fail"
 
 
-def watch(
-    hangs: Hangs, moved: Moved | None, marker: tuple[object, ...] | None, rules: Rules, now: float
-) -> tuple[Hangs, Moved | None, Step]:
+def watch_progress(
+    hangs: Hangs, moved: LastMove | None, marker: tuple[object, ...] | None, rules: HangRules, now: float
+) -> tuple[Hangs, LastMove | None, HangStep]:
     """Takes a look.
 
     Args:
@@ -83,23 +83,23 @@ def watch(
         The hangs, the last move, and what is to be done.
     """
     if marker is None or not rules.timeout:
-        return replace(hangs, since=0.0), None, Step.NONE
+        return replace(hangs, since=0.0), None, HangStep.NONE
     if moved is None or moved.marker != marker:
-        return replace(hangs, since=0.0), Moved(marker, now), Step.NONE
+        return replace(hangs, since=0.0), LastMove(marker, now), HangStep.NONE
     if now - moved.at < rules.timeout or hangs.failure:
-        return hangs, moved, Step.NONE
+        return hangs, moved, HangStep.NONE
     if not hangs.since:
-        return replace(hangs, number=hangs.number + 1, since=now), moved, Step.FOUND
+        return replace(hangs, number=hangs.number + 1, since=now), moved, HangStep.FOUND
     if now - hangs.since < DUMP_SECONDS or rules.action is HangAction.LOG:
-        return hangs, moved, Step.NONE
+        return hangs, moved, HangStep.NONE
     return _act(hangs, moved, rules, now)
 
 
-def _act(hangs: Hangs, moved: Moved, rules: Rules, now: float) -> tuple[Hangs, Moved, Step]:
+def _act(hangs: Hangs, moved: LastMove, rules: HangRules, now: float) -> tuple[Hangs, LastMove, HangStep]:
     stood = f"training stood still for {now - moved.at:.0f} s; the stacks of its processes are in their logs"
     if rules.action is HangAction.FAIL:
-        return replace(hangs, failure=stood), moved, Step.FAIL
+        return replace(hangs, failure=stood), moved, HangStep.FAIL
     if hangs.restarts >= rules.max_restarts:
         used = f"its {rules.max_restarts} restarts of all training processes (maxRestarts) are used up"
-        return replace(hangs, failure=f"{stood}; {used}"), moved, Step.FAIL
-    return replace(hangs, restarts=hangs.restarts + 1), moved, Step.RESTART
+        return replace(hangs, failure=f"{stood}; {used}"), moved, HangStep.FAIL
+    return replace(hangs, restarts=hangs.restarts + 1), moved, HangStep.RESTART

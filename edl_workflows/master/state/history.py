@@ -9,7 +9,7 @@ FIRST_INTERVAL = 5.0
 
 
 @dataclass(frozen=True)
-class Point:
+class HistorySample:
     """The job at one moment.
 
     Attributes:
@@ -30,10 +30,10 @@ class History:
     """The points so far, oldest first, at least `interval` seconds apart."""
 
     interval: float = FIRST_INTERVAL
-    points: tuple[Point, ...] = ()
+    points: tuple[HistorySample, ...] = ()
 
 
-def extend(history: History, point: Point) -> History:
+def extend_history(history: History, point: HistorySample) -> History:
     """Take a point in when it is time; every second one goes when there are too many."""
     if history.points and point.time < history.points[-1].time + history.interval:
         return history

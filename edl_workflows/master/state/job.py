@@ -1,6 +1,6 @@
 """The whole state of a job's master: one owned object, one small JSON document.
 
-`messages` and `observations` put in what nodes and the cluster say, `transitions.settle` draws the consequences, `views`
+`messages` and `observations` put in what nodes and the cluster say, `transitions.settle_job` draws the consequences, `views`
 reads what is to be said. All that matters after a crash is in `JobDocument`; the rest is measured or told anew.
 """
 
@@ -16,22 +16,22 @@ from edl_workflows.jobs.objects import Count
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
-from edl_workflows.master.state.autoscaling import Autoscaling
+from edl_workflows.master.state.autoscaling import AutoscalingState
 from edl_workflows.master.state.checkpoints import Checkpoints
-from edl_workflows.master.state.cluster_versions import Version, Versions
+from edl_workflows.master.state.cluster_versions import ClusterVersion, ClusterVersions
 from edl_workflows.master.state.goodput import Goodput, GoodputMeter
-from edl_workflows.master.state.hang import Hangs, Moved
+from edl_workflows.master.state.hang import Hangs, LastMove
 from edl_workflows.master.state.history import History
 from edl_workflows.master.state.node_check import NodeCheck
-from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus
-from edl_workflows.master.state.outcome import Outcome
+from edl_workflows.master.state.nodes import JobNode, NodeRegistry, NodeStatus
+from edl_workflows.master.state.outcome import JobResult
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlans
-from edl_workflows.master.state.rendezvous import Parameters
-from edl_workflows.master.state.restarts import Restart, Restarts, record
+from edl_workflows.master.state.rendezvous import RendezvousLimits
+from edl_workflows.master.state.restarts import JobRestart, Restarts, record_restart
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.statistics import Statistics
-from edl_workflows.master.state.sync import Sync
+from edl_workflows.master.state.sync import SyncGroups
 from edl_workflows.protocol.nodes import Directive, ServerReport
 
 FORMAT = 2
@@ -40,7 +40,7 @@ EARLIEST = 1e-3
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepProgress:
     """The global step, and when it moved.
 
     Attributes:
@@ -58,7 +58,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Said:
+class Announcement:
     """What the nodes were told last."""
 
     directive: Directive = field(default_factory=lambda: Directive(revision=0))
@@ -66,7 +66,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class PlanSeen:
+class ObservedPlan:
     """A manual ScalePlan as the cluster has it; `generation` is that of its spec."""
 
     uid: str
@@ -76,7 +76,7 @@ class PlanSeen:
     generation: int = 0
 
     @classmethod
-    def of(cls, plan: ScalePlan) -> "PlanSeen":
+    def of(cls, plan: ScalePlan) -> "ObservedPlan":
         """What matters of the object."""
         metadata = plan.metadata
         return cls(metadata.uid, metadata.name, plan.spec, plan.status.phase, metadata.generation)
@@ -99,20 +99,20 @@ class JobDocument:
 
     counts: dict[str, Count]
     sizes: dict[str, NodeResource] = field(default_factory=dict)
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[JobNode, ...] = ()
     next_ids: dict[str, int] = field(default_factory=dict)
-    versions: Versions = field(default_factory=Versions)
+    versions: ClusterVersions = field(default_factory=ClusterVersions)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    sync: Sync = field(default_factory=Sync)
+    sync: SyncGroups = field(default_factory=SyncGroups)
     plan: PlanRun | None = None
     finished_plans: tuple[str, ...] = ()
     pod_plans: PodPlans = field(default_factory=PodPlans)
-    steps: Steps = field(default_factory=Steps)
-    outcome: Outcome | None = None
-    said: Said = field(default_factory=Said)
+    steps: StepProgress = field(default_factory=StepProgress)
+    outcome: JobResult | None = None
+    said: Announcement = field(default_factory=Announcement)
     shards: ShardsSnapshot = field(default_factory=ShardsSnapshot)
     history: History = field(default_factory=History)
-    autoscaling: Autoscaling = field(default_factory=Autoscaling)
+    autoscaling: AutoscalingState = field(default_factory=AutoscalingState)
     max_workers: int = 0
     goodput: Goodput = field(default_factory=Goodput)
     restarts: Restarts = field(default_factory=Restarts)
@@ -190,8 +190,8 @@ class JobState:
         self.listening_since: float | None = None  # answers to leases are heard
         self.done_since: float | None = None  # the data and all critical nodes are done
         self.newcomers_wait_until = 0.0  # the last try to let newcomers in failed
-        self.moved: Moved | None = None
-        self.plans_seen: tuple[PlanSeen, ...] | None = None
+        self.moved: LastMove | None = None
+        self.plans_seen: tuple[ObservedPlan, ...] | None = None
         self.recorded_serial = 0
         self.refused: dict[str, str] = {}  # what the API server refuses to do for the master, and its reason
 
@@ -230,12 +230,12 @@ class JobState:
         phase = self.plan.steps[-1].start if self.plan is not None else 0.0
         return max(*nodes, self.goodput.goodput.at, phase, 0.0)
 
-    def excuse(self, seconds: float) -> None:
+    def shift_times(self, seconds: float) -> None:
         """So long nobody listened to the nodes, or by so much the clock was set: that is no silence of theirs."""
         self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
         self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
         self.statistics.forget_samples()
-        self.goodput.excuse(seconds)
+        self.goodput.shift_times(seconds)
         self.moved = None
         number, since = self.prepared_since
         self.prepared_since = (number, since + seconds)
@@ -247,11 +247,11 @@ class JobState:
         self.listening_since = None
         if self.newcomers_wait_until:
             self.newcomers_wait_until += seconds
-        self.node_check = self.node_check.excuse(seconds)
+        self.node_check = self.node_check.shift_times(seconds)
         if self.pod_plans.not_before:
             self.pod_plans = replace(self.pod_plans, not_before=self.pod_plans.not_before + seconds)
         if self.plan is not None and not self.plan.phase.final:
-            self.plan = self.plan.excuse(seconds)
+            self.plan = self.plan.shift_times(seconds)
         for node in self.nodes:
             times = {"since": node.since, "joined": node.joined, "released_at": node.released_at}
             moved = {name: max(EARLIEST, at + seconds) for name, at in times.items() if at}
@@ -259,7 +259,7 @@ class JobState:
 
     def restarted(self, subject: str, cause: str, message: str, now: float) -> None:
         """Notes for people that a node ended without success, or that all training processes begin anew."""
-        self.restarts = record(self.restarts, Restart(now, subject, cause, message))
+        self.restarts = record_restart(self.restarts, JobRestart(now, subject, cause, message))
 
     @property
     def checked(self) -> bool:
@@ -268,22 +268,22 @@ class JobState:
         return not wanted or self.node_check.done
 
     @property
-    def self_formed(self) -> Version | None:
+    def self_formed(self) -> ClusterVersion | None:
         """The world of a program that does not use the library: its processes form their group from the environment when they
         start, and say nothing, so that the version that they were started for never becomes active. Its number is 0 while
         too few workers are left for the next one."""
         change = self.versions.change
         if not self.settings.collective or self.connected or self.versions.active or change is None:
             return None
-        return Version(change.number, change.target)
+        return ClusterVersion(change.number, change.target)
 
     @property
-    def world(self) -> Version | None:
+    def world(self) -> ClusterVersion | None:
         """The world of a collective job that trains, or trained last."""
         return self.versions.active or self.self_formed
 
     @property
-    def chief(self) -> Node | None:
+    def chief(self) -> JobNode | None:
         """The node that has the chief's rank now; in a collective job rank 0 of the world, which is there once one trains."""
         if self.settings.collective:
             world = self.world
@@ -291,7 +291,7 @@ class JobState:
         return self.nodes.at_rank(self.settings.chief_type, 0)
 
     @property
-    def trainers(self) -> list[Node]:
+    def trainers(self) -> list[JobNode]:
         """Nodes with a training process that can be asked to do something: registered workers and the chief; of a collective
         job those of its world."""
         if self.settings.collective:
@@ -302,7 +302,7 @@ class JobState:
         return [node for node in both if node.registered and not node.waiting]
 
     @property
-    def members_by_id(self) -> Mapping[int, Node]:
+    def members_by_id(self) -> Mapping[int, JobNode]:
         """The nodes of the role whose nodes are a version's members."""
         return {node.id: node for node in self.nodes.of(self.settings.member_type)}
 
@@ -312,7 +312,7 @@ class JobState:
         return {node.id: node.joined for node in self.nodes.live(names.WORKER_TYPE) if node.registered}
 
     @property
-    def rendezvous(self) -> Parameters:
+    def rendezvous(self) -> RendezvousLimits:
         """What a world may look like."""
         return replace(self.settings.rendezvous, max_nodes=self.max_workers)
 
@@ -337,7 +337,7 @@ class JobState:
         nodes = {node_id: self.nodes.find(self.settings.member_type, node_id) for node_id in members}
         return [node_id for node_id, node in nodes.items() if node is None or self._lost(node)]
 
-    def _lost(self, node: Node) -> bool:
+    def _lost(self, node: JobNode) -> bool:
         if self.settings.collective and node.status is NodeStatus.SUCCEEDED:
             return node.released or node.replaced_by >= 0
         return node.status.final

@@ -1,6 +1,6 @@
 """What nodes say, put into the state. Each message can arrive twice, late, or from a node that is none any more.
 
-`edl_workflows.master.state.transitions.settle` draws the consequences afterwards.
+`edl_workflows.master.state.transitions.settle_job` draws the consequences afterwards.
 """
 
 import math
@@ -21,8 +21,8 @@ from edl_workflows.master.state import (
     version_steps,
     world_steps,
 )
-from edl_workflows.master.state.job import JobState, Steps
-from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
+from edl_workflows.master.state.job import JobState, StepProgress
+from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeStatus
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.nodes import (
@@ -51,7 +51,7 @@ from edl_workflows.protocol.training import (
 STRICTNESS = {changes: number for number, changes in enumerate(ServerChanges)}
 
 
-def find(state: JobState, ref: NodeRef) -> Node | None:
+def find_node(state: JobState, ref: NodeRef) -> JobNode | None:
     """The node, or None if it was one of this job and is forgotten.
 
     Raises:
@@ -65,14 +65,14 @@ def find(state: JobState, ref: NodeRef) -> Node | None:
     return node
 
 
-def register(state: JobState, message: Registration, now: float) -> None:
+def register_node(state: JobState, message: Registration, now: float) -> None:
     """An agent has started.
 
     Raises:
         NotFoundError: the job never had such a node.
         ConflictError: the node has another rank than it says.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     if node is None or node.status.final:
         return
     if message.rank != node.rank:
@@ -81,7 +81,7 @@ def register(state: JobState, message: Registration, now: float) -> None:
         )
     restarted = node.incarnation not in ("", message.incarnation)
     if restarted and _holds_model(state, node):
-        end(state, node, NodeStatus.FAILED, ExitReason.UNKNOWN, message="its container was restarted")
+        end_node(state, node, NodeStatus.FAILED, ExitReason.UNKNOWN, message="its container was restarted")
         return
     if restarted:
         _forget_processes(state, node)
@@ -93,13 +93,13 @@ def register(state: JobState, message: Registration, now: float) -> None:
     state.taken_by_suspension.discard(str(node))
 
 
-def heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
+def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
     """A node lives.
 
     Raises:
         NotFoundError: the job never had such a node.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     if node is None or node.status.final:
         return
     if not node.incarnation:  # its registration came to a master that died before it could store it
@@ -113,25 +113,27 @@ def heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
             state.statistics.usage[str(node)] = message.usage
 
 
-def check_report(state: JobState, message: CheckReport) -> None:
+def take_check_report(state: JobState, message: CheckReport) -> None:
     """A node has measured itself and its partners.
 
     Raises:
         NotFoundError: the job never had such a node.
     """
-    if find(state, message.node) is not None:
-        result = node_check.Result(message.seconds, message.error)
-        state.node_check = node_check.report(state.node_check, str(message.node), message.round, result)
+    if find_node(state, message.node) is not None:
+        result = node_check.CheckResult(message.seconds, message.error)
+        state.node_check = node_check.record_result(
+            state.node_check, str(message.node), message.round, result
+        )
 
 
-def process_report(state: JobState, message: ProcessReport) -> None:
+def take_process_report(state: JobState, message: ProcessReport) -> None:
     """A training process reached a state.
 
     Raises:
         NotFoundError: the job never had such a node.
         ConflictError: the job is collective, and the node is no member of that version.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     if node is None or not node.live:
         return
     state.connected = True
@@ -158,20 +160,20 @@ def _refuse_change(state: JobState, message: ProcessReport) -> None:
     change, plan = state.versions.change, state.plan
     if change is None or change.number != message.version or plan is None or message.servers is None:
         return
-    if change.cause is cluster_versions.Cause.PLAN:
+    if change.cause is cluster_versions.ChangeCause.PLAN:
         state.plan = replace(
             plan, broken=f"with other servers the model is another: {message.servers.reason}"
         )
 
 
-def step_report(state: JobState, message: StepReport) -> None:
+def take_step_report(state: JobState, message: StepReport) -> None:
     """A process of a version is at this global step. Those of other versions than the active one don't count.
 
     Raises:
         NotFoundError: the job never had such a node.
         ConflictError: the job is collective, and the node is no member of that version.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     active = state.versions.active
     if node is not None:
         _require_member(state, node, message.version)
@@ -181,7 +183,7 @@ def step_report(state: JobState, message: StepReport) -> None:
     steps = state.steps
     if not steps.first_time:
         first = (message.step, message.first_step_time)
-        steps = Steps(message.step, message.time, *first, records=message.records)
+        steps = StepProgress(message.step, message.time, *first, records=message.records)
     elif message.step > steps.step:
         time = max(steps.time, message.time)
         steps = replace(steps, step=message.step, time=time, records=message.records)
@@ -191,7 +193,7 @@ def step_report(state: JobState, message: StepReport) -> None:
     state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 
-def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
+def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
     """A training process ended. None: not decided yet; ask again when something changed, or a little later.
 
     The failure of a worker is often the shadow of a lost member of its version, of which we hear a moment later.
@@ -199,10 +201,10 @@ def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict
     Raises:
         NotFoundError: the job never had such a node.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     if node is None or not node.live or node.incarnation not in ("", message.incarnation):
         if node is not None and node.released:
-            end(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, message.code)
+            end_node(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, message.code)
         return ExitVerdict(wait=False)
     if _is_of_former_group(state, message.version):
         return ExitVerdict(wait=True)
@@ -221,11 +223,11 @@ def exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict
         if now - since < state.settings.timeouts.verdict:
             return None
     status = NodeStatus.SUCCEEDED if reason is ExitReason.SUCCEEDED else NodeStatus.FAILED
-    end(state, node, status, reason, message.code, message.last_lines)
+    end_node(state, node, status, reason, message.code, message.last_lines)
     return ExitVerdict(wait=False)
 
 
-def crash_report(state: JobState, message: CrashReport) -> None:
+def take_crash_report(state: JobState, message: CrashReport) -> None:
     """A process that prepares the next version ended. It may, as often as the node may be replaced; then the plan that
     wants the version fails, and without a plan, where there is nothing to go on with, the node has failed. A member whose group
     did not come together is sound: whoever does not come is found by `Timeouts.prepare`.
@@ -233,7 +235,7 @@ def crash_report(state: JobState, message: CrashReport) -> None:
     Raises:
         NotFoundError: the job never had such a node.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     change = state.versions.change
     if node is None or not node.live or node.incarnation != message.incarnation:
         return
@@ -245,14 +247,14 @@ def crash_report(state: JobState, message: CrashReport) -> None:
     if message.crashes <= state.settings.budget(node.type, node.rank):
         return
     training = state.versions.active.members if state.versions.active else ()
-    if change.cause is cluster_versions.Cause.MEMBERSHIP and node.id in training:
+    if change.cause is cluster_versions.ChangeCause.MEMBERSHIP and node.id in training:
         # It can't prepare a second process, and trains on as it is.
         world_steps.give_up_newcomers(state, math.inf)
-    elif change.cause is not cluster_versions.Cause.PLAN:
+    elif change.cause is not cluster_versions.ChangeCause.PLAN:
         reason = relaunch.exit_reason(message.code)
         # A process that ends itself so is not one that was taken away: it would be replaced for ever.
         counted = ExitReason.UNKNOWN if reason in (ExitReason.KILLED, ExitReason.SUCCEEDED) else reason
-        end(state, node, NodeStatus.FAILED, counted, message.code, message.last_lines)
+        end_node(state, node, NodeStatus.FAILED, counted, message.code, message.last_lines)
     elif state.plan is not None:
         times = f"ended {message.crashes} times while it was prepared, with code {message.code}"
         state.plan = replace(
@@ -260,34 +262,34 @@ def crash_report(state: JobState, message: CrashReport) -> None:
         )
 
 
-def checkpoint_begin(state: JobState, message: CheckpointBegin, now: float) -> checkpoints.Ticket:
+def begin_checkpoint(state: JobState, message: CheckpointBegin, now: float) -> checkpoints.SaveTicket:
     """The chief is about to save: the data position of now belongs to it, with what the chief has trained beyond.
 
     Raises:
         NotFoundError: the job never had such a node.
         ConflictError: the node's version is not the active one, or in a collective job the node is not its rank 0.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     _require_active(state, message.version, "its checkpoint would belong to no data position")
     if state.settings.collective and node != state.chief:
         raise ConflictError(f"{message.node} is not rank 0 of version {message.version}: only rank 0 saves")
     position = state.shards.position_for(message.node, message.consumed, now)
-    state.checkpoints, ticket = checkpoints.begin(state.checkpoints, message, position)
+    state.checkpoints, ticket = checkpoints.begin_save(state.checkpoints, message, position)
     return ticket
 
 
-def checkpoint_end(state: JobState, ticket: str, message: CheckpointEnd, now: float) -> None:
+def end_checkpoint(state: JobState, ticket: str, message: CheckpointEnd, now: float) -> None:
     """The save is complete, or failed.
 
     Raises:
         NotFoundError: no such ticket.
         ConflictError: neither a place nor an error is said.
     """
-    find(state, message.node)
-    state.checkpoints = checkpoints.end(state.checkpoints, ticket, message, now)
+    find_node(state, message.node)
+    state.checkpoints = checkpoints.end_save(state.checkpoints, ticket, message, now)
 
 
-def checkpoint_restored(state: JobState, message: CheckpointRestore, now: float) -> None:
+def take_restored_checkpoint(state: JobState, message: CheckpointRestore, now: float) -> None:
     """The master named no checkpoint, and the chief found one: model and data go on from there. Only before the version
     trains: then the model is what it is. Repeatable.
 
@@ -296,7 +298,7 @@ def checkpoint_restored(state: JobState, message: CheckpointRestore, now: float)
         ConflictError: the node's version is not the active one, or another node is its chief.
         InvalidError: the position is none.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     _require_active(state, message.version, "its model belongs to no data position")
     if node is None or node != state.chief:
         raise ConflictError(
@@ -316,7 +318,7 @@ def _position(said: dict[str, Any] | None) -> JobPosition | None:
         raise InvalidError(f"the data position is damaged: {problems(error)[0]}") from error
 
 
-def checkpoint_damaged(state: JobState, message: CheckpointDamage) -> None:
+def take_damaged_checkpoint(state: JobState, message: CheckpointDamage) -> None:
     """A process could not start from a checkpoint. One that found another says so for people; one that found none waits
     for a version that starts from an older checkpoint, with the data position of that one.
 
@@ -324,13 +326,13 @@ def checkpoint_damaged(state: JobState, message: CheckpointDamage) -> None:
         NotFoundError: the job never had such a node.
         ConflictError: the node's version is not the active one.
     """
-    find(state, message.node)
+    find_node(state, message.node)
     _require_active(state, message.version, "nobody starts from its checkpoint any more")
     blocks = message.instead is None and state.versions.trained < message.version
-    state.checkpoints = checkpoints.condemn(state.checkpoints, message, blocks=blocks)
+    state.checkpoints = checkpoints.mark_damaged(state.checkpoints, message, blocks=blocks)
 
 
-def model_report(state: JobState, message: ModelReport) -> ModelVerdict:
+def take_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
     """The chief has restored the active version's model and says what it says. Of a plan's version that decides whether it is
     gone on with.
 
@@ -338,27 +340,27 @@ def model_report(state: JobState, message: ModelReport) -> ModelVerdict:
         NotFoundError: the job never had such a node.
         ConflictError: the node's version is not the active one, or another node is its chief.
     """
-    node = find(state, message.node)
+    node = find_node(state, message.node)
     _require_active(state, message.version, "its model is not gone on with")
     if node is None or node != state.chief:
         raise ConflictError(
             f"{message.node} is not the chief ({state.chief}): another says what the model says"
         )
     change, plan = state.versions.change, state.plan
-    if change is not None and change.cause is cluster_versions.Cause.ROLLBACK:
+    if change is not None and change.cause is cluster_versions.ChangeCause.ROLLBACK:
         return ModelVerdict(refused=f"version {message.version} is rolled back")
     if plan is None or not plan.activated or plan.number != message.version:
         return ModelVerdict()
     state.plan = plan = replace(plan, after=message.evaluation)
-    return ModelVerdict(refused=plans.changed_meaning(plan))
+    return ModelVerdict(refused=plans.describe_changed_model(plan))
 
 
-def _trains(node: Node) -> bool:
+def _trains(node: JobNode) -> bool:
     """Whether its steps are those of the training. An evaluator has a process of each version, too, and steps of its own."""
     return node.type in (names.CHIEF_TYPE, names.WORKER_TYPE)
 
 
-def _require_member(state: JobState, node: Node, version: int) -> None:
+def _require_member(state: JobState, node: JobNode, version: int) -> None:
     """In a collective job each version has its own members; who is none of them must not be heard in it."""
     if not state.settings.collective or node.type != names.WORKER_TYPE:
         return
@@ -380,9 +382,9 @@ def _require_active(state: JobState, version: int, else_: str) -> None:
         raise ConflictError(f"version {version} is not the active one ({number}): {else_}")
 
 
-def end(
+def end_node(
     state: JobState,
-    node: Node,
+    node: JobNode,
     status: NodeStatus,
     reason: ExitReason,
     code: int | None = None,
@@ -407,12 +409,12 @@ def end(
     )
 
 
-def _forget_processes(state: JobState, node: Node) -> None:
+def _forget_processes(state: JobState, node: JobNode) -> None:
     state.shards.release_node(node.ref)
     state.versions = cluster_versions.forget_reports(state.versions, str(node))
 
 
-def _holds_model(state: JobState, node: Node) -> bool:
+def _holds_model(state: JobState, node: JobNode) -> bool:
     active = state.versions.active
     if active is None:
         return False
@@ -459,7 +461,7 @@ def _is_shadow(state: JobState, version: int) -> bool:
     return version < active.number or recovering or bool(state.lost_members(active.members))
 
 
-def _spoils_switch(state: JobState, node: Node, message: ExitReport) -> bool:
+def _spoils_switch(state: JobState, node: JobNode, message: ExitReport) -> bool:
     """A process that dies before the first step of a version that a plan made: the plan's failure, not the node's."""
     plan = state.plan
     if plan is None or not plan.activated or message.version != plan.number:

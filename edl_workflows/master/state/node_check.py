@@ -16,7 +16,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """What a node measured: seconds, or why it could not."""
 
     seconds: float = 0.0
@@ -24,7 +24,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Round:
+class RunningRound:
     """A round under way.
 
     Attributes:
@@ -37,8 +37,8 @@ class Round:
     number: int
     groups: Groups
     since: float
-    results: dict[str, Result] = field(default_factory=dict)
-    first: dict[str, Result] | None = None
+    results: dict[str, CheckResult] = field(default_factory=dict)
+    first: dict[str, CheckResult] | None = None
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -60,13 +60,13 @@ class NodeCheck:
     """
 
     number: int = 0
-    round: Round | None = None
+    round: RunningRound | None = None
     passed: dict[str, float] = field(default_factory=dict)
     came: tuple[str, ...] = ()
     since: float = 0.0
     done: bool = False
 
-    def excuse(self, seconds: float) -> "NodeCheck":
+    def shift_times(self, seconds: float) -> "NodeCheck":
         """The clock was set by so much, or nobody listened for so long: a round has all its time none the less."""
         if not self.came:
             return self
@@ -75,14 +75,14 @@ class NodeCheck:
 
 
 @dataclass(frozen=True)
-class Rules:
+class NodeCheckRules:
     """What the job's spec says: seconds for a round, and the factor over the median beyond which a node is slow."""
 
     timeout: float = 300.0
     straggler_ratio: float = 2.0
 
 
-def report(check: NodeCheck, node: str, number: int, result: Result) -> NodeCheck:
+def record_result(check: NodeCheck, node: str, number: int, result: CheckResult) -> NodeCheck:
     """A node has measured. What belongs to another round, or to none, is left out."""
     current = check.round
     if current is None or current.number != number or node not in current.nodes:
@@ -90,8 +90,8 @@ def report(check: NodeCheck, node: str, number: int, result: Result) -> NodeChec
     return replace(check, round=replace(current, results={**current.results, node: result}))
 
 
-def advance(
-    check: NodeCheck, there: Collection[str], *, complete: bool, rules: Rules, now: float
+def advance_check(
+    check: NodeCheck, there: Collection[str], *, complete: bool, rules: NodeCheckRules, now: float
 ) -> tuple[NodeCheck, dict[str, str]]:
     """Begins a round, or ends one.
 
@@ -132,7 +132,7 @@ def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Group
     return _pairs(unchecked)
 
 
-def second_groups(results: Mapping[str, Result], firsts: Collection[str] = ()) -> Groups:
+def second_groups(results: Mapping[str, CheckResult], firsts: Collection[str] = ()) -> Groups:
     """The fastest with the slowest; who failed counts as slowest of all.
 
     The others of a group each measure with its first. So of those that failed, one that was the first of its group stands
@@ -152,7 +152,7 @@ def second_groups(results: Mapping[str, Result], firsts: Collection[str] = ()) -
     return _pairs(crossed)
 
 
-def stragglers(seconds: Mapping[str, float], ratio: float) -> dict[str, float]:
+def slower_than_median(seconds: Mapping[str, float], ratio: float) -> dict[str, float]:
     """Nodes slower than the median by more than `ratio`, with how many times slower."""
     if len(seconds) < 2:
         return {}
@@ -171,21 +171,23 @@ def _pairs(nodes: Sequence[str]) -> Groups:
     return tuple(pairs)
 
 
-def _begin(check: NodeCheck, groups: Groups, now: float, first: dict[str, Result] | None = None) -> NodeCheck:
+def _begin(
+    check: NodeCheck, groups: Groups, now: float, first: dict[str, CheckResult] | None = None
+) -> NodeCheck:
     number = check.number + 1
-    return replace(check, number=number, round=Round(number, groups, now, first=first))
+    return replace(check, number=number, round=RunningRound(number, groups, now, first=first))
 
 
 def _end_round(
-    check: NodeCheck, current: Round, rules: Rules, now: float
+    check: NodeCheck, current: RunningRound, rules: NodeCheckRules, now: float
 ) -> tuple[NodeCheck, dict[str, str]]:
     late = now - current.since >= rules.timeout
     if not late and current.results.keys() < current.nodes:
         return check, {}
-    silent = Result(error=f"no answer within {rules.timeout:g} s")
+    silent = CheckResult(error=f"no answer within {rules.timeout:g} s")
     results = {node: current.results.get(node, silent) for node in sorted(current.nodes)}
     best = _best(check.passed, current.first or {}, results)
-    clean = all(not result.error for result in results.values()) and not stragglers(
+    clean = all(not result.error for result in results.values()) and not slower_than_median(
         best, rules.straggler_ratio
     )
     if current.first is None and not clean and len(results) > 1:
@@ -196,7 +198,7 @@ def _end_round(
 
 
 def _best(
-    passed: Mapping[str, float], first: Mapping[str, Result], results: Mapping[str, Result]
+    passed: Mapping[str, float], first: Mapping[str, CheckResult], results: Mapping[str, CheckResult]
 ) -> dict[str, float]:
     """The better of the measurements of each node that has one."""
     found: dict[str, float] = {node: passed[node] for node in results if node in passed}

@@ -68,7 +68,7 @@ class ExitReason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Node:
+class JobNode:
     """One node.
 
     Attributes:
@@ -145,42 +145,44 @@ class NodeRegistry:
         next_ids: next free id by type.
     """
 
-    def __init__(self, nodes: Iterable[Node] = (), next_ids: dict[str, int] | None = None) -> None:
+    def __init__(self, nodes: Iterable[JobNode] = (), next_ids: dict[str, int] | None = None) -> None:
         self._nodes = {(node.type, node.id): node for node in nodes}
         self.next_ids = dict(next_ids or {})
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[JobNode]:
         return iter(list(self._nodes.values()))
 
-    def find(self, node_type: str, node_id: int) -> Node | None:
+    def find(self, node_type: str, node_id: int) -> JobNode | None:
         """The node, or None if it never was or is forgotten."""
         return self._nodes.get((node_type, node_id))
 
-    def of(self, node_type: str) -> list[Node]:
+    def of(self, node_type: str) -> list[JobNode]:
         """All nodes of a type, by id."""
         return sorted((n for n in self._nodes.values() if n.type == node_type), key=lambda n: n.id)
 
-    def live(self, node_type: str) -> list[Node]:
+    def live(self, node_type: str) -> list[JobNode]:
         """Those that are wanted and have not ended, by id."""
         return [node for node in self.of(node_type) if node.live]
 
-    def at_rank(self, node_type: str, rank: int) -> Node | None:
+    def at_rank(self, node_type: str, rank: int) -> JobNode | None:
         """The newest wanted node of a rank."""
         return next((n for n in reversed(self.of(node_type)) if n.rank == rank and not n.released), None)
 
-    def by_pod(self, job: str, pod: str) -> Node | None:
+    def by_pod(self, job: str, pod: str) -> JobNode | None:
         """The node whose pod has this name."""
         return next((n for n in self._nodes.values() if names.node_name(job, n.type, n.id) == pod), None)
 
-    def add(self, node_type: str, rank: int, now: float, resource: NodeResource, relaunches: int = 0) -> Node:
+    def add(
+        self, node_type: str, rank: int, now: float, resource: NodeResource, relaunches: int = 0
+    ) -> JobNode:
         """A new node with the next free id."""
         node_id = self.next_ids.get(node_type, 0)
         self.next_ids[node_type] = node_id + 1
-        node = Node(node_type, node_id, rank, now, resource=resource, relaunches=relaunches)
+        node = JobNode(node_type, node_id, rank, now, resource=resource, relaunches=relaunches)
         self._nodes[node_type, node_id] = node
         return node
 
-    def change(self, node: Node, **values: Any) -> Node:
+    def change(self, node: JobNode, **values: Any) -> JobNode:
         """Replaces fields of a node. A status never goes back: a later one stays."""
         status = values.get("status")
         if status is not None and (node.status.final or _ORDER[status] < _ORDER[node.status]):
@@ -189,6 +191,6 @@ class NodeRegistry:
         self._nodes[node.type, node.id] = changed
         return changed
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: JobNode) -> None:
         """Drops a node whose end has no consequence any more."""
         self._nodes.pop((node.type, node.id), None)

@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.master.state import pod_plans, relaunch
-from edl_workflows.master.state.job import JobState, PlanSeen
-from edl_workflows.master.state.messages import end
-from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus, PodState
+from edl_workflows.master.state.job import JobState, ObservedPlan
+from edl_workflows.master.state.messages import end_node
+from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeStatus, PodState
 
 UNSEEN_GRACE = 30.0
 """Seconds after a plan was carried out in which its pods may not be seen yet: pods and plans are watched separately."""
@@ -28,7 +28,7 @@ class PodPhase(StrEnum):
 
 
 @dataclass(frozen=True)
-class PodSeen:
+class ObservedPod:
     """A pod of the job. `exit_code` and `reason` are those of its main container, once it ended."""
 
     type: str
@@ -39,7 +39,7 @@ class PodSeen:
     message: str = ""
 
 
-def pods(state: JobState, seen: Iterable[PodSeen], now: float) -> None:
+def observe_pods(state: JobState, seen: Iterable[ObservedPod], now: float) -> None:
     """All pods of the job as they are now."""
     by_ref = {(pod.type, pod.id): pod for pod in seen}
     for node in state.nodes:
@@ -50,51 +50,51 @@ def pods(state: JobState, seen: Iterable[PodSeen], now: float) -> None:
             _present(state, node, pod)
 
 
-def pod_plans_seen(state: JobState, phases: dict[str, ScalePlanPhase | None], now: float) -> None:
+def observe_pod_plans(state: JobState, phases: dict[str, ScalePlanPhase | None], now: float) -> None:
     """The job's auto ScalePlans by name."""
     for plan in state.pod_plans.open:
         name = plan.name(state.settings.name)
         phase = phases.get(name)
         if phase is ScalePlanPhase.SUCCEEDED:
-            state.pod_plans = pod_plans.carried_out(state.pod_plans, state.nodes, plan.number, now)
+            state.pod_plans = pod_plans.mark_carried_out(state.pod_plans, state.nodes, plan.number, now)
         elif phase is ScalePlanPhase.FAILED or (plan.seen and name not in phases):
-            state.pod_plans = pod_plans.refused(state.pod_plans, state.nodes, plan.number, now)
+            state.pod_plans = pod_plans.mark_refused(state.pod_plans, state.nodes, plan.number, now)
         elif name in phases and not plan.seen:
-            state.pod_plans = pod_plans.seen(state.pod_plans, plan.number)
+            state.pod_plans = pod_plans.mark_seen(state.pod_plans, plan.number)
 
 
-def plans(state: JobState, seen: Iterable[PlanSeen]) -> None:
+def observe_plans(state: JobState, seen: Iterable[ObservedPlan]) -> None:
     """The job's manual ScalePlans, in the order in which they are to be carried out."""
     state.plans_seen = tuple(seen)
 
 
-def plan_recorded(state: JobState, uid: str, serial: int) -> None:
+def note_recorded_plan(state: JobState, uid: str, serial: int) -> None:
     """The status of a plan shows its run up to `serial`."""
     if state.plan is not None and state.plan.uid == uid:
         state.recorded_serial = max(state.recorded_serial, serial)
 
 
-def _present(state: JobState, node: Node, pod: PodSeen) -> None:
+def _present(state: JobState, node: JobNode, pod: ObservedPod) -> None:
     ended = pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
     where = PodState.ENDED if ended else PodState.THERE
     if node.pod is not where or not node.asked:
         node = state.nodes.change(node, pod=where, asked=True)
     if pod.phase is PodPhase.SUCCEEDED:
-        end(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, 0)
+        end_node(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, 0)
     elif pod.phase is PodPhase.FAILED:
         reason = relaunch.exit_reason(pod.exit_code or None, pod.reason)  # a failed pod's 0 explains nothing
-        end(state, node, NodeStatus.FAILED, reason, pod.exit_code, pod.message or pod.reason)
+        end_node(state, node, NodeStatus.FAILED, reason, pod.exit_code, pod.message or pod.reason)
     elif pod.phase is PodPhase.RUNNING:
         state.nodes.change(node, status=NodeStatus.RUNNING)
     else:
         state.nodes.change(node, status=NodeStatus.PENDING)
 
 
-def _absent(state: JobState, node: Node, now: float) -> None:
+def _absent(state: JobState, node: JobNode, now: float) -> None:
     if node.status is NodeStatus.INITIAL:
         return  # nobody made it yet
     if node.pod is PodState.UNSEEN and now - node.since < UNSEEN_GRACE:
         return
     if node.pod is not PodState.GONE:
         node = state.nodes.change(node, pod=PodState.GONE)
-    end(state, node, NodeStatus.DELETED, ExitReason.KILLED, None, "its pod was deleted")
+    end_node(state, node, NodeStatus.DELETED, ExitReason.KILLED, None, "its pod was deleted")

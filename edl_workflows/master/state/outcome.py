@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.fault_tolerance import PendingFailStrategy
-from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus
-from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.nodes import JobNode, NodeRegistry, NodeStatus
+from edl_workflows.master.state.rendezvous import RendezvousLimits
 from edl_workflows.master.state.settings import JobSettings
 
 REASONS = {
@@ -25,7 +25,7 @@ REASONS = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """How the job ended.
 
     Attributes:
@@ -41,7 +41,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Data:
+class DataState:
     """What data sets and checkpoints say.
 
     Attributes:
@@ -63,7 +63,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class World:
+class GroupState:
     """The world of a collective job.
 
     Attributes:
@@ -77,17 +77,17 @@ class World:
     members: tuple[int, ...]
     joined: int
     missing: float
-    allowed: Parameters
+    allowed: RendezvousLimits
     broken: bool = False
 
 
-def outcome(
+def decide_result(
     registry: NodeRegistry,
     settings: JobSettings,
-    data: Data,
+    data: DataState,
     pending: Mapping[str, float],
-    world: World | None = None,
-) -> Outcome | None:
+    world: GroupState | None = None,
+) -> JobResult | None:
     """The job's end, or None while it can go on.
 
     It fails for one of `REASONS`. It succeeds when all workers have ended, those that were not given up with success, and all
@@ -103,13 +103,13 @@ def outcome(
         world: of a collective job; None for any other.
     """
     if data.failure:
-        return Outcome(False, "DataSetFailed", data.failure)
+        return JobResult(False, "DataSetFailed", data.failure)
     if data.lost_checkpoint:
-        return Outcome(False, "CorruptCheckpoint", data.lost_checkpoint)
+        return JobResult(False, "CorruptCheckpoint", data.lost_checkpoint)
     if data.hang:
-        return Outcome(False, "Hang", data.hang)
+        return JobResult(False, "Hang", data.hang)
     if data.unsaved:
-        return Outcome(False, "CheckpointFailed", data.unsaved)
+        return JobResult(False, "CheckpointFailed", data.unsaved)
     for node in registry:
         if node.given_up and not node.released and settings.critical(node.type, node.rank):
             return _failed("CriticalNodeFailed", node.given_up, node, settings)
@@ -120,14 +120,14 @@ def outcome(
     return _ended(registry, settings, data)
 
 
-def _failed(reason: str, message: str, node: Node, settings: JobSettings) -> Outcome:
+def _failed(reason: str, message: str, node: JobNode, settings: JobSettings) -> JobResult:
     pod = names.node_name(settings.name, node.type, node.id)
-    return Outcome(False, reason, message, pod, node.message)
+    return JobResult(False, reason, message, pod, node.message)
 
 
 def _pending_too_long(
-    registry: NodeRegistry, settings: JobSettings, pending: Mapping[str, float], world: World | None
-) -> Outcome | None:
+    registry: NodeRegistry, settings: JobSettings, pending: Mapping[str, float], world: GroupState | None
+) -> JobResult | None:
     limit, strategy = settings.timeouts.pending, settings.fault_tolerance.pending_fail_strategy
     if not limit or strategy is PendingFailStrategy.SKIP:
         return None
@@ -138,11 +138,13 @@ def _pending_too_long(
         if (critical or strategy is PendingFailStrategy.ALL) and not node.released and waited > limit:
             else_ = "and the job can't go on without it"
             why = else_ if strategy is PendingFailStrategy.NECESSARY else "and pendingFailStrategy is all"
-            return Outcome(False, "PendingTimeout", f"{node} was pending for {limit:g} s, {why}")
+            return JobResult(False, "PendingTimeout", f"{node} was pending for {limit:g} s, {why}")
     return None
 
 
-def _world_ended(registry: NodeRegistry, settings: JobSettings, data: Data, world: World) -> Outcome | None:
+def _world_ended(
+    registry: NodeRegistry, settings: JobSettings, data: DataState, world: GroupState
+) -> JobResult | None:
     members = [registry.find(names.WORKER_TYPE, node_id) for node_id in world.members]
     if members and members[0] is not None and _succeeded(members[0]):
         # Of a broken world, those that have not ended are kept from it by the loss, not by their work.
@@ -150,7 +152,7 @@ def _world_ended(registry: NodeRegistry, settings: JobSettings, data: Data, worl
         over = world.broken or data.over or not late
         stopped = "" if world.broken else _not_waited_for(late, settings)
         message = f"the world trained to the end{stopped}"
-        return Outcome(True, "Completed", message) if over else None
+        return JobResult(True, "Completed", message) if over else None
     if members and members[0] is not None and members[0].given_up and not registry.live(names.WORKER_TYPE):
         return _failed("CriticalNodeFailed", members[0].given_up, members[0], settings)
     least = world.allowed.min_nodes
@@ -161,22 +163,22 @@ def _world_ended(registry: NodeRegistry, settings: JobSettings, data: Data, worl
         why = "; ".join(node.given_up for node in given_up) or "no more are wanted"
         message = f"{len(left)} workers are left, and {least} are needed (spec.rendezvous.minNodes): {why}"
         if not given_up:
-            return Outcome(False, "TooFewWorkers", message)
+            return JobResult(False, "TooFewWorkers", message)
         return _failed("TooFewWorkers", message[:2048], given_up[0], settings)
     if world.missing > world.allowed.join_timeout:
         message = (
             f"{world.joined} of at least {least} workers had joined after {world.allowed.join_timeout:g} s "
             "(spec.rendezvous.joinTimeoutSeconds)"
         )
-        return Outcome(False, "JoinTimeout", message)
+        return JobResult(False, "JoinTimeout", message)
     return None
 
 
-def _succeeded(node: Node) -> bool:
+def _succeeded(node: JobNode) -> bool:
     return node.status is NodeStatus.SUCCEEDED and node.replaced_by < 0
 
 
-def _ended(registry: NodeRegistry, settings: JobSettings, data: Data) -> Outcome | None:
+def _ended(registry: NodeRegistry, settings: JobSettings, data: DataState) -> JobResult | None:
     workers = [
         node
         for node in (*registry.of(names.CHIEF_TYPE), *registry.of(names.WORKER_TYPE))
@@ -190,14 +192,14 @@ def _ended(registry: NodeRegistry, settings: JobSettings, data: Data) -> Outcome
         return _failed("AllWorkersFailed", message, workers[0], settings)
     if data.unfinished:
         message = f"all workers ended with success, but these data sets are not consumed: {', '.join(data.unfinished)}"
-        return Outcome(False, "DataNotConsumed", message)
+        return JobResult(False, "DataNotConsumed", message)
     if late:
         message = f"all data is consumed and all critical nodes ended{_not_waited_for(late, settings)}"
-        return Outcome(True, "Completed", message)
-    return Outcome(True, "Completed", "all data is consumed and all workers ended")
+        return JobResult(True, "Completed", message)
+    return JobResult(True, "Completed", "all data is consumed and all workers ended")
 
 
-def _not_waited_for(late: Sequence[Node], settings: JobSettings) -> str:
+def _not_waited_for(late: Sequence[JobNode], settings: JobSettings) -> str:
     if not late:
         return ""
     listed = ", ".join(str(node) for node in late[:10])

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanSpec
-from edl_workflows.master.state.nodes import Node
-from edl_workflows.master.state.plans import changes_members, wanted
-from edl_workflows.master.state.rendezvous import in_units
-from edl_workflows.master.state.settings import JobSettings, merged
+from edl_workflows.master.state.nodes import JobNode
+from edl_workflows.master.state.plans import changes_members, role_request
+from edl_workflows.master.state.rendezvous import round_to_units
+from edl_workflows.master.state.settings import JobSettings, merge_resources
 from edl_workflows.protocol.nodes import ServerChanges, ServerReport
 
 
 @dataclass(frozen=True)
-class Present:
+class PlanContext:
     """The job as the plan finds it.
 
     Attributes:
@@ -28,17 +28,17 @@ class Present:
     settings: JobSettings
     counts: Mapping[str, int]
     sizes: Mapping[str, NodeResource]
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, JobNode]
     max_workers: int = 0
     servers: ServerReport | None = None
 
 
-def problem(spec: ScalePlanSpec, present: Present) -> str:
+def find_problem(spec: ScalePlanSpec, present: PlanContext) -> str:
     """The first thing wrong with a plan; "" for none."""
     return next((message for message in _problems(spec, present) if message), "")
 
 
-def _problems(spec: ScalePlanSpec, present: Present) -> Iterator[str]:
+def _problems(spec: ScalePlanSpec, present: PlanContext) -> Iterator[str]:
     for name, pods in (("createPods", spec.create_pods), ("removePods", spec.remove_pods)):
         if pods:
             yield f"spec.{name}: only plans of a job's master have it; use replicaResourceSpecs and migratePods"
@@ -53,7 +53,7 @@ def _problems(spec: ScalePlanSpec, present: Present) -> Iterator[str]:
         yield _limit_problem(spec, resource, present)
 
 
-def _server_problem(spec: ScalePlanSpec, present: Present) -> str:
+def _server_problem(spec: ScalePlanSpec, present: PlanContext) -> str:
     said = present.servers
     if said is None or said.changes is ServerChanges.ANY:
         return ""
@@ -66,7 +66,7 @@ def _server_problem(spec: ScalePlanSpec, present: Present) -> str:
     return ""
 
 
-def _role_problem(spec: ScalePlanSpec, role: str, present: Present) -> str:
+def _role_problem(spec: ScalePlanSpec, role: str, present: PlanContext) -> str:
     path = f"spec.replicaResourceSpecs.{role}"
     if role not in present.settings.roles:
         return f"{path}: the job has no such role; it has {', '.join(sorted(present.settings.roles))}"
@@ -84,11 +84,11 @@ def _role_problem(spec: ScalePlanSpec, role: str, present: Present) -> str:
     return ""
 
 
-def _world_problem(path: str, workers: int, present: Present) -> str:
+def _world_problem(path: str, workers: int, present: PlanContext) -> str:
     least = present.settings.rendezvous.min_nodes
     if workers < least:
         return f"{path}.replicas: at least {least} workers train together (spec.rendezvous.minNodes); {workers} are asked for"
-    if in_units(workers, present.settings.rendezvous) != workers:
+    if round_to_units(workers, present.settings.rendezvous) != workers:
         unit = present.settings.rendezvous.node_unit
         return f"{path}.replicas: {workers} is no multiple of {unit} (spec.rendezvous.nodeUnit)"
     if workers > present.max_workers:
@@ -99,7 +99,7 @@ def _world_problem(path: str, workers: int, present: Present) -> str:
     return ""
 
 
-def _migration_problem(index: int, pod: str, present: Present) -> str:
+def _migration_problem(index: int, pod: str, present: PlanContext) -> str:
     path = f"spec.migratePods.{index}.name"
     node = present.nodes.get(pod)
     if node is None:
@@ -111,12 +111,12 @@ def _migration_problem(index: int, pod: str, present: Present) -> str:
     return ""
 
 
-def _ranks(present: Present) -> str:
+def _ranks(present: PlanContext) -> str:
     ranks = sorted(node.rank for node in present.nodes.values() if node.type == names.PS_TYPE)
     return ", ".join(map(str, ranks)) or "none"
 
 
-def _limit_problem(spec: ScalePlanSpec, resource: str, present: Present) -> str:
+def _limit_problem(spec: ScalePlanSpec, resource: str, present: PlanContext) -> str:
     limit = present.settings.limits.get(resource, float("inf"))
     before = sum(_total(present, role, resource, count, None) for role, count in present.counts.items())
     after = sum(
@@ -139,17 +139,19 @@ def _asking_field(spec: ScalePlanSpec, resource: str) -> str:
     return f"spec.replicaResourceSpecs.{next(iter(spec.replica_resource_specs))}.replicas"
 
 
-def _total(present: Present, role: str, resource: str, count: int, spec: ScalePlanSpec | None) -> float:
+def _total(present: PlanContext, role: str, resource: str, count: int, spec: ScalePlanSpec | None) -> float:
     """Use of a role with `count` nodes: those that are there, without the newest if they are too many, and new ones."""
     migrated = {pod.name: pod.resource for pod in spec.migrate_pods} if spec else {}
     live = sorted((n.id, pod) for pod, n in present.nodes.items() if n.type == role)[:count]
-    default = merged(present.sizes.get(role, NodeResource()), present.settings.roles[role].resource)
+    default = merge_resources(present.sizes.get(role, NodeResource()), present.settings.roles[role].resource)
     fresh = default
-    asked = wanted(spec, role) if spec else None
+    asked = role_request(spec, role) if spec else None
     if asked:
-        fresh = merged(asked.resource, default)
+        fresh = merge_resources(asked.resource, default)
     sizes = [
-        merged(migrated.get(pod, NodeResource()), merged(present.nodes[pod].resource, default))
+        merge_resources(
+            migrated.get(pod, NodeResource()), merge_resources(present.nodes[pod].resource, default)
+        )
         for _, pod in live
     ]
     sizes += [fresh] * (count - len(sizes))
@@ -162,5 +164,5 @@ def _count(spec: ScalePlanSpec, role: str, count: int) -> int:
 
 
 def _wanted(spec: ScalePlanSpec, role: str) -> int | None:
-    found = wanted(spec, role)
+    found = role_request(spec, role)
     return found.replicas if found else None

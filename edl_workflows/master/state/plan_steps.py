@@ -16,19 +16,19 @@ from edl_workflows.master.state import (
     worker_manager,
     world_steps,
 )
-from edl_workflows.master.state.cluster_versions import Cause
+from edl_workflows.master.state.cluster_versions import ChangeCause
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import Node, NodeStatus
-from edl_workflows.master.state.plan_waits import waiting_for
-from edl_workflows.master.state.plans import Effect, PlanRun, World
+from edl_workflows.master.state.nodes import JobNode, NodeStatus
+from edl_workflows.master.state.plan_waits import describe_wait
+from edl_workflows.master.state.plans import ObservedJob, PlanEffect, PlanRun
 from edl_workflows.master.state.restarts import ROLLBACK
-from edl_workflows.master.state.settings import ELASTIC_TYPES, merged
+from edl_workflows.master.state.settings import ELASTIC_TYPES, merge_resources
 
 REMEMBERED_PLANS = 100
 """Uids of finished plans: a cache of the cluster's objects may still show them unfinished for a while."""
 
 
-def step(state: JobState, now: float) -> None:
+def advance_plan(state: JobState, now: float) -> None:
     """Takes the next plan up, or the present one a phase on."""
     if state.plan is not None and state.plan.phase.final and _through(state, state.plan):
         state.finished_plans = (*state.finished_plans, state.plan.uid)[-REMEMBERED_PLANS:]
@@ -41,15 +41,15 @@ def step(state: JobState, now: float) -> None:
         return
     if state.plan.phase is ScalePlanPhase.PENDING:
         state.plan = replace(state.plan, spec=_ranks_as_pods(state, state.plan.spec))
-    state.plan, effects = plans.advance(state.plan, _world(state, state.plan), now)
+    state.plan, effects = plans.advance_run(state.plan, _world(state, state.plan), now)
     for effect in effects:
         _EFFECTS[effect](state, state.plan, now)
 
 
-def finish(state: JobState, now: float) -> None:
+def finish_plan(state: JobState, now: float) -> None:
     """The job is over: so is its plan."""
     if state.plan is not None:
-        state.plan = plans.finish_with_job(state.plan, now)
+        state.plan = plans.end_with_job(state.plan, now)
 
 
 def _through(state: JobState, plan: PlanRun) -> bool:
@@ -76,7 +76,7 @@ def _take_up(state: JobState, now: float) -> None:
     for seen in state.plans_seen or ():
         over = seen.phase is not None and seen.phase.final
         if not over and seen.uid not in state.finished_plans:
-            state.plan = plans.start(seen.uid, seen.name, seen.spec, now, seen.generation)
+            state.plan = plans.start_run(seen.uid, seen.name, seen.spec, now, seen.generation)
             state.recorded_serial = 0
             return
 
@@ -89,7 +89,7 @@ def queued(state: JobState, now: float) -> Sequence[PlanRun]:
     message = f"waits for ScalePlan {present.name}, which goes before"
     return [
         replace(
-            plans.start(seen.uid, seen.name, seen.spec, now, seen.generation),
+            plans.start_run(seen.uid, seen.name, seen.spec, now, seen.generation),
             reason=plans.WAITING,
             message=message,
         )
@@ -111,13 +111,13 @@ def _ranks_as_pods(state: JobState, spec: ScalePlanSpec) -> ScalePlanSpec:
     return spec.model_copy(update={"migrate_pods": [*spec.migrate_pods, *pods], "migrate_ranks": left})
 
 
-def _world(state: JobState, run: PlanRun) -> World:
+def _world(state: JobState, run: PlanRun) -> ObservedJob:
     versions, spec = state.versions, run.spec
     change = versions.change
     role = state.settings.member_type
     members = versions.active.members if versions.active else ()
     saved = state.checkpoints.result(run.request)
-    return World(
+    return ObservedJob(
         recorded=state.recorded_serial >= run.serial,
         cancelled=_deleted(state, run),
         invalid=_problem(state, run),
@@ -125,13 +125,13 @@ def _world(state: JobState, run: PlanRun) -> World:
             spec, role, len(members), frozenset(_pod(state, role, node) for node in members)
         ),
         settled=versions.settled,
-        waits_for="" if versions.settled else waiting_for(state),
-        save=saved.ref if isinstance(saved, checkpoints.Saved) else saved,
-        evaluation=saved.evaluation if isinstance(saved, checkpoints.Saved) else None,
+        waits_for="" if versions.settled else describe_wait(state),
+        save=saved.ref if isinstance(saved, checkpoints.SavedCheckpoint) else saved,
+        evaluation=saved.evaluation if isinstance(saved, checkpoints.SavedCheckpoint) else None,
         chief_ended=state.chief is not None and state.chief.status is NodeStatus.SUCCEEDED,
         broken=_broken(state, run),
         prepared=_prepared(state),
-        drained=version_steps.drained(state),
+        drained=version_steps.is_drained(state),
         next_number=change.number if change else 0,
         trained=versions.trained,
         step_time=state.steps.time,
@@ -142,18 +142,18 @@ def _world(state: JobState, run: PlanRun) -> World:
 
 
 def _problem(state: JobState, run: PlanRun) -> str:
-    if forbidden := autoscale_steps.forbidden(state, run):
+    if forbidden := autoscale_steps.why_forbidden(state, run):
         return forbidden
-    return plan_checks.problem(run.spec, _present(state)) if state.versions.settled else ""
+    return plan_checks.find_problem(run.spec, _present(state)) if state.versions.settled else ""
 
 
 def _pod(state: JobState, node_type: str, node_id: int) -> str:
     return names.node_name(state.settings.name, node_type, node_id)
 
 
-def _present(state: JobState) -> plan_checks.Present:
+def _present(state: JobState) -> plan_checks.PlanContext:
     live = {_pod(state, node.type, node.id): node for node in state.nodes if node.live}
-    return plan_checks.Present(
+    return plan_checks.PlanContext(
         state.settings, state.counts, state.sizes, live, state.max_workers, state.servers
     )
 
@@ -169,7 +169,7 @@ def _broken(state: JobState, run: PlanRun) -> str:
         if state.starts_from_damaged:
             return state.checkpoints.damaged[-1].error
         lost = state.lost_members(versions.active.members) if versions.active else []
-    elif change is not None and change.cause is Cause.PLAN:
+    elif change is not None and change.cause is ChangeCause.PLAN:
         training = versions.active.members if versions.active else ()
         lost = state.lost_members((*training, *change.target))
     else:
@@ -193,34 +193,36 @@ def _prepared(state: JobState) -> bool:
 
 def _scaled(state: JobState, besides: str = "") -> bool:
     return all(
-        worker_manager.satisfied(state.nodes, role, state.counts.get(role, 0))
+        worker_manager.has_wanted_nodes(state.nodes, role, state.counts.get(role, 0))
         for role in ELASTIC_TYPES
         if role in state.settings.roles and role != besides
     )
 
 
 def _ask_checkpoint(state: JobState, run: PlanRun, _now: float) -> None:
-    state.checkpoints = checkpoints.ask(state.checkpoints, run.request)
+    state.checkpoints = checkpoints.request_save(state.checkpoints, run.request)
 
 
 def _start_change(state: JobState, run: PlanRun, now: float) -> None:
     active = state.versions.active
     assert active is not None
     role = state.settings.member_type
-    wanted = plans.wanted(run.spec, role)
+    wanted = plans.role_request(run.spec, role)
     size = state.sizes.get(role, NodeResource())
-    resize = ps_manager.Resize(
+    resize = ps_manager.MemberResize(
         count=wanted.replicas if wanted else None,
         migrate={
-            node.id: merged(to, node.resource) for node, to in _migrations(state, run) if node.type == role
+            node.id: merge_resources(to, node.resource)
+            for node, to in _migrations(state, run)
+            if node.type == role
         },
-        resource=merged(wanted.resource, size) if wanted else size,
+        resource=merge_resources(wanted.resource, size) if wanted else size,
     )
     if state.settings.collective:
-        target = world_steps.resized(state, resize, now)
+        target = world_steps.resized_group(state, resize, now)
     else:
-        target = ps_manager.resize(state.nodes, active.members, resize, now)
-    state.versions = cluster_versions.begin(state.versions, Cause.PLAN, target)
+        target = ps_manager.resize_servers(state.nodes, active.members, resize, now)
+    state.versions = cluster_versions.begin_change(state.versions, ChangeCause.PLAN, target)
 
 
 def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
@@ -232,7 +234,7 @@ def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
             state.counts[role] = wanted.replicas
         _take_size(state, role, run)
     workers = [
-        (node, merged(to, node.resource))
+        (node, merge_resources(to, node.resource))
         for node, to in _migrations(state, run)
         if not _is_member(state, node)
     ]
@@ -241,25 +243,25 @@ def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
     _replace_workers(state, workers, now)
 
 
-def _replace_workers(state: JobState, sizes: Sequence[tuple[Node, NodeResource]], now: float) -> None:
+def _replace_workers(state: JobState, sizes: Sequence[tuple[JobNode, NodeResource]], now: float) -> None:
     for node, _ in sizes:
         state.shards.release_node(node.ref)
-    worker_manager.migrate(state.nodes, sizes, now)
+    worker_manager.replace_nodes(state.nodes, sizes, now)
 
 
-def _is_member(state: JobState, node: Node) -> bool:
+def _is_member(state: JobState, node: JobNode) -> bool:
     active = state.versions.active
     members = active.members if active is not None else ()
     return node.type == names.PS_TYPE or (node.type == state.settings.member_type and node.id in members)
 
 
 def _take_size(state: JobState, role: str, run: PlanRun) -> None:
-    wanted = plans.wanted(run.spec, role)
+    wanted = plans.role_request(run.spec, role)
     if wanted is not None:
-        state.sizes[role] = merged(wanted.resource, state.sizes.get(role, NodeResource()))
+        state.sizes[role] = merge_resources(wanted.resource, state.sizes.get(role, NodeResource()))
 
 
-def _migrations(state: JobState, run: PlanRun) -> list[tuple[Node, NodeResource]]:
+def _migrations(state: JobState, run: PlanRun) -> list[tuple[JobNode, NodeResource]]:
     """The nodes to migrate; one that was replaced meanwhile is followed to its successor."""
     found = []
     for pod in run.spec.migrate_pods:
@@ -272,17 +274,17 @@ def _migrations(state: JobState, run: PlanRun) -> list[tuple[Node, NodeResource]
 
 
 def _drain(state: JobState, _run: PlanRun, _now: float) -> None:
-    state.versions = cluster_versions.drain(state.versions)
+    state.versions = cluster_versions.begin_drain(state.versions)
 
 
 def _activate(state: JobState, run: PlanRun, _now: float) -> None:
     assert run.checkpoint is not None
     switch = replace(run, phase=ScalePlanPhase.RESTARTING).request
     saved = state.checkpoints.result(switch)
-    assert isinstance(saved, checkpoints.Saved)
-    version_steps.activate(state, saved)
+    assert isinstance(saved, checkpoints.SavedCheckpoint)
+    version_steps.activate_version(state, saved)
     role = state.settings.member_type
-    wanted = plans.wanted(run.spec, role)
+    wanted = plans.role_request(run.spec, role)
     if not state.settings.collective:
         state.counts[names.PS_TYPE] = len(state.versions.active.members) if state.versions.active else 0
     elif wanted is not None and wanted.replicas is not None:
@@ -292,7 +294,7 @@ def _activate(state: JobState, run: PlanRun, _now: float) -> None:
 
 def _undo(state: JobState, run: PlanRun, now: float) -> None:
     versions = state.versions
-    state.checkpoints = checkpoints.withdraw(state.checkpoints)
+    state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     if run.old_counts:
         state.counts, state.sizes = dict(run.old_counts), dict(run.old_sizes)
     places = ((place.partition(":"), size) for place, size in run.old_nodes.items())
@@ -305,17 +307,17 @@ def _undo(state: JobState, run: PlanRun, now: float) -> None:
         target = versions.previous
         if not state.settings.collective:  # of a world, whoever is left goes on
             target = cluster_versions.restored_target(state.members_by_id, target)
-        state.versions = cluster_versions.begin(versions, Cause.ROLLBACK, target)
+        state.versions = cluster_versions.begin_change(versions, ChangeCause.ROLLBACK, target)
         state.restarted(f"version {run.number}", ROLLBACK, run.message, now)
-    elif versions.change is not None and versions.change.cause is Cause.PLAN:
-        state.versions = cluster_versions.cancel(versions)
+    elif versions.change is not None and versions.change.cause is ChangeCause.PLAN:
+        state.versions = cluster_versions.cancel_change(versions)
 
 
-_EFFECTS: Mapping[Effect, Callable[[JobState, PlanRun, float], None]] = {
-    Effect.ASK_CHECKPOINT: _ask_checkpoint,
-    Effect.START_CHANGE: _start_change,
-    Effect.APPLY_COUNTS: _apply_counts,
-    Effect.DRAIN: _drain,
-    Effect.ACTIVATE: _activate,
-    Effect.UNDO: _undo,
+_EFFECTS: Mapping[PlanEffect, Callable[[JobState, PlanRun, float], None]] = {
+    PlanEffect.ASK_CHECKPOINT: _ask_checkpoint,
+    PlanEffect.START_CHANGE: _start_change,
+    PlanEffect.APPLY_COUNTS: _apply_counts,
+    PlanEffect.DRAIN: _drain,
+    PlanEffect.ACTIVATE: _activate,
+    PlanEffect.UNDO: _undo,
 }

@@ -3,21 +3,21 @@
 from collections.abc import Iterable
 
 from edl_workflows.jobs import names
-from edl_workflows.master.state.cluster_versions import Cause, Change
+from edl_workflows.master.state.cluster_versions import ChangeCause, VersionChange
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import Node
+from edl_workflows.master.state.nodes import JobNode
 
 MAX_NAMED = 10
 """Nodes that are named one by one."""
 
 _CAUSES = {
-    Cause.RECOVERY: "a lost node is being replaced",
-    Cause.ROLLBACK: "the plan before is being taken back",
-    Cause.MEMBERSHIP: "workers that joined are being let in",
+    ChangeCause.RECOVERY: "a lost node is being replaced",
+    ChangeCause.ROLLBACK: "the plan before is being taken back",
+    ChangeCause.MEMBERSHIP: "workers that joined are being let in",
 }
 
 
-def waiting_for(state: JobState) -> str:
+def describe_wait(state: JobState) -> str:
     """Why the job can't be changed now; "" if it can. The same words for as long as nothing changes."""
     active, change = state.versions.active, state.versions.change
     if change is not None and change.cause in _CAUSES:
@@ -32,7 +32,7 @@ def waiting_for(state: JobState) -> str:
     return ""
 
 
-def _of_whom(state: JobState, change: Change | None) -> str:
+def _of_whom(state: JobState, change: VersionChange | None) -> str:
     """The nodes that a change waits for."""
     if not state.checked:
         return ": the nodes are being checked (nodeCheck)"
@@ -52,7 +52,7 @@ def _of_whom(state: JobState, change: Change | None) -> str:
     return f": the programs of {_listed(unready)} are not ready" if unready else ""
 
 
-def _listed(nodes: Iterable[Node]) -> str:
+def _listed(nodes: Iterable[JobNode]) -> str:
     found = [str(node) for node in sorted(nodes, key=lambda node: (node.type, node.id))]
     more = len(found) - MAX_NAMED
     return ", ".join(found[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

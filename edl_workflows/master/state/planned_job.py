@@ -5,8 +5,8 @@ from dataclasses import replace
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan import model
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import Node, NodeStatus
-from edl_workflows.master.state.settings import MIB, merged
+from edl_workflows.master.state.nodes import JobNode, NodeStatus
+from edl_workflows.master.state.settings import MIB, merge_resources
 from edl_workflows.protocol.nodes import ServerChanges
 from edl_workflows.scaling.dlrover import resources
 from edl_workflows.scaling.dlrover.resources import (
@@ -19,17 +19,17 @@ from edl_workflows.scaling.dlrover.resources import (
 from edl_workflows.scaling.dlrover.samples import NodeSample
 
 
-def job_of(state: JobState, now: float) -> OptimizerJob:
+def planned_job(state: JobState, now: float) -> OptimizerJob:
     """The job now. Nodes that were released don't count, even while their pods still end."""
     nodes = tuple(_node(state, node, now) for node in state.nodes if node.live)
     roles = {role: _role(state, role) for role in state.settings.roles}
     return OptimizerJob(state.settings.name, roles, _limits(state), nodes, tuple(state.statistics.samples))
 
 
-def job_with_oom(state: JobState, node: Node, now: float) -> OptimizerJob:
+def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
     """The job, and beside its nodes the one that ran out of memory. Who must be made anew may get more memory even where
     no autoscaler may change the role."""
-    job = job_of(state, now)
+    job = planned_job(state, now)
     ill = replace(_node(state, node, now), pending_since=None, oom=True)
     role = replace(job.roles[node.type], auto_scale=True)
     return replace(job, roles={**job.roles, node.type: role}, nodes=(*job.nodes, ill))
@@ -47,12 +47,12 @@ def usage_of(state: JobState) -> tuple[NodeSample, ...]:
     )
 
 
-def _pod(state: JobState, node: Node) -> str:
+def _pod(state: JobState, node: JobNode) -> str:
     return names.node_name(state.settings.name, node.type, node.id)
 
 
-def _node(state: JobState, node: Node, now: float) -> resources.OptimizerNode:
-    size = merged(node.resource, state.settings.roles[node.type].resource)
+def _node(state: JobState, node: JobNode, now: float) -> resources.OptimizerNode:
+    size = merge_resources(node.resource, state.settings.roles[node.type].resource)
     pending = None
     if node.status is not NodeStatus.RUNNING:
         pending = state.pending_since.get(str(node), now)
@@ -65,7 +65,7 @@ def _node(state: JobState, node: Node, now: float) -> resources.OptimizerNode:
 
 def _role(state: JobState, name: str) -> OptimizerRole:
     role, optimizing = state.settings.roles[name], state.settings.optimizing
-    size = merged(state.sizes.get(name, model.NodeResource()), role.resource)
+    size = merge_resources(state.sizes.get(name, model.NodeResource()), role.resource)
     bounds = UserBounds()
     if name == names.WORKER_TYPE and state.settings.collective:
         allowed = state.rendezvous

@@ -1,7 +1,7 @@
 """One manual ScalePlan, step by step: a pure machine over what the rest of the job says.
 
-`advance` moves a plan by at most one phase. A phase's effects come only after its entry stands in the plan's status
-(`World.recorded`), so that whoever reads the status knows what may be going on. Failures need no such waiting.
+`advance_run` moves a plan by at most one phase. A phase's effects come only after its entry stands in the plan's status
+(`ObservedJob.recorded`), so that whoever reads the status knows what may be going on. Failures need no such waiting.
 A plan ends in what it asked for, or in what was before: `Undo` takes everything back.
 """
 
@@ -30,7 +30,7 @@ WAITING = "Waiting"
 """The reason of a plan that can't begin yet; its message says why."""
 
 
-class Effect(StrEnum):
+class PlanEffect(StrEnum):
     """What the rest of the job shall do. Each can be repeated."""
 
     ASK_CHECKPOINT = "ask-checkpoint"
@@ -56,8 +56,8 @@ class StepRecord:
     finish: float | None = None
     message: str = ""
 
-    def excuse(self, seconds: float) -> "StepRecord":
-        """As `PlanRun.excuse`."""
+    def shift_times(self, seconds: float) -> "StepRecord":
+        """As `PlanRun.shift_times`."""
         finish = None if self.finish is None else self.finish + seconds
         return replace(self, start=self.start + seconds, finish=finish)
 
@@ -113,13 +113,13 @@ class PlanRun:
         """Whether the version that the plan made is the active one, and nobody knows yet if it trains."""
         return self.phase is ScalePlanPhase.VERIFYING
 
-    def excuse(self, seconds: float) -> "PlanRun":
+    def shift_times(self, seconds: float) -> "PlanRun":
         """The clock was set by so much, or nobody looked for so long: its phase has all its time none the less."""
-        return replace(self, steps=tuple(step.excuse(seconds) for step in self.steps))
+        return replace(self, steps=tuple(step.shift_times(seconds) for step in self.steps))
 
 
 @dataclass(frozen=True)
-class World:
+class ObservedJob:
     """What a plan sees of the job.
 
     Attributes:
@@ -161,16 +161,16 @@ class World:
     scaled: bool = False
 
 
-Advance = tuple[PlanRun, tuple[Effect, ...]]
+Advance = tuple[PlanRun, tuple[PlanEffect, ...]]
 
 
-def start(uid: str, name: str, spec: ScalePlanSpec, now: float, generation: int = 0) -> PlanRun:
+def start_run(uid: str, name: str, spec: ScalePlanSpec, now: float, generation: int = 0) -> PlanRun:
     """A plan whose turn has come."""
     first = StepRecord(ScalePlanPhase.PENDING, now)
     return PlanRun(uid, name, spec, now, serial=1, steps=(first,), generation=generation)
 
 
-def wanted(spec: ScalePlanSpec, role: str) -> ReplicaResourceSpec | None:
+def role_request(spec: ScalePlanSpec, role: str) -> ReplicaResourceSpec | None:
     """What a plan says about a role."""
     return next((found for name, found in spec.replica_resource_specs.items() if name == role), None)
 
@@ -184,12 +184,12 @@ def changes_members(spec: ScalePlanSpec, role: str, count: int, pods: frozenset[
         count: how many there are.
         pods: their names.
     """
-    said = wanted(spec, role)
+    said = role_request(spec, role)
     other_count = said is not None and said.replicas is not None and said.replicas != count
     return other_count or any(pod.name in pods for pod in spec.migrate_pods)
 
 
-def advance(run: PlanRun, world: World, now: float) -> Advance:
+def advance_run(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     """The next state of a plan, and what the rest of the job shall do with it. Repeatable."""
     if run.phase.final:
         return run, ()
@@ -202,7 +202,7 @@ def advance(run: PlanRun, world: World, now: float) -> Advance:
     return _HANDLERS[run.phase](run, world, now)
 
 
-def _failure(run: PlanRun, world: World, now: float) -> Advance | None:
+def _failure(run: PlanRun, world: ObservedJob, now: float) -> Advance | None:
     if world.cancelled and not run.activated:
         return _fail(run, now, "Cancelled", "the plan was deleted")
     if run.phase is ScalePlanPhase.PENDING and world.invalid:
@@ -219,7 +219,7 @@ def _failure(run: PlanRun, world: World, now: float) -> Advance | None:
         ScalePlanPhase.VERIFYING,
     ):
         return _fail(run, now, "SwitchFailed", world.broken)
-    if run.activated and (why := changed_meaning(run)):
+    if run.activated and (why := describe_changed_model(run)):
         return _fail(run, now, "VerificationFailed", why)
     if _timed_out(run, now):
         limit = run.spec.step_timeout_seconds
@@ -229,7 +229,7 @@ def _failure(run: PlanRun, world: World, now: float) -> Advance | None:
     return None
 
 
-def changed_meaning(run: PlanRun) -> str:
+def describe_changed_model(run: PlanRun) -> str:
     """Why the model of the plan's version is another than before; "" if it is the same, or nobody knows."""
     before, after = run.before, run.after
     if before is None or before.value is None or after is None:
@@ -243,12 +243,12 @@ def changed_meaning(run: PlanRun) -> str:
     return f"{told}, and {after.value:.9g} after it: its meaning depends on what the plan changes{back}"
 
 
-def finish_with_job(run: PlanRun, now: float) -> PlanRun:
+def end_with_job(run: PlanRun, now: float) -> PlanRun:
     """The job ended before the plan did."""
     return run if run.phase.final else _fail(run, now, "JobFinished", "the job ended before the plan did")[0]
 
 
-def _pending(run: PlanRun, world: World, now: float) -> Advance:
+def _pending(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if not world.settled:
         return _waiting(run, world.waits_for), ()
     if world.changes_members or run.spec.checkpoint:
@@ -262,15 +262,15 @@ def _waiting(run: PlanRun, message: str) -> PlanRun:
     return replace(run, reason=WAITING if message else "", message=message, serial=run.serial + 1)
 
 
-def _checkpointing(run: PlanRun, world: World, now: float) -> Advance:
+def _checkpointing(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if isinstance(world.save, str):
         return _fail(run, now, "CheckpointFailed", world.save)
     if world.save is None:
-        return run, (Effect.ASK_CHECKPOINT,)  # again and again: a lost member may have voided the request
+        return run, (PlanEffect.ASK_CHECKPOINT,)  # again and again: a lost member may have voided the request
     return _enter(replace(run, checkpoint=world.save), ScalePlanPhase.CHECKPOINTED, now), ()
 
 
-def _checkpointed(run: PlanRun, world: World, now: float) -> Advance:
+def _checkpointed(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if world.changes_members:
         return _enter(run, ScalePlanPhase.MIGRATING, now), ()
     if run.spec.replica_resource_specs or run.spec.migrate_pods:
@@ -278,23 +278,23 @@ def _checkpointed(run: PlanRun, world: World, now: float) -> Advance:
     return _enter(run, ScalePlanPhase.SUCCEEDED, now), ()
 
 
-def _migrating(run: PlanRun, world: World, now: float) -> Advance:
+def _migrating(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if not run.begun:
         if not world.settled:  # a member was lost since the checkpoint; its replacement comes first
             return run, ()
-        return replace(run, begun=True), (Effect.START_CHANGE, Effect.APPLY_COUNTS)
+        return replace(run, begun=True), (PlanEffect.START_CHANGE, PlanEffect.APPLY_COUNTS)
     return (_enter(run, ScalePlanPhase.RESTARTING, now), ()) if world.prepared else (run, ())
 
 
-def _restarting(run: PlanRun, world: World, now: float) -> Advance:
+def _restarting(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if not run.begun:
-        return replace(run, begun=True), (Effect.DRAIN,)
+        return replace(run, begun=True), (PlanEffect.DRAIN,)
     if not world.drained:
         return run, ()
     if isinstance(world.save, str):
         return _fail(run, now, "CheckpointFailed", world.save)
     if world.save is None:
-        return run, (Effect.ASK_CHECKPOINT,)
+        return run, (PlanEffect.ASK_CHECKPOINT,)
     switched = replace(
         run,
         checkpoint=world.save,
@@ -302,10 +302,10 @@ def _restarting(run: PlanRun, world: World, now: float) -> Advance:
         old_step_time=world.step_time,
         before=world.evaluation,
     )
-    return _enter(switched, ScalePlanPhase.VERIFYING, now), (Effect.ACTIVATE,)
+    return _enter(switched, ScalePlanPhase.VERIFYING, now), (PlanEffect.ACTIVATE,)
 
 
-def _verifying(run: PlanRun, world: World, now: float) -> Advance:
+def _verifying(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     # A process says that it trains a moment before it says at which step.
     if world.trained < run.number or not world.first_step_time:
         return run, ()
@@ -319,13 +319,13 @@ def _verifying(run: PlanRun, world: World, now: float) -> Advance:
     return _enter(resumed, ScalePlanPhase.SUCCEEDED, now), ()
 
 
-def _scaling(run: PlanRun, world: World, now: float) -> Advance:
+def _scaling(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if not run.begun:
-        return replace(run, begun=True), (Effect.APPLY_COUNTS,)
+        return replace(run, begun=True), (PlanEffect.APPLY_COUNTS,)
     return (_enter(run, ScalePlanPhase.SUCCEEDED, now), ()) if world.scaled else (run, ())
 
 
-_HANDLERS: dict[ScalePlanPhase, Callable[[PlanRun, World, float], Advance]] = {
+_HANDLERS: dict[ScalePlanPhase, Callable[[PlanRun, ObservedJob, float], Advance]] = {
     ScalePlanPhase.PENDING: _pending,
     ScalePlanPhase.CHECKPOINTING: _checkpointing,
     ScalePlanPhase.CHECKPOINTED: _checkpointed,
@@ -346,7 +346,7 @@ def _fail(run: PlanRun, now: float, reason: str, message: str) -> Advance:
     text = message[:MESSAGE_LIMIT]
     untouched = run.phase is ScalePlanPhase.PENDING
     failed = replace(_enter(run, ScalePlanPhase.FAILED, now, text), reason=reason, message=text)
-    return failed, () if untouched else (Effect.UNDO,)
+    return failed, () if untouched else (PlanEffect.UNDO,)
 
 
 def _timed_out(run: PlanRun, now: float) -> bool:

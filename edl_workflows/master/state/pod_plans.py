@@ -6,7 +6,7 @@ A plan is part of the stored state before it is created in the cluster. A master
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from edl_workflows.master.state.nodes import ExitReason, Node, NodeRegistry, NodeStatus, PodState
+from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeRegistry, NodeStatus, PodState
 
 _GIVEN_UP = (ExitReason.NO_HEARTBEAT, ExitReason.PENDING_TIMEOUT, ExitReason.EVALUATION_TIMEOUT)
 RETRY_SECONDS = 10.0
@@ -15,7 +15,7 @@ RETRY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PodPlan:
-    """One auto ScalePlan: nodes to make and to remove, by (type, id). `seen`: it was in the cluster."""
+    """One auto ScalePlan: nodes to make and to remove, by (type, id). `mark_seen`: it was in the cluster."""
 
     number: int
     create: tuple[tuple[str, int], ...]
@@ -36,7 +36,7 @@ class PodPlans:
     not_before: float = 0.0
 
 
-def ask(plans: PodPlans, registry: NodeRegistry, release_grace: float, now: float) -> PodPlans:
+def plan_pods(plans: PodPlans, registry: NodeRegistry, release_grace: float, now: float) -> PodPlans:
     """Puts what is newly needed into one further plan."""
     if now < plans.not_before:
         return plans
@@ -52,7 +52,7 @@ def ask(plans: PodPlans, registry: NodeRegistry, release_grace: float, now: floa
     return replace(plans, last_number=plan.number, open=(*plans.open, plan))
 
 
-def carried_out(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
+def mark_carried_out(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
     """A plan's pods are made and removed."""
     for plan in plans.open:
         if plan.number == number:
@@ -61,12 +61,12 @@ def carried_out(plans: PodPlans, registry: NodeRegistry, number: int, now: float
     return replace(plans, open=tuple(plan for plan in plans.open if plan.number != number))
 
 
-def seen(plans: PodPlans, number: int) -> PodPlans:
+def mark_seen(plans: PodPlans, number: int) -> PodPlans:
     """A plan is in the cluster."""
     return replace(plans, open=tuple(replace(p, seen=True) if p.number == number else p for p in plans.open))
 
 
-def refused(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
+def mark_refused(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
     """A plan failed or was deleted: what it asked for is asked for again, a while later."""
     for plan in plans.open:
         if plan.number == number:
@@ -78,7 +78,7 @@ def refused(plans: PodPlans, registry: NodeRegistry, number: int, now: float) ->
     return replace(plans, open=rest, not_before=now + RETRY_SECONDS)
 
 
-def _to_remove(node: Node, release_grace: float, now: float) -> bool:
+def _to_remove(node: JobNode, release_grace: float, now: float) -> bool:
     if node.pod not in (PodState.THERE, PodState.ENDED):
         return False
     if node.released:
@@ -89,9 +89,9 @@ def _to_remove(node: Node, release_grace: float, now: float) -> bool:
     return given_up and node.pod is PodState.THERE and now - node.since > release_grace
 
 
-def _refs(nodes: Iterable[Node]) -> tuple[tuple[str, int], ...]:
+def _refs(nodes: Iterable[JobNode]) -> tuple[tuple[str, int], ...]:
     return tuple((node.type, node.id) for node in nodes)
 
 
-def _known(registry: NodeRegistry, refs: Iterable[tuple[str, int]]) -> list[Node]:
+def _known(registry: NodeRegistry, refs: Iterable[tuple[str, int]]) -> list[JobNode]:
     return [node for ref in refs if (node := registry.find(*ref)) is not None]

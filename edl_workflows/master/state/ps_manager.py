@@ -9,7 +9,7 @@ from edl_workflows.master.state.nodes import NodeRegistry
 
 
 @dataclass(frozen=True)
-class Resize:
+class MemberResize:
     """What a plan wants of the parameter servers.
 
     Attributes:
@@ -23,7 +23,9 @@ class Resize:
     resource: NodeResource = field(default_factory=NodeResource)
 
 
-def resize(registry: NodeRegistry, ps: Sequence[int], wanted: Resize, now: float) -> tuple[int, ...]:
+def resize_servers(
+    registry: NodeRegistry, ps: Sequence[int], wanted: MemberResize, now: float
+) -> tuple[int, ...]:
     """Makes the nodes that `wanted` needs beside the present servers `ps`.
 
     A migrated server keeps its rank; added ones take the next ranks; those of the highest ranks are left out.
@@ -44,6 +46,6 @@ def resize(registry: NodeRegistry, ps: Sequence[int], wanted: Resize, now: float
     return tuple(target)
 
 
-def initial(registry: NodeRegistry, count: int, resource: NodeResource, now: float) -> tuple[int, ...]:
+def first_servers(registry: NodeRegistry, count: int, resource: NodeResource, now: float) -> tuple[int, ...]:
     """Makes the servers of the first version."""
-    return resize(registry, (), Resize(count=count, resource=resource), now)
+    return resize_servers(registry, (), MemberResize(count=count, resource=resource), now)

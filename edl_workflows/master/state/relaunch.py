@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.master.state.nodes import ExitReason, Node
+from edl_workflows.master.state.nodes import ExitReason, JobNode
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.protocol.nodes import CHECKPOINT_EXIT_CODE
 from edl_workflows.scaling.dlrover.bounds import size_range
@@ -28,7 +28,7 @@ def last_line(output: str) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ExitRule:
     """What a reason entails.
 
     Attributes:
@@ -46,30 +46,30 @@ class Rule:
     more_memory: bool = False
 
 
-RULES: dict[ExitReason, Rule] = {
-    ExitReason.KILLED: Rule(
+RULES: dict[ExitReason, ExitRule] = {
+    ExitReason.KILLED: ExitRule(
         "told to end, killed, evicted, preempted, or its pod or machine was taken away",
         (137, 143),
         budget=False,
     ),
-    ExitReason.OOM: Rule("it ran out of memory", (247,), more_memory=True),
-    ExitReason.FATAL: Rule(
+    ExitReason.OOM: ExitRule("it ran out of memory", (247,), more_memory=True),
+    ExitReason.FATAL: ExitRule(
         "the program's own fault: an uncaught error, or abort()", (1, 134), always_only=True
     ),
-    ExitReason.HARDWARE: Rule("the program or its launcher found broken hardware", (14, 201, 202)),
-    ExitReason.CHECKPOINT: Rule(
+    ExitReason.HARDWARE: ExitRule("the program or its launcher found broken hardware", (14, 201, 202)),
+    ExitReason.CHECKPOINT: ExitRule(
         "its training is through, and the last checkpoint could not be saved", (CHECKPOINT_EXIT_CODE,)
     ),
-    ExitReason.UNKNOWN: Rule("any other exit, and the restart of a container that holds the model"),
-    ExitReason.NO_HEARTBEAT: Rule("its agent was silent for too long"),
-    ExitReason.PENDING_TIMEOUT: Rule(
+    ExitReason.UNKNOWN: ExitRule("any other exit, and the restart of a container that holds the model"),
+    ExitReason.NO_HEARTBEAT: ExitRule("its agent was silent for too long"),
+    ExitReason.PENDING_TIMEOUT: ExitRule(
         "it replaces another node, and was pending for longer than restartTimeout"
     ),
-    ExitReason.EVALUATION_TIMEOUT: Rule(
+    ExitReason.EVALUATION_TIMEOUT: ExitRule(
         "it held shards for evaluation and acknowledged none of any data set for `timeout_s`; critical nodes are left alone"
     ),
-    ExitReason.CHECK_FAILED: Rule("it failed both rounds of the check before training (nodeCheck)"),
-    ExitReason.PREPARE_TIMEOUT: Rule(
+    ExitReason.CHECK_FAILED: ExitRule("it failed both rounds of the check before training (nodeCheck)"),
+    ExitReason.PREPARE_TIMEOUT: ExitRule(
         "its agent lives, but its process does not get ready for the next version"
     ),
 }
@@ -88,7 +88,7 @@ def exit_reason(code: int | None, pod_reason: str = "") -> ExitReason:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ReplacementDecision:
     """What becomes of a failed node.
 
     Attributes:
@@ -102,7 +102,9 @@ class Decision:
     relaunches: int = 0
 
 
-def decide(node: Node, settings: JobSettings, job: OptimizerJob | None = None) -> Decision:
+def decide_replacement(
+    node: JobNode, settings: JobSettings, job: OptimizerJob | None = None
+) -> ReplacementDecision:
     """Whether `node`, which ended without success, is replaced.
 
     Args:
@@ -117,21 +119,23 @@ def decide(node: Node, settings: JobSettings, job: OptimizerJob | None = None) -
         why += f": {last}"
     role = settings.roles[node.type]
     if rule.always_only and not role.restart_always:
-        return Decision(refused=f"{why}; restartPolicy Always would replace it")
+        return ReplacementDecision(refused=f"{why}; restartPolicy Always would replace it")
     budget = settings.budget(node.type, node.rank)
     if rule.budget and node.relaunches >= budget:
-        return Decision(refused=f"{why}; its budget of {budget} replacements (restartCount) is used up")
+        return ReplacementDecision(
+            refused=f"{why}; its budget of {budget} replacements (restartCount) is used up"
+        )
     resource = node.resource
     if rule.more_memory:
         assert job is not None
         grown = _more_memory(node, job)
         if isinstance(grown, str):
-            return Decision(refused=f"{why}; it can get no more memory: {grown}")
+            return ReplacementDecision(refused=f"{why}; it can get no more memory: {grown}")
         resource = grown
-    return Decision(resource=resource, relaunches=node.relaunches + rule.budget)
+    return ReplacementDecision(resource=resource, relaunches=node.relaunches + rule.budget)
 
 
-def _more_memory(node: Node, job: OptimizerJob) -> NodeResource | str:
+def _more_memory(node: JobNode, job: OptimizerJob) -> NodeResource | str:
     """The replacement's size; or why no node gets more memory than it had. Unlimited memory stays unlimited."""
     pod = names.node_name(job.name, node.type, node.id)
     has = next(known for known in job.nodes if known.name == pod).resource.memory

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Parameters:
+class RendezvousLimits:
     """What a world may look like.
 
     Attributes:
@@ -31,7 +31,7 @@ class Parameters:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingWorkers:
     """Who is there.
 
     Attributes:
@@ -50,7 +50,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RendezvousVerdict:
     """The next world, or why there is none.
 
     Attributes:
@@ -64,7 +64,7 @@ class Verdict:
     until: float | None = None
 
 
-def next_world(waiting: Waiting, parameters: Parameters, now: float) -> Verdict:
+def next_group(waiting: WaitingWorkers, parameters: RendezvousLimits, now: float) -> RendezvousVerdict:
     """The members of the next world.
 
     1. In line stand the survivors of the present world in their order, then newcomers by the time they joined: rank 0 is the
@@ -76,34 +76,34 @@ def next_world(waiting: Waiting, parameters: Parameters, now: float) -> Verdict:
 
     A world of the present members is none if they still train.
     """
-    line = order(waiting.present, waiting.joined)
+    line = order_members(waiting.present, waiting.joined)
     wanted = max(parameters.min_nodes, min(waiting.wanted, parameters.max_nodes))
-    size = in_units(min(len(line), wanted), parameters)
+    size = round_to_units(min(len(line), wanted), parameters)
     if size < parameters.min_nodes:
-        return Verdict(None, f"{len(line)} of at least {parameters.min_nodes} workers have joined")
+        return RendezvousVerdict(None, f"{len(line)} of at least {parameters.min_nodes} workers have joined")
     members = line[:size]
     if waiting.intact and members == waiting.present:
-        return Verdict(None, "the members of the present world are the right ones")
+        return RendezvousVerdict(None, "the members of the present world are the right ones")
     survivors = [node for node in waiting.present if node in waiting.joined]
     go_on = not waiting.intact and len(survivors) >= parameters.min_nodes
-    if size >= in_units(wanted, parameters) or go_on:
-        return Verdict(members, f"{size} of {wanted} wanted workers")
+    if size >= round_to_units(wanted, parameters) or go_on:
+        return RendezvousVerdict(members, f"{size} of {wanted} wanted workers")
     newest = max(waiting.expected, *(waiting.joined[node] for node in line))
     until = newest + parameters.waiting_timeout
     if now >= until:
         why = f"nobody joined {size} workers for {parameters.waiting_timeout:g} s; {wanted} are wanted"
-        return Verdict(members, why)
-    return Verdict(None, f"{len(line)} of {wanted} wanted workers have joined", until)
+        return RendezvousVerdict(members, why)
+    return RendezvousVerdict(None, f"{len(line)} of {wanted} wanted workers have joined", until)
 
 
-def order(present: tuple[int, ...], joined: Mapping[int, float]) -> tuple[int, ...]:
+def order_members(present: tuple[int, ...], joined: Mapping[int, float]) -> tuple[int, ...]:
     """All that have joined: survivors as they stood, then newcomers by the time they joined, then by id."""
     survivors = [node for node in present if node in joined]
     newcomers = sorted(joined.keys() - set(present), key=lambda node: (joined[node], node))
     return (*survivors, *newcomers)
 
 
-def in_units(count: int, parameters: Parameters) -> int:
+def round_to_units(count: int, parameters: RendezvousLimits) -> int:
     """The largest number of members that `count` nodes can make; 0 if they are too few."""
     if count < parameters.min_nodes:
         return 0

@@ -17,7 +17,7 @@ ROLLBACK = "Rollback"
 
 
 @dataclass(frozen=True)
-class Restart:
+class JobRestart:
     """One restart.
 
     Attributes:
@@ -43,10 +43,10 @@ class Restarts:
     """
 
     counts: dict[str, int] = field(default_factory=dict)
-    recent: tuple[Restart, ...] = ()
+    recent: tuple[JobRestart, ...] = ()
 
 
-def record(restarts: Restarts, restart: Restart) -> Restarts:
+def record_restart(restarts: Restarts, restart: JobRestart) -> Restarts:
     """Adds one."""
     counts = {**restarts.counts, restart.cause: restarts.counts.get(restart.cause, 0) + 1}
     short = replace(restart, message=restart.message[:MAX_MESSAGE])

@@ -20,7 +20,7 @@ from edl_workflows.jobs.elastic_job.model import (
 )
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import LABEL_VALUE, NodeResource
-from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.rendezvous import RendezvousLimits
 
 TRAINING_TYPES = (names.PS_TYPE, names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
 ELASTIC_TYPES = (names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
@@ -31,7 +31,7 @@ MAX_BUDGET = 5
 
 
 @dataclass(frozen=True)
-class Role:
+class RoleSettings:
     """One role of the job.
 
     Attributes:
@@ -65,7 +65,7 @@ class Timeouts:
         release: a released node has so long to end by itself before its pod is removed.
         finish: so long the job waits for its other nodes once the data and all critical nodes are done.
         autoscale: the master carries a plan of its own out at most once in so long; the other intervals of its autoscaling
-            keep their proportion to it (`edl_workflows.master.state.autoscaling.Cadence`).
+            keep their proportion to it (`edl_workflows.master.state.autoscaling.AutoscalingIntervals`).
     """
 
     heartbeat: float = 600.0
@@ -78,7 +78,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
-class Optimizing:
+class AutoscalingSettings:
     """Who decides about counts and sizes, and whether the master may carry out what it decides.
 
     Attributes:
@@ -94,7 +94,7 @@ class Optimizing:
     problem: str = ""
 
     @classmethod
-    def of(cls, job: ElasticJob) -> "Optimizing":
+    def of(cls, job: ElasticJob) -> "AutoscalingSettings":
         """What a job says. An annotation that can't be read allows nothing."""
         mode = job.spec.optimize_mode
         try:
@@ -111,7 +111,7 @@ class JobSettings:
     Attributes:
         limits: resource name → upper bound of the whole job (cpu in cores, memory in bytes, gpu in pieces).
         timeouts: see `Timeouts`.
-        optimizing: see `Optimizing`.
+        optimizing: see `AutoscalingSettings`.
         collective: the workers train together by collective operations (``AllreduceStrategy``).
         fault_tolerance: as the spec says it; its time-out for pending nodes stands in `timeouts`.
         rendezvous: of a collective job; `Parameters.max_nodes` as of a job that is new.
@@ -119,13 +119,13 @@ class JobSettings:
 
     name: str
     namespace: str
-    roles: Mapping[str, Role]
+    roles: Mapping[str, RoleSettings]
     limits: Mapping[str, float] = field(default_factory=dict)
     suspend: bool = False
     timeouts: Timeouts = Timeouts()
-    optimizing: Optimizing = Optimizing()
+    optimizing: AutoscalingSettings = AutoscalingSettings()
     collective: bool = False
-    rendezvous: Parameters = field(default_factory=Parameters)
+    rendezvous: RendezvousLimits = field(default_factory=RendezvousLimits)
     fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
 
     @property
@@ -185,22 +185,22 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
         suspend=spec.suspend,
         timeouts=timeouts if pending is None else replace(timeouts, pending=float(pending)),
         fault_tolerance=spec.fault_tolerance,
-        optimizing=Optimizing.of(job),
+        optimizing=AutoscalingSettings.of(job),
         collective=spec.distribution_strategy is DistributionStrategy.ALLREDUCE,
         rendezvous=_rendezvous(spec),
     )
 
 
-def merged(resource: NodeResource, default: NodeResource) -> NodeResource:
+def merge_resources(resource: NodeResource, default: NodeResource) -> NodeResource:
     """`resource` with what it leaves out taken from `default`."""
     said = {name: value for name, value in resource if value is not None}
     return default.model_copy(update=said)
 
 
-def _rendezvous(spec: ElasticJobSpec) -> Parameters:
+def _rendezvous(spec: ElasticJobSpec) -> RendezvousLimits:
     said = spec.rendezvous
     worker = spec.replica_specs.get("worker")
-    return Parameters(
+    return RendezvousLimits(
         min_nodes=said.min_nodes,
         max_nodes=said.max_nodes or (worker.replicas if worker else 0),
         node_unit=said.node_unit,
@@ -209,8 +209,8 @@ def _rendezvous(spec: ElasticJobSpec) -> Parameters:
     )
 
 
-def _role(spec: ReplicaSpec) -> Role:
-    return Role(
+def _role(spec: ReplicaSpec) -> RoleSettings:
+    return RoleSettings(
         replicas=spec.replicas,
         restart_always=spec.policy == "Always",
         restart_count=spec.restart_count,

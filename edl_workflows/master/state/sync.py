@@ -11,7 +11,7 @@ MAX_NAMES = 1000
 
 
 @dataclass(frozen=True)
-class Group:
+class SyncGroup:
     """Workers that wait for each other.
 
     Attributes:
@@ -24,14 +24,14 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Sync:
+class SyncGroups:
     """All groups and the names of the open barriers."""
 
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, SyncGroup] = field(default_factory=dict)
     barriers: tuple[str, ...] = ()
 
 
-def join(sync: Sync, name: str, node: str, running: Collection[str]) -> Sync:
+def join_group(sync: SyncGroups, name: str, node: str, running: Collection[str]) -> SyncGroups:
     """A worker reached the point. Repeatable.
 
     Raises:
@@ -41,16 +41,16 @@ def join(sync: Sync, name: str, node: str, running: Collection[str]) -> Sync:
     if group is None:
         if len(sync.groups) >= MAX_NAMES:
             raise InvalidError(f"sync group {name!r}: the job has {MAX_NAMES} groups, the most there can be")
-        group = Group(tuple(sorted({*running, node})))
+        group = SyncGroup(tuple(sorted({*running, node})))
     if node in group.joined or not group.members:
         return sync
     group = replace(group, joined=(*group.joined, node))
     if not _missing(group, running):
-        group = Group(())  # a thousand groups of all workers would not fit into the stored state
+        group = SyncGroup(())  # a thousand groups of all workers would not fit into the stored state
     return replace(sync, groups={**sync.groups, name: group})
 
 
-def state(sync: Sync, name: str, running: Collection[str]) -> SyncState:
+def group_state(sync: SyncGroups, name: str, running: Collection[str]) -> SyncState:
     """Whether all of the group have joined; a worker that ended has left it."""
     group = sync.groups.get(name)
     if group is None:
@@ -59,12 +59,12 @@ def state(sync: Sync, name: str, running: Collection[str]) -> SyncState:
     return SyncState(finished=not missing, missing=missing)
 
 
-def _missing(group: Group, running: Collection[str]) -> list[str]:
+def _missing(group: SyncGroup, running: Collection[str]) -> list[str]:
     present = set(running) - set(group.joined)
     return [node for node in group.members if node in present]
 
 
-def open_barrier(sync: Sync, name: str) -> Sync:
+def open_barrier(sync: SyncGroups, name: str) -> SyncGroups:
     """Opens a barrier, for good. Repeatable.
 
     Raises:

@@ -17,18 +17,18 @@ from edl_workflows.master.state import (
     worker_manager,
     world_steps,
 )
-from edl_workflows.master.state.cluster_versions import Cause
+from edl_workflows.master.state.cluster_versions import ChangeCause
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.messages import end
+from edl_workflows.master.state.messages import end_node
 from edl_workflows.master.state.nodes import ExitReason, NodeStatus, PodState
 from edl_workflows.protocol.datasets import LeaseState
 
 
-def settle(state: JobState, now: float) -> None:
+def settle_job(state: JobState, now: float) -> None:
     """Brings the job as far as it can go now."""
     fault_steps.expire_leases(state, now)
-    fault_steps.note_resume(state)
-    fault_steps.count_time(state, now)
+    fault_steps.note_end_of_suspension(state)
+    fault_steps.count_useful_time(state, now)
     if state.outcome is not None:
         return
     if (
@@ -37,18 +37,21 @@ def settle(state: JobState, now: float) -> None:
         _find_silent(state, now)
         _find_unprepared(state, now)
         fault_steps.check_nodes(state, now)
-        plan_steps.step(state, now)
-        autoscale_steps.step(state, now)
+        plan_steps.advance_plan(state, now)
+        autoscale_steps.settle_autoscaling(state, now)
         _settle_elastic(state, now)
         fault_steps.find_hang(state, now)
-        (world_steps if state.settings.collective else version_steps).step(state, now)
+        if state.settings.collective:
+            world_steps.advance_group(state, now)
+        else:
+            version_steps.advance_versions(state, now)
         _note_done(state, now)
-        state.outcome = outcome.outcome(
+        state.outcome = outcome.decide_result(
             state.nodes, state.settings, _data(state, now), _longest_pending(state, now), _world(state, now)
         )
         if state.outcome is None and state.watches_pods:
             grace = state.settings.timeouts.release
-            state.pod_plans = pod_plans.ask(state.pod_plans, state.nodes, grace, now)
+            state.pod_plans = pod_plans.plan_pods(state.pod_plans, state.nodes, grace, now)
     else:
         state.pending_since = {}
         state.prepared_since = (0, 0.0)
@@ -57,7 +60,7 @@ def settle(state: JobState, now: float) -> None:
         state.moved = None
     _forget_ended(state)
     if state.outcome is not None:
-        plan_steps.finish(state, now)
+        plan_steps.finish_plan(state, now)
 
 
 def _find_silent(state: JobState, now: float) -> None:
@@ -66,7 +69,7 @@ def _find_silent(state: JobState, now: float) -> None:
         if node.status is NodeStatus.RUNNING:
             silent = now - state.last_seen.setdefault(str(node), now)
             if silent > state.settings.timeouts.heartbeat:
-                end(
+                end_node(
                     state,
                     node,
                     NodeStatus.FAILED,
@@ -77,7 +80,7 @@ def _find_silent(state: JobState, now: float) -> None:
             since = waiting[str(node)] = state.pending_since.get(str(node), now)
             limit = state.settings.roles[node.type].restart_timeout
             if node.relaunches and 0 < limit < now - since:
-                end(
+                end_node(
                     state,
                     node,
                     NodeStatus.FAILED,
@@ -91,7 +94,7 @@ def _find_unprepared(state: JobState, now: float) -> None:
     """Members of the next version whose agents live, but whose processes hang. A plan gives such a version up by itself;
     without one nothing else would end the wait."""
     change = state.versions.change
-    number = change.number if change is not None and change.cause is not Cause.PLAN else 0
+    number = change.number if change is not None and change.cause is not ChangeCause.PLAN else 0
     if state.self_formed is not None:
         number = 0  # its processes never say that they are ready
     if number != state.prepared_since[0]:
@@ -100,13 +103,13 @@ def _find_unprepared(state: JobState, now: float) -> None:
     if change is None or not number or not 0 < limit < waited:
         return
     training: tuple[int, ...] = ()
-    if change.cause is Cause.MEMBERSHIP:  # who trains is sound, whatever its second process does
+    if change.cause is ChangeCause.MEMBERSHIP:  # who trains is sound, whatever its second process does
         training = state.versions.active.members if state.versions.active else ()
         world_steps.give_up_newcomers(state, now + limit)
     for node in state.nodes.live(state.settings.member_type):
         if node.id in change.target and node.id not in training and str(node) not in change.ready:
             why = f"its process was not ready for version {number} after {waited:.0f} s"
-            end(state, node, NodeStatus.FAILED, ExitReason.PREPARE_TIMEOUT, message=why)
+            end_node(state, node, NodeStatus.FAILED, ExitReason.PREPARE_TIMEOUT, message=why)
 
 
 def _settle_elastic(state: JobState, now: float) -> None:
@@ -115,11 +118,11 @@ def _settle_elastic(state: JobState, now: float) -> None:
             continue
         for node in state.nodes.of(node_type):
             if node.lost and not node.released:
-                version_steps.replace_node(state, node, now)
+                version_steps.replace_lost_node(state, node, now)
         size = state.sizes.get(node_type, NodeResource())
         wanted = state.counts.get(node_type, 0)
         versions = state.versions if node_type == state.settings.member_type else None
-        for released in worker_manager.scale(
+        for released in worker_manager.scale_role(
             state.nodes, state.settings, node_type, wanted, size, now, versions
         ):
             state.shards.release_node(released.ref)
@@ -162,14 +165,14 @@ def _note_done(state: JobState, now: float) -> None:
         state.done_since = now
 
 
-def _data(state: JobState, now: float) -> outcome.Data:
+def _data(state: JobState, now: float) -> outcome.DataState:
     unfinished = [
         progress.name
         for progress in state.shards.all_progress()
         if progress.state is LeaseState.OK and (progress.num_epochs > 0)
     ]
     waited = 0.0 if state.done_since is None else now - state.done_since
-    return outcome.Data(
+    return outcome.DataState(
         tuple(unfinished),
         state.shards.failure,
         state.checkpoints.lost,
@@ -179,10 +182,10 @@ def _data(state: JobState, now: float) -> outcome.Data:
     )
 
 
-def _world(state: JobState, now: float) -> outcome.World | None:
+def _world(state: JobState, now: float) -> outcome.GroupState | None:
     if not state.settings.collective:
         return None
     world, since = state.world, state.missing_since
     missing = 0.0 if since is None else now - since
     members = world.members if world else ()
-    return outcome.World(members, len(state.joined), missing, state.rendezvous, state.goes_back)
+    return outcome.GroupState(members, len(state.joined), missing, state.rendezvous, state.goes_back)

@@ -7,15 +7,15 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.state import checkpoints, cluster_versions, ps_manager, relaunch, worker_manager
-from edl_workflows.master.state.cluster_versions import Cause
-from edl_workflows.master.state.job import JobState, Steps
-from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
+from edl_workflows.master.state.cluster_versions import ChangeCause
+from edl_workflows.master.state.job import JobState, StepProgress
+from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeStatus
 from edl_workflows.master.state.planned_job import job_with_oom
 from edl_workflows.master.state.restarts import HANG, RECOVERY, RESUME
 from edl_workflows.protocol.cluster import CheckpointRef
 
 
-def replace_node(state: JobState, node: Node, now: float) -> Node | None:
+def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | None:
     """The node that takes a lost one's rank; None if it is not replaced (then it is given up)."""
     if node.replaced_by >= 0:
         return state.nodes.find(node.type, node.replaced_by)
@@ -26,7 +26,7 @@ def replace_node(state: JobState, node: Node, now: float) -> Node | None:
         state.statistics.ooms += [ill for ill in job.nodes if ill.oom]
     if str(node) not in state.taken_by_suspension:
         state.restarted(str(node), node.exit_reason or "", relaunch.last_line(node.message), now)
-    decision = relaunch.decide(node, state.settings, job)
+    decision = relaunch.decide_replacement(node, state.settings, job)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)
         return None
@@ -38,25 +38,25 @@ def replace_node(state: JobState, node: Node, now: float) -> Node | None:
     return fresh
 
 
-def step(state: JobState, now: float) -> None:
+def advance_versions(state: JobState, now: float) -> None:
     """Takes the change of versions on, or begins one that a loss calls for. Plans activate their change themselves."""
     _begin_change(state, now)
     change = state.versions.change
     if change is None:
         _release_unneeded(state, now)
         return
-    call_back(state, now)
-    if change.cause is not Cause.PLAN:
+    call_back_finished(state, now)
+    if change.cause is not ChangeCause.PLAN:
         known = state.members_by_id
         lost = [known[node_id] for node_id in state.lost_members(change.target) if node_id in known]
-        fresh = {node.id: new.id for node in lost if (new := replace_node(state, node, now)) is not None}
+        fresh = {node.id: new.id for node in lost if (new := replace_lost_node(state, node, now)) is not None}
         state.versions = cluster_versions.follow_replacements(state.versions, fresh)
     registered = frozenset(node.id for node in state.nodes.of(names.PS_TYPE) if node.registered)
     if state.checked:
-        state.versions = cluster_versions.number(state.versions, registered)
+        state.versions = cluster_versions.assign_number(state.versions, registered)
     ready = cluster_versions.members_ready(state.versions, names.PS_TYPE)
-    if change.cause is not Cause.PLAN and ready and _chief_is_there(state):
-        activate(state, state.checkpoints.newest)
+    if change.cause is not ChangeCause.PLAN and ready and _chief_is_there(state):
+        activate_version(state, state.checkpoints.newest)
     _release_unneeded(state, now)
 
 
@@ -66,24 +66,26 @@ def _begin_change(state: JobState, now: float) -> None:
         return
     if versions.active is None:
         count = state.counts.get(names.PS_TYPE, 0) if state.settings.has_ps else 0
-        target = ps_manager.initial(state.nodes, count, state.sizes.get(names.PS_TYPE, NodeResource()), now)
-        state.versions = cluster_versions.begin(versions, Cause.INITIAL, target)
+        target = ps_manager.first_servers(
+            state.nodes, count, state.sizes.get(names.PS_TYPE, NodeResource()), now
+        )
+        state.versions = cluster_versions.begin_change(versions, ChangeCause.INITIAL, target)
     elif state.lost_members(versions.active.members) or _chief_is_another(state) or state.starts_from_damaged:
         target = cluster_versions.restored_target(state.members_by_id, versions.active.members)
-        state.versions = cluster_versions.begin(versions, Cause.RECOVERY, target)
-        go_back(state, now)
+        state.versions = cluster_versions.begin_change(versions, ChangeCause.RECOVERY, target)
+        return_to_checkpoint(state, now)
 
 
 def restart_processes(state: JobState, now: float) -> None:
     """Training hangs: all its processes begin anew, where they are, from the newest checkpoint."""
     assert state.versions.active is not None
     target = cluster_versions.restored_target(state.members_by_id, state.versions.active.members)
-    state.checkpoints = checkpoints.withdraw(state.checkpoints)
-    state.versions = cluster_versions.begin(state.versions, Cause.RECOVERY, target)
-    go_back(state, now, HANG)
+    state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
+    state.versions = cluster_versions.begin_change(state.versions, ChangeCause.RECOVERY, target)
+    return_to_checkpoint(state, now, HANG)
 
 
-def go_back(state: JobState, now: float, cause: str = RECOVERY) -> None:
+def return_to_checkpoint(state: JobState, now: float, cause: str = RECOVERY) -> None:
     """The active version can't train any more: what came after the newest checkpoint is lost."""
     saved, active = state.checkpoints.newest, state.versions.active
     step = saved.step if saved else 0
@@ -94,10 +96,10 @@ def go_back(state: JobState, now: float, cause: str = RECOVERY) -> None:
         state.restarted(
             f"version {active.number}", cause, f"back from step {state.steps.step} to {step}", now
         )
-    state.steps = Steps(step=step, records=state.steps.records)
+    state.steps = StepProgress(step=step, records=state.steps.records)
 
 
-def drained(state: JobState) -> bool:
+def is_drained(state: JobState) -> bool:
     """Whether the processes of the active version have stopped between two steps. The chief, which is to save, may be on its way
     to it where others don't train with it; in a collective job it has stopped, too, or it would save in the middle of the way."""
     change, chief = state.versions.change, state.chief
@@ -105,7 +107,7 @@ def drained(state: JobState) -> bool:
     return change is not None and change.draining and all(str(node) in change.drained for node in stopping)
 
 
-def call_back(state: JobState, now: float) -> None:
+def call_back_finished(state: JobState, now: float) -> None:
     """While model and data go back and somebody still works, who has ended well, above all the chief, is needed again; also
     who ended before it heard of the loss, and says so now."""
     if not state.goes_back:
@@ -131,15 +133,15 @@ def _chief_is_there(state: JobState) -> bool:
     return state.settings.has_ps or (state.chief is not None and state.chief.registered)
 
 
-def activate(state: JobState, saved: checkpoints.Saved | None) -> None:
+def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None) -> None:
     """The next version becomes the active one; model and data go back to the checkpoint together."""
     first = state.versions.active is None
     chief = -1 if state.settings.member_type or state.chief is None else state.chief.id
-    state.versions = cluster_versions.activate(state.versions, saved.ref if saved else None, chief)
+    state.versions = cluster_versions.activate_next(state.versions, saved.ref if saved else None, chief)
     if not first:
         state.shards.rollback(saved.position if saved else JobPosition())
-    state.checkpoints = checkpoints.abandon_pending(state.checkpoints)
-    state.steps = Steps(step=saved.step if saved else 0, records=state.steps.records)
+    state.checkpoints = checkpoints.abandon_saves(state.checkpoints)
+    state.steps = StepProgress(step=saved.step if saved else 0, records=state.steps.records)
     state.statistics.restart()
     state.newcomers_wait_until = 0.0
     for node in state.nodes:
@@ -149,14 +151,14 @@ def activate(state: JobState, saved: checkpoints.Saved | None) -> None:
 
 def start_from(state: JobState, ref: CheckpointRef, position: JobPosition | None, now: float) -> None:
     """The active version starts from what its chief found; the data goes with the model, now and when the version is lost."""
-    state.versions = cluster_versions.start_from(state.versions, ref)
+    state.versions = cluster_versions.set_restore(state.versions, ref)
     state.shards.resume(ref.uri, position)
-    state.checkpoints = checkpoints.adopt(state.checkpoints, ref, state.shards.position(), now)
-    state.steps = Steps(step=ref.step, records=state.steps.records)
+    state.checkpoints = checkpoints.adopt_checkpoint(state.checkpoints, ref, state.shards.position(), now)
+    state.steps = StepProgress(step=ref.step, records=state.steps.records)
 
 
 def _release_unneeded(state: JobState, now: float) -> None:
     kept = state.versions.kept
     for node in state.nodes.live(names.PS_TYPE):
         if node.id not in kept:
-            worker_manager.release(state.nodes, node, now)
+            worker_manager.release_node(state.nodes, node, now)

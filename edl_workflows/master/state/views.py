@@ -18,17 +18,17 @@ from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanVerification, ScalePlanStatus, Step
 from edl_workflows.master.state import fault_steps, world_steps
 from edl_workflows.master.state.checkpoints import FailedSaves
-from edl_workflows.master.state.cluster_versions import Cause
-from edl_workflows.master.state.history import Point
-from edl_workflows.master.state.job import JobState, Said
+from edl_workflows.master.state.cluster_versions import ChangeCause
+from edl_workflows.master.state.history import HistorySample
+from edl_workflows.master.state.job import Announcement, JobState
 from edl_workflows.master.state.nodes import NodeStatus
-from edl_workflows.master.state.outcome import Outcome
-from edl_workflows.master.state.plans import PlanRun, changed_meaning
+from edl_workflows.master.state.outcome import JobResult
+from edl_workflows.master.state.plans import PlanRun, describe_changed_model
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 
-def say(state: JobState) -> Said:
+def next_announcement(state: JobState) -> Announcement:
     """What all nodes are to be told now; its revision grows with each change of what is said."""
     versions = state.versions
     change = versions.change
@@ -38,7 +38,9 @@ def say(state: JobState) -> Said:
         if versions.active
         else None,
         next=_cluster(state, change.number, change.target, None) if change and change.number else None,
-        lost=bool(versions.active and change and change.cause in (Cause.RECOVERY, Cause.ROLLBACK)),
+        lost=bool(
+            versions.active and change and change.cause in (ChangeCause.RECOVERY, ChangeCause.ROLLBACK)
+        ),
         drain=bool(change and change.draining),
         save=state.checkpoints.request,
         trained=versions.trained,
@@ -53,10 +55,10 @@ def say(state: JobState) -> Said:
     )
     if (fresh, stopping) == (state.said.directive, state.said.stopping):
         return state.said
-    return Said(fresh.model_copy(update={"revision": fresh.revision + 1}), stopping)
+    return Announcement(fresh.model_copy(update={"revision": fresh.revision + 1}), stopping)
 
 
-def directive_for(said: Said, node: str, *, known: bool) -> Directive:
+def directive_for(said: Announcement, node: str, *, known: bool) -> Directive:
     """The directive of one node. One that is forgotten shall stop."""
     if known and node not in said.stopping:
         return said.directive
@@ -155,7 +157,7 @@ def _verification(run: PlanRun) -> PlanVerification | None:
         return said.model_copy(update={"message": "after the switch nobody said what the model says"})
     if run.after is None:
         return said.model_copy(update={"result": "Pending"})
-    return said.model_copy(update={"result": "Different" if changed_meaning(run) else "Same"})
+    return said.model_copy(update={"result": "Different" if describe_changed_model(run) else "Same"})
 
 
 def job_status(state: JobState, now: float) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def _parameter_servers(state: JobState) -> dict[str, Any]:
     return ParameterServersStatus(changes=said.changes.value, reason=said.reason).to_dict()
 
 
-def _failure(ended: Outcome) -> dict[str, str]:
+def _failure(ended: JobResult) -> dict[str, str]:
     failure = {"reason": ended.reason, "message": ended.message[:4096]}
     return failure | ({"pod": ended.pod, "lastLines": ended.last_lines[-4096:]} if ended.pod else {})
 
@@ -239,7 +241,9 @@ def _too_few(state: JobState, now: float) -> list[str]:
     if since is None or now - since < allowed.waiting_timeout:
         return []
     ends = f"{_time(round(since + allowed.join_timeout)):%Y-%m-%d %H:%M:%S} UTC"
-    return [f"nobody trains: {world_steps.verdict(state, now).why}; the job fails at {ends} without more"]
+    return [
+        f"nobody trains: {world_steps.rendezvous_verdict(state, now).why}; the job fails at {ends} without more"
+    ]
 
 
 def _standing_still(state: JobState) -> list[str]:
@@ -250,7 +254,7 @@ def _standing_still(state: JobState) -> list[str]:
 
 
 def _slow(state: JobState) -> list[str]:
-    slow = fault_steps.stragglers(state).items()
+    slow = fault_steps.find_stragglers(state).items()
     return [f"{node} is a straggler: {ratio:.1f} times slower than the median" for node, ratio in slow]
 
 
@@ -282,10 +286,10 @@ def _history(state: JobState) -> list[dict[str, Any]]:
     ]
 
 
-def moment(state: JobState, now: float) -> Point:
+def history_sample(state: JobState, now: float) -> HistorySample:
     """The job now, as its history remembers it."""
     running = Counter(node.type for node in state.nodes if node.status is NodeStatus.RUNNING)
-    return Point(now, state.steps.step, dict(sorted(running.items())), records_done(state))
+    return HistorySample(now, state.steps.step, dict(sorted(running.items())), records_done(state))
 
 
 def records_done(state: JobState) -> int:
@@ -293,7 +297,7 @@ def records_done(state: JobState) -> int:
     return state.steps.records + sum(progress.records_done for progress in state.shards.all_progress())
 
 
-def status(state: JobState, now: float) -> dict[str, Any]:
+def status_report(state: JobState, now: float) -> dict[str, Any]:
     """The state as users want it: ``GET /v1/status``."""
     said = state.said.directive
     return {
@@ -314,7 +318,7 @@ def status(state: JobState, now: float) -> dict[str, Any]:
 
 def _rendezvous(state: JobState, now: float) -> dict[str, Any]:
     """Who could belong to a world, and what the next one waits for."""
-    verdict = world_steps.verdict(state, now)
+    verdict = world_steps.rendezvous_verdict(state, now)
     until = None if verdict.until is None else _time(verdict.until).isoformat()
     return {
         "joined": sorted(state.joined),

@@ -8,20 +8,20 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.master.state.cluster_versions import Versions
-from edl_workflows.master.state.nodes import Node, NodeRegistry, NodeStatus
+from edl_workflows.master.state.cluster_versions import ClusterVersions
+from edl_workflows.master.state.nodes import JobNode, NodeRegistry, NodeStatus
 from edl_workflows.master.state.settings import JobSettings
 
 
-def scale(
+def scale_role(
     registry: NodeRegistry,
     settings: JobSettings,
     node_type: str,
     wanted: int,
     size: NodeResource,
     now: float,
-    versions: Versions | None = None,
-) -> list[Node]:
+    versions: ClusterVersions | None = None,
+) -> list[JobNode]:
     """Makes or releases nodes until `wanted` ranks are taken. A second call changes nothing.
 
     Up: the lowest free ranks. A worker that succeeded keeps its rank: it is not made again (upstream does). One that was
@@ -51,23 +51,23 @@ def scale(
         (node for node in live if node.id not in kept),
         key=lambda node: (settings.critical(node.type, node.rank), node.id == newest[node.rank], -node.id),
     )
-    return [release(registry, node, now) for node in line[: max(0, too_many)]]
+    return [release_node(registry, node, now) for node in line[: max(0, too_many)]]
 
 
-def release(registry: NodeRegistry, node: Node, now: float) -> Node:
+def release_node(registry: NodeRegistry, node: JobNode, now: float) -> JobNode:
     """The node is not wanted any more: it is told to stop, is never replaced, and its pod goes (upstream's is_released)."""
     return node if node.released else registry.change(node, released_at=now, waiting=False)
 
 
-def migrate(registry: NodeRegistry, sizes: Iterable[tuple[Node, NodeResource]], now: float) -> None:
+def replace_nodes(registry: NodeRegistry, sizes: Iterable[tuple[JobNode, NodeResource]], now: float) -> None:
     """Replaces workers by ones of another size, rank kept."""
     for node, size in sizes:
-        release(registry, node, now)
+        release_node(registry, node, now)
         fresh = registry.add(node.type, node.rank, now, size, node.relaunches)
         registry.change(node, replaced_by=fresh.id)
 
 
-def satisfied(registry: NodeRegistry, node_type: str, wanted: int) -> bool:
+def has_wanted_nodes(registry: NodeRegistry, node_type: str, wanted: int) -> bool:
     """Whether all wanted nodes run (or have succeeded) and none too many does."""
     nodes = [node for node in registry.of(node_type) if not node.released and node.replaced_by < 0]
     there = [node for node in nodes if node.registered or node.status is NodeStatus.SUCCEEDED]

@@ -12,17 +12,17 @@ from edl_workflows.master.state import (
     version_steps,
     worker_manager,
 )
-from edl_workflows.master.state.cluster_versions import Cause
+from edl_workflows.master.state.cluster_versions import ChangeCause
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import Node, NodeStatus
-from edl_workflows.master.state.ps_manager import Resize
-from edl_workflows.master.state.rendezvous import Verdict, Waiting
+from edl_workflows.master.state.nodes import JobNode, NodeStatus
+from edl_workflows.master.state.ps_manager import MemberResize
+from edl_workflows.master.state.rendezvous import RendezvousVerdict, WaitingWorkers
 
 REST_SECONDS = 60.0
 """After newcomers could not be let in, before it is tried again."""
 
 
-def step(state: JobState, now: float) -> None:
+def advance_group(state: JobState, now: float) -> None:
     """Takes the change of worlds on, or begins one that a join or a loss calls for.
 
     1. A broken world is followed by one of its survivors.  2. Newcomers wait for the next chance if one of them is lost.
@@ -30,16 +30,16 @@ def step(state: JobState, now: float) -> None:
     """
     _recover(state, now)
     if not chief_succeeded(state):
-        version_steps.call_back(state, now)
+        version_steps.call_back_finished(state, now)
     _keep_out(state)
     _gather(state, now)
-    if state.versions.change is not None and state.versions.change.cause is Cause.PLAN:
-        state.versions = cluster_versions.number(state.versions, frozenset(state.joined))
+    if state.versions.change is not None and state.versions.change.cause is ChangeCause.PLAN:
+        state.versions = cluster_versions.assign_number(state.versions, frozenset(state.joined))
     _switch(state, now)
     _count_missing(state, now)
 
 
-def verdict(state: JobState, now: float) -> Verdict:
+def rendezvous_verdict(state: JobState, now: float) -> RendezvousVerdict:
     """What the rendezvous says now; for people, and to decide."""
     change, active = state.versions.change, state.versions.active
     intact = active is not None and (change is None or change.cause.orderly)
@@ -54,18 +54,18 @@ def verdict(state: JobState, now: float) -> Verdict:
             (n.since for n in state.nodes.live(names.WORKER_TYPE) if not n.registered), default=0.0
         )
     wanted = state.counts.get(names.WORKER_TYPE, 0)
-    waiting = Waiting(present, intact, state.joined, wanted, expected)
-    return rendezvous.next_world(waiting, state.rendezvous, now)
+    waiting = WaitingWorkers(present, intact, state.joined, wanted, expected)
+    return rendezvous.next_group(waiting, state.rendezvous, now)
 
 
 def give_up_newcomers(state: JobState, until: float) -> None:
     """The active world trains on as it is; who waits to be let in waits on, at least until then."""
-    state.versions = cluster_versions.cancel(state.versions)
-    state.checkpoints = checkpoints.withdraw(state.checkpoints)
+    state.versions = cluster_versions.cancel_change(state.versions)
+    state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     state.newcomers_wait_until = until
 
 
-def resized(state: JobState, wanted: Resize, now: float) -> tuple[int, ...]:
+def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[int, ...]:
     """The members that a plan makes of the active world; makes the nodes that it needs.
 
     The newest leave first. A migrated worker leaves too, and another comes for it; who comes stands behind those who stay.
@@ -94,18 +94,18 @@ def resized(state: JobState, wanted: Resize, now: float) -> tuple[int, ...]:
 
 def _recover(state: JobState, now: float) -> None:
     active, change = state.versions.active, state.versions.change
-    if active is None or (change is not None and change.cause is not Cause.MEMBERSHIP):
+    if active is None or (change is not None and change.cause is not ChangeCause.MEMBERSHIP):
         return
     if not (state.lost_members(active.members) or state.starts_from_damaged) or chief_succeeded(state):
         return
-    state.checkpoints = checkpoints.withdraw(state.checkpoints)
-    state.versions = cluster_versions.begin(state.versions, Cause.RECOVERY, active.members)
-    version_steps.go_back(state, now)
+    state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
+    state.versions = cluster_versions.begin_change(state.versions, ChangeCause.RECOVERY, active.members)
+    version_steps.return_to_checkpoint(state, now)
 
 
 def _keep_out(state: JobState) -> None:
     change, active = state.versions.change, state.versions.active
-    if change is None or change.cause is not Cause.MEMBERSHIP:
+    if change is None or change.cause is not ChangeCause.MEMBERSHIP:
         return
     assert active is not None
     if state.lost_members(change.target) or _some_ended(state):
@@ -119,47 +119,47 @@ def _gather(state: JobState, now: float) -> None:
     change = state.versions.change
     if change is not None and change.number and not state.lost_members(change.target):
         return  # it is being prepared
-    members = verdict(state, now).members
+    members = rendezvous_verdict(state, now).members
     if members is not None:
-        state.versions = cluster_versions.begin(state.versions, cause, members)
-        state.versions = cluster_versions.number(state.versions, frozenset(state.joined))
+        state.versions = cluster_versions.begin_change(state.versions, cause, members)
+        state.versions = cluster_versions.assign_number(state.versions, frozenset(state.joined))
     elif change is not None and change.number:
         # Too few are left of those it was prepared for.
-        state.versions = cluster_versions.begin(state.versions, cause, change.target)
+        state.versions = cluster_versions.begin_change(state.versions, cause, change.target)
 
 
-def _cause(state: JobState, now: float) -> Cause | None:
+def _cause(state: JobState, now: float) -> ChangeCause | None:
     """Why there may be a next world now; None while there is no reason, or a plan's or the newcomers' is under way."""
     versions = state.versions
     if versions.change is not None:
         return None if versions.change.cause.orderly or chief_succeeded(state) else versions.change.cause
     if versions.active is None:
-        return Cause.INITIAL
+        return ChangeCause.INITIAL
     planned = state.plan is not None and not state.plan.phase.final
     if not versions.settled or planned or _some_ended(state) or now < state.newcomers_wait_until:
         return None
-    return Cause.MEMBERSHIP
+    return ChangeCause.MEMBERSHIP
 
 
 def _switch(state: JobState, now: float) -> None:
     change = state.versions.change
     ready = cluster_versions.members_ready(state.versions, names.WORKER_TYPE)
-    if change is None or change.cause is Cause.PLAN or not ready:
+    if change is None or change.cause is ChangeCause.PLAN or not ready:
         return
-    if change.cause is not Cause.MEMBERSHIP:
-        version_steps.activate(state, state.checkpoints.newest)
+    if change.cause is not ChangeCause.MEMBERSHIP:
+        version_steps.activate_version(state, state.checkpoints.newest)
         return
     if not change.draining:
-        state.versions = cluster_versions.drain(state.versions)
-    if not version_steps.drained(state):
+        state.versions = cluster_versions.begin_drain(state.versions)
+    if not version_steps.is_drained(state):
         return
     request = f"world-{change.number}"
-    state.checkpoints = checkpoints.ask(state.checkpoints, request)
+    state.checkpoints = checkpoints.request_save(state.checkpoints, request)
     saved = state.checkpoints.result(request)
     if isinstance(saved, str):
         give_up_newcomers(state, now + REST_SECONDS)
     elif saved is not None:
-        version_steps.activate(state, saved)
+        version_steps.activate_version(state, saved)
 
 
 def _count_missing(state: JobState, now: float) -> None:
@@ -182,5 +182,5 @@ def chief_succeeded(state: JobState) -> bool:
     return state.chief is not None and _succeeded(state.chief)
 
 
-def _succeeded(node: Node) -> bool:
+def _succeeded(node: JobNode) -> bool:
     return node.status is NodeStatus.SUCCEEDED and node.replaced_by < 0

@@ -10,7 +10,7 @@ import yaml
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.elastic_job.model import ElasticJob, OptimizeMode
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan
-from edl_workflows.master.state.settings import Timeouts, merged, settings_of
+from edl_workflows.master.state.settings import Timeouts, merge_resources, settings_of
 
 Make = Callable[..., dict[str, Any]]
 
@@ -298,7 +298,7 @@ def test_a_size_names_resources_as_pods_do() -> None:
     kept = {"gpu": "2", "amd.com/gpu": "1", "ephemeral-storage": "8Gi", "hugepages-2Mi": "4Mi"}
     assert size.to_dict() == kept
     assert NodeResource.model_validate_json(size.model_dump_json()) == size
-    assert merged(NodeResource.model_validate({"amd.com/gpu": 4}), size).to_dict() == kept | {
+    assert merge_resources(NodeResource.model_validate({"amd.com/gpu": 4}), size).to_dict() == kept | {
         "amd.com/gpu": "4"
     }
 

@@ -15,11 +15,11 @@ import pytest
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master import master as module
-from edl_workflows.master.autoscaler import Autoscaler
+from edl_workflows.master.autoscaler import JobAutoscaler
 from edl_workflows.master.brain import BrainAccess, BrainClient, JobIdentity
 from edl_workflows.master.master import Master
 from edl_workflows.master.optimizers import Optimizers
-from edl_workflows.master.state.settings import JobSettings, Optimizing, Role
+from edl_workflows.master.state.settings import AutoscalingSettings, JobSettings, RoleSettings
 from edl_workflows.master.store import FileStore
 from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.nodes import Usage
@@ -28,9 +28,9 @@ SIZE = NodeResource(cpu="4", memory="4Gi")
 SETTINGS = JobSettings(
     "job",
     "default",
-    {"ps": Role(1, resource=SIZE), "worker": Role(1, resource=SIZE)},
+    {"ps": RoleSettings(1, resource=SIZE), "worker": RoleSettings(1, resource=SIZE)},
     limits={"cpu": 40.0, "memory": 2.0**36},
-    optimizing=Optimizing(OptimizeMode.CLUSTER),
+    optimizing=AutoscalingSettings(OptimizeMode.CLUSTER),
 )
 
 
@@ -74,19 +74,19 @@ def _job() -> SimulatedJob:
     job.usage = lambda pod: Usage(cpu=1.2 if pod.type == "ps" else 2.0, memory=1000.0)
     gap = time.time() - 3600 - job.now
     job.now += gap
-    job.state.excuse(gap)
+    job.state.shift_times(gap)
     return job
 
 
 @contextlib.contextmanager
-def _autoscaler(job: SimulatedJob, brain: BrainProcess) -> Iterator[Autoscaler]:
+def _autoscaler(job: SimulatedJob, brain: BrainProcess) -> Iterator[JobAutoscaler]:
     client = BrainClient(BrainAccess(brain.address), JobIdentity("uid-1", "default"))
     master = Master(job.state, FileStore(brain.folder / "unused"), lambda: job.now)
     with contextlib.closing(client):
-        yield Autoscaler(master, Optimizers(client))
+        yield JobAutoscaler(master, Optimizers(client))
 
 
-async def _shown(job: SimulatedJob, autoscaler: Autoscaler, rounds: int) -> AutoscalingStatus:
+async def _shown(job: SimulatedJob, autoscaler: JobAutoscaler, rounds: int) -> AutoscalingStatus:
     """What the job's master says after so many samples."""
     for _ in range(rounds):
         job.calm(2)
@@ -106,7 +106,7 @@ def test_brain_plans_and_the_master_while_it_is_away(tmp_path: Path, monkeypatch
     brain.start()
     job = _job()
 
-    async def main(autoscaler: Autoscaler) -> None:
+    async def main(autoscaler: JobAutoscaler) -> None:
         first = await _shown(job, autoscaler, 16)
         assert (first.optimizer, first.stage) == ("brain", "job_stage_worker_initial")
         assert first.replica_resource_specs["worker"].replicas
@@ -119,7 +119,7 @@ def test_brain_plans_and_the_master_while_it_is_away(tmp_path: Path, monkeypatch
         assert third.optimizer == "brain"
         assert third.replica_resource_specs["worker"].replicas
 
-    async def restarted(autoscaler: Autoscaler) -> None:
+    async def restarted(autoscaler: JobAutoscaler) -> None:
         fourth = await _shown(job, autoscaler, 6)
         assert fourth.optimizer == "brain"
         assert fourth.replica_resource_specs["worker"].replicas

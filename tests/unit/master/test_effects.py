@@ -15,22 +15,22 @@ from edl_workflows.master.master import Master
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import autoscaling, observations, plans
-from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, Saved
+from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, SavedCheckpoint
 from edl_workflows.master.state.hang import Hangs
-from edl_workflows.master.state.job import JobState, PlanSeen, Steps
-from edl_workflows.master.state.nodes import Node
-from edl_workflows.master.state.outcome import Outcome
+from edl_workflows.master.state.job import JobState, ObservedPlan, StepProgress
+from edl_workflows.master.state.nodes import JobNode
+from edl_workflows.master.state.outcome import JobResult
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.pod_plans import PodPlan, PodPlans
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.state.transitions import settle
+from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.master.store import FileStore
 from edl_workflows.scaling.dlrover.ps_stages import StageProgress
 
 SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)})
 
 
-class FakeOutside:
+class FakeBackend:
     """Remembers what it was asked for; plans are refused with `errors`, in their order, and whatever is in `refusing` always."""
 
     def __init__(self, *errors: EdlError) -> None:
@@ -43,7 +43,7 @@ class FakeOutside:
         self.warned: list[tuple[str, str]] = []
         self.plans: list[tuple[str, dict[str, Any]]] = []
 
-    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], Node]) -> None:
+    def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
         self.asked.append(plan.number)
         self._refuse(plan.number)
 
@@ -76,7 +76,7 @@ def _decided(folder: Path) -> Master:
     master = Master(
         JobState(JobSettings("job", "default", parse_nodes("ps=1,worker=1"))), FileStore(folder / "state")
     )
-    master.state.autoscaling = autoscaling.decide(
+    master.state.autoscaling = autoscaling.open_plan(
         master.state.autoscaling, SPEC, StageProgress(), master.clock()
     )
     return master
@@ -104,7 +104,7 @@ def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -
     """A quota that refuses pods delays neither other plans, nor what the job reports, nor its end; the job's status says why."""
 
     async def main() -> None:
-        master, outside = _asking(tmp_path), FakeOutside()
+        master, outside = _asking(tmp_path), FakeBackend()
         outside.refusing[1] = ForbiddenError("exceeded quota: scaleplans")
         effects = Effects(master, outside)
         master.stored = master.state.document()
@@ -114,7 +114,7 @@ def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -
         (warning,) = outside.reported[0]["warnings"]
         assert "job-scaleplan-1" in warning
         assert "exceeded quota: scaleplans" in warning
-        master.state.outcome = Outcome(False, "AllWorkersFailed", "no worker is left to go on")
+        master.state.outcome = JobResult(False, "AllWorkersFailed", "no worker is left to go on")
         master.stored = master.state.document()
         await effects.once()
         assert outside.reported[-1]["failure"]["reason"] == "AllWorkersFailed"
@@ -127,7 +127,7 @@ def test_each_effect_is_tried_again_by_itself(tmp_path: Path) -> None:
     """Later and later, whatever else happens meanwhile; once it is done, the job's status warns of it no more."""
 
     async def main() -> None:
-        master, outside, clock = _asking(tmp_path), FakeOutside(), Clock()
+        master, outside, clock = _asking(tmp_path), FakeBackend(), Clock()
         outside.refusing[2] = ForbiddenError("exceeded quota: scaleplans")
         effects = Effects(master, outside, clock)
         master.stored = master.state.document()
@@ -152,10 +152,10 @@ def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) ->
     """The job's outcome is reported all the same."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeOutside()
-        master.state.autoscaling = autoscaling.Autoscaling()
-        master.state.plan = plans.start("uid", "bigger", SPEC, 1.0)
-        master.state.outcome = Outcome(True, "Completed")
+        master, outside = _decided(tmp_path), FakeBackend()
+        master.state.autoscaling = autoscaling.AutoscalingState()
+        master.state.plan = plans.start_run("uid", "bigger", SPEC, 1.0)
+        master.state.outcome = JobResult(True, "Completed")
         master.stored = master.state.document()
         outside.refusing["bigger"] = ForbiddenError("no right to patch scaleplans/status")
         effects = Effects(master, outside)
@@ -170,8 +170,8 @@ def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> No
 
     async def main() -> None:
         for error, ends in ((ForbiddenError("no right"), True), (UnavailableError("away"), False)):
-            master, outside, clock = _decided(tmp_path), FakeOutside(), Clock()
-            master.state.outcome = Outcome(True, "Completed")
+            master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
+            master.state.outcome = JobResult(True, "Completed")
             master.stored = master.state.document()
             outside.refusing["the job"] = error
             effects = Effects(master, outside, clock)
@@ -188,8 +188,8 @@ def test_a_status_does_not_warn_of_its_own_refusal(tmp_path: Path) -> None:
     """Once it is granted nothing is refused any more; a job that is over would show the warning for ever."""
 
     async def main() -> None:
-        master, outside, clock = _decided(tmp_path), FakeOutside(), Clock()
-        master.state.outcome = Outcome(True, "Completed")
+        master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
+        master.state.outcome = JobResult(True, "Completed")
         master.stored = master.state.document()
         outside.refusing["the job"] = ForbiddenError("no right")
         effects = Effects(master, outside, clock)
@@ -208,9 +208,9 @@ def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path:
 
     async def main() -> None:
         for refused in (True, False):
-            master, outside = _decided(tmp_path / str(refused)), FakeOutside()
+            master, outside = _decided(tmp_path / str(refused)), FakeBackend()
             master.state.steps = replace(master.state.steps, step=70)
-            master.state.outcome = Outcome(True, "Completed")
+            master.state.outcome = JobResult(True, "Completed")
             master.stored = master.state.document()
             if refused:
                 outside.refusing["the job"] = ForbiddenError("no right")
@@ -229,7 +229,7 @@ def test_a_decision_is_carried_out_once_it_is_stored(tmp_path: Path) -> None:
     """Not before; and a second look does not make it again."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeOutside()
+        master, outside = _decided(tmp_path), FakeBackend()
         effects = Effects(master, outside)
         await effects.once()
         assert outside.made == []
@@ -245,7 +245,7 @@ def test_a_plan_that_can_not_be_made_now_is_made_later(tmp_path: Path) -> None:
     """While the API server is away nothing is given up."""
 
     async def main() -> None:
-        master, outside, clock = _decided(tmp_path), FakeOutside(UnavailableError("away")), Clock()
+        master, outside, clock = _decided(tmp_path), FakeBackend(UnavailableError("away")), Clock()
         master.stored = master.state.document()
         effects = Effects(master, outside, clock)
         for made in ([], [], ["job-optimize-1"]):
@@ -260,7 +260,7 @@ def test_a_refused_plan_is_given_up_with_its_reason(tmp_path: Path) -> None:
     """The job waits, and is asked about again later; nobody asks the API server meanwhile."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeOutside(ForbiddenError("no right to create scaleplans"))
+        master, outside = _decided(tmp_path), FakeBackend(ForbiddenError("no right to create scaleplans"))
         master.stored = master.state.document()
         effects = Effects(master, outside)
         await effects.once()
@@ -277,11 +277,11 @@ def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
     """And not again and again."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeOutside()
+        master, outside = _decided(tmp_path), FakeBackend()
         effects = Effects(master, outside)
         await effects.once()
         shown = AutoscalingStatus(stage="job_stage_running", notes=["no parameter server is hot"])
-        master.state.autoscaling = autoscaling.Autoscaling(shown=shown)
+        master.state.autoscaling = autoscaling.AutoscalingState(shown=shown)
         effects._reported_at = float("-inf")
         await effects.once()
         effects._reported_at = float("-inf")
@@ -297,18 +297,18 @@ def test_the_last_status_is_written_though_one_was_a_moment_ago(tmp_path: Path) 
     """A master that is told to end says what it knows; where nobody takes that, it ends all the same."""
 
     async def main() -> None:
-        master, outside = _decided(tmp_path), FakeOutside()
+        master, outside = _decided(tmp_path), FakeBackend()
         effects = Effects(master, outside)
         await effects.once()
         master.state.checkpoints = Checkpoints(
-            saved=(Saved("checkpoint-1", "", "/c/1", 7, 1.0, JobPosition()),)
+            saved=(SavedCheckpoint("checkpoint-1", "", "/c/1", 7, 1.0, JobPosition()),)
         )
         await effects.once()
         assert "checkpoint" not in outside.reported[-1], "it is too soon"
         await effects.last_report()
         assert outside.reported[-1]["checkpoint"]["step"] == 7
         master.state.checkpoints = Checkpoints()
-        master.state.steps = Steps(step=9)
+        master.state.steps = StepProgress(step=9)
         outside.away = True
         await effects.last_report()
 
@@ -320,14 +320,14 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
 
     async def main() -> None:
         master = _decided(tmp_path)
-        effects = Effects(master, FakeOutside())
+        effects = Effects(master, FakeBackend())
         master.state.restarted("ps-1", "Killed", "its pod was deleted", 1.0)
         master.state.hangs = Hangs(number=1, since=1.0)
         master.stored = master.state.document()
         with structlog.testing.capture_logs() as logs:
             await effects.once()
             await effects.once()
-            await Effects(master, FakeOutside()).once()
+            await Effects(master, FakeBackend()).once()
         said = [(line["event"], line.get("cause", line.get("stacks"))) for line in logs]
         assert said.count(("restart", "Killed")) == 1
         assert said.count(("training stands still", "hang-1")) == 1
@@ -340,7 +340,7 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
     account may not make Events, that is left; where the API server is away, it is tried again."""
 
     async def main() -> None:
-        master, outside, clock = _decided(tmp_path), FakeOutside(), Clock()
+        master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
         effects = Effects(master, outside, clock)
 
         async def look(failing: FailedSaves) -> None:
@@ -380,16 +380,16 @@ def test_a_plan_behind_another_says_what_it_waits_for(tmp_path: Path) -> None:
         master = Master(
             JobState(JobSettings("job", "default", parse_nodes("worker=1"))), FileStore(tmp_path / "state")
         )
-        outside = FakeOutside()
+        outside = FakeBackend()
         effects = Effects(master, outside)
-        observations.plans(
-            master.state, [PlanSeen(f"uid-{name}", name, SPEC) for name in ("first", "second")]
+        observations.observe_plans(
+            master.state, [ObservedPlan(f"uid-{name}", name, SPEC) for name in ("first", "second")]
         )
-        settle(master.state, 100.0)
+        settle_job(master.state, 100.0)
         master.stored = master.state.document()
         for _ in range(3):
             await effects.once()
-            settle(master.state, 101.0)
+            settle_job(master.state, 101.0)
             master.stored = master.state.document()
         told = {
             name: (status["phase"], status["reason"], status["message"]) for name, status in outside.plans

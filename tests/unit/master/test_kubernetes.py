@@ -18,19 +18,19 @@ from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
-from edl_workflows.master.kubernetes import ClusterWatch, KubernetesOutside, pod_seen, read_job
+from edl_workflows.master.kubernetes import ClusterWatch, KubernetesBackend, observe_pod, read_job
 from edl_workflows.master.master import Master
 from edl_workflows.master.state import plans, views
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import Node
-from edl_workflows.master.state.observations import PodPhase, PodSeen
+from edl_workflows.master.state.nodes import JobNode
+from edl_workflows.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.master.state.pod_plans import PodPlan
 from edl_workflows.master.state.settings import Timeouts, settings_of
 from edl_workflows.master.store import ConfigMapStore, FileStore
 
 NODES = {
-    ("worker", 3): Node("worker", 3, 1, 0.0, why="worker-2 ran out of memory"),
-    ("ps", 0): Node("ps", 0, 0, 0.0),
+    ("worker", 3): JobNode("worker", 3, 1, 0.0, why="worker-2 ran out of memory"),
+    ("ps", 0): JobNode("ps", 0, 0, 0.0),
 }
 PLAN = PodPlan(1, create=(("worker", 3),), remove=(("ps", 0),))
 
@@ -117,7 +117,7 @@ def test_the_file_store_replaces_the_whole(tmp_path: Path) -> None:
 
 def test_pods_are_asked_for_once(cluster: Cluster, job: ElasticJob) -> None:
     """The auto ScalePlan has a name that a repetition finds again, and says which pods to make and to remove."""
-    outside = KubernetesOutside(cluster, job)
+    outside = KubernetesBackend(cluster, job)
     for _ in range(2):
         outside.ask_for_pods(PLAN, NODES)
     plan = client.get(cluster, resources.SCALE_PLANS, PLAN.name(job.metadata.name))
@@ -144,7 +144,7 @@ def test_a_foreign_plan_of_the_name_is_not_taken_for_ours(cluster: Cluster, job:
     }
     client.create(cluster, foreign)
     with pytest.raises(AlreadyExistsError):
-        KubernetesOutside(cluster, job).ask_for_pods(PLAN, NODES)
+        KubernetesBackend(cluster, job).ask_for_pods(PLAN, NODES)
 
 
 @pytest.mark.parametrize(("said", "known"), [("Tesla-V100", "Tesla-V100"), ("no label!", None)])
@@ -159,7 +159,7 @@ def test_the_gpus_that_a_template_selects_are_known(job: ElasticJob, said: str, 
 
 def test_statuses_are_written_and_pass_the_schema(cluster: Cluster, job: ElasticJob) -> None:
     """The job's progress and a plan's steps arrive; a plan that was replaced is not written."""
-    outside = KubernetesOutside(cluster, job)
+    outside = KubernetesBackend(cluster, job)
     state = JobState(settings_of(job, "default", Timeouts()))
     outside.report_job(views.job_status(state, time.time()))
     status = client.get(cluster, resources.ELASTIC_JOBS, job.metadata.name)["status"]
@@ -171,11 +171,11 @@ def test_statuses_are_written_and_pass_the_schema(cluster: Cluster, job: Elastic
         "spec": {"ownerJob": job.metadata.name, "checkpoint": True},
     }
     made = client.create(cluster, manifest)["metadata"]
-    run = plans.start(made["uid"], made["name"], ScalePlanSpec(), time.time())
+    run = plans.start_run(made["uid"], made["name"], ScalePlanSpec(), time.time())
     outside.report_plan(run, views.plan_status(run))
     status = client.get(cluster, resources.SCALE_PLANS, made["name"])["status"]
     assert [step["phase"] for step in status["steps"]] == ["Pending"]
-    other = plans.start("another-uid", made["name"], ScalePlanSpec(), time.time())
+    other = plans.start_run("another-uid", made["name"], ScalePlanSpec(), time.time())
     with pytest.raises(ConflictError):
         outside.report_plan(other, views.plan_status(other))
 
@@ -217,7 +217,7 @@ def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
         (
             {names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "4"},
             {"phase": "Running"},
-            PodSeen("worker", 4, PodPhase.RUNNING),
+            ObservedPod("worker", 4, PodPhase.RUNNING),
         ),
         (
             {names.REPLICA_TYPE_LABEL: "ps", names.REPLICA_INDEX_LABEL: "0"},
@@ -225,16 +225,16 @@ def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
                 "phase": "Failed",
                 "containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}],
             },
-            PodSeen("ps", 0, PodPhase.FAILED, 137, "OOMKilled"),
+            ObservedPod("ps", 0, PodPhase.FAILED, 137, "OOMKilled"),
         ),
         (
             {names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "4"},
             {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
-            PodSeen("worker", 4, PodPhase.FAILED, None, "Evicted", "low on memory"),
+            ObservedPod("worker", 4, PodPhase.FAILED, None, "Evicted", "low on memory"),
         ),
         ({names.REPLICA_TYPE_LABEL: "dlrover-master", names.REPLICA_INDEX_LABEL: "0"}, {}, None),
     ],
 )
-def test_reading_a_pod(labels: dict[str, str], status: dict[str, Any], expected: PodSeen | None) -> None:
+def test_reading_a_pod(labels: dict[str, str], status: dict[str, Any], expected: ObservedPod | None) -> None:
     """Training pods are told by their labels; the main container's end says why."""
-    assert pod_seen({"metadata": {"name": "x", "labels": labels}, "status": status}) == expected
+    assert observe_pod({"metadata": {"name": "x", "labels": labels}, "status": status}) == expected

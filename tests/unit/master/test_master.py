@@ -11,13 +11,13 @@ import pytest
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.master import master as module
 from edl_workflows.master.app import create_app
-from edl_workflows.master.master import Hurry, Master
+from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
-from edl_workflows.master.state.job import JobDocument, JobState, Steps
-from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.job import JobDocument, JobState, StepProgress
+from edl_workflows.master.state.rendezvous import RendezvousLimits
 from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.state.transitions import settle
+from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.protocol.nodes import NodeRef, Registration
 
 SETTINGS = JobSettings("job", "default", parse_nodes("worker=1"), timeouts=Timeouts(heartbeat=60.0))
@@ -71,7 +71,7 @@ def test_a_master_that_ends_lets_its_write_end_before_the_last_one() -> None:
         master = Master(JobState(SETTINGS), store)
         running = asyncio.create_task(master.run())
         assert await asyncio.to_thread(store.writing.wait, 5)
-        master.state.steps = Steps(step=7)
+        master.state.steps = StepProgress(step=7)
         await _end(running)
         assert store.overlaps == 0
         assert JobDocument.from_json(store.document).steps.step == 7
@@ -99,10 +99,10 @@ def test_changes_during_a_write_wait_their_time() -> None:
         store = SlowStore(0.05, interval=0.3)
         master = Master(JobState(SETTINGS), store)
         running = asyncio.create_task(master.run())
-        await master.durable(master.touched(Hurry.NOW))
+        await master.durable(master.touched(WriteUrgency.NOW))
         for step in range(100):
-            master.state.steps = Steps(step=step)
-            master.touched(Hurry.GROUPED)
+            master.state.steps = StepProgress(step=step)
+            master.touched(WriteUrgency.GROUPED)
             await asyncio.sleep(0.01)
         regular = store.begun[:]
         await _end(running)
@@ -118,7 +118,7 @@ def test_a_clock_that_jumps_is_no_silence_of_the_nodes(gap: float) -> None:
     now = 1000.0
     master = Master(JobState(SETTINGS), SlowStore(0.0), clock=lambda: now)
     master.changed()
-    messages.register(master.state, Registration(node=WORKER, rank=0, incarnation="a"), now)
+    messages.register_node(master.state, Registration(node=WORKER, rank=0, incarnation="a"), now)
     master.changed()
     now += gap
     master.changed()
@@ -136,7 +136,7 @@ def test_who_is_heard_of_first_after_a_jump_is_excused_once(gap: float) -> None:
     now = 10_000.0
     master = Master(JobState(SETTINGS), SlowStore(0.0), clock=lambda: now)
     master.changed()
-    messages.register(master.state, Registration(node=WORKER, rank=0, incarnation="a"), now)
+    messages.register_node(master.state, Registration(node=WORKER, rank=0, incarnation="a"), now)
     master.changed()
 
     async def beat() -> None:
@@ -165,11 +165,11 @@ def test_a_master_whose_clock_is_behind_its_predecessors_goes_on() -> None:
         "default",
         parse_nodes("worker=2"),
         collective=True,
-        rendezvous=Parameters(max_nodes=2, waiting_timeout=30.0),
+        rendezvous=RendezvousLimits(max_nodes=2, waiting_timeout=30.0),
     )
     now = 10_000.0
     before = JobState(settings)
-    messages.register(before, _registration(before), now)
+    messages.register_node(before, _registration(before), now)
     now -= 3600
     master = Master(JobState(settings, before.document()), SlowStore(0.0), clock=lambda: now)
     for _ in range(4):
@@ -182,7 +182,7 @@ def test_a_master_whose_clock_is_behind_its_predecessors_goes_on() -> None:
 
 
 def _registration(state: JobState) -> Registration:
-    settle(state, 10_000.0)
+    settle_job(state, 10_000.0)
     return Registration(node=WORKER, rank=0, incarnation="a")
 
 

@@ -11,13 +11,13 @@ from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
 from edl_workflows.jobs.elastic_job.model import OptimizeMode
 from edl_workflows.jobs.scale_plan import model
 from edl_workflows.master import optimizers as module
-from edl_workflows.master.autoscaler import Autoscaler
+from edl_workflows.master.autoscaler import JobAutoscaler
 from edl_workflows.master.master import Master
 from edl_workflows.master.optimizers import Optimizers
-from edl_workflows.master.state.autoscale_steps import Asked
-from edl_workflows.master.state.outcome import Outcome
-from edl_workflows.master.state.settings import JobSettings, Optimizing
-from edl_workflows.master.state.settings import Role as MasterRole
+from edl_workflows.master.state.autoscale_steps import OptimizerRequest
+from edl_workflows.master.state.outcome import JobResult
+from edl_workflows.master.state.settings import AutoscalingSettings, JobSettings
+from edl_workflows.master.state.settings import RoleSettings as MasterRole
 from edl_workflows.master.store import FileStore
 from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.brain import JobEnd
@@ -41,10 +41,10 @@ JOB = apply_plan(OptimizerJob("job", ROLES, ResourceLimits(40.0, 65_536.0)), emp
 PROGRESS = StageProgress(OptimizerStage.RUNNING)
 
 
-def _asked(samples: int = 5, *, brain: bool = True) -> Asked:
+def _asked(samples: int = 5, *, brain: bool = True) -> OptimizerRequest:
     used = tuple(NodeSample(node.name, node.role, 1.2, 1000.0) for node in JOB.nodes)
     measured = tuple(JobSample(15.0 * n, n, 2.0, used) for n in range(1, samples + 1))
-    return Asked(PROGRESS, replace(JOB, samples=measured), brain)
+    return OptimizerRequest(PROGRESS, replace(JOB, samples=measured), brain)
 
 
 @dataclass
@@ -167,7 +167,7 @@ def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
     """Once, also when they are gone by then, and again if Brain was away."""
     size = model.NodeResource(memory="1Gi")
     roles = {"ps": MasterRole(1, resource=size), "worker": MasterRole(2, resource=size)}
-    optimizing = Optimizing(OptimizeMode.CLUSTER)
+    optimizing = AutoscalingSettings(OptimizeMode.CLUSTER)
     job = SimulatedJob(JobSettings("job", "default", roles, optimizing=optimizing), 10_000)
     job.calm(5)
     job.kill(("worker", 1), 247)
@@ -175,7 +175,7 @@ def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
     brain = FakeBrain(error=UnavailableError("away"))
 
     async def main() -> None:
-        autoscaler = Autoscaler(
+        autoscaler = JobAutoscaler(
             Master(job.state, FileStore(Path("unused")), lambda: job.now), Optimizers(brain)
         )
         for error in (brain.error, None, None):
@@ -187,29 +187,29 @@ def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
 
 
 ENDS = {
-    "succeeded": (OptimizeMode.CLUSTER, Outcome(True, "JobSucceeded"), None, [(True, "JobSucceeded")]),
+    "succeeded": (OptimizeMode.CLUSTER, JobResult(True, "JobSucceeded"), None, [(True, "JobSucceeded")]),
     "failed, in words of a program": (
         OptimizeMode.CLUSTER,
-        Outcome(False, "exit\n" + "x" * 2_000),
+        JobResult(False, "exit\n" + "x" * 2_000),
         None,
         [(False, "exit " + "x" * 1_019)],
     ),
-    "Brain is away": (OptimizeMode.CLUSTER, Outcome(True, ""), UnavailableError("away"), []),
+    "Brain is away": (OptimizeMode.CLUSTER, JobResult(True, ""), UnavailableError("away"), []),
     "not over": (OptimizeMode.CLUSTER, None, None, []),
-    "not Brain's": (OptimizeMode.SINGLE_JOB, Outcome(True, ""), None, []),
+    "not Brain's": (OptimizeMode.SINGLE_JOB, JobResult(True, ""), None, []),
 }
 
 
 @pytest.mark.parametrize(("mode", "outcome", "error", "told"), ENDS.values(), ids=ENDS)
 def test_brain_is_told_how_a_job_ended(
-    mode: OptimizeMode, outcome: Outcome | None, error: EdlError | None, told: list[tuple[bool, str]]
+    mode: OptimizeMode, outcome: JobResult | None, error: EdlError | None, told: list[tuple[bool, str]]
 ) -> None:
     """With the samples that it has not yet; a Brain that is away keeps no master from ending."""
     roles = {"ps": MasterRole(1), "worker": MasterRole(2)}
-    job = SimulatedJob(JobSettings("job", "default", roles, optimizing=Optimizing(mode)), 10_000)
+    job = SimulatedJob(JobSettings("job", "default", roles, optimizing=AutoscalingSettings(mode)), 10_000)
     job.calm(5)
     job.state.outcome = outcome
     brain = FakeBrain(error=error)
     master = Master(job.state, FileStore(Path("unused")), lambda: job.now)
-    asyncio.run(Autoscaler(master, Optimizers(brain)).end())
+    asyncio.run(JobAutoscaler(master, Optimizers(brain)).end())
     assert [(end.completed, end.reason) for end in brain.ends] == told

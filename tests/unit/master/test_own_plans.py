@@ -24,9 +24,9 @@ from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlan, 
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
-from edl_workflows.master.effects import Outside
-from edl_workflows.master.kubernetes import KubernetesOutside, read_job
-from edl_workflows.master.standalone import StandaloneOutside, parse_nodes
+from edl_workflows.master.effects import MasterBackend
+from edl_workflows.master.kubernetes import KubernetesBackend, read_job
+from edl_workflows.master.standalone import StandaloneBackend, parse_nodes
 from edl_workflows.master.state.settings import JobSettings
 
 JOB = "grower"
@@ -43,7 +43,7 @@ DEADLINE = 240.0
 class World(Protocol):
     """An adapter, and what of it a test must see."""
 
-    outside: Outside
+    outside: MasterBackend
 
     def find(self, name: str) -> dict[str, Any]:
         """A plan's manifest."""
@@ -53,10 +53,10 @@ class StandaloneWorld:
     """Without a cluster."""
 
     def __init__(self, folder: Path) -> None:
-        self.adapter = StandaloneOutside(
+        self.adapter = StandaloneBackend(
             folder / "plans.json", JobSettings(JOB, "default", parse_nodes("ps=1,worker=1"))
         )
-        self.outside: Outside = self.adapter
+        self.outside: MasterBackend = self.adapter
 
     def find(self, name: str) -> dict[str, Any]:
         return self.adapter.find(name)
@@ -67,7 +67,7 @@ class ClusterWorld:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.outside: Outside = KubernetesOutside(cluster, read_job(cluster, JOB))
+        self.outside: MasterBackend = KubernetesBackend(cluster, read_job(cluster, JOB))
 
     def find(self, name: str) -> dict[str, Any]:
         return client.get(self.cluster, resources.SCALE_PLANS, name)
@@ -142,7 +142,7 @@ def test_what_is_shown_replaces_what_was_shown(cluster: Cluster) -> None:
     first = _shown(stage="one", replica_resource_specs=three, reasons={"worker": "a", "ps": "b"})
     second = _shown(stage="two", replica_resource_specs={"ps": {"replicas": 2}}, reasons={"ps": "b"})
 
-    def shows(outside: Outside, status: dict[str, Any]) -> object:
+    def shows(outside: MasterBackend, status: dict[str, Any]) -> object:
         outside.report_job(status)
         return read_job(cluster, JOB).status.autoscaling
 
@@ -161,10 +161,10 @@ from pathlib import Path
 from edl_workflows.jobs.elastic_job.model import OptimizeMode
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master import server, standalone
-from edl_workflows.master.state.settings import JobSettings, Optimizing, Role, Timeouts
+from edl_workflows.master.state.settings import AutoscalingSettings, JobSettings, RoleSettings, Timeouts
 
 folder, port, when = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-make = standalone.StandaloneOutside.make_plan
+make = standalone.StandaloneBackend.make_plan
 
 def die(self, name, spec):
     if when == "after":
@@ -172,14 +172,14 @@ def die(self, name, spec):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if when != "never":
-    standalone.StandaloneOutside.make_plan = die
+    standalone.StandaloneBackend.make_plan = die
 size = NodeResource(cpu="4", memory="4Gi")
-roles = {"ps": Role(1, resource=size), "worker": Role(1, resource=size)}
+roles = {"ps": RoleSettings(1, resource=size), "worker": RoleSettings(1, resource=size)}
 settings = JobSettings(
     "grower", "default", roles, limits={"cpu": 40.0, "memory": 2.0**36}, timeouts=Timeouts(autoscale=4.0),
-    optimizing=Optimizing(OptimizeMode.SINGLE_JOB, allowed=True),
+    optimizing=AutoscalingSettings(OptimizeMode.SINGLE_JOB, allowed=True),
 )
-sys.exit(server.run_standalone(settings, folder, "token-of-the-test", server.Address("127.0.0.1", port)))
+sys.exit(server.run_standalone(settings, folder, "token-of-the-test", server.ListenAddress("127.0.0.1", port)))
 """
 
 

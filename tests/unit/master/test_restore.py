@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.master.server import load
+from edl_workflows.master.server import load_state
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.state.transitions import settle
+from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.master.store import FileStore
 from edl_workflows.protocol.datasets import DatasetParams, LeaseRequest
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState, Registration
@@ -28,11 +28,11 @@ SEQUENCE: Place = (*DATASET, "position", "sequences", 0)
 def stored() -> dict[str, Any]:
     """The state of a job that trains and has leased shards."""
     state = JobState(SETTINGS)
-    settle(state, 1.0)
-    messages.register(state, Registration(node=NODE, rank=0, incarnation="a"), 2.0)
-    settle(state, 2.0)
-    messages.process_report(state, ProcessReport(node=NODE, version=1, state=ProcessState.READY))
-    settle(state, 3.0)
+    settle_job(state, 1.0)
+    messages.register_node(state, Registration(node=NODE, rank=0, incarnation="a"), 2.0)
+    settle_job(state, 2.0)
+    messages.take_process_report(state, ProcessReport(node=NODE, version=1, state=ProcessState.READY))
+    settle_job(state, 3.0)
     state.shards.register(DatasetParams(name="train", size=100, shard_size=10))
     state.shards.lease("train", LeaseRequest(node=NODE, max_shards=4), 4.0)
     document: dict[str, Any] = json.loads(state.document().to_json())
@@ -53,7 +53,7 @@ def test_an_untouched_state_is_taken_on(tmp_path: Path) -> None:
     """The cases below differ from it in one field."""
     (tmp_path / "state.json").write_bytes(json.dumps(stored()).encode())
 
-    state = load(SETTINGS, FileStore(tmp_path / "state.json"), watches_pods=False)
+    state = load_state(SETTINGS, FileStore(tmp_path / "state.json"), watches_pods=False)
 
     assert json.loads(state.document().to_json()) == stored()
 
@@ -96,7 +96,7 @@ def test_a_state_that_was_edited_is_refused_with_place_field_and_remedy(
     file.write_bytes(text)
 
     with pytest.raises(InvalidError, match=says) as refused:
-        load(SETTINGS, FileStore(file), watches_pods=False)
+        load_state(SETTINGS, FileStore(file), watches_pods=False)
 
     message = str(refused.value)
     assert message.startswith(f"{file}: job mnist can't go on from this state (")

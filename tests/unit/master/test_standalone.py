@@ -10,7 +10,7 @@ import pytest
 from edl_workflows.jobs import names
 from edl_workflows.master.app import create_app
 from edl_workflows.master.master import Master
-from edl_workflows.master.standalone import StandaloneOutside, add_plan_routes, parse_nodes
+from edl_workflows.master.standalone import StandaloneBackend, add_plan_routes, parse_nodes
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.store import FileStore
@@ -56,7 +56,7 @@ def asked(folder: Path, method: str, path: str, body: bytes = b"", times: int = 
         settings = JobSettings("job", "default", parse_nodes("worker=1"))
         master = Master(JobState(settings), FileStore(folder / "state"))
         app = create_app(master, "secret")
-        add_plan_routes(app, master, StandaloneOutside(folder / "plans.json", settings))
+        add_plan_routes(app, master, StandaloneBackend(folder / "plans.json", settings))
         headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://m", headers=headers) as http:

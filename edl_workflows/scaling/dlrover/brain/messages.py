@@ -85,20 +85,20 @@ def nodes_of(job: OptimizerJob) -> list[brain.NodeFacts]:
     ]
 
 
-def sample_of(message: brain.Sample) -> JobSample:
+def sample_of(message: brain.SampleMessage) -> JobSample:
     """A sample; it may be one that can't be believed."""
     nodes = tuple(NodeSample(node.name, node.role, node.cpu, node.memory) for node in message.nodes)
     return JobSample(message.time, message.step, message.speed, nodes)
 
 
-def sample_message(sample: JobSample) -> brain.Sample:
+def sample_message(sample: JobSample) -> brain.SampleMessage:
     """What is said of a sample."""
-    return brain.Sample(
+    return brain.SampleMessage(
         time=sample.time,
         step=sample.step,
         speed=sample.speed,
         nodes=[
-            brain.NodeUsage(name=node.name, role=node.role, cpu=node.cpu, memory=node.memory)
+            brain.NodeUsageMessage(name=node.name, role=node.role, cpu=node.cpu, memory=node.memory)
             for node in sample.nodes
         ],
     )
@@ -123,9 +123,9 @@ def training_facts(training: TrainingParameters) -> brain.TrainingFacts:
     return brain.TrainingFacts.model_validate(vars(training))
 
 
-def plan_message(plan: ResourcePlan) -> brain.Plan:
+def plan_message(plan: ResourcePlan) -> brain.OptimizeReply:
     """The answer that says a plan."""
-    return brain.Plan(
+    return brain.OptimizeReply(
         groups={
             role: brain.GroupPlan(count=wanted.count, resource=_size(wanted.node_resource))
             for role, wanted in plan.node_group_resources.items()
@@ -137,7 +137,7 @@ def plan_message(plan: ResourcePlan) -> brain.Plan:
     )
 
 
-def plan_of(message: brain.Plan) -> ResourcePlan:
+def plan_of(message: brain.OptimizeReply) -> ResourcePlan:
     """The plan that an answer says."""
     return ResourcePlan(
         {
@@ -151,12 +151,14 @@ def plan_of(message: brain.Plan) -> ResourcePlan:
     )
 
 
-def _resource(size: brain.Size) -> NodeSize:
+def _resource(size: brain.NodeSize) -> NodeSize:
     return NodeSize(size.cpu, size.memory, size.gpu, size.gpu_type)
 
 
-def _size(resource: NodeSize) -> brain.Size:
-    return brain.Size(cpu=resource.cpu, memory=resource.memory, gpu=resource.gpu, gpu_type=resource.gpu_type)
+def _size(resource: NodeSize) -> brain.NodeSize:
+    return brain.NodeSize(
+        cpu=resource.cpu, memory=resource.memory, gpu=resource.gpu, gpu_type=resource.gpu_type
+    )
 
 
 def _bounds(bounds: brain.RoleBounds) -> UserBounds:
@@ -164,8 +166,8 @@ def _bounds(bounds: brain.RoleBounds) -> UserBounds:
     return UserBounds(*(Range(each.low, each.high) if each is not None else None for each in said))
 
 
-def _between(said: Range | None) -> brain.Between | None:
+def _between(said: Range | None) -> brain.AmountRange | None:
     """Bounds without an upper end are said with the highest that can be."""
     if said is None:
         return None
-    return brain.Between(low=said.low, high=brain.MAX_AMOUNT if said.high == math.inf else said.high)
+    return brain.AmountRange(low=said.low, high=brain.MAX_AMOUNT if said.high == math.inf else said.high)

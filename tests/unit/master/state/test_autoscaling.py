@@ -19,11 +19,11 @@ from edl_workflows.jobs.scale_plan.model import (
     ScalePlanSpec,
 )
 from edl_workflows.master.state import autoscale_steps, views
-from edl_workflows.master.state.autoscaling import Cadence
+from edl_workflows.master.state.autoscaling import AutoscalingIntervals
 from edl_workflows.master.state.job import JobDocument, JobState
-from edl_workflows.master.state.planned_job import job_of, usage_of
-from edl_workflows.master.state.rendezvous import Parameters
-from edl_workflows.master.state.settings import JobSettings, Optimizing, Role, Timeouts
+from edl_workflows.master.state.planned_job import planned_job, usage_of
+from edl_workflows.master.state.rendezvous import RendezvousLimits
+from edl_workflows.master.state.settings import AutoscalingSettings, JobSettings, RoleSettings, Timeouts
 from edl_workflows.master.testing import SimulatedJob, SimulatedPod
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.nodes import Usage
@@ -31,15 +31,15 @@ from edl_workflows.scaling.dlrover.ps_stages import OptimizerStage
 
 GIB = 2.0**30
 FIRST = "job-optimize-1"
-SINGLE = Optimizing(OptimizeMode.SINGLE_JOB, allowed=True)
-SHOWN_ONLY = Optimizing(OptimizeMode.SINGLE_JOB)
+SINGLE = AutoscalingSettings(OptimizeMode.SINGLE_JOB, allowed=True)
+SHOWN_ONLY = AutoscalingSettings(OptimizeMode.SINGLE_JOB)
 
 
 SIZE = NodeResource(cpu="4", memory="4Gi")
 
 
-def _settings(optimizing: Optimizing = SINGLE, **more: Any) -> JobSettings:
-    roles = {"ps": Role(1, resource=SIZE), "worker": Role(1, resource=SIZE)}
+def _settings(optimizing: AutoscalingSettings = SINGLE, **more: Any) -> JobSettings:
+    roles = {"ps": RoleSettings(1, resource=SIZE), "worker": RoleSettings(1, resource=SIZE)}
     limits = {"cpu": 40.0, "memory": 64 * GIB}
     said: dict[str, Any] = {"roles": roles, "limits": limits, "optimizing": optimizing, **more}
     return JobSettings("job", "default", **said)
@@ -115,7 +115,7 @@ def test_without_permission_the_plan_is_only_shown() -> None:
 
 def test_a_job_in_mode_manual_is_not_planned() -> None:
     """Nothing is asked, done or shown; what was shown goes when the mode becomes manual."""
-    manual = _settings(Optimizing(OptimizeMode.MANUAL, allowed=True))
+    manual = _settings(AutoscalingSettings(OptimizeMode.MANUAL, allowed=True))
     job = _job(manual)
     _pass(job, 600)
     assert job.state.autoscaling.shown is None
@@ -142,7 +142,12 @@ def test_a_job_in_mode_manual_is_not_planned() -> None:
         ),
         pytest.param({"limits": {"cpu": 13.0, "memory": 64 * GIB}}, 2, id="resourceLimits"),
         pytest.param(
-            {"roles": {"ps": Role(1, resource=SIZE), "worker": Role(1, resource=SIZE, auto_scale=False)}},
+            {
+                "roles": {
+                    "ps": RoleSettings(1, resource=SIZE),
+                    "worker": RoleSettings(1, resource=SIZE, auto_scale=False),
+                }
+            },
             1,
             id="autoScale: false",
         ),
@@ -163,7 +168,7 @@ def test_nobody_is_asked_in_between(why: str) -> None:
     job = _job(_settings(SHOWN_ONLY))
     _pass(job, 200)
     state = job.state
-    assert autoscale_steps.question(state, job.now) is not None
+    assert autoscale_steps.next_request(state, job.now) is not None
     if why == "suspended":
         state.settings = dataclasses.replace(state.settings, suspend=True)
     elif why == "another plan":
@@ -182,7 +187,7 @@ def test_nobody_is_asked_in_between(why: str) -> None:
             job.kill(ref, 1)
         job.observe()
         assert state.outcome is not None
-    assert autoscale_steps.question(state, job.now) is None
+    assert autoscale_steps.next_request(state, job.now) is None
 
 
 def test_an_answer_about_a_job_that_changed_is_forgotten() -> None:
@@ -190,15 +195,15 @@ def test_an_answer_about_a_job_that_changed_is_forgotten() -> None:
     job = _job(_settings(SHOWN_ONLY))
     _pass(job, 200)
     job.state.settings = _settings()
-    asked = autoscale_steps.question(job.state, job.now)
+    asked = autoscale_steps.next_request(job.state, job.now)
     assert asked is not None
     answer = autoscale_steps.local_answer(asked, job.now)
     assert not answer.plan.empty
     job.state.counts["worker"] = 2
-    autoscale_steps.take(job.state, asked, answer, job.now)
+    autoscale_steps.take_answer(job.state, asked, answer, job.now)
     assert job.state.autoscaling.open is None
     job.state.counts["worker"] = 1
-    autoscale_steps.take(job.state, asked, answer, job.now)
+    autoscale_steps.take_answer(job.state, asked, answer, job.now)
     assert job.state.autoscaling.open is not None
 
 
@@ -241,9 +246,9 @@ def test_a_plan_that_is_refused_is_given_up() -> None:
     job = _job()
     _until_decided(job)
     decided = job.state.autoscaling
-    autoscale_steps.refused(job.state, 7, "not this one", job.now)
+    autoscale_steps.note_refused_plan(job.state, 7, "not this one", job.now)
     assert job.state.autoscaling == decided
-    autoscale_steps.refused(job.state, 1, "the webhook says no", job.now)
+    autoscale_steps.note_refused_plan(job.state, 1, "the webhook says no", job.now)
     assert job.state.autoscaling.open is None
     assert "the webhook says no" in _shown(job).notes[-1]
     assert job.state.autoscaling.last_number == 1
@@ -295,7 +300,7 @@ def test_crashes_neither_lose_nor_repeat_a_plan(every: int) -> None:
 
 def test_a_hot_server_is_migrated() -> None:
     """In stage RUNNING, a server that uses 95 % of its cores gets more of them by a plan that migrates it."""
-    roles = {"ps": Role(2, resource=SIZE), "worker": Role(2, resource=SIZE)}
+    roles = {"ps": RoleSettings(2, resource=SIZE), "worker": RoleSettings(2, resource=SIZE)}
     job = SimulatedJob(_settings(roles=roles), shards=100_000)
     job.usage = lambda pod: Usage(cpu=3.8 if (pod.type, pod.id) == ("ps", 0) else 1.0, memory=1000.0)
     job.calm(5)
@@ -317,26 +322,26 @@ def test_a_hot_server_is_migrated() -> None:
 
 def test_a_new_job_begins_with_what_its_user_left_open() -> None:
     """One worker and one server, each with a fifth of the limits; no node is made before, and no ScalePlan is needed."""
-    open_roles = {"ps": Role(0), "worker": Role(0)}
+    open_roles = {"ps": RoleSettings(0), "worker": RoleSettings(0)}
     state = JobState(_settings(roles=open_roles))
-    asked = autoscale_steps.first_question(state, 0.0)
+    asked = autoscale_steps.first_request(state, 0.0)
     assert asked is not None
-    autoscale_steps.begin(state, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
+    autoscale_steps.take_first_answer(state, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
     assert state.counts == {"ps": 1, "worker": 1}
     assert state.sizes["worker"] == NodeResource(cpu="8000m", memory="8192Mi")
     assert state.autoscaling.progress.stage is OptimizerStage.WORKER_INITIAL
     only_shown = JobState(_settings(SHOWN_ONLY, roles=open_roles))
-    asked = autoscale_steps.first_question(only_shown, 0.0)
+    asked = autoscale_steps.first_request(only_shown, 0.0)
     assert asked is not None
-    autoscale_steps.begin(only_shown, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
+    autoscale_steps.take_first_answer(only_shown, asked, autoscale_steps.local_answer(asked, 0.0), 0.0)
     assert only_shown.counts == {"ps": 0, "worker": 0}
-    assert autoscale_steps.first_question(_job().state, 0.0) is None
+    assert autoscale_steps.first_request(_job().state, 0.0) is None
 
 
 @pytest.mark.parametrize("role", ["worker", "ps"])
 def test_a_node_that_finds_no_place_is_made_smaller(role: str) -> None:
     """Pending for 900 s, it is made anew with half of everything; the job, which could never have begun, trains."""
-    big = {name: Role(1, resource=NodeResource(cpu="16", memory="32Gi")) for name in ("ps", "worker")}
+    big = {name: RoleSettings(1, resource=NodeResource(cpu="16", memory="32Gi")) for name in ("ps", "worker")}
     job = SimulatedJob(_settings(roles=big, limits={"cpu": 60.0, "memory": 100 * GIB}))
     for _ in range(100):
         job.observe()
@@ -360,7 +365,7 @@ def test_a_node_that_finds_no_place_is_made_smaller(role: str) -> None:
 
 def test_a_node_that_ran_out_of_memory_comes_back_with_more() -> None:
     """Twice as much, as far as the whole job's limit leaves room, whoever decides about the job's size."""
-    settings = _settings(Optimizing(), limits={"cpu": 40.0, "memory": 11 * GIB})
+    settings = _settings(AutoscalingSettings(), limits={"cpu": 40.0, "memory": 11 * GIB})
     job = _job(settings)
     job.kill(("worker", 0), 247)
     job.calm(5)
@@ -375,14 +380,14 @@ def test_nodes_that_leave_are_not_counted() -> None:
     job = _job()
     job.submit("up", ScalePlanSpec(replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)}))
     job.calm(10)
-    assert len(job_of(job.state, job.now).of("worker")) == 2
+    assert len(planned_job(job.state, job.now).of("worker")) == 2
     job.submit("down", ScalePlanSpec(replica_resource_specs={"worker": ReplicaResourceSpec(replicas=1)}))
     while not any(node.released for node in job.state.nodes):
         job.observe()
         job.commit()
         job.record()
     assert len(job.state.nodes.of("worker")) == 2
-    assert len(job_of(job.state, job.now).of("worker")) == 1
+    assert len(planned_job(job.state, job.now).of("worker")) == 1
     assert len(usage_of(job.state)) == 2
 
 
@@ -393,16 +398,25 @@ def test_a_document_of_an_older_master_is_read() -> None:
     old.pop("autoscaling", None)
     state = JobState(job.settings, JobDocument.from_json(json.dumps(old)), watches_pods=True)
     assert state.autoscaling.last_number == 0
-    assert autoscale_steps.first_question(state, 0.0) is None
+    assert autoscale_steps.first_request(state, 0.0) is None
     _pass(job, 200)
     assert JobDocument.from_json(job.state.document().to_json()) == job.state.document()
 
 
 def test_intervals_keep_their_proportion() -> None:
     """Upstream's: samples each 15 s, looks each 30 s, plans each 300 s, after 60 s of the same nodes."""
-    assert (Cadence().sample, Cadence().look, Cadence().steady, Cadence().back_off(0)) == (15, 30, 60, 300)
-    assert Timeouts().autoscale == Cadence().period
-    assert (Cadence(10).sample, Cadence(10).back_off(2), Cadence(300).back_off(99)) == (0.5, 40, 3600)
+    assert (
+        AutoscalingIntervals().sample,
+        AutoscalingIntervals().look,
+        AutoscalingIntervals().steady,
+        AutoscalingIntervals().back_off(0),
+    ) == (15, 30, 60, 300)
+    assert Timeouts().autoscale == AutoscalingIntervals().period
+    assert (
+        AutoscalingIntervals(10).sample,
+        AutoscalingIntervals(10).back_off(2),
+        AutoscalingIntervals(300).back_off(99),
+    ) == (0.5, 40, 3600)
 
 
 absurd = st.sampled_from([0.0, 1.0, 3.9, 4.1, 1e4, 1e30, 1e308])
@@ -419,9 +433,9 @@ def test_absurd_reports_make_no_wild_plan(reports: list[tuple[float, float, floa
         )
         _pass(job, 45)
     job.now = max(job.now + jump, 1.0)
-    job.state.excuse(jump)
+    job.state.shift_times(jump)
     _pass(job, 200)
-    planned = job_of(job.state, job.now)
+    planned = planned_job(job.state, job.now)
     assert sum(node.resource.cpu or 0.0 for node in planned.nodes) <= 40.0
     assert planned.roles["worker"].count <= 60
     shown = _shown(job)
@@ -430,9 +444,9 @@ def test_absurd_reports_make_no_wild_plan(reports: list[tuple[float, float, floa
 
 def _collective(pace: Callable[[int], int], workers: int = 1, **said: Any) -> SimulatedCollectiveJob:
     settings = _settings(
-        roles={"worker": Role(workers, resource=SIZE)},
+        roles={"worker": RoleSettings(workers, resource=SIZE)},
         collective=True,
-        rendezvous=Parameters(max_nodes=4, waiting_timeout=5.0),
+        rendezvous=RendezvousLimits(max_nodes=4, waiting_timeout=5.0),
         **said,
     )
     job = SimulatedCollectiveJob(settings, steps=10_000_000)
@@ -468,9 +482,9 @@ def test_a_collective_job_climbs_as_long_as_workers_pay(pace: Callable[[int], in
 
 def test_a_collective_job_keeps_to_its_bounds() -> None:
     """The user's bounds, the job's limits and the rendezvous hold; nothing is decided before all workers run."""
-    bound = Optimizing(OptimizeMode.SINGLE_JOB, allowed=True, workers=(1, 2))
+    bound = AutoscalingSettings(OptimizeMode.SINGLE_JOB, allowed=True, workers=(1, 2))
     job = _collective(lambda n: n, optimizing=bound)
-    assert autoscale_steps.first_question(JobState(job.settings), 0.0) is None
+    assert autoscale_steps.first_request(JobState(job.settings), 0.0) is None
     _pass(job, 1_000)
     assert job.state.counts == {"worker": 2}
     small = _collective(lambda n: n, limits={"cpu": 8.0, "memory": 64 * GIB})
@@ -478,5 +492,5 @@ def test_a_collective_job_keeps_to_its_bounds() -> None:
     assert small.state.counts == {"worker": 2}
     small.kill(("worker", 1))
     small.observe()
-    asked = autoscale_steps.question(small.state, small.now)
+    asked = autoscale_steps.next_request(small.state, small.now)
     assert asked is None or autoscale_steps.local_answer(asked, small.now).plan.waiting

@@ -25,7 +25,7 @@ def _job(**said: bool) -> SimulatedJob:
 
 def _set_clock(job: SimulatedJob, gap: float) -> None:
     job.now += LATER + gap
-    job.state.excuse(gap)
+    job.state.shift_times(gap)
     job.settle()
 
 
@@ -34,11 +34,11 @@ def test_an_agent_gets_its_verdict(gap: float) -> None:
     job = _job()
     worker = NodeRef(type="worker", id=1)
     report = ExitReport(node=worker, incarnation="worker1", version=1, code=3)
-    assert messages.exit_report(job.state, report, job.now) is None
+    assert messages.take_exit_report(job.state, report, job.now) is None
     _set_clock(job, gap)
-    assert messages.exit_report(job.state, report, job.now) is None
+    assert messages.take_exit_report(job.state, report, job.now) is None
     job.now += job.settings.timeouts.verdict
-    assert messages.exit_report(job.state, report, job.now) is not None
+    assert messages.take_exit_report(job.state, report, job.now) is not None
 
 
 def test_a_round_of_the_node_check_ends(gap: float) -> None:

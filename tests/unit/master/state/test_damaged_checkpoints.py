@@ -8,7 +8,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.state.transitions import settle
+from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState, Registration
@@ -77,15 +77,15 @@ def test_a_connected_process_has_not_trained_yet() -> None:
     """A process that only says that it has found its master does not count as one that made a step: if it then finds no whole
     checkpoint, the job fails at once."""
     state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
-    settle(state, 1.0)
-    messages.register(state, Registration(node=CHIEF, rank=0, incarnation="a"), 2.0)
-    settle(state, 2.0)
+    settle_job(state, 1.0)
+    messages.register_node(state, Registration(node=CHIEF, rank=0, incarnation="a"), 2.0)
+    settle_job(state, 2.0)
     for said in (ProcessState.CONNECTED, ProcessState.READY, ProcessState.CONNECTED):
-        messages.process_report(state, ProcessReport(node=CHIEF, version=1, state=said))
-        settle(state, 3.0)
+        messages.take_process_report(state, ProcessReport(node=CHIEF, version=1, state=said))
+        settle_job(state, 3.0)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/checkpoints/7", error="/checkpoints/7: torn")
-    messages.checkpoint_damaged(state, damage)
-    settle(state, 4.0)
+    messages.take_damaged_checkpoint(state, damage)
+    settle_job(state, 4.0)
 
     assert state.versions.trained == 0
     assert state.outcome is not None
@@ -119,7 +119,7 @@ def test_one_that_was_passed_over_at_the_start_only_warns() -> None:
     taken = CheckpointRef(uri="/c/checkpoint-1", step=1)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/c/checkpoint-2", error="torn", instead=taken)
     for _ in range(2):  # repeatable
-        messages.checkpoint_damaged(job.state, damage)
+        messages.take_damaged_checkpoint(job.state, damage)
     job.settle()
 
     assert job.state.outcome is None
@@ -134,12 +134,12 @@ def test_a_checkpoint_that_is_saved_anew_under_its_name_is_whole() -> None:
     job, _ = job_with_checkpoints("ps=1,worker=1", 0)
     other = CheckpointRef(uri="/other", step=0)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/latest", error="torn", instead=other)
-    messages.checkpoint_damaged(job.state, damage)
+    messages.take_damaged_checkpoint(job.state, damage)
     assert job.state.checkpoints.is_damaged(CheckpointRef(uri="/latest", step=7))
 
-    ticket = messages.checkpoint_begin(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
+    ticket = messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
     saved = CheckpointEnd(node=CHIEF, uri="/latest", step=7)
-    messages.checkpoint_end(job.state, ticket.id, saved, job.now)
+    messages.end_checkpoint(job.state, ticket.id, saved, job.now)
 
     assert not job.state.checkpoints.is_damaged(CheckpointRef(uri="/latest", step=7))
     assert views.job_status(job.state, job.now)["warnings"] == []
@@ -152,5 +152,7 @@ def test_a_late_word_of_a_version_that_was_left_changes_nothing() -> None:
     job.calm(8)
     assert job.state.versions.settled
     with pytest.raises(ConflictError, match="version 1 is not the active one"):
-        messages.checkpoint_damaged(job.state, CheckpointDamage(node=CHIEF, version=1, uri=uri, error="torn"))
+        messages.take_damaged_checkpoint(
+            job.state, CheckpointDamage(node=CHIEF, version=1, uri=uri, error="torn")
+        )
     assert job.state.checkpoints.newest is not None

@@ -30,11 +30,11 @@ def save(job: SimulatedJob, error: str = "", times: int = 1, *, last: bool = Fal
     assert active is not None
     for _ in range(times):
         begin = CheckpointBegin(node=CHIEF, version=active.number, last=last)
-        ticket = messages.checkpoint_begin(job.state, begin, job.now)
+        ticket = messages.begin_checkpoint(job.state, begin, job.now)
         said = {"error": error} if error else {"uri": f"/ckpt/{ticket.id}", "step": 9}
         for _ in range(2):
             end = CheckpointEnd(node=CHIEF, **said)
-            messages.checkpoint_end(job.state, ticket.id, end, job.now)
+            messages.end_checkpoint(job.state, ticket.id, end, job.now)
         job.settle()
 
 
@@ -108,7 +108,7 @@ def test_the_last_checkpoint_that_fails_is_named(job: SimulatedJob) -> None:
         report = ExitReport(
             node=chief.ref, incarnation=chief.incarnation, version=number, code=74, last_lines=said
         )
-        messages.exit_report(job.state, report, job.now)
+        messages.take_exit_report(job.state, report, job.now)
         job.pods.pop((chief.type, chief.id), None)
         job.calm(5)
         if job.state.outcome is not None:

@@ -11,7 +11,7 @@ from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.hang import DUMP_SECONDS
 from edl_workflows.master.state.nodes import ExitReason, NodeStatus
 from edl_workflows.master.state.observations import PodPhase
-from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.rendezvous import RendezvousLimits
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.master.testing import DATA, Ref, SimulatedJob, SimulatedPod
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
@@ -116,7 +116,7 @@ def test_a_hung_world_is_restarted(joins: bool) -> None:
     settings = replace(
         _settings("worker=2", hang_action=HangAction.RESTART),
         collective=True,
-        rendezvous=Parameters(max_nodes=3, waiting_timeout=5.0),
+        rendezvous=RendezvousLimits(max_nodes=3, waiting_timeout=5.0),
     )
     job = HangingWorld(settings, 200)
     job.calm(6)
@@ -189,7 +189,7 @@ def test_a_surplus_worker_may_be_pending_for_ever(least: int, reason: str | None
     settings = replace(
         _settings("worker=3", pending_fail_strategy=PendingFailStrategy.ALL),
         collective=True,
-        rendezvous=Parameters(min_nodes=least, max_nodes=3, waiting_timeout=5.0),
+        rendezvous=RendezvousLimits(min_nodes=least, max_nodes=3, waiting_timeout=5.0),
     )
     job = HangingWorld(settings, 100_000)
     for second in range(100):
@@ -208,7 +208,7 @@ def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
     report = ExitReport(
         node=NodeRef(type="worker", id=0), incarnation="worker0", version=1, code=1, last_lines="Trace\nValueError: x\n"
     )  # fmt: skip
-    messages.exit_report(job.state, report, job.now)
+    messages.take_exit_report(job.state, report, job.now)
     job.settle()
     failure = _status(job)["failure"]
     assert failure["reason"] == "CriticalNodeFailed"
@@ -249,7 +249,7 @@ def test_the_late_end_of_a_process_that_was_left_behind_takes_nothing_from_its_s
     held = job.state.shards.lease(DATA, LeaseRequest(node=worker, version=2, max_shards=2), job.now).shards
     assert held
     report = ExitReport(node=worker, incarnation="worker1", version=1, code=1)
-    verdict = messages.exit_report(job.state, report, job.now)
+    verdict = messages.take_exit_report(job.state, report, job.now)
     assert verdict is not None
     assert verdict.wait
     assert not any(node.waiting for node in job.state.nodes)
@@ -280,7 +280,7 @@ def _measure(job: SimulatedJob, broken: set[str]) -> None:
             report = CheckReport(
                 node=NodeRef(type=node_type, id=int(node_id)), round=check.number if check else 1, seconds=1.0, error=error
             )  # fmt: skip
-            messages.check_report(job.state, report)
+            messages.take_check_report(job.state, report)
     job.settle()
 
 
@@ -290,7 +290,9 @@ def test_nodes_are_checked_before_the_first_version(nodes: str) -> None:
     settings = _settings("worker=5" if "world" in nodes else nodes, node_check=True)
     job: SimulatedJob = HangingJob(settings, 10_000)
     if "world" in nodes:
-        job = HangingWorld(replace(settings, collective=True, rendezvous=Parameters(max_nodes=5)), 10_000)
+        job = HangingWorld(
+            replace(settings, collective=True, rendezvous=RendezvousLimits(max_nodes=5)), 10_000
+        )
     broken = {"worker-1"}
     for _ in range(12):
         for _ in job.everything():

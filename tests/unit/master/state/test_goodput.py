@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.master.state.goodput import Goodput, GoodputMeter, Seen
+from edl_workflows.master.state.goodput import Goodput, GoodputMeter, TrainingMoment
 
-Moment = tuple[float, Seen]
+Moment = tuple[float, TrainingMoment]
 
 
 def _training(
@@ -16,7 +16,7 @@ def _training(
 ) -> list[Moment]:
     """A step each second."""
     return [
-        (start + second, Seen(version, first + second, stepped=True, saved=tuple(saved)))
+        (start + second, TrainingMoment(version, first + second, stepped=True, saved=tuple(saved)))
         for second in range(seconds + 1)
     ]
 
@@ -28,7 +28,7 @@ def _after(moments: Sequence[Moment]) -> Goodput:
     return meter.goodput
 
 
-PENDING = [(100.0, Seen(0, 0, stepped=False)), (119.0, Seen(1, 0, stepped=False))]
+PENDING = [(100.0, TrainingMoment(0, 0, stepped=False)), (119.0, TrainingMoment(1, 0, stepped=False))]
 """Twenty seconds from the job's beginning to its first step."""
 
 
@@ -37,11 +37,11 @@ PENDING = [(100.0, Seen(0, 0, stepped=False)), (119.0, Seen(1, 0, stepped=False)
     [
         ([*PENDING, *_training(120, 60, 1, 1)], 60, 0, 80),
         ([*PENDING, *_training(120, 60, 1, 1), *_training(190, 30, 2, 61, [61])], 90, 0, 120),
-        ([*PENDING, *_training(120, 20, 1, 1), *_training(141, 40, 1, 22, [21]), (190, Seen(2, 21, stepped=False, saved=(21,))), *_training(200, 10, 2, 22, [21])], 30, 41, 110),
-        ([*PENDING, *_training(120, 60, 1, 1), (190, Seen(2, 0, stepped=False)), *_training(200, 10, 2, 1)], 10, 60, 110),
+        ([*PENDING, *_training(120, 20, 1, 1), *_training(141, 40, 1, 22, [21]), (190, TrainingMoment(2, 21, stepped=False, saved=(21,))), *_training(200, 10, 2, 22, [21])], 30, 41, 110),
+        ([*PENDING, *_training(120, 60, 1, 1), (190, TrainingMoment(2, 0, stepped=False)), *_training(200, 10, 2, 1)], 10, 60, 110),
         ([*PENDING, *_training(120, 60, 1, 1), *_training(240, 60, 1, 62)], 120, 0, 200),
-        ([*PENDING, *_training(120, 60, 1, 1), (181, Seen(1, 61, stepped=True, over=True)), (500, Seen(1, 61, stepped=True, over=True))], 60, 0, 81),
-        ([*PENDING, *_training(120, 60, 1, 1), (181, Seen(1, 61, stepped=True, suspended=True)), (500, Seen(1, 61, stepped=True)), *_training(501, 9, 2, 62, [61])], 69, 0, 91),
+        ([*PENDING, *_training(120, 60, 1, 1), (181, TrainingMoment(1, 61, stepped=True, over=True)), (500, TrainingMoment(1, 61, stepped=True, over=True))], 60, 0, 81),
+        ([*PENDING, *_training(120, 60, 1, 1), (181, TrainingMoment(1, 61, stepped=True, suspended=True)), (500, TrainingMoment(1, 61, stepped=True)), *_training(501, 9, 2, 62, [61])], 69, 0, 91),
     ],
     ids=["start-up is not useful", "a switch is not", "steps that are lost are redone", "all is lost without a checkpoint",
          "nor is a pause within a version", "the job's end ends its time", "a suspension is no time of the job"],
@@ -62,7 +62,7 @@ def test_a_clock_that_is_set_counts_nothing() -> None:
     year = 31_536_000.0
     for now, seen in [*PENDING, *_training(120, 60, 1, 1)]:
         meter.look(seen, now)
-    meter.excuse(year)
+    meter.shift_times(year)
     for now, seen in _training(181 + year, 19, 1, 62):
         meter.look(seen, now)
     assert meter.goodput.useful == pytest.approx(80)
@@ -86,7 +86,7 @@ def test_useful_and_redone_time_fit_into_the_job(
         version += newer
         step = saved[-1] if newer and goes_back else step + steps
         saved = (*saved, step)[-3:] if saves else saved
-        meter.look(Seen(version, step, stepped=steps > 0, saved=saved, suspended=suspended), now)
+        meter.look(TrainingMoment(version, step, stepped=steps > 0, saved=saved, suspended=suspended), now)
         goodput = meter.goodput
         assert goodput.useful >= 0
         assert goodput.redone >= 0

@@ -3,18 +3,18 @@
 import pytest
 
 from edl_workflows.jobs.elastic_job.fault_tolerance import HangAction
-from edl_workflows.master.state.hang import DUMP_SECONDS, Hangs, Moved, Rules, Step, watch
+from edl_workflows.master.state.hang import DUMP_SECONDS, HangRules, Hangs, HangStep, LastMove, watch_progress
 
-RULES = Rules(timeout=100.0, action=HangAction.RESTART, max_restarts=2)
+RULES = HangRules(timeout=100.0, action=HangAction.RESTART, max_restarts=2)
 
 
-def _run(rules: Rules, looks: list[tuple[float, int | None]]) -> tuple[Hangs, list[str]]:
+def _run(rules: HangRules, looks: list[tuple[float, int | None]]) -> tuple[Hangs, list[str]]:
     """What is done at each look; None: nothing is expected to move. The marker is the number."""
     hangs, moved, steps = Hangs(), None, []
-    last: Moved | None = moved
+    last: LastMove | None = moved
     for now, number in looks:
         marker = None if number is None else (number,)
-        hangs, last, step = watch(hangs, last, marker, rules, now)
+        hangs, last, step = watch_progress(hangs, last, marker, rules, now)
         steps.append(step.value)
     return hangs, steps
 
@@ -31,7 +31,7 @@ def test_stacks_first_then_the_action(action: HangAction, steps: list[str], fail
     """Nothing before the time-out; then stacks are asked for; the action follows when they can be there."""
     found = 100.0
     looks = [0.0, found - 1, found, found + 1, found + DUMP_SECONDS, found + DUMP_SECONDS + 1]
-    hangs, done = _run(Rules(100.0, action, 2), [(now, 1) for now in looks])
+    hangs, done = _run(HangRules(100.0, action, 2), [(now, 1) for now in looks])
     assert done == steps
     assert bool(hangs.failure) is failed
     assert hangs.dump == "hang-1"
@@ -52,7 +52,7 @@ def test_no_hang(looks: list[tuple[float, int | None]]) -> None:
 
 def test_nobody_looks_without_a_time_out() -> None:
     """A ``hangTimeoutSeconds`` of 0."""
-    assert _run(Rules(timeout=0.0), [(0.0, 1), (1e9, 1)])[1] == ["", ""]
+    assert _run(HangRules(timeout=0.0), [(0.0, 1), (1e9, 1)])[1] == ["", ""]
 
 
 def test_restarts_are_counted_and_end() -> None:
@@ -70,5 +70,5 @@ def test_restarts_are_counted_and_end() -> None:
 
 def test_a_new_master_counts_anew() -> None:
     """What it did not see it does not hold against the job."""
-    hangs, moved, step = watch(Hangs(number=1, since=90.0), None, (1,), RULES, 1000.0)
-    assert (hangs.dump, moved, step) == ("", Moved((1,), 1000.0), Step.NONE)
+    hangs, moved, step = watch_progress(Hangs(number=1, since=90.0), None, (1,), RULES, 1000.0)
+    assert (hangs.dump, moved, step) == ("", LastMove((1,), 1000.0), HangStep.NONE)

@@ -7,7 +7,7 @@ import pytest
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.nodes import ExitReason
 from edl_workflows.master.state.observations import PodPhase
-from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.rendezvous import RendezvousLimits
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.master.testing import Ref, SimulatedJob, SimulatedPod
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
@@ -137,7 +137,7 @@ def test_nobody_is_stopped_for_the_time_in_which_the_master_was_away() -> None:
     job.now += 10 * TIMEOUT
     job.crash()
     job.calm(int(TIMEOUT) - 2)
-    job.state.excuse(10 * TIMEOUT)
+    job.state.shift_times(10 * TIMEOUT)
     job.now += 10 * TIMEOUT
     job.calm(int(TIMEOUT) - 2)
     assert job.state.restarts.counts == {}
@@ -175,7 +175,7 @@ def test_who_hangs_at_the_end_is_not_waited_for(collective: bool) -> None:
     job: SimulatedJob = EndlessWorker(settings, shards=10)
     if collective:
         settings = replace(
-            settings, roles=parse_nodes("worker=2"), collective=True, rendezvous=Parameters(max_nodes=2)
+            settings, roles=parse_nodes("worker=2"), collective=True, rendezvous=RendezvousLimits(max_nodes=2)
         )
         job = EndlessMember(settings, 10)
     job.calm(90)

@@ -5,7 +5,13 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.master.state.history import FIRST_INTERVAL, MAX_POINTS, History, Point, extend
+from edl_workflows.master.state.history import (
+    FIRST_INTERVAL,
+    MAX_POINTS,
+    History,
+    HistorySample,
+    extend_history,
+)
 
 
 @given(gaps=st.lists(st.floats(0.01, 1000.0), max_size=600))
@@ -13,7 +19,7 @@ def test_history_is_bounded_and_even(gaps: list[float]) -> None:
     """However a job is sampled: at most so many points, in order, none closer than the interval, the first one kept."""
     history = History()
     for time in itertools.accumulate(gaps):
-        history = extend(history, Point(time, int(time), {}))
+        history = extend_history(history, HistorySample(time, int(time), {}))
 
     times = [point.time for point in history.points]
     assert len(times) <= MAX_POINTS
@@ -25,7 +31,7 @@ def test_a_long_job_is_covered_to_its_end() -> None:
     """After a week the newest point is not older than the interval."""
     history = History()
     for second in range(0, 7 * 86_400, 10):
-        history = extend(history, Point(float(second), second, {"worker": 2}))
+        history = extend_history(history, HistorySample(float(second), second, {"worker": 2}))
 
     assert history.points[0].time == 0.0
     assert 7 * 86_400 - history.points[-1].time <= history.interval + 10

@@ -18,7 +18,7 @@ from edl_workflows.master.state import views
 from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes import ExitReason
 from edl_workflows.master.state.observations import PodPhase
-from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
+from edl_workflows.master.state.settings import JobSettings, RoleSettings, Timeouts
 from edl_workflows.master.testing import DATA, SimulatedJob, SimulatedPod
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
@@ -396,14 +396,14 @@ def test_a_lost_server_means_a_version_from_the_newest_checkpoint() -> None:
     before = views.records_done(job.state)
     job.kill(("ps", 0))
     job.observe()
-    assert views.say(job.state).directive.lost
+    assert views.next_announcement(job.state).directive.lost
     job.calm(1)
     job.calm(6)
     active = job.state.versions.active
     assert active is not None
     assert active.members == (2, 1)
     assert active.restore == saved.ref
-    assert not views.say(job.state).directive.lost
+    assert not views.next_announcement(job.state).directive.lost
     assert job.state.versions.settled
     job.calm(3)
     assert views.records_done(job.state) < before + 60
@@ -578,7 +578,7 @@ def test_a_plan_of_the_master_that_somebody_deletes_is_made_again() -> None:
 
 def test_a_critical_node_pending_for_too_long_fails_the_job() -> None:
     """A job that can't get its nodes says so."""
-    roles = {"ps": Role(replicas=1), "worker": Role(replicas=1)}
+    roles = {"ps": RoleSettings(replicas=1), "worker": RoleSettings(replicas=1)}
     job = SimulatedJob(JobSettings("job", "default", roles, timeouts=Timeouts(pending=100.0)))
     job.control()
     job.observe()
@@ -590,7 +590,7 @@ def test_a_critical_node_pending_for_too_long_fails_the_job() -> None:
 
 def test_waiting_while_suspended_is_no_pending_timeout() -> None:
     """A job that was suspended before its pods ran has all its time after it is resumed."""
-    roles = {"worker": Role(replicas=1)}
+    roles = {"worker": RoleSettings(replicas=1)}
     running = JobSettings("job", "default", roles, timeouts=Timeouts(pending=100.0))
     job = SimulatedJob(running)
     job.state.settings = JobSettings("job", "default", roles, suspend=True, timeouts=running.timeouts)

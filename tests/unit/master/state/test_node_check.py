@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from edl_workflows.master.state.node_check import (
     JOIN_SECONDS,
+    CheckResult,
     NodeCheck,
-    Result,
-    Rules,
-    advance,
+    NodeCheckRules,
+    advance_check,
     first_groups,
-    report,
+    record_result,
     second_groups,
-    stragglers,
+    slower_than_median,
 )
 
-RULES = Rules(timeout=60.0, straggler_ratio=2.0)
+RULES = NodeCheckRules(timeout=60.0, straggler_ratio=2.0)
 
 
 def _measure(check: NodeCheck, broken: frozenset[str], speed: Mapping[str, float]) -> NodeCheck:
@@ -29,8 +29,8 @@ def _measure(check: NodeCheck, broken: frozenset[str], speed: Mapping[str, float
             partners = group[1:] if node == group[0] else group[:1]
             sound = node not in broken and (not partners or not broken.issuperset(partners))
             seconds = max(speed.get(other, 1.0) for other in (node, *partners))
-            result = Result(seconds) if sound else Result(error="no way")
-            check = report(check, node, check.round.number, result)
+            result = CheckResult(seconds) if sound else CheckResult(error="no way")
+            check = record_result(check, node, check.round.number, result)
     return check
 
 
@@ -39,9 +39,11 @@ def _check(
 ) -> tuple[NodeCheck, dict[str, str], int]:
     """The check, what it found faulty, and how many rounds it took."""
     there = [f"worker-{index}" for index in range(nodes)]
-    check, faulty = advance(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
+    check, faulty = advance_check(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
     while check.round is not None and not faulty:
-        check, faulty = advance(_measure(check, broken, speed), there, complete=True, rules=RULES, now=1.0)
+        check, faulty = advance_check(
+            _measure(check, broken, speed), there, complete=True, rules=RULES, now=1.0
+        )
     return check, faulty, check.number
 
 
@@ -72,7 +74,7 @@ def test_verdicts(
         nodes, frozenset(map(name, broken)), {name(index): seconds for index, seconds in slow.items()}
     )
     assert sorted(found) == [name(index) for index in faulty]
-    assert list(stragglers(check.passed, RULES.straggler_ratio)) == [name(index) for index in late]
+    assert list(slower_than_median(check.passed, RULES.straggler_ratio)) == [name(index) for index in late]
     assert took == rounds
 
 
@@ -83,7 +85,7 @@ def test_every_node_has_a_partner_in_both_rounds(nodes: int, data: st.DataObject
     times = data.draw(st.lists(st.floats(0, 100), min_size=nodes, max_size=nodes))
     fails = data.draw(st.lists(st.booleans(), min_size=nodes, max_size=nodes))
     results = {
-        node: Result(seconds, "no way" if failed else "")
+        node: CheckResult(seconds, "no way" if failed else "")
         for node, seconds, failed in zip(there, times, fails, strict=True)
     }
     for groups in (first_groups(there, {}), second_groups(results)):
@@ -102,24 +104,26 @@ def test_one_faulty_node_of_three_or_more_is_found_alone(nodes: int, data: st.Da
 
 def test_waits_for_the_wanted_then_for_joins() -> None:
     """Nodes that are missing are waited for; when nobody has come for a while, those that are there are checked."""
-    check, _ = advance(NodeCheck(), ["worker-0", "worker-1"], complete=False, rules=RULES, now=0.0)
-    check, _ = advance(check, ["worker-0", "worker-1"], complete=False, rules=RULES, now=JOIN_SECONDS - 1)
+    check, _ = advance_check(NodeCheck(), ["worker-0", "worker-1"], complete=False, rules=RULES, now=0.0)
+    check, _ = advance_check(
+        check, ["worker-0", "worker-1"], complete=False, rules=RULES, now=JOIN_SECONDS - 1
+    )
     assert check.round is None
-    check, _ = advance(check, ["worker-0", "worker-1"], complete=False, rules=RULES, now=JOIN_SECONDS)
+    check, _ = advance_check(check, ["worker-0", "worker-1"], complete=False, rules=RULES, now=JOIN_SECONDS)
     assert check.round is not None
 
 
 def test_who_says_nothing_has_failed() -> None:
     """After the time-out the silent node counts as failed; silent twice, it is faulty."""
     there = ["worker-0", "worker-1", "worker-2", "worker-3"]
-    check, _ = advance(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
+    check, _ = advance_check(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
     for now in (60.0, 120.0):
         assert check.round is not None
         for node in there[:3]:
-            check = report(check, node, check.round.number, Result(1.0))
-        check, faulty = advance(check, there, complete=True, rules=RULES, now=now - 1)
+            check = record_result(check, node, check.round.number, CheckResult(1.0))
+        check, faulty = advance_check(check, there, complete=True, rules=RULES, now=now - 1)
         assert not faulty
-        check, faulty = advance(check, there, complete=True, rules=RULES, now=now)
+        check, faulty = advance_check(check, there, complete=True, rules=RULES, now=now)
     assert faulty == {"worker-3": "no answer within 60 s"}
     assert set(check.passed) == set(there[:3])
 
@@ -128,7 +132,7 @@ def test_a_newcomer_is_checked_with_one_that_passed() -> None:
     """The replacement of a faulty node needs a partner, and the others need no second check."""
     check, _, _ = _check(4, frozenset({"worker-0"}), {"worker-2": 0.5})
     there = ["worker-1", "worker-2", "worker-3", "worker-4"]
-    check, _ = advance(check, there, complete=True, rules=RULES, now=5.0)
+    check, _ = advance_check(check, there, complete=True, rules=RULES, now=5.0)
     assert check.round is not None
     (group,) = check.round.groups
     assert group[0] == "worker-4"
@@ -138,11 +142,11 @@ def test_a_newcomer_is_checked_with_one_that_passed() -> None:
 def test_a_node_that_leaves_begins_the_round_anew() -> None:
     """Its partner is not blamed; a late report to the former round is nobody's."""
     there = ["worker-0", "worker-1", "worker-2", "worker-3"]
-    check, _ = advance(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
+    check, _ = advance_check(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
     assert check.round is not None
     old = check.round.number
-    check, faulty = advance(check, there[:3], complete=True, rules=RULES, now=1.0)
+    check, faulty = advance_check(check, there[:3], complete=True, rules=RULES, now=1.0)
     assert check.round is not None
     assert check.round.number > old
     assert not faulty
-    assert report(check, "worker-0", old, Result(error="no way")) == check
+    assert record_result(check, "worker-0", old, CheckResult(error="no way")) == check

@@ -7,22 +7,22 @@ import pytest
 
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import ExitReason, Node, NodeStatus
+from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeStatus
 from edl_workflows.master.state.planned_job import job_with_oom
-from edl_workflows.master.state.relaunch import RULES, Decision, decide, exit_reason
-from edl_workflows.master.state.settings import JobSettings, Role
+from edl_workflows.master.state.relaunch import RULES, ReplacementDecision, decide_replacement, exit_reason
+from edl_workflows.master.state.settings import JobSettings, RoleSettings
 
 GIB = 2.0**30
 
 
 def _settings(**role: Any) -> JobSettings:
-    roles = {"ps": Role(), "worker": Role(**role)}
+    roles = {"ps": RoleSettings(), "worker": RoleSettings(**role)}
     return JobSettings("job", "default", roles, limits={"memory": 24 * GIB})
 
 
-def _node(reason: ExitReason, relaunches: int = 0, memory: str | None = None, rank: int = 1) -> Node:
+def _node(reason: ExitReason, relaunches: int = 0, memory: str | None = None, rank: int = 1) -> JobNode:
     resource = NodeResource(memory=memory)
-    return Node(
+    return JobNode(
         "worker",
         7,
         rank,
@@ -35,8 +35,8 @@ def _node(reason: ExitReason, relaunches: int = 0, memory: str | None = None, ra
     )
 
 
-def _decide(node: Node, settings: JobSettings) -> Decision:
-    return decide(node, settings, job_with_oom(JobState(settings), node, 0.0))
+def _decide(node: JobNode, settings: JobSettings) -> ReplacementDecision:
+    return decide_replacement(node, settings, job_with_oom(JobState(settings), node, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_limits_of_the_whole_job_lose_no_node() -> None:
         state.nodes.add("worker", rank, 0.0, NodeResource())
     for relaunches, replaced in ((0, True), (3, False)):
         node = _node(ExitReason.OOM, relaunches, "8Gi", rank=2)
-        decision = decide(node, settings, job_with_oom(state, node, 0.0))
+        decision = decide_replacement(node, settings, job_with_oom(state, node, 0.0))
         assert (decision.resource == node.resource) is replaced
         assert ("budget" in decision.refused) is not replaced
 
@@ -154,7 +154,10 @@ def test_budgets_and_critical_nodes(
 def test_the_last_line_of_output_tells_why() -> None:
     """An uncaught error's line, without the trace above it, stands where people look first."""
     node = replace(_node(ExitReason.FATAL, 0), message="Traceback:\n  File x\nValueError: no such digit\n")
-    assert "FatalError (3): ValueError: no such digit; restartPolicy" in decide(node, _settings()).refused
+    assert (
+        "FatalError (3): ValueError: no such digit; restartPolicy"
+        in decide_replacement(node, _settings()).refused
+    )
 
 
 def test_every_reason_but_success_has_a_rule() -> None:

@@ -6,8 +6,8 @@ import pytest
 from edl_workflows.jobs import names
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
-from edl_workflows.master.state.nodes import ExitReason, Node
-from edl_workflows.master.state.rendezvous import Parameters
+from edl_workflows.master.state.nodes import ExitReason, JobNode
+from edl_workflows.master.state.rendezvous import RendezvousLimits
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.master.testing import SimulatedPod
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
@@ -28,7 +28,7 @@ class SelfFormedJob(SimulatedCollectiveJob):
         self._exit(self.pods[names.WORKER_TYPE, node_id], change.number, code)
         self.settle()
 
-    def node(self, node_id: int) -> Node:
+    def node(self, node_id: int) -> JobNode:
         """A worker as the master knows it."""
         node = self.state.nodes.find(names.WORKER_TYPE, node_id)
         assert node is not None
@@ -47,7 +47,7 @@ class SelfFormedJob(SimulatedCollectiveJob):
 
 def job_of(workers: int = 2, **allowed: float) -> SelfFormedJob:
     """A job whose group has formed."""
-    rendezvous = Parameters(max_nodes=4, **{"waiting_timeout": 5.0, **allowed})  # type: ignore[arg-type]
+    rendezvous = RendezvousLimits(max_nodes=4, **{"waiting_timeout": 5.0, **allowed})  # type: ignore[arg-type]
     settings = JobSettings(
         "job",
         "default",
@@ -165,7 +165,7 @@ def test_a_program_that_connects_must_get_ready_in_time() -> None:
     """What uses the library says when it is ready; if it hangs before, its node has failed after `Timeouts.prepare`."""
     job = job_of()
     said = ProcessReport(node=worker(0), version=1, state=ProcessState.CONNECTED)
-    messages.process_report(job.state, said)
+    messages.take_process_report(job.state, said)
     job.calm(50)
     assert job.state.restarts.counts == {}
     job.calm(20)

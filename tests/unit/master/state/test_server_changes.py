@@ -10,7 +10,7 @@ from edl_workflows.jobs.scale_plan.model import (
 )
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
-from edl_workflows.master.state.planned_job import job_of
+from edl_workflows.master.state.planned_job import planned_job
 from edl_workflows.master.state.plans import PlanRun
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.testing import SimulatedJob
@@ -36,7 +36,7 @@ def say(
     """The chief's process of a version says which changes its model survives."""
     servers = ServerReport(changes=changes, reason="a table for each server")
     node = NodeRef(type="worker", id=0)
-    messages.process_report(
+    messages.take_process_report(
         job.state, ProcessReport(node=node, version=version, state=state, servers=servers)
     )
     job.settle()
@@ -121,8 +121,8 @@ def test_version_that_would_be_another_model_is_given_up(job: SimulatedJob) -> N
 def test_planner_leaves_such_servers_alone(job: SimulatedJob) -> None:
     """The job's optimizer may plan no other number of servers, and where none may be replaced none at all."""
     say(job, ServerChanges.SAME_COUNT)
-    role = job_of(job.state, job.now).roles["ps"]
+    role = planned_job(job.state, job.now).roles["ps"]
     assert role.bounds.count == Range(2, 2)
     assert role.auto_scale
     say(job, ServerChanges.NEVER)
-    assert not job_of(job.state, job.now).roles["ps"].auto_scale
+    assert not planned_job(job.state, job.now).roles["ps"].auto_scale

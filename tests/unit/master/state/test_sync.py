@@ -8,26 +8,26 @@ WORKERS = [f"worker-{number}" for number in range(64)]
 
 def test_a_group_is_finished_when_all_have_joined_and_stays_so() -> None:
     """Joining twice counts once; a worker that comes later changes nothing."""
-    present = sync.Sync()
+    present = sync.SyncGroups()
     for worker in ("worker-0", "worker-0"):
-        present = sync.join(present, "start", worker, WORKERS[:2])
-    assert sync.state(present, "start", WORKERS[:2]).missing == ["worker-1"]
-    present = sync.join(present, "start", "worker-1", WORKERS[:2])
-    assert sync.state(present, "start", WORKERS[:2]).finished
-    assert sync.join(present, "start", "worker-9", WORKERS) is present
-    assert sync.state(present, "start", WORKERS).finished
+        present = sync.join_group(present, "start", worker, WORKERS[:2])
+    assert sync.group_state(present, "start", WORKERS[:2]).missing == ["worker-1"]
+    present = sync.join_group(present, "start", "worker-1", WORKERS[:2])
+    assert sync.group_state(present, "start", WORKERS[:2]).finished
+    assert sync.join_group(present, "start", "worker-9", WORKERS) is present
+    assert sync.group_state(present, "start", WORKERS).finished
 
 
 def test_a_worker_that_ended_is_not_waited_for() -> None:
     """The group is finished without it."""
-    present = sync.join(sync.Sync(), "start", "worker-0", WORKERS[:2])
-    assert sync.state(present, "start", ["worker-0"]).finished
+    present = sync.join_group(sync.SyncGroups(), "start", "worker-0", WORKERS[:2])
+    assert sync.group_state(present, "start", ["worker-0"]).finished
 
 
 def test_a_thousand_groups_of_many_workers_fit_into_the_stored_state() -> None:
     """A job that meets in each epoch must not outgrow its ConfigMap."""
-    present = sync.Sync()
+    present = sync.SyncGroups()
     for number in range(sync.MAX_NAMES):
         for worker in WORKERS:
-            present = sync.join(present, f"epoch-{number}", worker, WORKERS)
+            present = sync.join_group(present, f"epoch-{number}", worker, WORKERS)
     assert len(JobDocument(counts={}, sync=present).to_json()) < 50_000

@@ -7,7 +7,7 @@ import pytest
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.nodes import ExitReason
 from edl_workflows.master.state.observations import PodPhase
-from edl_workflows.master.state.settings import Role
+from edl_workflows.master.state.settings import RoleSettings
 from edl_workflows.protocol.nodes import ExitReport, ProcessReport, ProcessState
 from tests.unit.master.state.worlds import collective_job, version_of, worker, world_of
 
@@ -30,7 +30,7 @@ def test_fewer_than_the_fewest_wait_and_then_fail_the_job() -> None:
 
 def test_too_few_workers_that_can_be_replaced_end_the_job_at_once() -> None:
     """When those that are left can't make a world any more, there is nothing to wait for."""
-    job = collective_job(roles={"worker": Role(replicas=2, restart_count=0)}, min_nodes=2)
+    job = collective_job(roles={"worker": RoleSettings(replicas=2, restart_count=0)}, min_nodes=2)
     job.kill(("worker", 1), code=3)
     job.calm(2)
     assert job.state.outcome is not None
@@ -91,10 +91,10 @@ def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
             if change is not None and change.number:
                 break
     connected = ProcessReport(node=worker(1), version=1, state=ProcessState.CONNECTED)
-    messages.process_report(job.state, connected)
+    messages.take_process_report(job.state, connected)
     report = ExitReport(node=worker(1), incarnation="worker1", version=1, code=0)
     assert job.state.versions.active is None
-    messages.exit_report(job.state, report, job.now)
+    messages.take_exit_report(job.state, report, job.now)
     job.settle()
     left = job.state.nodes.find("worker", 1)
     assert left is not None
@@ -123,7 +123,7 @@ def test_success_that_is_told_after_a_loss_does_not_hang_the_job(late: int) -> N
     job.commit()
     assert job.published.directive.lost
     report = ExitReport(node=worker(late), incarnation=f"worker{late}", version=1, code=0)
-    verdict = messages.exit_report(job.state, report, job.now)
+    verdict = messages.take_exit_report(job.state, report, job.now)
     assert verdict is not None
     pod = job.pods["worker", late]
     pod.phase, pod.exit_code = PodPhase.SUCCEEDED, 0

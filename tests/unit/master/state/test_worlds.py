@@ -14,7 +14,7 @@ from edl_workflows.jobs.scale_plan.model import (
 )
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
-from edl_workflows.master.state.cluster_versions import Cause, Versions
+from edl_workflows.master.state.cluster_versions import ChangeCause, ClusterVersions
 from edl_workflows.master.state.settings import Timeouts
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.nodes import (
@@ -49,12 +49,12 @@ def test_the_first_world_waits_for_all_that_are_wanted() -> None:
     for ref in (("worker", 2), ("worker", 0)):
         job.act(ref)
         job.now += 1.0
-    assert job.state.document().versions == Versions(), "nobody is told of a world yet"
+    assert job.state.document().versions == ClusterVersions(), "nobody is told of a world yet"
     job.now += 5.0
     job.settle()
     change = job.state.versions.change
     assert change is not None
-    assert (change.cause, change.target) == (Cause.INITIAL, (2, 0)), "by the time they joined"
+    assert (change.cause, change.target) == (ChangeCause.INITIAL, (2, 0)), "by the time they joined"
 
 
 def test_a_lost_member_and_the_way_back() -> None:
@@ -85,7 +85,7 @@ def test_processes_of_a_broken_world_are_told_so_and_may_wait() -> None:
     job.commit()
     assert job.published.directive.lost
     report = ExitReport(node=worker(0), incarnation="worker0", version=1, code=1)
-    verdict = messages.exit_report(job.state, report, job.now)
+    verdict = messages.take_exit_report(job.state, report, job.now)
     assert verdict is not None
     assert verdict.wait
     job.calm(10)
@@ -198,7 +198,7 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
     report = ExitReport(
         node=worker(2), incarnation="worker2", version=2, code=1, last_lines="ValueError: shapes"
     )
-    verdict = messages.exit_report(job.state, report, job.now)
+    verdict = messages.take_exit_report(job.state, report, job.now)
     assert verdict is not None
     assert verdict.wait
     job.settle()
@@ -234,7 +234,7 @@ def test_newcomers_that_are_lost_are_waited_for_no_longer() -> None:
     for _ in range(12):
         job.calm(1)
         change = job.state.versions.change
-        if change is not None and change.cause is Cause.MEMBERSHIP:
+        if change is not None and change.cause is ChangeCause.MEMBERSHIP:
             job.kill(("worker", change.target[-1]))
             break
     job.calm(20)
@@ -259,10 +259,10 @@ def test_newcomers_wait_when_the_checkpoint_fails() -> None:
 
 
 def _fail_to_save(job: SimulatedCollectiveJob, node: NodeRef, version: int, request: str) -> None:
-    ticket = messages.checkpoint_begin(
+    ticket = messages.begin_checkpoint(
         job.state, CheckpointBegin(node=node, version=version, request=request), job.now
     )
-    messages.checkpoint_end(job.state, ticket.id, CheckpointEnd(node=node, error="disk full"), job.now)
+    messages.end_checkpoint(job.state, ticket.id, CheckpointEnd(node=node, error="disk full"), job.now)
 
 
 def test_newcomers_that_never_get_ready_are_replaced() -> None:
@@ -294,11 +294,11 @@ def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
     for _ in range(12):
         job.calm(1)
         change = job.state.versions.change
-        if change is not None and change.cause is Cause.MEMBERSHIP:
+        if change is not None and change.cause is ChangeCause.MEMBERSHIP:
             crash = CrashReport(
                 node=worker(0), incarnation="worker0", version=change.number, crashes=9, code=137
             )
-            messages.crash_report(job.state, crash)
+            messages.take_crash_report(job.state, crash)
             break
     job.calm(20)
     assert world_of(job) == (0,)
@@ -314,11 +314,11 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
     for _ in range(12):
         job.calm(1)
         change = job.state.versions.change
-        if change is not None and change.cause is Cause.MEMBERSHIP:
+        if change is not None and change.cause is ChangeCause.MEMBERSHIP:
             break
     assert change is not None
     ready = ProcessReport(node=worker(0), version=change.number, state=ProcessState.READY)
-    messages.process_report(job.state, ready)
+    messages.take_process_report(job.state, ready)
     crash = CrashReport(
         node=worker(0),
         incarnation="worker0",
@@ -326,7 +326,7 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
         crashes=9,
         code=CLUSTER_LOST_EXIT_CODE,
     )
-    messages.crash_report(job.state, crash)
+    messages.take_crash_report(job.state, crash)
     change = job.state.versions.change
     assert change is not None
     assert "worker-0" not in change.ready
@@ -338,33 +338,33 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
     ("say", "message"),
     [
         pytest.param(
-            lambda state: messages.process_report(
+            lambda state: messages.take_process_report(
                 state, ProcessReport(node=worker(3), version=2, state=ProcessState.TRAINING)
             ),
             "worker-3 is no member of version 2 .version 2: workers .0, 2..",
             id="a node that the version does not name",
         ),
         pytest.param(
-            lambda state: messages.process_report(
+            lambda state: messages.take_process_report(
                 state, ProcessReport(node=worker(0), version=1, state=ProcessState.READY)
             ),
             "no member of version 1",
             id="a version that is over",
         ),
         pytest.param(
-            lambda state: messages.step_report(
+            lambda state: messages.take_step_report(
                 state, StepReport(node=worker(0), version=1, step=999, time=1.0, first_step_time=1.0)
             ),
             "no member of version 1",
             id="a step of a version that is over",
         ),
         pytest.param(
-            lambda state: messages.checkpoint_begin(state, CheckpointBegin(node=worker(2), version=2), 0.0),
+            lambda state: messages.begin_checkpoint(state, CheckpointBegin(node=worker(2), version=2), 0.0),
             "only rank 0 saves",
             id="a checkpoint of another than rank 0",
         ),
         pytest.param(
-            lambda state: messages.register(
+            lambda state: messages.register_node(
                 state, Registration(node=worker(2), rank=0, incarnation="worker2"), 1.0
             ),
             "worker-2 has rank 2, it says 0",
@@ -388,7 +388,7 @@ def test_why_nobody_trains_is_told() -> None:
     """The status says what the next world waits for, and until when."""
     job = collective_job(2, min_nodes=2, join_timeout=500.0)
     assert (
-        views.status(job.state, job.now)["rendezvous"]["why"]
+        views.status_report(job.state, job.now)["rendezvous"]["why"]
         == "the members of the present world are the right ones"
     )
     job.kill(("worker", 1))
@@ -396,7 +396,7 @@ def test_why_nobody_trains_is_told() -> None:
     job.now += 10.0
     (warning,) = views.job_status(job.state, job.now)["warnings"]
     assert warning.startswith("nobody trains: 1 of at least 2 workers have joined; the job fails at 1970-")
-    assert views.status(job.state, job.now)["rendezvous"]["joined"] == [0]
+    assert views.status_report(job.state, job.now)["rendezvous"]["joined"] == [0]
 
 
 def test_a_clock_that_is_set_does_not_lengthen_the_waiting() -> None:
@@ -410,9 +410,9 @@ def test_a_clock_that_is_set_does_not_lengthen_the_waiting() -> None:
     job.act(("worker", 0))
     job.act(("worker", 1))
     job.now -= 900.0
-    job.state.excuse(-900.0)
+    job.state.shift_times(-900.0)
     job.settle()
-    assert job.state.document().versions == Versions()
+    assert job.state.document().versions == ClusterVersions()
     job.now += 6.0
     job.settle()
     change = job.state.versions.change
@@ -449,12 +449,12 @@ def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
     before = job.state.steps, job.state.versions.trained
     evaluator = NodeRef(type="evaluator", id=0)
     version = version_of(job)
-    messages.step_report(
+    messages.take_step_report(
         job.state, StepReport(node=evaluator, version=version, step=10**9, time=9e9, first_step_time=1.0)
     )
     assert (job.state.steps, job.state.versions.trained) == before
     job.state.versions = replace(job.state.versions, trained=0)
-    messages.process_report(
+    messages.take_process_report(
         job.state, ProcessReport(node=evaluator, version=version, state=ProcessState.TRAINING)
     )
     assert job.state.versions.trained == 0

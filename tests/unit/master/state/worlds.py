@@ -10,8 +10,8 @@ from edl_workflows.jobs.scale_plan.model import (
     ScalePlanSpec,
 )
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.rendezvous import Parameters
-from edl_workflows.master.state.settings import JobSettings, Role, Timeouts
+from edl_workflows.master.state.rendezvous import RendezvousLimits
+from edl_workflows.master.state.settings import JobSettings, RoleSettings, Timeouts
 from edl_workflows.master.testing_collective import SimulatedCollectiveJob
 from edl_workflows.protocol.nodes import NodeRef
 
@@ -20,7 +20,7 @@ def collective_job(
     workers: int = 2,
     steps: int = 10_000,
     rounds: int = 6,
-    roles: dict[str, Role] | None = None,
+    roles: dict[str, RoleSettings] | None = None,
     **allowed: Any,
 ) -> SimulatedCollectiveJob:
     """A job after so many rounds in which nothing happens to it; `allowed` are parameters of its rendezvous."""
@@ -30,7 +30,7 @@ def collective_job(
         roles or parse_nodes(f"worker={workers}"),
         timeouts=Timeouts(verdict=0.0),
         collective=True,
-        rendezvous=Parameters(**{"max_nodes": 4, "waiting_timeout": 5.0, **allowed}),
+        rendezvous=RendezvousLimits(**{"max_nodes": 4, "waiting_timeout": 5.0, **allowed}),
     )
     job = SimulatedCollectiveJob(settings, steps)
     job.calm(rounds)
