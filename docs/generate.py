@@ -36,8 +36,8 @@ from edl_workflows.jobs.objects import Metadata
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
-from edl_workflows.master.state.outcome import REASONS
-from edl_workflows.master.state.relaunch import RULES, ExitRule
+from edl_workflows.master.state.job_result import REASONS
+from edl_workflows.master.state.nodes.relaunch import RULES, ExitRule
 from edl_workflows.master.state.settings import MAX_BUDGET
 from edl_workflows.operators.base import ClusterTask, StageOperator, StageTask
 

@@ -11,8 +11,8 @@ import structlog
 
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.optimizers import Optimizers
-from edl_workflows.master.state import autoscale_steps
-from edl_workflows.master.state.planned_job import planned_job
+from edl_workflows.master.state.autoscale import autoscale_steps
+from edl_workflows.master.state.autoscale.autoscale_steps import planned_job
 from edl_workflows.protocol.brain import MAX_WORDS, JobEnd
 
 log = structlog.get_logger(__name__)

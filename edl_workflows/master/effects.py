@@ -17,11 +17,13 @@ import structlog
 from edl_workflows.exceptions import ConflictError, EdlError, NotFoundError, UnavailableError
 from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.master.master import Master, WriteUrgency
-from edl_workflows.master.state import autoscale_steps, observations, plan_steps, views
+from edl_workflows.master.state import observations, views
+from edl_workflows.master.state.autoscale import autoscale_steps
 from edl_workflows.master.state.job import JobDocument
-from edl_workflows.master.state.nodes import JobNode
-from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.pod_plans import PodPlan
+from edl_workflows.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.master.state.nodes.registry import JobNode
+from edl_workflows.master.state.plans import plan_steps
+from edl_workflows.master.state.plans.plan_run import PlanRun
 
 REPORT_SECONDS = 2.0
 """Between two reports of progress."""

@@ -31,10 +31,10 @@ from edl_workflows.kube.resources import Scope
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import ObservedPlan
-from edl_workflows.master.state.nodes import JobNode
+from edl_workflows.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.master.state.nodes.registry import JobNode
 from edl_workflows.master.state.observations import ObservedPod, PodPhase
-from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.pod_plans import PodPlan
+from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import Timeouts, settings_of
 
 SYNC_SECONDS = 30.0

@@ -13,9 +13,9 @@ import structlog
 
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.master.state import views
-from edl_workflows.master.state.history import extend_history
 from edl_workflows.master.state.job import JobDocument, JobState
 from edl_workflows.master.state.messages import find_node
+from edl_workflows.master.state.statistics import extend_history
 from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.master.store import StateStore
 from edl_workflows.protocol.nodes import Directive, NodeRef

@@ -8,7 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from edl_workflows.master.master import Master
-from edl_workflows.master.state import fault_steps, views
+from edl_workflows.master.state import views
+from edl_workflows.master.state.nodes import fault_steps
 
 
 def render_metrics(master: Master) -> bytes:

@@ -13,8 +13,12 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
-from edl_workflows.master.state.autoscale_steps import OptimizerRequest, answer_if_too_early, local_answer
-from edl_workflows.master.state.autoscaling import BRAIN, OptimizerAnswer
+from edl_workflows.master.state.autoscale.autoscale_steps import (
+    OptimizerRequest,
+    answer_if_too_early,
+    local_answer,
+)
+from edl_workflows.master.state.autoscale.own_plans import BRAIN, OptimizerAnswer
 from edl_workflows.protocol.brain import JobEnd
 from edl_workflows.scaling.dlrover.bounds import bound_plan
 from edl_workflows.scaling.dlrover.ps_stages import OptimizerQuestion, advance_stage

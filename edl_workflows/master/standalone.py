@@ -23,9 +23,9 @@ from edl_workflows.jobs.scale_plan.plan_order import age_key
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.state import observations
 from edl_workflows.master.state.job import ObservedPlan
-from edl_workflows.master.state.nodes import JobNode
-from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.pod_plans import PodPlan
+from edl_workflows.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.master.state.nodes.registry import JobNode
+from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import TRAINING_TYPES, JobSettings, RoleSettings
 
 MAX_PLANS = 1000

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance, HangAction
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.testing import SimulatedJob, SimulatedPod
-from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.nodes import Directive
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.master.simulated_job import SimulatedJob, SimulatedPod
 
 SHARDS = 60
 HANG_SECONDS = 15

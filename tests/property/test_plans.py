@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
-from edl_workflows.master.state import plans, views
-from edl_workflows.master.state.plans import ObservedJob, PlanEffect, PlanRun
+from edl_workflows.master.state import views
+from edl_workflows.master.state.plans import plan_run
+from edl_workflows.master.state.plans.plan_run import ObservedJob, PlanEffect, PlanRun
 from edl_workflows.protocol.cluster import CheckpointRef
 
 ORDER = list(ScalePlanPhase)
@@ -51,12 +52,12 @@ def _run(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> list[tuple[PlanRun, tuple[PlanEffect, ...]]]:
     """All states of a plan and the effects that led to each."""
-    run, now = plans.start_run("uid", "plan", spec, 0.0), 0.0
+    run, now = plan_run.start_run("uid", "plan", spec, 0.0), 0.0
     history: list[tuple[PlanRun, tuple[PlanEffect, ...]]] = [(run, ())]
     changes = "ps" in spec.replica_resource_specs
     for world, pause in worlds:
         now += pause
-        run, effects = plans.advance_run(run, replace(world, changes_members=changes), now)
+        run, effects = plan_run.advance_run(run, replace(world, changes_members=changes), now)
         history.append((run, effects))
     return history
 
@@ -104,7 +105,7 @@ def test_a_version_that_trains_is_never_taken_back(
     world = ObservedJob(
         recorded=True, changes_members=True, trained=run.number, broken="lost", cancelled=True
     )
-    after, effects = plans.advance_run(run, world, run.steps[-1].start + 1000)
+    after, effects = plan_run.advance_run(run, world, run.steps[-1].start + 1000)
     assert (after.phase, effects) == (ScalePlanPhase.SUCCEEDED, ())
 
 

@@ -11,7 +11,7 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaRe
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.testing import SimulatedJob
+from tests.unit.master.simulated_job import SimulatedJob
 
 JOB = "job"
 STEP_TIMEOUT = 100

@@ -5,7 +5,8 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import assume, given
 
-from edl_workflows.master.state.rendezvous import RendezvousLimits, WaitingWorkers, next_group, round_to_units
+from edl_workflows.master.state.settings import RendezvousLimits
+from edl_workflows.master.state.versions.rendezvous import WaitingWorkers, next_group, round_to_units
 
 NOW = 1_000.0
 

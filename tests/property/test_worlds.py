@@ -12,11 +12,10 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaRe
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.job import JobDocument
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState
 from edl_workflows.protocol.training import CheckpointBegin, StepReport
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
 
 JOB = "job"
 STEP_TIMEOUT = 100

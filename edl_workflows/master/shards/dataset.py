@@ -5,7 +5,6 @@ import json
 from collections.abc import Container, Iterable, Mapping
 
 from edl_workflows.exceptions import ConflictError, InvalidError
-from edl_workflows.master.shards.epochs import EpochSource, ShardSource
 from edl_workflows.master.shards.leases import AckResult, ExpiredLease, Lease, LeasedShard, Leases, ShardName
 from edl_workflows.master.shards.sequence import ShardSequence
 from edl_workflows.master.shards.snapshot import (
@@ -16,7 +15,7 @@ from edl_workflows.master.shards.snapshot import (
     numbers_of,
     to_intervals,
 )
-from edl_workflows.master.shards.stream import StreamSource
+from edl_workflows.master.shards.sources import EpochSource, ShardSource, StreamSource
 from edl_workflows.protocol.datasets import (
     MAX_SHARDS_PER_MESSAGE,
     DatasetParams,

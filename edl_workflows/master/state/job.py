@@ -16,22 +16,20 @@ from edl_workflows.jobs.objects import Count
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.shards.manager import ShardManager
 from edl_workflows.master.shards.snapshot import ShardsSnapshot
-from edl_workflows.master.state.autoscaling import AutoscalingState
+from edl_workflows.master.state.autoscale.own_plans import AutoscalingState
 from edl_workflows.master.state.checkpoints import Checkpoints
-from edl_workflows.master.state.cluster_versions import ClusterVersion, ClusterVersions
 from edl_workflows.master.state.goodput import Goodput, GoodputMeter
-from edl_workflows.master.state.hang import Hangs, LastMove
-from edl_workflows.master.state.history import History
-from edl_workflows.master.state.node_check import NodeCheck
-from edl_workflows.master.state.nodes import JobNode, NodeRegistry, NodeStatus
-from edl_workflows.master.state.outcome import JobResult
-from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.pod_plans import PodPlans
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.restarts import JobRestart, Restarts, record_restart
-from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.state.statistics import Statistics
+from edl_workflows.master.state.job_result import JobResult
+from edl_workflows.master.state.nodes.hang import Hangs, LastMove
+from edl_workflows.master.state.nodes.node_check import NodeCheck
+from edl_workflows.master.state.nodes.pod_plans import PodPlans
+from edl_workflows.master.state.nodes.registry import JobNode, NodeRegistry, NodeStatus
+from edl_workflows.master.state.nodes.relaunch import JobRestart, Restarts, record_restart
+from edl_workflows.master.state.plans.plan_run import PlanRun
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
+from edl_workflows.master.state.statistics import History, Statistics
 from edl_workflows.master.state.sync import SyncGroups
+from edl_workflows.master.state.versions.cluster_versions import ClusterVersion, ClusterVersions
 from edl_workflows.protocol.nodes import Directive, ServerReport
 
 FORMAT = 2

@@ -12,17 +12,13 @@ from pydantic import ValidationError
 from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
 from edl_workflows.master.shards.snapshot import JobPosition
-from edl_workflows.master.state import (
-    checkpoints,
-    cluster_versions,
-    node_check,
-    plans,
-    relaunch,
-    version_steps,
-    world_steps,
-)
+from edl_workflows.master.state import checkpoints
 from edl_workflows.master.state.job import JobState, StepProgress
-from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeStatus
+from edl_workflows.master.state.nodes import node_check, relaunch
+from edl_workflows.master.state.nodes.fault_steps import end_node, forget_processes
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
+from edl_workflows.master.state.plans import plan_run
+from edl_workflows.master.state.versions import cluster_versions, rendezvous, version_steps
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.nodes import (
@@ -84,7 +80,7 @@ def register_node(state: JobState, message: Registration, now: float) -> None:
         end_node(state, node, NodeStatus.FAILED, ExitReason.UNKNOWN, message="its container was restarted")
         return
     if restarted:
-        _forget_processes(state, node)
+        forget_processes(state, node)
     joined = node.joined if node.incarnation == message.incarnation else now
     state.nodes.change(
         node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=joined, waiting=False
@@ -215,7 +211,7 @@ def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVe
     if not own and (_is_shadow(state, message.version) or _spoils_switch(state, node, message)):
         state.exits_since.pop(str(node), None)
         if state.self_formed is None and not _is_left_behind(state, message.version):
-            _forget_processes(state, node)
+            forget_processes(state, node)
             state.nodes.change(node, waiting=True)
         return ExitVerdict(wait=True)
     if not own and _may_be_shadow(state, message.version):
@@ -249,7 +245,7 @@ def take_crash_report(state: JobState, message: CrashReport) -> None:
     training = state.versions.active.members if state.versions.active else ()
     if change.cause is cluster_versions.ChangeCause.MEMBERSHIP and node.id in training:
         # It can't prepare a second process, and trains on as it is.
-        world_steps.give_up_newcomers(state, math.inf)
+        rendezvous.give_up_newcomers(state, math.inf)
     elif change.cause is not cluster_versions.ChangeCause.PLAN:
         reason = relaunch.exit_reason(message.code)
         # A process that ends itself so is not one that was taken away: it would be replaced for ever.
@@ -352,7 +348,7 @@ def take_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
     if plan is None or not plan.activated or plan.number != message.version:
         return ModelVerdict()
     state.plan = plan = replace(plan, after=message.evaluation)
-    return ModelVerdict(refused=plans.describe_changed_model(plan))
+    return ModelVerdict(refused=plan_run.describe_changed_model(plan))
 
 
 def _trains(node: JobNode) -> bool:
@@ -380,38 +376,6 @@ def _require_active(state: JobState, version: int, else_: str) -> None:
     if active is None or version != active.number:
         number = active.number if active else "none"
         raise ConflictError(f"version {version} is not the active one ({number}): {else_}")
-
-
-def end_node(
-    state: JobState,
-    node: JobNode,
-    status: NodeStatus,
-    reason: ExitReason,
-    code: int | None = None,
-    message: str = "",
-) -> None:
-    """A node ended. What it held goes back to the queues. A node that has ended stays as it is."""
-    if node.status.final:
-        return
-    if (
-        node.type == names.PS_TYPE
-        and status is NodeStatus.SUCCEEDED
-        and state.outcome is None
-        and not node.released
-    ):
-        status, reason = NodeStatus.FAILED, ExitReason.UNKNOWN  # nobody told it to end
-    _forget_processes(state, node)
-    state.statistics.forget(str(node))
-    state.last_seen.pop(str(node), None)
-    state.exits_since.pop(str(node), None)
-    state.nodes.change(
-        node, status=status, exit_reason=reason, exit_code=code, message=message[-2048:], waiting=False
-    )
-
-
-def _forget_processes(state: JobState, node: JobNode) -> None:
-    state.shards.release_node(node.ref)
-    state.versions = cluster_versions.forget_reports(state.versions, str(node))
 
 
 def _holds_model(state: JobState, node: JobNode) -> bool:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
-from edl_workflows.master.state import pod_plans, relaunch
 from edl_workflows.master.state.job import JobState, ObservedPlan
-from edl_workflows.master.state.messages import end_node
-from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeStatus, PodState
+from edl_workflows.master.state.nodes import pod_plans, relaunch
+from edl_workflows.master.state.nodes.fault_steps import end_node
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus, PodState
 
 UNSEEN_GRACE = 30.0
 """Seconds after a plan was carried out in which its pods may not be seen yet: pods and plans are watched separately."""

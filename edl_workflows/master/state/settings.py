@@ -20,7 +20,6 @@ from edl_workflows.jobs.elastic_job.model import (
 )
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import LABEL_VALUE, NodeResource
-from edl_workflows.master.state.rendezvous import RendezvousLimits
 
 TRAINING_TYPES = (names.PS_TYPE, names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
 ELASTIC_TYPES = (names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
@@ -75,6 +74,24 @@ class Timeouts:
     release: float = 30.0
     autoscale: float = 300.0
     finish: float = 300.0
+
+
+@dataclass(frozen=True)
+class RendezvousLimits:
+    """What a world may look like.
+
+    Attributes:
+        min_nodes, max_nodes: the fewest and the most members.
+        node_unit: their number is a multiple of it where that is not below `min_nodes`.
+        waiting_timeout: seconds after the last join, before a world smaller than wanted is made.
+        join_timeout: seconds with fewer than `min_nodes` joined, after which the job fails.
+    """
+
+    min_nodes: int = 1
+    max_nodes: int = 1
+    node_unit: int = 1
+    waiting_timeout: float = 30.0
+    join_timeout: float = 600.0
 
 
 @dataclass(frozen=True)

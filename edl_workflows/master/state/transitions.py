@@ -6,21 +6,15 @@ whether the job is over, and only if it is not what to ask of the cluster.
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.master.state import (
-    autoscale_steps,
-    fault_steps,
-    outcome,
-    plan_steps,
-    pod_plans,
-    settings,
-    version_steps,
-    worker_manager,
-    world_steps,
-)
-from edl_workflows.master.state.cluster_versions import ChangeCause
+from edl_workflows.master.state import job_result, settings
+from edl_workflows.master.state.autoscale import autoscale_steps
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.messages import end_node
-from edl_workflows.master.state.nodes import ExitReason, NodeStatus, PodState
+from edl_workflows.master.state.nodes import fault_steps, pod_plans, replicas
+from edl_workflows.master.state.nodes.fault_steps import end_node
+from edl_workflows.master.state.nodes.registry import ExitReason, NodeStatus, PodState
+from edl_workflows.master.state.plans import plan_steps
+from edl_workflows.master.state.versions import rendezvous, version_steps
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause
 from edl_workflows.protocol.datasets import LeaseState
 
 
@@ -42,11 +36,11 @@ def settle_job(state: JobState, now: float) -> None:
         _settle_elastic(state, now)
         fault_steps.find_hang(state, now)
         if state.settings.collective:
-            world_steps.advance_group(state, now)
+            rendezvous.advance_group(state, now)
         else:
             version_steps.advance_versions(state, now)
         _note_done(state, now)
-        state.outcome = outcome.decide_result(
+        state.outcome = job_result.decide_result(
             state.nodes, state.settings, _data(state, now), _longest_pending(state, now), _world(state, now)
         )
         if state.outcome is None and state.watches_pods:
@@ -105,7 +99,7 @@ def _find_unprepared(state: JobState, now: float) -> None:
     training: tuple[int, ...] = ()
     if change.cause is ChangeCause.MEMBERSHIP:  # who trains is sound, whatever its second process does
         training = state.versions.active.members if state.versions.active else ()
-        world_steps.give_up_newcomers(state, now + limit)
+        rendezvous.give_up_newcomers(state, now + limit)
     for node in state.nodes.live(state.settings.member_type):
         if node.id in change.target and node.id not in training and str(node) not in change.ready:
             why = f"its process was not ready for version {number} after {waited:.0f} s"
@@ -122,7 +116,7 @@ def _settle_elastic(state: JobState, now: float) -> None:
         size = state.sizes.get(node_type, NodeResource())
         wanted = state.counts.get(node_type, 0)
         versions = state.versions if node_type == state.settings.member_type else None
-        for released in worker_manager.scale_role(
+        for released in replicas.scale_role(
             state.nodes, state.settings, node_type, wanted, size, now, versions
         ):
             state.shards.release_node(released.ref)
@@ -153,7 +147,7 @@ def _note_done(state: JobState, now: float) -> None:
     """Whether what matters is done: the model of a world with its rank 0; else the data, with all critical nodes that train."""
     if state.settings.collective:
         # Programs that say nothing are not known to hang: each is done when it says so by its exit.
-        done = world_steps.chief_succeeded(state) and state.self_formed is None
+        done = rendezvous.chief_succeeded(state) and state.self_formed is None
     else:
         workers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]
         critical = [n for n in workers if n.replaced_by < 0 and state.settings.critical(n.type, n.rank)]
@@ -165,14 +159,14 @@ def _note_done(state: JobState, now: float) -> None:
         state.done_since = now
 
 
-def _data(state: JobState, now: float) -> outcome.DataState:
+def _data(state: JobState, now: float) -> job_result.DataState:
     unfinished = [
         progress.name
         for progress in state.shards.all_progress()
         if progress.state is LeaseState.OK and (progress.num_epochs > 0)
     ]
     waited = 0.0 if state.done_since is None else now - state.done_since
-    return outcome.DataState(
+    return job_result.DataState(
         tuple(unfinished),
         state.shards.failure,
         state.checkpoints.lost,
@@ -182,10 +176,10 @@ def _data(state: JobState, now: float) -> outcome.DataState:
     )
 
 
-def _world(state: JobState, now: float) -> outcome.GroupState | None:
+def _world(state: JobState, now: float) -> job_result.GroupState | None:
     if not state.settings.collective:
         return None
     world, since = state.world, state.missing_since
     missing = 0.0 if since is None else now - since
     members = world.members if world else ()
-    return outcome.GroupState(members, len(state.joined), missing, state.rendezvous, state.goes_back)
+    return job_result.GroupState(members, len(state.joined), missing, state.rendezvous, state.goes_back)

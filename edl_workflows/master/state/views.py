@@ -16,14 +16,15 @@ from edl_workflows.jobs.elastic_job.model import (
 )
 from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanVerification, ScalePlanStatus, Step
-from edl_workflows.master.state import fault_steps, world_steps
 from edl_workflows.master.state.checkpoints import FailedSaves
-from edl_workflows.master.state.cluster_versions import ChangeCause
-from edl_workflows.master.state.history import HistorySample
 from edl_workflows.master.state.job import Announcement, JobState
-from edl_workflows.master.state.nodes import NodeStatus
-from edl_workflows.master.state.outcome import JobResult
-from edl_workflows.master.state.plans import PlanRun, describe_changed_model
+from edl_workflows.master.state.job_result import JobResult
+from edl_workflows.master.state.nodes import fault_steps
+from edl_workflows.master.state.nodes.registry import NodeStatus
+from edl_workflows.master.state.plans.plan_run import PlanRun, describe_changed_model
+from edl_workflows.master.state.statistics import HistorySample
+from edl_workflows.master.state.versions import rendezvous
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
@@ -242,7 +243,7 @@ def _too_few(state: JobState, now: float) -> list[str]:
         return []
     ends = f"{_time(round(since + allowed.join_timeout)):%Y-%m-%d %H:%M:%S} UTC"
     return [
-        f"nobody trains: {world_steps.rendezvous_verdict(state, now).why}; the job fails at {ends} without more"
+        f"nobody trains: {rendezvous.rendezvous_verdict(state, now).why}; the job fails at {ends} without more"
     ]
 
 
@@ -318,7 +319,7 @@ def status_report(state: JobState, now: float) -> dict[str, Any]:
 
 def _rendezvous(state: JobState, now: float) -> dict[str, Any]:
     """Who could belong to a world, and what the next one waits for."""
-    verdict = world_steps.rendezvous_verdict(state, now)
+    verdict = rendezvous.rendezvous_verdict(state, now)
     until = None if verdict.until is None else _time(verdict.until).isoformat()
     return {
         "joined": sorted(state.joined),

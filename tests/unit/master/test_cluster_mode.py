@@ -21,8 +21,8 @@ from edl_workflows.master.master import Master
 from edl_workflows.master.optimizers import Optimizers
 from edl_workflows.master.state.settings import AutoscalingSettings, JobSettings, RoleSettings
 from edl_workflows.master.store import FileStore
-from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.nodes import Usage
+from tests.unit.master.simulated_job import SimulatedJob
 
 SIZE = NodeResource(cpu="4", memory="4Gi")
 SETTINGS = JobSettings(

@@ -14,14 +14,16 @@ from edl_workflows.master.effects import REPORT_SECONDS, UNREPORTED_SECONDS, Eff
 from edl_workflows.master.master import Master
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import autoscaling, observations, plans
+from edl_workflows.master.state import observations
+from edl_workflows.master.state.autoscale import own_plans
 from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, SavedCheckpoint
-from edl_workflows.master.state.hang import Hangs
 from edl_workflows.master.state.job import JobState, ObservedPlan, StepProgress
-from edl_workflows.master.state.nodes import JobNode
-from edl_workflows.master.state.outcome import JobResult
-from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.pod_plans import PodPlan, PodPlans
+from edl_workflows.master.state.job_result import JobResult
+from edl_workflows.master.state.nodes.hang import Hangs
+from edl_workflows.master.state.nodes.pod_plans import PodPlan, PodPlans
+from edl_workflows.master.state.nodes.registry import JobNode
+from edl_workflows.master.state.plans import plan_run
+from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.master.store import FileStore
@@ -76,7 +78,7 @@ def _decided(folder: Path) -> Master:
     master = Master(
         JobState(JobSettings("job", "default", parse_nodes("ps=1,worker=1"))), FileStore(folder / "state")
     )
-    master.state.autoscaling = autoscaling.open_plan(
+    master.state.autoscaling = own_plans.open_plan(
         master.state.autoscaling, SPEC, StageProgress(), master.clock()
     )
     return master
@@ -153,8 +155,8 @@ def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) ->
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend()
-        master.state.autoscaling = autoscaling.AutoscalingState()
-        master.state.plan = plans.start_run("uid", "bigger", SPEC, 1.0)
+        master.state.autoscaling = own_plans.AutoscalingState()
+        master.state.plan = plan_run.start_run("uid", "bigger", SPEC, 1.0)
         master.state.outcome = JobResult(True, "Completed")
         master.stored = master.state.document()
         outside.refusing["bigger"] = ForbiddenError("no right to patch scaleplans/status")
@@ -281,7 +283,7 @@ def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
         effects = Effects(master, outside)
         await effects.once()
         shown = AutoscalingStatus(stage="job_stage_running", notes=["no parameter server is hot"])
-        master.state.autoscaling = autoscaling.AutoscalingState(shown=shown)
+        master.state.autoscaling = own_plans.AutoscalingState(shown=shown)
         effects._reported_at = float("-inf")
         await effects.once()
         effects._reported_at = float("-inf")

@@ -20,11 +20,12 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from edl_workflows.master.kubernetes import ClusterWatch, KubernetesBackend, observe_pod, read_job
 from edl_workflows.master.master import Master
-from edl_workflows.master.state import plans, views
+from edl_workflows.master.state import views
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import JobNode
+from edl_workflows.master.state.nodes.pod_plans import PodPlan
+from edl_workflows.master.state.nodes.registry import JobNode
 from edl_workflows.master.state.observations import ObservedPod, PodPhase
-from edl_workflows.master.state.pod_plans import PodPlan
+from edl_workflows.master.state.plans import plan_run
 from edl_workflows.master.state.settings import Timeouts, settings_of
 from edl_workflows.master.store import ConfigMapStore, FileStore
 
@@ -171,11 +172,11 @@ def test_statuses_are_written_and_pass_the_schema(cluster: Cluster, job: Elastic
         "spec": {"ownerJob": job.metadata.name, "checkpoint": True},
     }
     made = client.create(cluster, manifest)["metadata"]
-    run = plans.start_run(made["uid"], made["name"], ScalePlanSpec(), time.time())
+    run = plan_run.start_run(made["uid"], made["name"], ScalePlanSpec(), time.time())
     outside.report_plan(run, views.plan_status(run))
     status = client.get(cluster, resources.SCALE_PLANS, made["name"])["status"]
     assert [step["phase"] for step in status["steps"]] == ["Pending"]
-    other = plans.start_run("another-uid", made["name"], ScalePlanSpec(), time.time())
+    other = plan_run.start_run("another-uid", made["name"], ScalePlanSpec(), time.time())
     with pytest.raises(ConflictError):
         outside.report_plan(other, views.plan_status(other))
 

@@ -15,8 +15,7 @@ from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.job import JobDocument, JobState, StepProgress
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.protocol.nodes import NodeRef, Registration
 

@@ -14,12 +14,11 @@ from edl_workflows.master import optimizers as module
 from edl_workflows.master.autoscaler import JobAutoscaler
 from edl_workflows.master.master import Master
 from edl_workflows.master.optimizers import Optimizers
-from edl_workflows.master.state.autoscale_steps import OptimizerRequest
-from edl_workflows.master.state.outcome import JobResult
+from edl_workflows.master.state.autoscale.autoscale_steps import OptimizerRequest
+from edl_workflows.master.state.job_result import JobResult
 from edl_workflows.master.state.settings import AutoscalingSettings, JobSettings
 from edl_workflows.master.state.settings import RoleSettings as MasterRole
 from edl_workflows.master.store import FileStore
-from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.brain import JobEnd
 from edl_workflows.scaling.dlrover.ps_stages import OptimizerQuestion, OptimizerStage, StageProgress
 from edl_workflows.scaling.dlrover.resources import (
@@ -34,6 +33,7 @@ from edl_workflows.scaling.dlrover.resources import (
     group_plan,
 )
 from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
+from tests.unit.master.simulated_job import SimulatedJob
 
 SIZE = NodeSize(4.0, 4_096.0)
 ROLES = {"ps": OptimizerRole(1, SIZE), "worker": OptimizerRole(1, SIZE)}

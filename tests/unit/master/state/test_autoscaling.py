@@ -18,16 +18,22 @@ from edl_workflows.jobs.scale_plan.model import (
     ScalePlanPhase,
     ScalePlanSpec,
 )
-from edl_workflows.master.state import autoscale_steps, views
-from edl_workflows.master.state.autoscaling import AutoscalingIntervals
+from edl_workflows.master.state import views
+from edl_workflows.master.state.autoscale import autoscale_steps
+from edl_workflows.master.state.autoscale.autoscale_steps import planned_job, usage_of
+from edl_workflows.master.state.autoscale.own_plans import AutoscalingIntervals
 from edl_workflows.master.state.job import JobDocument, JobState
-from edl_workflows.master.state.planned_job import planned_job, usage_of
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import AutoscalingSettings, JobSettings, RoleSettings, Timeouts
-from edl_workflows.master.testing import SimulatedJob, SimulatedPod
-from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.master.state.settings import (
+    AutoscalingSettings,
+    JobSettings,
+    RendezvousLimits,
+    RoleSettings,
+    Timeouts,
+)
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.scaling.dlrover.ps_stages import OptimizerStage
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.master.simulated_job import SimulatedJob, SimulatedPod
 
 GIB = 2.0**30
 FIRST = "job-optimize-1"

@@ -5,10 +5,11 @@ import pytest
 from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages, world_steps
+from edl_workflows.master.state import messages
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.testing import SimulatedJob
+from edl_workflows.master.state.versions import rendezvous
 from edl_workflows.protocol.nodes import ExitReport, NodeRef
+from tests.unit.master.simulated_job import SimulatedJob
 
 pytestmark = pytest.mark.parametrize("gap", [3600.0, -3600.0])
 
@@ -55,7 +56,7 @@ def test_a_round_of_the_node_check_ends(gap: float) -> None:
 def test_newcomers_are_let_in(gap: float) -> None:
     """They are tried again after the same time."""
     job = _job()
-    world_steps.give_up_newcomers(job.state, job.now + 60.0)
+    rendezvous.give_up_newcomers(job.state, job.now + 60.0)
     _set_clock(job, gap)
     assert job.state.newcomers_wait_until == job.now + 60.0 - LATER
 

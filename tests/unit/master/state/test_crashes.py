@@ -5,10 +5,10 @@ import pytest
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
-from edl_workflows.master.state.nodes import NodeStatus
+from edl_workflows.master.state.nodes.registry import NodeStatus
 from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.nodes import CrashReport, NodeRef
+from tests.unit.master.simulated_job import SimulatedJob
 
 BUDGET = 3
 """restartCount, unless a role says it."""

@@ -9,10 +9,10 @@ from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.master.state.transitions import settle_job
-from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState, Registration
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, CheckpointEnd
+from tests.unit.master.simulated_job import SimulatedJob
 
 CHIEF = NodeRef(type="worker", id=0)
 

@@ -9,10 +9,10 @@ from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.testing import DATA, SimulatedJob
 from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, ReleasedShard
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointRestore
+from tests.unit.master.simulated_job import DATA, SimulatedJob
 
 CHIEF = NodeRef(type="worker", id=0)
 SHARDS = 60

@@ -8,9 +8,9 @@ from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.nodes import ExitReport, NodeRef
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+from tests.unit.master.simulated_job import SimulatedJob
 
 FULL = "/ckpt: the checkpoint of step 7 can't be written: [Errno 28] No space left on device"
 CHIEF = NodeRef(type="worker", id=0)

@@ -8,16 +8,15 @@ import pytest
 from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance, HangAction, PendingFailStrategy
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
-from edl_workflows.master.state.hang import DUMP_SECONDS
-from edl_workflows.master.state.nodes import ExitReason, NodeStatus
+from edl_workflows.master.state.nodes.hang import DUMP_SECONDS
+from edl_workflows.master.state.nodes.registry import ExitReason, NodeStatus
 from edl_workflows.master.state.observations import PodPhase
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.testing import DATA, Ref, SimulatedJob, SimulatedPod
-from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
 from edl_workflows.protocol.nodes import CheckReport, Directive, ExitReport, NodeRef
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.master.simulated_job import DATA, Ref, SimulatedJob, SimulatedPod
 
 HANG_SECONDS = 30
 

@@ -3,7 +3,14 @@
 import pytest
 
 from edl_workflows.jobs.elastic_job.fault_tolerance import HangAction
-from edl_workflows.master.state.hang import DUMP_SECONDS, HangRules, Hangs, HangStep, LastMove, watch_progress
+from edl_workflows.master.state.nodes.hang import (
+    DUMP_SECONDS,
+    HangRules,
+    Hangs,
+    HangStep,
+    LastMove,
+    watch_progress,
+)
 
 RULES = HangRules(timeout=100.0, action=HangAction.RESTART, max_restarts=2)
 

@@ -5,12 +5,9 @@ from dataclasses import replace
 import pytest
 
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.nodes import ExitReason
+from edl_workflows.master.state.nodes.registry import ExitReason
 from edl_workflows.master.state.observations import PodPhase
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.testing import Ref, SimulatedJob, SimulatedPod
-from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.datasets import (
     AckRequest,
@@ -20,6 +17,8 @@ from edl_workflows.protocol.datasets import (
     ShardKey,
     TaskType,
 )
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.master.simulated_job import Ref, SimulatedJob, SimulatedPod
 
 EVALUATION = "evaluate"
 TIMEOUT = 20.0

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.master.state.history import (
+from edl_workflows.master.state.statistics import (
     FIRST_INTERVAL,
     MAX_POINTS,
     History,

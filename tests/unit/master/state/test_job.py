@@ -16,12 +16,12 @@ from edl_workflows.jobs.scale_plan.model import (
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import views
 from edl_workflows.master.state.job import JobDocument
-from edl_workflows.master.state.nodes import ExitReason
+from edl_workflows.master.state.nodes.registry import ExitReason
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import JobSettings, RoleSettings, Timeouts
-from edl_workflows.master.testing import DATA, SimulatedJob, SimulatedPod
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
+from tests.unit.master.simulated_job import DATA, SimulatedJob, SimulatedPod
 
 
 def _job(nodes: str = "ps=2,worker=2", shards: int = 10_000, **timeouts: float) -> SimulatedJob:

@@ -8,12 +8,12 @@ from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
-from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import Evaluation, ModelReport
+from tests.unit.master.simulated_job import SimulatedJob
 
 Says = Callable[[Cluster], Evaluation | None]
 
@@ -57,9 +57,12 @@ def test_same_model_is_said_to_be_the_same(before: float, after: float) -> None:
 @pytest.mark.parametrize(
     ("after", "message"),
     [
-        (Evaluation(value=0.823), "said 0.551 before the switch, and 0.823 after it"),
-        (Evaluation(value=0.5515), "said 0.551 before the switch, and 0.5515 after it"),
-        (Evaluation(problem="the model says nan"), "and nothing after it (the model says nan)"),
+        (Evaluation(value=0.823), "evaluated to 0.551 before the switch, and to 0.823 after it"),
+        (Evaluation(value=0.5515), "evaluated to 0.551 before the switch, and to 0.5515 after it"),
+        (
+            Evaluation(problem="the model says nan"),
+            "and could not be evaluated after it (the model says nan)",
+        ),
     ],
     ids=["another loss", "a little different", "no number"],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.master.state.node_check import (
+from edl_workflows.master.state.nodes.node_check import (
     JOIN_SECONDS,
     CheckResult,
     NodeCheck,

@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 
 from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.state.autoscale.autoscale_steps import job_with_oom
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeStatus
-from edl_workflows.master.state.planned_job import job_with_oom
-from edl_workflows.master.state.relaunch import RULES, ReplacementDecision, decide_replacement, exit_reason
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
+from edl_workflows.master.state.nodes.relaunch import (
+    RULES,
+    ReplacementDecision,
+    decide_replacement,
+    exit_reason,
+)
 from edl_workflows.master.state.settings import JobSettings, RoleSettings
 
 GIB = 2.0**30

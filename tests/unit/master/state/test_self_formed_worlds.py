@@ -6,12 +6,11 @@ import pytest
 from edl_workflows.jobs import names
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
-from edl_workflows.master.state.nodes import ExitReason, JobNode
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.master.testing import SimulatedPod
-from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.protocol.nodes import Directive, ProcessReport, ProcessState
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.master.simulated_job import SimulatedPod
 from tests.unit.master.state.worlds import worker
 
 

@@ -10,12 +10,12 @@ from edl_workflows.jobs.scale_plan.model import (
 )
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
-from edl_workflows.master.state.planned_job import planned_job
-from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.autoscale.autoscale_steps import planned_job
+from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.testing import SimulatedJob
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState, ServerChanges, ServerReport
 from edl_workflows.scaling.dlrover.resources import Range
+from tests.unit.master.simulated_job import SimulatedJob
 
 MORE = ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)})
 MOVED = ScalePlanSpec(migrate_ranks={0: NodeResource(cpu="2")})

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edl_workflows.master.state import messages
-from edl_workflows.master.state.nodes import ExitReason
+from edl_workflows.master.state.nodes.registry import ExitReason
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import RoleSettings
 from edl_workflows.protocol.nodes import ExitReport, ProcessReport, ProcessState

@@ -14,9 +14,8 @@ from edl_workflows.jobs.scale_plan.model import (
 )
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
-from edl_workflows.master.state.cluster_versions import ChangeCause, ClusterVersions
 from edl_workflows.master.state.settings import Timeouts
-from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause, ClusterVersions
 from edl_workflows.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
     CrashReport,
@@ -27,6 +26,7 @@ from edl_workflows.protocol.nodes import (
     Registration,
 )
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
 from tests.unit.master.state.worlds import (
     carried_out,
     collective_job,
@@ -165,7 +165,7 @@ def test_a_change_of_the_world_goes_through_all_steps() -> None:
         pytest.param(
             plan_of(1), "at least 2 workers train together \\(spec.rendezvous.minNodes\\)", id="too few"
         ),
-        pytest.param(plan_of(3), "3 is no multiple of 2 \\(spec.rendezvous.nodeUnit\\)", id="no multiple"),
+        pytest.param(plan_of(3), "3 is not a multiple of 2 \\(spec.rendezvous.nodeUnit\\)", id="no multiple"),
         pytest.param(plan_of(migrate=(7,)), "no running pod 'job-edljob-worker-7'", id="unknown pod"),
     ],
 )
@@ -389,7 +389,7 @@ def test_why_nobody_trains_is_told() -> None:
     job = collective_job(2, min_nodes=2, join_timeout=500.0)
     assert (
         views.status_report(job.state, job.now)["rendezvous"]["why"]
-        == "the members of the present world are the right ones"
+        == "the present group already has the right members"
     )
     job.kill(("worker", 1))
     job.observe()

@@ -10,10 +10,9 @@ from edl_workflows.jobs.scale_plan.model import (
     ScalePlanSpec,
 )
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import JobSettings, RoleSettings, Timeouts
-from edl_workflows.master.testing_collective import SimulatedCollectiveJob
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, RoleSettings, Timeouts
 from edl_workflows.protocol.nodes import NodeRef
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
 
 
 def collective_job(

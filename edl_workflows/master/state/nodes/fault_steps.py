@@ -1,19 +1,56 @@
-"""Between hangs, the check of nodes, goodput and restarts, each pure for itself, and the rest of the state."""
+"""Connects ends of nodes, hangs, the node check, expired leases and goodput with the rest of the state."""
 
 from edl_workflows.jobs import names
-from edl_workflows.master.state import hang, node_check, version_steps
-from edl_workflows.master.state.cluster_versions import ChangeCause
 from edl_workflows.master.state.goodput import TrainingMoment
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.messages import end_node
-from edl_workflows.master.state.nodes import ExitReason, NodeStatus
+from edl_workflows.master.state.nodes import hang, node_check
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
+from edl_workflows.master.state.versions import cluster_versions, version_steps
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause
 from edl_workflows.protocol.datasets import TaskType
 from edl_workflows.protocol.node_check import CheckMember, CheckRound
 
 
+def end_node(
+    state: JobState,
+    node: JobNode,
+    status: NodeStatus,
+    reason: ExitReason,
+    code: int | None = None,
+    message: str = "",
+) -> None:
+    """Records that a node ended, and returns its leases to the queues. A node that has ended stays as it
+    is.
+    """
+    if node.status.final:
+        return
+    if (
+        node.type == names.PS_TYPE
+        and status is NodeStatus.SUCCEEDED
+        and state.outcome is None
+        and not node.released
+    ):
+        status, reason = NodeStatus.FAILED, ExitReason.UNKNOWN  # it was not told to end
+    forget_processes(state, node)
+    state.statistics.forget(str(node))
+    state.last_seen.pop(str(node), None)
+    state.exits_since.pop(str(node), None)
+    state.nodes.change(
+        node, status=status, exit_reason=reason, exit_code=code, message=message[-2048:], waiting=False
+    )
+
+
+def forget_processes(state: JobState, node: JobNode) -> None:
+    state.shards.release_node(node.ref)
+    state.versions = cluster_versions.forget_reports(state.versions, str(node))
+
+
 def expire_leases(state: JobState, now: float) -> None:
-    """Shards that nobody answers for return to the queue. A node that held some for evaluation, and answered for no others, hangs,
-    and is replaced as one that failed, as upstream removes it; but not a critical one. Time in which no master listened is not counted."""
+    """Returns shards of expired leases to the queue.
+
+    A node that held evaluation shards and acknowledged no shard of any data set hangs; it fails and is
+    replaced (DLRover removes it), unless it is critical. Time in which no master listened is not counted.
+    """
     if state.listening_since is None:
         state.listening_since = now
     for lease in state.shards.expire(now, state.listening_since):
@@ -24,12 +61,18 @@ def expire_leases(state: JobState, now: float) -> None:
         if not hangs or node is None or not node.live or over:
             continue
         if not state.settings.critical(node.type, node.rank):
-            why = f"it held shards of {lease.dataset} and acknowledged none of any data set for {lease.timeout:g} s"
+            why = (
+                f"it held shards of {lease.dataset} and acknowledged no shard of any data set "
+                f"for {lease.timeout:g} s"
+            )
             end_node(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=why)
 
 
 def note_end_of_suspension(state: JobState) -> None:
-    """Remembers which nodes a suspension took: it is over, and they are no failures. Before `count_useful_time`, which counts it off."""
+    """Remembers which nodes a suspension removed when it ends, so that they don't count as failures.
+
+    Must be called before `count_useful_time`, which clears the suspension.
+    """
     if state.goodput.goodput.suspended and not state.settings.suspend:
         state.taken_by_suspension = {
             str(node) for node in state.nodes if node.replaced_by < 0 and not node.given_up
@@ -37,7 +80,9 @@ def note_end_of_suspension(state: JobState) -> None:
 
 
 def count_useful_time(state: JobState, now: float) -> None:
-    """Counts what of the job's time is useful; before a loss is acted on, since then the lost steps are not seen any more."""
+    """Counts the useful part of the job's time. Must precede the reaction to a loss, which hides the lost
+    steps.
+    """
     active = state.versions.active
     seen = TrainingMoment(
         version=active.number if active else 0,
@@ -51,7 +96,7 @@ def count_useful_time(state: JobState, now: float) -> None:
 
 
 def find_hang(state: JobState, now: float) -> None:
-    """Looks whether training moves, and acts where it does not."""
+    """Checks whether training progresses, and acts if it does not."""
     said = state.settings.fault_tolerance
     rules = hang.HangRules(said.hang_timeout_seconds, said.hang_action, said.max_restarts)
     state.hangs, state.moved, step = hang.watch_progress(state.hangs, state.moved, _marker(state), rules, now)
@@ -60,8 +105,10 @@ def find_hang(state: JobState, now: float) -> None:
 
 
 def too_many_failed_saves(state: JobState) -> str:
-    """Why the job is given up, since its checkpoints can't be saved; "" while it is not. How long the last one is tried is the
-    chief's decision."""
+    """Why the job is given up because its checkpoints can't be saved; else "".
+
+    Attempts at the training's last checkpoint are not counted: the chief decides how long to repeat them.
+    """
     failing, most = state.checkpoints.failing, state.settings.fault_tolerance.max_failed_saves
     counted = failing.row - failing.last
     if not most or counted < most:
@@ -70,7 +117,9 @@ def too_many_failed_saves(state: JobState) -> str:
 
 
 def check_nodes(state: JobState, now: float) -> None:
-    """Has nodes checked that come before training begins; those that fail end, and are replaced."""
+    """Runs the check of nodes that register before training begins; nodes that fail it end and are
+    replaced.
+    """
     said = state.settings.fault_tolerance
     if not said.node_check or state.versions.active is not None:
         return
@@ -86,7 +135,7 @@ def check_nodes(state: JobState, now: float) -> None:
 
 
 def check_round(state: JobState) -> CheckRound | None:
-    """The round under way, as nodes are told of it."""
+    """The present round, as sent to the nodes."""
     current, settings = state.node_check.round, state.settings
     if current is None or state.versions.active is not None:
         return None
@@ -96,8 +145,10 @@ def check_round(state: JobState) -> CheckRound | None:
 
 
 def find_stragglers(state: JobState) -> dict[str, float]:
-    """Nodes that are slower than the others of their role by more than the job allows, with how many times slower: workers
-    by the records that they process, before that all nodes by their check."""
+    """Nodes slower than the others by more than the job allows; the value is how many times slower each is.
+
+    Workers are compared by the records that they process; before training, all nodes by their check.
+    """
     ratio = state.settings.fault_tolerance.straggler_ratio
     measured = state.statistics.seconds_per_shard() or state.node_check.passed
     return node_check.slower_than_median(measured, ratio)
@@ -106,15 +157,16 @@ def find_stragglers(state: JobState) -> dict[str, float]:
 def _member(state: JobState, name: str) -> CheckMember:
     node_type, _, node_id = name.rpartition("-")
     settings = state.settings
-    # No process listens before training: the port of even versions is free, whatever number the first one gets.
+    # No process listens before training, so the port of even versions is free whatever number comes first.
     address = names.node_address(settings.name, settings.namespace, node_type, int(node_id), 0)
     return CheckMember(node=name, address=address)
 
 
 def _marker(state: JobState) -> tuple[object, ...] | None:
-    """What differs when training moves; None while it is not expected to, or while nobody ever said that it does.
+    """A value that changes when training progresses; None while no progress is expected or was ever reported.
 
-    A plan has time-outs of its own. Newcomers are let in by nobody's plan: processes that never stop for them hang, too.
+    A plan has its own time-outs. Admission of newcomers has none, so processes that never stop for it count
+    as hanging.
     """
     active, change, newest = state.versions.active, state.versions.change, state.checkpoints.newest
     changing = change is not None and change.cause is not ChangeCause.MEMBERSHIP

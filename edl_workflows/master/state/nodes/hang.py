@@ -1,7 +1,7 @@
-"""Training that stands still although its processes live: found by what moves no more, then acted on. Pure.
+"""Detects training that makes no progress although its processes live, and decides what to do. Pure.
 
-What counts as a move: a step, a record, a checkpoint, another cluster version, the end of a node. In each case the nodes are
-first asked for the stacks of their training processes, since after a restart nobody can tell any more where they stood.
+Progress is a step, a record, a checkpoint, another cluster version, or the end of a node. Before anything
+else, nodes are asked for the stacks of their training processes, since after a restart these are lost.
 """
 
 from dataclasses import dataclass, replace
@@ -10,18 +10,20 @@ from enum import StrEnum
 from edl_workflows.jobs.elastic_job.fault_tolerance import HangAction
 
 DUMP_SECONDS = 10.0
-"""From the request for stacks to what follows: agents must hear of it, and their processes write."""
+"""Delay between the request for stacks and the next action, so that agents hear of it and processes write
+them.
+"""
 
 
 @dataclass(frozen=True)
 class Hangs:
-    """What a job knows of its hangs; stored.
+    """What is stored of a job's hangs.
 
     Attributes:
-        number: of hangs so far; also of the newest request for stacks.
-        since: Unix seconds at which the present hang was found; 0 while training moves.
+        number: of hangs so far, and of the newest request for stacks.
+        since: Unix seconds at which the present hang was found; 0 while training progresses.
         restarts: how often all training processes were restarted together.
-        failure: why the job is given up; "" while it is not.
+        failure: why the job is given up; else "".
     """
 
     number: int = 0
@@ -31,16 +33,16 @@ class Hangs:
 
     @property
     def dump(self) -> str:
-        """Id of the request for stacks; "" while there is none."""
+        """Id of the request for stacks; "" if there is none."""
         return f"hang-{self.number}" if self.since else ""
 
 
 @dataclass(frozen=True)
 class LastMove:
-    """When training moved last, as this master saw it; not stored: a new master waits anew.
+    """When this master last saw progress. Not stored: a new master starts the time-out anew.
 
     Attributes:
-        marker: what will differ when it moves.
+        marker: a value that changes with any progress.
         at: Unix seconds.
     """
 
@@ -50,7 +52,9 @@ class LastMove:
 
 @dataclass(frozen=True)
 class HangRules:
-    """What the job's spec says: seconds without a move (0: nobody looks), what follows, and how often."""
+    """Limits from the job's spec: seconds without progress (0: not watched), the action, and how often it is
+    taken.
+    """
 
     timeout: float = 1800.0
     action: HangAction = HangAction.LOG
@@ -58,11 +62,9 @@ class HangRules:
 
 
 class HangStep(StrEnum):
-    """What is to be done now."""
-
     NONE = ""
     FOUND = "found"
-    """Stacks are asked for from now on."""
+    """From now on stacks are requested."""
     RESTART = "restart"
     FAIL = "fail"
 
@@ -70,17 +72,17 @@ class HangStep(StrEnum):
 def watch_progress(
     hangs: Hangs, moved: LastMove | None, marker: tuple[object, ...] | None, rules: HangRules, now: float
 ) -> tuple[Hangs, LastMove | None, HangStep]:
-    """Takes a look.
+    """Compares the present marker with the last one.
 
     Args:
         hangs: so far.
-        moved: the last move; None if nobody looked yet.
-        marker: what is seen now; None while training is not expected to move.
+        moved: the last progress; None if this is the first look.
+        marker: the present marker; None while training is not expected to progress.
         rules: of the job.
-        now: the time.
+        now: Unix seconds.
 
     Returns:
-        The hangs, the last move, and what is to be done.
+        The hangs, the last progress, and what to do.
     """
     if marker is None or not rules.timeout:
         return replace(hangs, since=0.0), None, HangStep.NONE

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.fault_tolerance import PendingFailStrategy
-from edl_workflows.master.state.nodes import JobNode, NodeRegistry, NodeStatus
-from edl_workflows.master.state.rendezvous import RendezvousLimits
-from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.nodes.registry import JobNode, NodeRegistry, NodeStatus
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
 
 REASONS = {
     "DataSetFailed": "a shard failed or timed out more often than `max_retries`",

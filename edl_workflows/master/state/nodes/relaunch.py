@@ -1,14 +1,15 @@
-"""Whether a failed node is replaced, and by what: one table over the reasons for which nodes end.
+"""Whether a failed node is replaced, and by what; and the record of restarts.
 
-As upstream decides (DLRover's ``_should_relaunch``), without its quirk that any Allreduce job relaunches after fatal errors.
+One table maps the reasons for which nodes end to rules. They are those of DLRover's `_should_relaunch`,
+except that an Allreduce job does not relaunch after fatal errors.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.master.state.nodes import ExitReason, JobNode
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.protocol.nodes import CHECKPOINT_EXIT_CODE
 from edl_workflows.scaling.dlrover.bounds import size_range
@@ -16,14 +17,14 @@ from edl_workflows.scaling.dlrover.recovery import oom_recovery_plan
 from edl_workflows.scaling.dlrover.resources import OptimizerJob
 
 MAX_LAST_LINE = 500
-"""Characters of a process's last line that stand in the job's message."""
+"""Characters of a process's last line in the job's message."""
 
 _TAKEN_AWAY = frozenset({"", "Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
-"""``status.reason`` of pods that ended without an exit code and are not to blame for it."""
+"""`status.reason` of pods that ended without an exit code and through no fault of their own."""
 
 
 def last_line(output: str) -> str:
-    """A process's last line of output: most often its error."""
+    """The last line of a process's output: usually its error."""
     return output.strip().rsplit("\n", 1)[-1][:MAX_LAST_LINE]
 
 
@@ -33,10 +34,10 @@ class ExitRule:
 
     Attributes:
         when: what happened, for people.
-        codes: exit codes that say so.
-        budget: each replacement uses the node's budget.
-        always_only: only under restartPolicy Always.
-        more_memory: the replacement gets more memory (`oom_recovery_plan`).
+        codes: exit codes with this meaning.
+        budget: whether a replacement uses up the node's budget.
+        always_only: whether the node is replaced only under restartPolicy Always.
+        more_memory: whether the replacement gets more memory (`oom_recovery_plan`).
     """
 
     when: str
@@ -48,7 +49,7 @@ class ExitRule:
 
 RULES: dict[ExitReason, ExitRule] = {
     ExitReason.KILLED: ExitRule(
-        "told to end, killed, evicted, preempted, or its pod or machine was taken away",
+        "told to end, killed, evicted, preempted, or its pod or machine was removed",
         (137, 143),
         budget=False,
     ),
@@ -58,28 +59,29 @@ RULES: dict[ExitReason, ExitRule] = {
     ),
     ExitReason.HARDWARE: ExitRule("the program or its launcher found broken hardware", (14, 201, 202)),
     ExitReason.CHECKPOINT: ExitRule(
-        "its training is through, and the last checkpoint could not be saved", (CHECKPOINT_EXIT_CODE,)
+        "its training is finished, and the last checkpoint could not be saved", (CHECKPOINT_EXIT_CODE,)
     ),
     ExitReason.UNKNOWN: ExitRule("any other exit, and the restart of a container that holds the model"),
     ExitReason.NO_HEARTBEAT: ExitRule("its agent was silent for too long"),
     ExitReason.PENDING_TIMEOUT: ExitRule(
-        "it replaces another node, and was pending for longer than restartTimeout"
+        "it replaces another node and was pending for longer than restartTimeout"
     ),
     ExitReason.EVALUATION_TIMEOUT: ExitRule(
-        "it held shards for evaluation and acknowledged none of any data set for `timeout_s`; critical nodes are left alone"
+        "it held shards for evaluation and acknowledged no shard of any data set for `timeout_s`; "
+        "critical nodes are not affected"
     ),
     ExitReason.CHECK_FAILED: ExitRule("it failed both rounds of the check before training (nodeCheck)"),
     ExitReason.PREPARE_TIMEOUT: ExitRule(
-        "its agent lives, but its process does not get ready for the next version"
+        "its agent lives, but its process did not become ready for the next version"
     ),
 }
-"""The table. `docs/reference/relaunch.md` is made from it."""
+"""The table; `docs/reference/relaunch.md` is generated from it."""
 
 _BY_CODE = {0: ExitReason.SUCCEEDED} | {code: reason for reason, rule in RULES.items() for code in rule.codes}
 
 
 def exit_reason(code: int | None, pod_reason: str = "") -> ExitReason:
-    """Why a node ended, by its exit code and what Kubernetes says about the container."""
+    """Why a node ended, from its exit code and the reason that Kubernetes gives."""
     if pod_reason == "OOMKilled":
         return ExitReason.OOM
     if code is None:
@@ -89,12 +91,12 @@ def exit_reason(code: int | None, pod_reason: str = "") -> ExitReason:
 
 @dataclass(frozen=True)
 class ReplacementDecision:
-    """What becomes of a failed node.
+    """What happens to a failed node.
 
     Attributes:
         refused: why it is not replaced; "" if it is.
         resource: size of the replacement.
-        relaunches: count of the replacement.
+        relaunches: relaunch count of the replacement.
     """
 
     refused: str = ""
@@ -105,12 +107,12 @@ class ReplacementDecision:
 def decide_replacement(
     node: JobNode, settings: JobSettings, job: OptimizerJob | None = None
 ) -> ReplacementDecision:
-    """Whether `node`, which ended without success, is replaced.
+    """Decides whether `node`, which ended without success, is replaced.
 
     Args:
         node: the node.
         settings: of its job.
-        job: as planners see it, with this node; needed where the node ran out of memory.
+        job: as planners see it, including this node; required if the node ran out of memory.
     """
     assert node.exit_reason is not None
     rule = RULES[node.exit_reason]
@@ -136,7 +138,7 @@ def decide_replacement(
 
 
 def _more_memory(node: JobNode, job: OptimizerJob) -> NodeResource | str:
-    """The replacement's size; or why no node gets more memory than it had. Unlimited memory stays unlimited."""
+    """The replacement's size, or why it gets no more memory. Unlimited memory stays unlimited."""
     pod = names.node_name(job.name, node.type, node.id)
     has = next(known for known in job.nodes if known.name == pod).resource.memory
     if not has:
@@ -144,8 +146,58 @@ def _more_memory(node: JobNode, job: OptimizerJob) -> NodeResource | str:
     plan = oom_recovery_plan(job)
     memory = plan.node_resources[pod].memory if pod in plan.node_resources else None
     if memory is None and has < size_range(job, node.type, "memory", has).high:
-        # resourceLimits leave no more beside the others. If it is too little again, its budget ends it.
+        # resourceLimits leave no more memory. If it fails again, its budget ends the attempts.
         return node.resource
     if memory is None:
         return "; ".join(plan.notes)
     return node.resource.model_copy(update={"memory": f"{math.floor(memory)}Mi"})
+
+
+MAX_RECENT = 20
+MAX_MESSAGE = 300
+"""Characters of a restart's message in the job's status."""
+
+HANG = "Hang"
+"""All training processes were restarted because training hung."""
+RECOVERY = "Recovery"
+"""Model and data returned to a checkpoint because a node that holds the model was lost."""
+RESUME = "Resume"
+"""A suspended job continues from its newest checkpoint; nodes removed by the suspension are not recorded."""
+ROLLBACK = "Rollback"
+"""The version that a plan made did not train."""
+
+
+@dataclass(frozen=True)
+class JobRestart:
+    """One restart.
+
+    Attributes:
+        time: Unix seconds.
+        subject: the node that ended, or `version <number>` if the training processes of all nodes restarted.
+        cause: a node's exit reason, or one of this module's constants.
+        message: details.
+    """
+
+    time: float
+    subject: str
+    cause: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """All restarts of a job.
+
+    Attributes:
+        counts: by cause.
+        recent: the newest, oldest first.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    recent: tuple[JobRestart, ...] = ()
+
+
+def record_restart(restarts: Restarts, restart: JobRestart) -> Restarts:
+    counts = {**restarts.counts, restart.cause: restarts.counts.get(restart.cause, 0) + 1}
+    short = replace(restart, message=restart.message[:MAX_MESSAGE])
+    return Restarts(counts, (*restarts.recent, short)[-MAX_RECENT:])

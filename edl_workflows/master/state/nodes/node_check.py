@@ -1,8 +1,9 @@
-"""The check of nodes before training, in pairs and two rounds: which nodes are faulty, which are slow. Pure.
+"""The check of nodes before training, in pairs and two rounds: finds faulty and slow nodes. Pure.
 
-A pair that fails has a faulty node, or a broken way between two sound ones. The second round gives each node another
-partner, the slowest with the fastest: who fails again is faulty itself. As DLRover's node check; other than there, nodes that
-come when the others have passed are checked with one of those.
+If a pair fails, one of its nodes may be faulty, or the connection between two sound nodes. The second round
+gives each node another partner, the slowest with the fastest: a node that fails again is itself faulty. This
+is DLRover's node check, except that nodes that arrive after the others have passed are checked together with
+one of those.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 JOIN_SECONDS = 30.0
-"""After the last join; then those that are there are checked without those that are not."""
+"""Seconds after the last join, before the nodes that are there are checked without those that are missing."""
 
 Groups = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a node measured: seconds, or why it could not."""
+    """What a node measured: seconds, or why it failed."""
 
     seconds: float = 0.0
     error: str = ""
@@ -28,10 +29,10 @@ class RunningRound:
     """A round under way.
 
     Attributes:
-        groups: who measures with whom.
-        since: Unix seconds of its begin.
-        results: of nodes that have reported.
-        first: results of the round before, where this is the second.
+        groups: nodes that measure together.
+        since: Unix seconds at which it began.
+        results: of the nodes that have reported.
+        first: results of the first round, if this is the second.
     """
 
     number: int
@@ -42,7 +43,6 @@ class RunningRound:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """All that take part."""
         return frozenset(node for group in self.groups for node in group)
 
 
@@ -52,11 +52,11 @@ class NodeCheck:
 
     Attributes:
         number: of the newest round.
-        round: that is under way.
-        passed: best seconds of the nodes that passed.
-        came: the nodes that were there at the last look.
-        since: since when it is these.
-        done: all that are there passed, and those that are missing were waited for.
+        round: the one under way.
+        passed: best seconds of each node that passed.
+        came: the nodes that were registered at the last look.
+        since: Unix seconds since which this set has not changed.
+        done: all registered nodes passed, and the missing ones were waited for.
     """
 
     number: int = 0
@@ -67,7 +67,9 @@ class NodeCheck:
     done: bool = False
 
     def shift_times(self, seconds: float) -> "NodeCheck":
-        """The clock was set by so much, or nobody listened for so long: a round has all its time none the less."""
+        """Moves stored times by a jump of the clock, or by a pause of the master, so that a round keeps its
+        full time.
+        """
         if not self.came:
             return self
         current = replace(self.round, since=self.round.since + seconds) if self.round else None
@@ -76,14 +78,16 @@ class NodeCheck:
 
 @dataclass(frozen=True)
 class NodeCheckRules:
-    """What the job's spec says: seconds for a round, and the factor over the median beyond which a node is slow."""
+    """Limits from the job's spec: seconds for a round, and the factor over the median beyond which a node is
+    slow.
+    """
 
     timeout: float = 300.0
     straggler_ratio: float = 2.0
 
 
 def record_result(check: NodeCheck, node: str, number: int, result: CheckResult) -> NodeCheck:
-    """A node has measured. What belongs to another round, or to none, is left out."""
+    """Records a node's result; results of other rounds or of nodes not in the round are ignored."""
     current = check.round
     if current is None or current.number != number or node not in current.nodes:
         return check
@@ -93,17 +97,17 @@ def record_result(check: NodeCheck, node: str, number: int, result: CheckResult)
 def advance_check(
     check: NodeCheck, there: Collection[str], *, complete: bool, rules: NodeCheckRules, now: float
 ) -> tuple[NodeCheck, dict[str, str]]:
-    """Begins a round, or ends one.
+    """Begins or ends a round.
 
     Args:
-        check: so far.
-        there: nodes that are registered.
-        complete: whether these are all that are wanted.
+        check: the check so far.
+        there: registered nodes.
+        complete: whether these are all nodes that are wanted.
         rules: of the job.
-        now: the time.
+        now: Unix seconds.
 
     Returns:
-        The check, and the nodes that turned out faulty, each with the reason.
+        The check, and the nodes found faulty, each with the reason.
     """
     present = tuple(sorted(there))
     if present != check.came:
@@ -113,7 +117,7 @@ def advance_check(
     )
     current = check.round
     if current is not None and not current.nodes <= set(there):
-        current = None  # who is gone leaves a partner that waits for nobody
+        current = None  # a node is gone, and its partner waits in vain
     if current is not None:
         return _end_round(replace(check, round=current), current, rules, now)
     check = replace(check, round=None)
@@ -126,21 +130,23 @@ def advance_check(
 
 
 def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Groups:
-    """Neighbours in pairs; the odd one with the last pair. A single one with the fastest that passed, if there is one."""
+    """Neighbours in pairs, an odd one with the last pair. A single node is paired with the fastest that
+    passed, if any.
+    """
     if len(unchecked) == 1 and passed:
         return ((unchecked[0], min(passed, key=passed.__getitem__)),)
     return _pairs(unchecked)
 
 
 def second_groups(results: Mapping[str, CheckResult], firsts: Collection[str] = ()) -> Groups:
-    """The fastest with the slowest; who failed counts as slowest of all.
+    """Pairs the fastest with the slowest; nodes that failed count as slowest.
 
-    The others of a group each measure with its first. So of those that failed, one that was the first of its group stands
-    behind its partners: they may have failed since it did.
+    In a group, the other nodes measure with the first. So a failed node that was first in its group is ranked
+    behind its partners, which may have failed because of it.
 
     Args:
         results: of the first round.
-        firsts: who was the first of a group in it.
+        firsts: nodes that were first in their group.
     """
 
     def rank(node: str) -> tuple[bool, bool, float, str]:
@@ -153,7 +159,7 @@ def second_groups(results: Mapping[str, CheckResult], firsts: Collection[str] = 
 
 
 def slower_than_median(seconds: Mapping[str, float], ratio: float) -> dict[str, float]:
-    """Nodes slower than the median by more than `ratio`, with how many times slower."""
+    """Nodes slower than the median by more than `ratio`; the value is how many times slower each is."""
     if len(seconds) < 2:
         return {}
     middle = median(seconds.values())
@@ -200,7 +206,7 @@ def _end_round(
 def _best(
     passed: Mapping[str, float], first: Mapping[str, CheckResult], results: Mapping[str, CheckResult]
 ) -> dict[str, float]:
-    """The better of the measurements of each node that has one."""
+    """The better measurement of each node that has one."""
     found: dict[str, float] = {node: passed[node] for node in results if node in passed}
     for measured in (first, results):
         for node, result in measured.items():

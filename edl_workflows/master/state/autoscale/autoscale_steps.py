@@ -3,6 +3,8 @@ what becomes of its plan, and nodes that find no place.
 
 A plan is stored before its ScalePlan is made, under a name that a repetition finds again, and is then carried out as anybody's.
 Whether or not it may be, it stands in the job's status.
+
+The job as planners see it (`edl_workflows.scaling.dlrover.resources.OptimizerJob`), read from the master's state.
 """
 
 import math
@@ -11,20 +13,24 @@ from datetime import UTC, datetime
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
+from edl_workflows.jobs.scale_plan import model
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanPhase, ScalePlanSpec
-from edl_workflows.master.state import autoscaling, cluster_versions, worker_manager
-from edl_workflows.master.state.autoscaling import (
+from edl_workflows.master.state.autoscale import own_plans
+from edl_workflows.master.state.autoscale.own_plans import (
     STARTING_SAMPLES,
     AutoscalingIntervals,
     AutoscalingState,
     OptimizerAnswer,
 )
-from edl_workflows.master.state.cluster_versions import ChangeCause
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import JobNode
-from edl_workflows.master.state.planned_job import planned_job, usage_of
-from edl_workflows.master.state.plans import PlanRun
-from edl_workflows.master.state.settings import merge_resources
+from edl_workflows.master.state.nodes import replicas
+from edl_workflows.master.state.nodes.registry import JobNode, NodeStatus
+from edl_workflows.master.state.plans.plan_run import PlanRun
+from edl_workflows.master.state.settings import MIB, merge_resources
+from edl_workflows.master.state.versions import cluster_versions
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause
+from edl_workflows.protocol.nodes import ServerChanges
+from edl_workflows.scaling.dlrover import resources
 from edl_workflows.scaling.dlrover.allreduce import WorldSize, workers_plan
 from edl_workflows.scaling.dlrover.ps_stages import (
     OptimizerStage,
@@ -33,7 +39,17 @@ from edl_workflows.scaling.dlrover.ps_stages import (
     optimize_locally,
 )
 from edl_workflows.scaling.dlrover.recovery import PENDING_SECONDS, pending_cut_plan
-from edl_workflows.scaling.dlrover.resources import OptimizerJob, ResourcePlan, empty_plan, scale_plan_spec
+from edl_workflows.scaling.dlrover.resources import (
+    OptimizerJob,
+    OptimizerRole,
+    Range,
+    ResourceLimits,
+    ResourcePlan,
+    UserBounds,
+    empty_plan,
+    scale_plan_spec,
+)
+from edl_workflows.scaling.dlrover.samples import NodeSample
 
 MAX_REASON = 4_096
 """Characters of a ScalePlan's reason."""
@@ -154,7 +170,7 @@ def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswe
     if plan.empty:
         state.autoscaling = replace(state.autoscaling, progress=answer.progress)
     elif state.settings.optimizing.allowed:
-        state.autoscaling = autoscaling.open_plan(
+        state.autoscaling = own_plans.open_plan(
             state.autoscaling, _spec(plan, asked.job), answer.progress, now
         )
     _show(state, asked, answer, now)
@@ -244,20 +260,20 @@ def _follow(state: JobState, now: float) -> None:
     listed = next((seen for seen in state.plans_seen or () if seen.name == name), None)
     phase = run.phase if run is not None else listed.phase if listed is not None else None
     if phase is ScalePlanPhase.SUCCEEDED:
-        state.autoscaling = autoscaling.close_succeeded_plan(state.autoscaling, name)
+        state.autoscaling = own_plans.close_succeeded_plan(state.autoscaling, name)
     elif phase is ScalePlanPhase.FAILED:
         why = f"{run.reason}: {run.message}" if run is not None else "see its status"
         _fail(state, f"{name} ({why})", now)
     elif listed is not None:
-        state.autoscaling = autoscaling.mark_plan_seen(state.autoscaling)
+        state.autoscaling = own_plans.mark_plan_seen(state.autoscaling)
     elif run is None and plan.seen and state.plans_seen is not None:
         _fail(state, f"{name} was deleted", now)
     elif run is None and not plan.seen and not (state.settings.optimizing.allowed and plans_own_size(state)):
-        state.autoscaling = autoscaling.withdraw_plan(state.autoscaling)
+        state.autoscaling = own_plans.withdraw_plan(state.autoscaling)
 
 
 def _fail(state: JobState, why: str, now: float) -> None:
-    about = autoscaling.close_failed_plan(state.autoscaling, why, now)
+    about = own_plans.close_failed_plan(state.autoscaling, why, now)
     if about.shown is not None:
         notes = [*about.shown.notes[: MAX_NOTES - 1], f"the last plan failed: {about.problem}"]
         about = replace(about, shown=about.shown.model_copy(update={"notes": notes}))
@@ -287,9 +303,78 @@ def _cut_pending(state: JobState, now: float) -> None:
 
 
 def _make_anew(state: JobState, node: JobNode, size: NodeResource, why: str, now: float) -> None:
-    worker_manager.replace_nodes(state.nodes, [(node, size)], now)
+    replicas.replace_nodes(state.nodes, [(node, size)], now)
     fresh = state.nodes.at_rank(node.type, node.rank)
     assert fresh is not None, "it was just made"
     state.nodes.change(fresh, why=why)
     if node.type == names.PS_TYPE:
         state.versions = cluster_versions.follow_replacements(state.versions, {node.id: fresh.id})
+
+
+def planned_job(state: JobState, now: float) -> OptimizerJob:
+    """The job now. Nodes that were released don't count, even while their pods still end."""
+    nodes = tuple(_node(state, node, now) for node in state.nodes if node.live)
+    roles = {role: _role(state, role) for role in state.settings.roles}
+    return OptimizerJob(state.settings.name, roles, _limits(state), nodes, tuple(state.statistics.samples))
+
+
+def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
+    """The job, and beside its nodes the one that ran out of memory. Who must be made anew may get more memory even where
+    no autoscaler may change the role."""
+    job = planned_job(state, now)
+    ill = replace(_node(state, node, now), pending_since=None, oom=True)
+    role = replace(job.roles[node.type], auto_scale=True)
+    return replace(job, roles={**job.roles, node.type: role}, nodes=(*job.nodes, ill))
+
+
+def usage_of(state: JobState) -> tuple[NodeSample, ...]:
+    """What the nodes use, as far as they say it. Of a collective job's workers, those that train."""
+    known = state.statistics.usage
+    idle = state.joined.keys() - {node.id for node in state.trainers} if state.settings.collective else set()
+    return tuple(
+        NodeSample(_pod(state, node), node.type, known[str(node)].cpu, known[str(node)].memory)
+        for node in state.nodes
+        if node.live and node.registered and str(node) in known
+        if not (node.type == names.WORKER_TYPE and node.id in idle)
+    )
+
+
+def _pod(state: JobState, node: JobNode) -> str:
+    return names.node_name(state.settings.name, node.type, node.id)
+
+
+def _node(state: JobState, node: JobNode, now: float) -> resources.OptimizerNode:
+    size = merge_resources(node.resource, state.settings.roles[node.type].resource)
+    pending = None
+    if node.status is not NodeStatus.RUNNING:
+        pending = state.pending_since.get(str(node), now)
+    elif not node.registered:
+        pending = now  # its pod runs, and its agent has not said so yet
+    return resources.OptimizerNode(
+        _pod(state, node), node.type, node.id, resources.node_size_of(size), pending
+    )
+
+
+def _role(state: JobState, name: str) -> OptimizerRole:
+    role, optimizing = state.settings.roles[name], state.settings.optimizing
+    size = merge_resources(state.sizes.get(name, model.NodeResource()), role.resource)
+    bounds = UserBounds()
+    if name == names.WORKER_TYPE and state.settings.collective:
+        allowed = state.rendezvous
+        low, high = optimizing.workers or (allowed.min_nodes, allowed.max_nodes)
+        bounds = UserBounds(count=Range(max(low, allowed.min_nodes), min(high, allowed.max_nodes)))
+    elif name == names.WORKER_TYPE and optimizing.workers is not None:
+        bounds = UserBounds(count=Range(*optimizing.workers))
+    auto_scale = role.auto_scale
+    if name == names.PS_TYPE and state.servers is not None and state.servers.changes is not ServerChanges.ANY:
+        count = state.counts.get(name, 0)
+        bounds = replace(bounds, count=Range(count, count))
+        auto_scale = auto_scale and state.servers.changes is ServerChanges.SAME_COUNT
+    return OptimizerRole(state.counts.get(name, 0), resources.node_size_of(size), auto_scale, bounds)
+
+
+def _limits(state: JobState) -> ResourceLimits:
+    said = dict(state.settings.limits)
+    if "memory" in said:
+        said["memory"] /= MIB
+    return replace(ResourceLimits(), **said)

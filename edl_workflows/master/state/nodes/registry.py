@@ -1,6 +1,7 @@
-"""The nodes of a job: one pod with its agent each. Statuses flow forward only; ids are never used twice.
+"""The nodes of a job, one pod with its agent each. A status only moves forward; ids are never used twice.
 
-Who decides that a node shall be made or go: `worker_manager`, `ps_manager`, `world_steps`. Why one is replaced: `relaunch`.
+`replicas` and `rendezvous` decide which nodes are created or removed, `relaunch` whether a failed node is
+replaced.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,12 +17,12 @@ from edl_workflows.protocol.nodes import NodeRef, NodeType
 
 
 class NodeStatus(StrEnum):
-    """Upstream's node statuses. The last three are final."""
+    """DLRover's node statuses. The last three are final."""
 
     INITIAL = "Initial"
-    """Decided; no pod yet."""
+    """Decided; it has no pod yet."""
     PENDING = "Pending"
-    """Its pod is there and does not run."""
+    """Its pod exists and does not run."""
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -29,7 +30,6 @@ class NodeStatus(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether the node has ended."""
         return self in (NodeStatus.SUCCEEDED, NodeStatus.FAILED, NodeStatus.DELETED)
 
 
@@ -39,7 +39,7 @@ class PodState(StrEnum):
     UNSEEN = ""
     THERE = "there"
     ENDED = "ended"
-    """Its containers ended; the object is still there."""
+    """Its containers ended; the object still exists."""
     GONE = "gone"
 
 
@@ -47,7 +47,7 @@ _ORDER = {status: place for place, status in enumerate(NodeStatus)}
 
 
 class ExitReason(StrEnum):
-    """Why a node ended (upstream's NodeExitReason)."""
+    """Why a node ended (DLRover's NodeExitReason)."""
 
     SUCCEEDED = "Succeeded"
     KILLED = "Killed"
@@ -56,15 +56,17 @@ class ExitReason(StrEnum):
     HARDWARE = "HardwareError"
     UNKNOWN = "UnknownError"
     CHECKPOINT = "CheckpointFailed"
-    """Ours: the last checkpoint of its training could not be saved."""
+    """Not in DLRover: the last checkpoint of its training could not be saved."""
     NO_HEARTBEAT = "NoHeartBeat"
     PENDING_TIMEOUT = "PendingTimeout"
     PREPARE_TIMEOUT = "PrepareTimeout"
-    """Ours: its agent lives, but its process does not get ready."""
+    """Not in DLRover: its agent lives, but its process did not become ready."""
     EVALUATION_TIMEOUT = "EvaluationTimeout"
-    """Ours: it held a shard for evaluation for longer than the data set allows (upstream removes such a worker)."""
+    """Not in DLRover, which removes such a worker: it held an evaluation shard for longer than the data set
+    allows.
+    """
     CHECK_FAILED = "CheckFailed"
-    """It failed the check before training (upstream's CheckFailure)."""
+    """It failed the check before training (DLRover's CheckFailure)."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +74,20 @@ class JobNode:
     """One node.
 
     Attributes:
-        rank: kept by the node that replaces it.
-        resource: its size where it differs from the template's.
-        incarnation: of its agent; "" until it registered.
+        rank: passed on to the node that replaces it.
+        resource: its size, where it differs from the template's.
+        incarnation: of its agent; "" until the agent has registered.
         joined: Unix seconds at which this incarnation registered; 0 until then.
-        since: Unix seconds at which it was decided, then at which its pod was made.
-        relaunches: how many nodes of this rank it follows, without those that needed no budget.
-        replaced_by: id of the node that took its rank; -1 for none.
+        since: Unix seconds at which the node was decided, later at which its pod was created.
+        relaunches: how many nodes of this rank preceded it, not counting replacements that used no budget.
+        replaced_by: id of the node that took over its rank; -1 for none.
         given_up: why it is not replaced although it failed.
-        released_at: it is not wanted any more since then; 0 while it is (upstream's is_released).
-        asked: its pod was asked for.
-        removal_asked: its pod's removal was asked for.
-        waiting: its training process ended because a member of its version was lost; the agent waits for the next version.
-        why: the reason for its size, where it is another than that of the node before; "" for any other.
+        released_at: Unix seconds since which it is no longer wanted (DLRover's is_released); 0 while it is.
+        asked: whether its pod was requested.
+        removal_asked: whether the removal of its pod was requested.
+        waiting: its training process ended because its version lost a member; the agent waits for the next
+            version.
+        why: reason for its size, where it differs from its predecessor's; else "".
     """
 
     type: NodeType
@@ -113,27 +116,25 @@ class JobNode:
 
     @property
     def ref(self) -> NodeRef:
-        """Its name on the wire."""
         return NodeRef(type=self.type, id=self.id)
 
     @property
     def released(self) -> bool:
-        """Not wanted any more."""
         return self.released_at > 0
 
     @property
     def live(self) -> bool:
-        """It counts: wanted, and not ended."""
+        """Wanted, and not ended."""
         return not self.status.final and not self.released
 
     @property
     def registered(self) -> bool:
-        """Its agent runs and talks to us."""
+        """Its agent runs and has registered."""
         return self.status is NodeStatus.RUNNING and bool(self.incarnation)
 
     @property
     def lost(self) -> bool:
-        """It ended, or shall, without success."""
+        """It ended, or was ended by us, without success."""
         return self.status in (NodeStatus.FAILED, NodeStatus.DELETED)
 
 
@@ -141,7 +142,7 @@ class NodeRegistry:
     """All nodes that matter: those that run, and those whose end still has a consequence.
 
     Args:
-        nodes: what a former master stored.
+        nodes: as the previous master stored them.
         next_ids: next free id by type.
     """
 
@@ -153,7 +154,7 @@ class NodeRegistry:
         return iter(list(self._nodes.values()))
 
     def find(self, node_type: str, node_id: int) -> JobNode | None:
-        """The node, or None if it never was or is forgotten."""
+        """The node; None if it never existed or is forgotten."""
         return self._nodes.get((node_type, node_id))
 
     def of(self, node_type: str) -> list[JobNode]:
@@ -161,7 +162,7 @@ class NodeRegistry:
         return sorted((n for n in self._nodes.values() if n.type == node_type), key=lambda n: n.id)
 
     def live(self, node_type: str) -> list[JobNode]:
-        """Those that are wanted and have not ended, by id."""
+        """The live nodes of a type, by id."""
         return [node for node in self.of(node_type) if node.live]
 
     def at_rank(self, node_type: str, rank: int) -> JobNode | None:
@@ -169,13 +170,11 @@ class NodeRegistry:
         return next((n for n in reversed(self.of(node_type)) if n.rank == rank and not n.released), None)
 
     def by_pod(self, job: str, pod: str) -> JobNode | None:
-        """The node whose pod has this name."""
         return next((n for n in self._nodes.values() if names.node_name(job, n.type, n.id) == pod), None)
 
     def add(
         self, node_type: str, rank: int, now: float, resource: NodeResource, relaunches: int = 0
     ) -> JobNode:
-        """A new node with the next free id."""
         node_id = self.next_ids.get(node_type, 0)
         self.next_ids[node_type] = node_id + 1
         node = JobNode(node_type, node_id, rank, now, resource=resource, relaunches=relaunches)
@@ -183,7 +182,7 @@ class NodeRegistry:
         return node
 
     def change(self, node: JobNode, **values: Any) -> JobNode:
-        """Replaces fields of a node. A status never goes back: a later one stays."""
+        """Replaces fields of a node. A status never moves back."""
         status = values.get("status")
         if status is not None and (node.status.final or _ORDER[status] < _ORDER[node.status]):
             del values["status"]
@@ -192,5 +191,4 @@ class NodeRegistry:
         return changed
 
     def forget(self, node: JobNode) -> None:
-        """Drops a node whose end has no consequence any more."""
         self._nodes.pop((node.type, node.id), None)

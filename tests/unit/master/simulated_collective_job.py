@@ -1,4 +1,4 @@
-"""A whole collective job in memory: as `edl_workflows.master.testing`, with members that train together or not at all.
+"""A whole collective job in memory: as `tests.unit.master.simulated_job`, with members that train together or not at all.
 
 The model is the set of steps that it has seen. A step is made when all members of the active world run and none of them has
 drained; with one of them gone, the others hang, or their processes fail.
@@ -11,10 +11,10 @@ from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs import names
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.testing import SimulatedJob, SimulatedPod
 from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.nodes import Directive, ProcessState
 from edl_workflows.protocol.training import StepReport
+from tests.unit.master.simulated_job import SimulatedJob, SimulatedPod
 
 BROKEN_CODE = 1
 """Exit code of a process whose collective operation failed: that of any uncaught exception."""

@@ -1,15 +1,20 @@
-"""Whether a manual ScalePlan can be carried out on its job at all. Each message names the field."""
+"""Checks of a manual ScalePlan: whether the job can carry it out at all, and what it still waits for. Pure.
 
-from collections.abc import Iterator, Mapping
+Messages about the spec name the field.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanSpec
-from edl_workflows.master.state.nodes import JobNode
-from edl_workflows.master.state.plans import changes_members, role_request
-from edl_workflows.master.state.rendezvous import round_to_units
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.nodes.registry import JobNode
+from edl_workflows.master.state.plans.plan_run import changes_members, role_request
 from edl_workflows.master.state.settings import JobSettings, merge_resources
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause, VersionChange
+from edl_workflows.master.state.versions.rendezvous import round_to_units
 from edl_workflows.protocol.nodes import ServerChanges, ServerReport
 
 
@@ -19,10 +24,10 @@ class PlanContext:
 
     Attributes:
         counts: desired counts by role.
-        sizes: size of a node by role, where it is not the template's.
-        nodes: the live nodes by pod name.
+        sizes: size of a node by role, where it differs from the template's.
+        nodes: live nodes by pod name.
         max_workers: the most workers of a collective job.
-        servers: which changes of its parameter servers the program allows; None: it did not say.
+        servers: which changes of its parameter servers the program allows; None if it did not say.
     """
 
     settings: JobSettings
@@ -34,19 +39,24 @@ class PlanContext:
 
 
 def find_problem(spec: ScalePlanSpec, present: PlanContext) -> str:
-    """The first thing wrong with a plan; "" for none."""
+    """The first problem of a plan; "" if there is none."""
     return next((message for message in _problems(spec, present) if message), "")
 
 
 def _problems(spec: ScalePlanSpec, present: PlanContext) -> Iterator[str]:
     for name, pods in (("createPods", spec.create_pods), ("removePods", spec.remove_pods)):
         if pods:
-            yield f"spec.{name}: only plans of a job's master have it; use replicaResourceSpecs and migratePods"
+            yield (
+                f"spec.{name}: reserved for plans of a job's master; use replicaResourceSpecs and migratePods"
+            )
     yield _server_problem(spec, present)
     for role in spec.replica_resource_specs:
         yield _role_problem(spec, role, present)
-    for rank in spec.migrate_ranks:  # those that no pod was found for
-        yield f"spec.migrateRanks.{rank}: no parameter server of this rank runs; ranks are {_ranks(present)}"
+    for rank in spec.migrate_ranks:  # ranks without a pod
+        yield (
+            f"spec.migrateRanks.{rank}: no parameter server of this rank runs; "
+            f"the ranks are {_ranks(present)}"
+        )
     for index, pod in enumerate(spec.migrate_pods):
         yield _migration_problem(index, pod.name, present)
     for resource in ("cpu", "memory", "gpu"):
@@ -59,7 +69,10 @@ def _server_problem(spec: ScalePlanSpec, present: PlanContext) -> str:
         return ""
     count = present.counts.get(names.PS_TYPE, 0)
     if _count(spec, names.PS_TYPE, count) != count:
-        return f"spec.replicaResourceSpecs.ps.replicas: the number of parameter servers can't change: {said.reason}"
+        return (
+            "spec.replicaResourceSpecs.ps.replicas: the number of parameter servers can't change: "
+            f"{said.reason}"
+        )
     servers = frozenset(pod for pod, node in present.nodes.items() if node.type == names.PS_TYPE)
     if said.changes is ServerChanges.NEVER and changes_members(spec, names.PS_TYPE, count, servers):
         return f"spec.migratePods: parameter servers can't be replaced: {said.reason}"
@@ -87,14 +100,18 @@ def _role_problem(spec: ScalePlanSpec, role: str, present: PlanContext) -> str:
 def _world_problem(path: str, workers: int, present: PlanContext) -> str:
     least = present.settings.rendezvous.min_nodes
     if workers < least:
-        return f"{path}.replicas: at least {least} workers train together (spec.rendezvous.minNodes); {workers} are asked for"
+        return (
+            f"{path}.replicas: at least {least} workers train together (spec.rendezvous.minNodes); "
+            f"{workers} are requested"
+        )
     if round_to_units(workers, present.settings.rendezvous) != workers:
         unit = present.settings.rendezvous.node_unit
-        return f"{path}.replicas: {workers} is no multiple of {unit} (spec.rendezvous.nodeUnit)"
+        return f"{path}.replicas: {workers} is not a multiple of {unit} (spec.rendezvous.nodeUnit)"
     if workers > present.max_workers:
         return (
-            f"{path}.replicas: the global batch has {present.max_workers} mini-batches (spec.rendezvous.maxNodes), and "
-            f"each worker needs at least one of them; {workers} workers are asked for"
+            f"{path}.replicas: the global batch has {present.max_workers} mini-batches "
+            f"(spec.rendezvous.maxNodes), and each worker needs at least one of them; "
+            f"{workers} workers are requested"
         )
     return ""
 
@@ -123,10 +140,13 @@ def _limit_problem(spec: ScalePlanSpec, resource: str, present: PlanContext) -> 
         _total(present, role, resource, _count(spec, role, count), spec)
         for role, count in present.counts.items()
     )
-    # A job that was beyond its limits from the start may still shrink.
+    # A job that exceeded its limits from the start may still shrink.
     if after <= limit or after <= before:
         return ""
-    return f"{_asking_field(spec, resource)}: the job would use {after:g} of {resource}, its resourceLimits allow {limit:g}"
+    return (
+        f"{_asking_field(spec, resource)}: the job would use {after:g} of {resource}, "
+        f"its resourceLimits allow {limit:g}"
+    )
 
 
 def _asking_field(spec: ScalePlanSpec, resource: str) -> str:
@@ -140,7 +160,9 @@ def _asking_field(spec: ScalePlanSpec, resource: str) -> str:
 
 
 def _total(present: PlanContext, role: str, resource: str, count: int, spec: ScalePlanSpec | None) -> float:
-    """Use of a role with `count` nodes: those that are there, without the newest if they are too many, and new ones."""
+    """Total use of a role with `count` nodes: present nodes (the newest are dropped if there are too many)
+    and new ones.
+    """
     migrated = {pod.name: pod.resource for pod in spec.migrate_pods} if spec else {}
     live = sorted((n.id, pod) for pod, n in present.nodes.items() if n.type == role)[:count]
     default = merge_resources(present.sizes.get(role, NodeResource()), present.settings.roles[role].resource)
@@ -166,3 +188,54 @@ def _count(spec: ScalePlanSpec, role: str, count: int) -> int:
 def _wanted(spec: ScalePlanSpec, role: str) -> int | None:
     found = role_request(spec, role)
     return found.replicas if found else None
+
+
+MAX_NAMED = 10
+"""Nodes listed by name."""
+
+_CAUSES = {
+    ChangeCause.RECOVERY: "a lost node is being replaced",
+    ChangeCause.ROLLBACK: "the previous plan is being rolled back",
+    ChangeCause.MEMBERSHIP: "workers that joined are being admitted",
+}
+
+
+def describe_wait(state: JobState) -> str:
+    """Why the job can't be changed now; "" if it can. The text stays the same while nothing changes."""
+    active, change = state.versions.active, state.versions.change
+    if change is not None and change.cause in _CAUSES:
+        return f"{_CAUSES[change.cause]}{_of_whom(state, change)}"
+    if active is None:
+        return f"training has not begun{_of_whom(state, change)}"
+    if state.versions.trained < active.number:
+        return (
+            f"no step of cluster version {active.number} was reported: programs report that they train with "
+            "`connect()` of edl_workflows.agent, or with an adapter that calls it"
+        )
+    return ""
+
+
+def _of_whom(state: JobState, change: VersionChange | None) -> str:
+    """The nodes that a change waits for."""
+    if not state.checked:
+        return ": the nodes are being checked (nodeCheck)"
+    wanted = [node for node in state.nodes if node.live and node.type != names.EVALUATOR_TYPE]
+    absent = [node for node in wanted if not node.registered]
+    if absent:
+        return (
+            f": {_listed(absent)} did not register with the master of the job; their containers must run and "
+            "start the program with `edl agent run -- PROGRAM`"
+        )
+    members = [
+        node
+        for node in wanted
+        if change and node.id in change.target and node.type == state.settings.member_type
+    ]
+    unready = [node for node in members if change and str(node) not in change.ready]
+    return f": the programs of {_listed(unready)} are not ready" if unready else ""
+
+
+def _listed(nodes: Iterable[JobNode]) -> str:
+    found = [str(node) for node in sorted(nodes, key=lambda node: (node.type, node.id))]
+    more = len(found) - MAX_NAMED
+    return ", ".join(found[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from edl_workflows.exceptions import ConflictError, EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase, ScalePlanSpec
-from edl_workflows.master.state import autoscale_steps, messages, observations, views
+from edl_workflows.master.state import messages, observations, views
+from edl_workflows.master.state.autoscale import autoscale_steps
 from edl_workflows.master.state.job import Announcement, JobDocument, JobState, ObservedPlan
 from edl_workflows.master.state.observations import ObservedPod, PodPhase
-from edl_workflows.master.state.plans import PlanRun
+from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster

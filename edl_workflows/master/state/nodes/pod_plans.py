@@ -1,21 +1,24 @@
-"""Auto ScalePlans, written ahead: which pods the job needs made or removed, under names that a repetition finds again.
+"""Auto ScalePlans: which pods the job needs created or removed.
 
-A plan is part of the stored state before it is created in the cluster. A master that dies in between creates the same one.
+A plan is stored before it is created in the cluster, under a name that follows from its number. A master that
+dies in between is followed by one that creates the same plan.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeRegistry, NodeStatus, PodState
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeRegistry, NodeStatus, PodState
 
 _GIVEN_UP = (ExitReason.NO_HEARTBEAT, ExitReason.PENDING_TIMEOUT, ExitReason.EVALUATION_TIMEOUT)
 RETRY_SECONDS = 10.0
-"""After a plan that could not be carried out, before the next one asks for the same pods."""
+"""Delay before pods are requested again, after a plan could not be carried out."""
 
 
 @dataclass(frozen=True)
 class PodPlan:
-    """One auto ScalePlan: nodes to make and to remove, by (type, id). `mark_seen`: it was in the cluster."""
+    """One auto ScalePlan: nodes to create and to remove, by (type, id). `seen`: it was observed in the
+    cluster.
+    """
 
     number: int
     create: tuple[tuple[str, int], ...]
@@ -23,13 +26,13 @@ class PodPlan:
     seen: bool = False
 
     def name(self, job: str) -> str:
-        """Name of its ScalePlan, as upstream's ElasticJobScaler names them."""
+        """Name of its ScalePlan; the pattern is that of DLRover's ElasticJobScaler."""
         return f"{job}-scaleplan-{self.number}"
 
 
 @dataclass(frozen=True)
 class PodPlans:
-    """Plans that are not known to be carried out, and when the next may be made."""
+    """Plans that are not known to be carried out, and Unix seconds before which no other is made."""
 
     last_number: int = 0
     open: tuple[PodPlan, ...] = ()
@@ -37,7 +40,7 @@ class PodPlans:
 
 
 def plan_pods(plans: PodPlans, registry: NodeRegistry, release_grace: float, now: float) -> PodPlans:
-    """Puts what is newly needed into one further plan."""
+    """Puts the pods that are newly needed, or no longer needed, into one further plan."""
     if now < plans.not_before:
         return plans
     create = [n for n in registry if n.live and n.status is NodeStatus.INITIAL and not n.asked]
@@ -53,7 +56,7 @@ def plan_pods(plans: PodPlans, registry: NodeRegistry, release_grace: float, now
 
 
 def mark_carried_out(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
-    """A plan's pods are made and removed."""
+    """Records that a plan's pods were created and removed."""
     for plan in plans.open:
         if plan.number == number:
             for node in _known(registry, plan.create):
@@ -62,12 +65,11 @@ def mark_carried_out(plans: PodPlans, registry: NodeRegistry, number: int, now: 
 
 
 def mark_seen(plans: PodPlans, number: int) -> PodPlans:
-    """A plan is in the cluster."""
     return replace(plans, open=tuple(replace(p, seen=True) if p.number == number else p for p in plans.open))
 
 
 def mark_refused(plans: PodPlans, registry: NodeRegistry, number: int, now: float) -> PodPlans:
-    """A plan failed or was deleted: what it asked for is asked for again, a while later."""
+    """Records that a plan failed or was deleted; its pods are requested again later."""
     for plan in plans.open:
         if plan.number == number:
             for node in _known(registry, plan.create):
@@ -84,7 +86,8 @@ def _to_remove(node: JobNode, release_grace: float, now: float) -> bool:
     if node.released:
         ended = node.pod is PodState.ENDED or node.status.final or not node.registered
         return ended or now - node.released_at > release_grace
-    # Given up by us while its pod may still run. One that reported its own end is about to go, and keeps its log.
+    # We gave it up while its pod may still run. A node that reported its end exits by itself, with its log.
+
     given_up = node.lost and node.exit_reason in _GIVEN_UP
     return given_up and node.pod is PodState.THERE and now - node.since > release_grace
 

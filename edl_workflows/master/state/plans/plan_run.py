@@ -1,8 +1,9 @@
-"""One manual ScalePlan, step by step: a pure machine over what the rest of the job says.
+"""The state machine of one manual ScalePlan; pure.
 
-`advance_run` moves a plan by at most one phase. A phase's effects come only after its entry stands in the plan's status
-(`ObservedJob.recorded`), so that whoever reads the status knows what may be going on. Failures need no such waiting.
-A plan ends in what it asked for, or in what was before: `Undo` takes everything back.
+`advance_run` moves a plan by at most one phase. The effects of a phase follow only after the phase is
+recorded in the plan's status (`ObservedJob.recorded`), so that a reader of the status knows what may be going
+on. Failures don't wait for that. A plan ends either with what it asked for or with the previous state: `UNDO`
+reverts everything.
 """
 
 import math
@@ -22,34 +23,35 @@ from edl_workflows.protocol.training import Evaluation
 
 MESSAGE_LIMIT = 2048
 SAME_MODEL = 1e-4
-"""Relative difference of two numbers that the same model says of the same records in two processes: other threads and other
-servers add up in another order."""
+"""Relative difference between two evaluations of the same model on the same records: other threads and
+servers add up in another order.
+"""
 SAME_ZERO = 1e-6
-"""The same, absolute, for numbers near 0."""
+"""The same as an absolute difference, for numbers near 0."""
 WAITING = "Waiting"
-"""The reason of a plan that can't begin yet; its message says why."""
+"""Reason of a plan that can't begin yet; its message says why."""
 
 
 class PlanEffect(StrEnum):
-    """What the rest of the job shall do. Each can be repeated."""
+    """What the rest of the job has to do. Each effect can be repeated."""
 
     ASK_CHECKPOINT = "ask-checkpoint"
-    """The chief saves a checkpoint under `PlanRun.request`."""
+    """The chief saves a checkpoint for `PlanRun.request`."""
     START_CHANGE = "start-change"
     """New members start, and the next version is prepared."""
     APPLY_COUNTS = "apply-counts"
-    """The wanted counts and sizes of all but the members hold from now on."""
+    """The wanted counts and sizes of all roles but the members' take effect."""
     DRAIN = "drain"
     """Processes of the active version stop between two steps."""
     ACTIVATE = "activate"
-    """The next version becomes the active one, from the plan's checkpoint."""
+    """The next version becomes active, from the plan's checkpoint."""
     UNDO = "undo"
-    """Back to what was before the plan."""
+    """The state before the plan is restored."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step, with Unix seconds."""
+    """One step; times are Unix seconds."""
 
     phase: ScalePlanPhase
     start: float
@@ -57,7 +59,6 @@ class StepRecord:
     message: str = ""
 
     def shift_times(self, seconds: float) -> "StepRecord":
-        """As `PlanRun.shift_times`."""
         finish = None if self.finish is None else self.finish + seconds
         return replace(self, start=self.start + seconds, finish=finish)
 
@@ -68,15 +69,15 @@ class PlanRun:
 
     Attributes:
         generation: of the spec that is carried out.
-        serial: counts what there is to record in the plan's status.
-        begun: the effects of the present phase were given.
+        serial: counts the changes to record in the plan's status.
+        begun: whether the effects of the present phase were requested.
         old_counts, old_sizes: desired counts and sizes before the plan.
-        old_nodes: sizes of the nodes that the plan replaces beside the members, by "<role>:<rank>".
+        old_nodes: sizes of the nodes that the plan replaces, except members, by "<role>:<rank>".
         number: the version that the plan activated.
-        broken: why the version that the plan is to activate, or did, can't train.
-        old_step_time: Unix seconds of the old version's last step.
-        before, after: what the model said when it was saved for the switch, and when the new version had restored it; None:
-            nothing.
+        broken: why the version that the plan activates, or activated, can't train.
+        old_step_time: Unix seconds of the previous version's last step.
+        before, after: the model's evaluation when it was saved for the switch and after the new version
+            restored it; None if there is none.
     """
 
     uid: str
@@ -110,11 +111,13 @@ class PlanRun:
 
     @property
     def activated(self) -> bool:
-        """Whether the version that the plan made is the active one, and nobody knows yet if it trains."""
+        """Whether the plan's version is active, and it is not yet known whether it trains."""
         return self.phase is ScalePlanPhase.VERIFYING
 
     def shift_times(self, seconds: float) -> "PlanRun":
-        """The clock was set by so much, or nobody looked for so long: its phase has all its time none the less."""
+        """Moves the steps' times by a jump of the clock, or by a pause of the master, so that each phase
+        keeps its full time.
+        """
         return replace(self, steps=tuple(step.shift_times(seconds) for step in self.steps))
 
 
@@ -123,21 +126,21 @@ class ObservedJob:
     """What a plan sees of the job.
 
     Attributes:
-        recorded: the plan's status shows the present phase.
+        recorded: whether the plan's status shows the present phase.
         cancelled: the plan was deleted.
-        invalid: why the plan can't be carried out at all, with the field; "" if it can.
-        changes_members: it changes parameter servers, or the world of a collective job.
-        settled: a version trains, and nothing else is under way.
-        waits_for: what keeps it from that.
-        save: what became of `PlanRun.request`: the checkpoint, why it failed, or None.
-        evaluation: what the model said when that checkpoint was saved.
-        chief_ended: the chief has ended with success: all data is consumed, and nobody is left to save.
-        broken: why the change of versions can't go on (a member was lost, a process died); "" if it can.
-        prepared: the next version's members and the workers are ready for the switch.
-        drained: all but the chief have stopped.
-        next_number, trained: the version to come, and the newest that made a step.
+        invalid: why the plan can't be carried out, with the field; else "".
+        changes_members: it changes the parameter servers, or the training group of a collective job.
+        settled: a version trains, and no change is under way.
+        waits_for: why it is not settled.
+        save: result of `PlanRun.request`: the checkpoint, why it failed, or None while it is under way.
+        evaluation: the model's evaluation when that checkpoint was saved.
+        chief_ended: the chief has succeeded: all data is consumed, and no process is left to save.
+        broken: why the change of versions can't continue (a member was lost, a process died); else "".
+        prepared: the members of the next version and the workers are ready for the switch.
+        drained: all processes but the chief's have stopped.
+        next_number, trained: number of the next version, and of the newest that made a step.
         step_time: Unix seconds of the newest step of the active version.
-        first_step, first_step_time: the active version's first report.
+        first_step, first_step_time: first report of the active version.
         scaled: the wanted workers run.
     """
 
@@ -165,13 +168,12 @@ Advance = tuple[PlanRun, tuple[PlanEffect, ...]]
 
 
 def start_run(uid: str, name: str, spec: ScalePlanSpec, now: float, generation: int = 0) -> PlanRun:
-    """A plan whose turn has come."""
     first = StepRecord(ScalePlanPhase.PENDING, now)
     return PlanRun(uid, name, spec, now, serial=1, steps=(first,), generation=generation)
 
 
 def role_request(spec: ScalePlanSpec, role: str) -> ReplicaResourceSpec | None:
-    """What a plan says about a role."""
+    """What a plan requests for a role."""
     return next((found for name, found in spec.replica_resource_specs.items() if name == role), None)
 
 
@@ -181,8 +183,8 @@ def changes_members(spec: ScalePlanSpec, role: str, count: int, pods: frozenset[
     Args:
         spec: of the plan.
         role: of the members.
-        count: how many there are.
-        pods: their names.
+        count: number of members.
+        pods: names of their pods.
     """
     said = role_request(spec, role)
     other_count = said is not None and said.replicas is not None and said.replicas != count
@@ -190,7 +192,7 @@ def changes_members(spec: ScalePlanSpec, role: str, count: int, pods: frozenset[
 
 
 def advance_run(run: PlanRun, world: ObservedJob, now: float) -> Advance:
-    """The next state of a plan, and what the rest of the job shall do with it. Repeatable."""
+    """The next state of a plan, and its effects on the job. Can be repeated."""
     if run.phase.final:
         return run, ()
     trains = run.activated and world.trained >= run.number
@@ -212,7 +214,7 @@ def _failure(run: PlanRun, world: ObservedJob, now: float) -> Advance | None:
         ScalePlanPhase.MIGRATING,
         ScalePlanPhase.RESTARTING,
     ):
-        return _fail(run, now, "JobFinished", "the chief has ended: there is nothing left to train")
+        return _fail(run, now, "JobFinished", "the chief has ended: nothing is left to train")
     if world.broken and run.phase in (
         ScalePlanPhase.MIGRATING,
         ScalePlanPhase.RESTARTING,
@@ -230,21 +232,21 @@ def _failure(run: PlanRun, world: ObservedJob, now: float) -> Advance | None:
 
 
 def describe_changed_model(run: PlanRun) -> str:
-    """Why the model of the plan's version is another than before; "" if it is the same, or nobody knows."""
+    """Why the model of the plan's version differs from the one before; "" if it is the same or unknown."""
     before, after = run.before, run.after
     if before is None or before.value is None or after is None:
         return ""
-    told = f"of the same records the model said {before.value:.9g} before the switch"
-    back = "; it is rolled back, and trained on by what trained it before"
+    told = f"on the same records the model evaluated to {before.value:.9g} before the switch"
+    back = "; the plan is rolled back, and the previous version trains on"
     if after.value is None:
-        return f"{told}, and nothing after it ({after.problem}){back}"
+        return f"{told}, and could not be evaluated after it ({after.problem}){back}"
     if math.isclose(before.value, after.value, rel_tol=SAME_MODEL, abs_tol=SAME_ZERO):
         return ""
-    return f"{told}, and {after.value:.9g} after it: its meaning depends on what the plan changes{back}"
+    return f"{told}, and to {after.value:.9g} after it: the model depends on what the plan changes{back}"
 
 
 def end_with_job(run: PlanRun, now: float) -> PlanRun:
-    """The job ended before the plan did."""
+    """Fails the plan, because the job ended before it."""
     return run if run.phase.final else _fail(run, now, "JobFinished", "the job ended before the plan did")[0]
 
 
@@ -266,7 +268,7 @@ def _checkpointing(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if isinstance(world.save, str):
         return _fail(run, now, "CheckpointFailed", world.save)
     if world.save is None:
-        return run, (PlanEffect.ASK_CHECKPOINT,)  # again and again: a lost member may have voided the request
+        return run, (PlanEffect.ASK_CHECKPOINT,)  # repeated, since a lost member may have voided the request
     return _enter(replace(run, checkpoint=world.save), ScalePlanPhase.CHECKPOINTED, now), ()
 
 
@@ -280,7 +282,7 @@ def _checkpointed(run: PlanRun, world: ObservedJob, now: float) -> Advance:
 
 def _migrating(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if not run.begun:
-        if not world.settled:  # a member was lost since the checkpoint; its replacement comes first
+        if not world.settled:  # a member was lost after the checkpoint; it is replaced first
             return run, ()
         return replace(run, begun=True), (PlanEffect.START_CHANGE, PlanEffect.APPLY_COUNTS)
     return (_enter(run, ScalePlanPhase.RESTARTING, now), ()) if world.prepared else (run, ())
@@ -306,7 +308,7 @@ def _restarting(run: PlanRun, world: ObservedJob, now: float) -> Advance:
 
 
 def _verifying(run: PlanRun, world: ObservedJob, now: float) -> Advance:
-    # A process says that it trains a moment before it says at which step.
+    # A process reports that it trains shortly before it reports a step.
     if world.trained < run.number or not world.first_step_time:
         return run, ()
     stall = world.first_step_time - run.old_step_time

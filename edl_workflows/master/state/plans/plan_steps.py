@@ -1,35 +1,33 @@
-"""Between the plan machine (`plans`) and the rest of the state: what a plan sees, and what its effects do."""
+"""Connects the state machine of a plan with the rest of the state: what the plan observes, and what its
+effects do.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ScalePlanPhase, ScalePlanSpec
-from edl_workflows.master.state import (
-    autoscale_steps,
-    checkpoints,
-    cluster_versions,
-    plan_checks,
-    plans,
-    ps_manager,
-    version_steps,
-    worker_manager,
-    world_steps,
-)
-from edl_workflows.master.state.cluster_versions import ChangeCause
+from edl_workflows.master.state import checkpoints
+from edl_workflows.master.state.autoscale import autoscale_steps
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import JobNode, NodeStatus
-from edl_workflows.master.state.plan_waits import describe_wait
-from edl_workflows.master.state.plans import ObservedJob, PlanEffect, PlanRun
-from edl_workflows.master.state.restarts import ROLLBACK
+from edl_workflows.master.state.nodes import replicas
+from edl_workflows.master.state.nodes.registry import JobNode, NodeStatus
+from edl_workflows.master.state.nodes.relaunch import ROLLBACK
+from edl_workflows.master.state.plans import plan_checks, plan_run
+from edl_workflows.master.state.plans.plan_checks import describe_wait
+from edl_workflows.master.state.plans.plan_run import ObservedJob, PlanEffect, PlanRun
 from edl_workflows.master.state.settings import ELASTIC_TYPES, merge_resources
+from edl_workflows.master.state.versions import cluster_versions, rendezvous, version_steps
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause
 
 REMEMBERED_PLANS = 100
-"""Uids of finished plans: a cache of the cluster's objects may still show them unfinished for a while."""
+"""Uids of finished plans that are remembered, since a cache of the cluster's objects may still show them
+unfinished.
+"""
 
 
 def advance_plan(state: JobState, now: float) -> None:
-    """Takes the next plan up, or the present one a phase on."""
+    """Takes up the next plan, or moves the present one by a phase."""
     if state.plan is not None and state.plan.phase.final and _through(state, state.plan):
         state.finished_plans = (*state.finished_plans, state.plan.uid)[-REMEMBERED_PLANS:]
         state.plan = None
@@ -41,24 +39,24 @@ def advance_plan(state: JobState, now: float) -> None:
         return
     if state.plan.phase is ScalePlanPhase.PENDING:
         state.plan = replace(state.plan, spec=_ranks_as_pods(state, state.plan.spec))
-    state.plan, effects = plans.advance_run(state.plan, _world(state, state.plan), now)
+    state.plan, effects = plan_run.advance_run(state.plan, _world(state, state.plan), now)
     for effect in effects:
         _EFFECTS[effect](state, state.plan, now)
 
 
 def finish_plan(state: JobState, now: float) -> None:
-    """The job is over: so is its plan."""
+    """Ends the plan because the job is over."""
     if state.plan is not None:
-        state.plan = plans.end_with_job(state.plan, now)
+        state.plan = plan_run.end_with_job(state.plan, now)
 
 
 def _through(state: JobState, plan: PlanRun) -> bool:
-    """Whether the end stands in the plan's status, or nobody is there to read it."""
+    """Whether the plan's end is in its status, or the plan was deleted."""
     return state.recorded_serial >= plan.serial or _deleted(state, plan)
 
 
 def _as_it_stands(state: JobState, plan: PlanRun) -> PlanRun | None:
-    """A plan that has not begun may still be edited, or be ended by the controller."""
+    """The plan as it is in the cluster: before it begins it can be edited, or be ended by the controller."""
     seen = next((seen for seen in state.plans_seen or () if seen.uid == plan.uid), None)
     if seen is None:
         return plan
@@ -76,7 +74,7 @@ def _take_up(state: JobState, now: float) -> None:
     for seen in state.plans_seen or ():
         over = seen.phase is not None and seen.phase.final
         if not over and seen.uid not in state.finished_plans:
-            state.plan = plans.start_run(seen.uid, seen.name, seen.spec, now, seen.generation)
+            state.plan = plan_run.start_run(seen.uid, seen.name, seen.spec, now, seen.generation)
             state.recorded_serial = 0
             return
 
@@ -89,8 +87,8 @@ def queued(state: JobState, now: float) -> Sequence[PlanRun]:
     message = f"waits for ScalePlan {present.name}, which goes before"
     return [
         replace(
-            plans.start_run(seen.uid, seen.name, seen.spec, now, seen.generation),
-            reason=plans.WAITING,
+            plan_run.start_run(seen.uid, seen.name, seen.spec, now, seen.generation),
+            reason=plan_run.WAITING,
             message=message,
         )
         for seen in state.plans_seen or ()
@@ -100,7 +98,7 @@ def queued(state: JobState, now: float) -> Sequence[PlanRun]:
 
 
 def _ranks_as_pods(state: JobState, spec: ScalePlanSpec) -> ScalePlanSpec:
-    """Ranks replaced by the pods that hold them now; one that nobody holds stays, and `plan_checks` finds it."""
+    """Replaces ranks by the pods that hold them now; `plan_checks` reports a rank without a pod."""
     pods, left = [], {}
     for rank, size in sorted(spec.migrate_ranks.items()):
         node = state.nodes.at_rank(names.PS_TYPE, rank)
@@ -121,7 +119,7 @@ def _world(state: JobState, run: PlanRun) -> ObservedJob:
         recorded=state.recorded_serial >= run.serial,
         cancelled=_deleted(state, run),
         invalid=_problem(state, run),
-        changes_members=plans.changes_members(
+        changes_members=plan_run.changes_members(
             spec, role, len(members), frozenset(_pod(state, role, node) for node in members)
         ),
         settled=versions.settled,
@@ -186,14 +184,14 @@ def _prepared(state: JobState) -> bool:
     change, role = state.versions.change, state.settings.member_type
     if change is None or not cluster_versions.members_ready(state.versions, role):
         return False
-    # Of the world before, those who leave prepare nothing.
+    # Members of the old group that leave prepare nothing.
     joining = [] if state.settings.collective else state.trainers
     return _scaled(state, besides=role) and all(str(node) in change.ready for node in joining)
 
 
 def _scaled(state: JobState, besides: str = "") -> bool:
     return all(
-        worker_manager.has_wanted_nodes(state.nodes, role, state.counts.get(role, 0))
+        replicas.has_wanted_nodes(state.nodes, role, state.counts.get(role, 0))
         for role in ELASTIC_TYPES
         if role in state.settings.roles and role != besides
     )
@@ -207,9 +205,9 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
     active = state.versions.active
     assert active is not None
     role = state.settings.member_type
-    wanted = plans.role_request(run.spec, role)
+    wanted = plan_run.role_request(run.spec, role)
     size = state.sizes.get(role, NodeResource())
-    resize = ps_manager.MemberResize(
+    resize = replicas.MemberResize(
         count=wanted.replicas if wanted else None,
         migrate={
             node.id: merge_resources(to, node.resource)
@@ -219,15 +217,15 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
         resource=merge_resources(wanted.resource, size) if wanted else size,
     )
     if state.settings.collective:
-        target = world_steps.resized_group(state, resize, now)
+        target = rendezvous.resized_group(state, resize, now)
     else:
-        target = ps_manager.resize_servers(state.nodes, active.members, resize, now)
+        target = replicas.resize_servers(state.nodes, active.members, resize, now)
     state.versions = cluster_versions.begin_change(state.versions, ChangeCause.PLAN, target)
 
 
 def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
     old_counts, old_sizes = dict(state.counts), dict(state.sizes)
-    # The members' count follows the switch; a plan that only scales may name it all the same.
+    # The members' count changes with the switch; a plan that only scales may still name it.
     later = state.settings.member_type if run.phase is ScalePlanPhase.MIGRATING else names.PS_TYPE
     for role, wanted in run.spec.replica_resource_specs.items():
         if wanted.replicas is not None and role != later:
@@ -246,7 +244,7 @@ def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
 def _replace_workers(state: JobState, sizes: Sequence[tuple[JobNode, NodeResource]], now: float) -> None:
     for node, _ in sizes:
         state.shards.release_node(node.ref)
-    worker_manager.replace_nodes(state.nodes, sizes, now)
+    replicas.replace_nodes(state.nodes, sizes, now)
 
 
 def _is_member(state: JobState, node: JobNode) -> bool:
@@ -256,13 +254,13 @@ def _is_member(state: JobState, node: JobNode) -> bool:
 
 
 def _take_size(state: JobState, role: str, run: PlanRun) -> None:
-    wanted = plans.role_request(run.spec, role)
+    wanted = plan_run.role_request(run.spec, role)
     if wanted is not None:
         state.sizes[role] = merge_resources(wanted.resource, state.sizes.get(role, NodeResource()))
 
 
 def _migrations(state: JobState, run: PlanRun) -> list[tuple[JobNode, NodeResource]]:
-    """The nodes to migrate; one that was replaced meanwhile is followed to its successor."""
+    """The nodes to migrate; a node that was replaced meanwhile is followed to its successor."""
     found = []
     for pod in run.spec.migrate_pods:
         node = state.nodes.by_pod(state.settings.name, pod.name)
@@ -284,11 +282,11 @@ def _activate(state: JobState, run: PlanRun, _now: float) -> None:
     assert isinstance(saved, checkpoints.SavedCheckpoint)
     version_steps.activate_version(state, saved)
     role = state.settings.member_type
-    wanted = plans.role_request(run.spec, role)
+    wanted = plan_run.role_request(run.spec, role)
     if not state.settings.collective:
         state.counts[names.PS_TYPE] = len(state.versions.active.members) if state.versions.active else 0
     elif wanted is not None and wanted.replicas is not None:
-        # Not the members that there are: a world may be smaller than wanted for a while.
+        # Not the number of members: a group may be smaller than wanted for a while.
         state.counts[role] = wanted.replicas
 
 
@@ -305,7 +303,7 @@ def _undo(state: JobState, run: PlanRun, now: float) -> None:
     active = versions.active
     if run.number and active is not None and active.number == run.number:
         target = versions.previous
-        if not state.settings.collective:  # of a world, whoever is left goes on
+        if not state.settings.collective:  # of a training group, the survivors continue
             target = cluster_versions.restored_target(state.members_by_id, target)
         state.versions = cluster_versions.begin_change(versions, ChangeCause.ROLLBACK, target)
         state.restarted(f"version {run.number}", ROLLBACK, run.message, now)

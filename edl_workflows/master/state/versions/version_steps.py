@@ -1,22 +1,25 @@
-"""Between the cluster versions (`cluster_versions`) and the rest of the state: losses, recovery, activation, what may go.
+"""Connects the cluster versions with the rest of the state: losses, recovery, activation and removal of
+members.
 
-Of collective jobs `world_steps` decides about losses and joins.
+For collective jobs, `rendezvous` decides about losses and joins.
 """
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.shards.snapshot import JobPosition
-from edl_workflows.master.state import checkpoints, cluster_versions, ps_manager, relaunch, worker_manager
-from edl_workflows.master.state.cluster_versions import ChangeCause
+from edl_workflows.master.state import checkpoints
+from edl_workflows.master.state.autoscale.autoscale_steps import job_with_oom
 from edl_workflows.master.state.job import JobState, StepProgress
-from edl_workflows.master.state.nodes import ExitReason, JobNode, NodeStatus
-from edl_workflows.master.state.planned_job import job_with_oom
-from edl_workflows.master.state.restarts import HANG, RECOVERY, RESUME
+from edl_workflows.master.state.nodes import relaunch, replicas
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
+from edl_workflows.master.state.nodes.relaunch import HANG, RECOVERY, RESUME
+from edl_workflows.master.state.versions import cluster_versions
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause
 from edl_workflows.protocol.cluster import CheckpointRef
 
 
 def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | None:
-    """The node that takes a lost one's rank; None if it is not replaced (then it is given up)."""
+    """The node that takes over a lost node's rank; None if the node is not replaced (it is then given up)."""
     if node.replaced_by >= 0:
         return state.nodes.find(node.type, node.replaced_by)
     if node.given_up:
@@ -39,7 +42,7 @@ def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | N
 
 
 def advance_versions(state: JobState, now: float) -> None:
-    """Takes the change of versions on, or begins one that a loss calls for. Plans activate their change themselves."""
+    """Advances the change of versions, or begins one after a loss. A plan activates its change itself."""
     _begin_change(state, now)
     change = state.versions.change
     if change is None:
@@ -66,7 +69,7 @@ def _begin_change(state: JobState, now: float) -> None:
         return
     if versions.active is None:
         count = state.counts.get(names.PS_TYPE, 0) if state.settings.has_ps else 0
-        target = ps_manager.first_servers(
+        target = replicas.first_servers(
             state.nodes, count, state.sizes.get(names.PS_TYPE, NodeResource()), now
         )
         state.versions = cluster_versions.begin_change(versions, ChangeCause.INITIAL, target)
@@ -77,7 +80,7 @@ def _begin_change(state: JobState, now: float) -> None:
 
 
 def restart_processes(state: JobState, now: float) -> None:
-    """Training hangs: all its processes begin anew, where they are, from the newest checkpoint."""
+    """Restarts all training processes in place from the newest checkpoint, because training hangs."""
     assert state.versions.active is not None
     target = cluster_versions.restored_target(state.members_by_id, state.versions.active.members)
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
@@ -86,7 +89,7 @@ def restart_processes(state: JobState, now: float) -> None:
 
 
 def return_to_checkpoint(state: JobState, now: float, cause: str = RECOVERY) -> None:
-    """The active version can't train any more: what came after the newest checkpoint is lost."""
+    """Records that the active version can't train any more: progress after the newest checkpoint is lost."""
     saved, active = state.checkpoints.newest, state.versions.active
     step = saved.step if saved else 0
     if active is not None:
@@ -100,16 +103,23 @@ def return_to_checkpoint(state: JobState, now: float, cause: str = RECOVERY) -> 
 
 
 def is_drained(state: JobState) -> bool:
-    """Whether the processes of the active version have stopped between two steps. The chief, which is to save, may be on its way
-    to it where others don't train with it; in a collective job it has stopped, too, or it would save in the middle of the way."""
+    """Whether the processes of the active version have stopped between two steps.
+
+    Where the chief does not train with the others, it may still be on its way to save. In a collective job it
+    must have stopped too, or it would save in the middle of a step.
+    """
     change, chief = state.versions.change, state.chief
     stopping = [node for node in state.trainers if state.settings.collective or node != chief]
     return change is not None and change.draining and all(str(node) in change.drained for node in stopping)
 
 
 def call_back_finished(state: JobState, now: float) -> None:
-    """While model and data go back and somebody still works, who has ended well, above all the chief, is needed again; also
-    who ended before it heard of the loss, and says so now."""
+    """Creates replacements for nodes that succeeded, above all the chief, because training goes back to a
+    checkpoint.
+
+    This happens only while another node still works. It also applies to a node that ended before it heard of
+    the loss.
+    """
     if not state.goes_back:
         return
     trainers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]
@@ -122,7 +132,7 @@ def call_back_finished(state: JobState, now: float) -> None:
 
 
 def _chief_is_another(state: JobState) -> bool:
-    """In a job without parameter servers the model is lost with the chief."""
+    """Whether the chief was replaced. In a job without parameter servers the model is lost with its chief."""
     active, chief = state.versions.active, state.chief
     if state.settings.has_ps or active is None or chief is None:
         return False
@@ -134,7 +144,7 @@ def _chief_is_there(state: JobState) -> bool:
 
 
 def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None) -> None:
-    """The next version becomes the active one; model and data go back to the checkpoint together."""
+    """Makes the next version active; model and data return to the checkpoint together."""
     first = state.versions.active is None
     chief = -1 if state.settings.member_type or state.chief is None else state.chief.id
     state.versions = cluster_versions.activate_next(state.versions, saved.ref if saved else None, chief)
@@ -150,7 +160,9 @@ def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None)
 
 
 def start_from(state: JobState, ref: CheckpointRef, position: JobPosition | None, now: float) -> None:
-    """The active version starts from what its chief found; the data goes with the model, now and when the version is lost."""
+    """Makes the active version start from a checkpoint that its chief found; the data position follows the
+    model.
+    """
     state.versions = cluster_versions.set_restore(state.versions, ref)
     state.shards.resume(ref.uri, position)
     state.checkpoints = checkpoints.adopt_checkpoint(state.checkpoints, ref, state.shards.position(), now)
@@ -161,4 +173,4 @@ def _release_unneeded(state: JobState, now: float) -> None:
     kept = state.versions.kept
     for node in state.nodes.live(names.PS_TYPE):
         if node.id not in kept:
-            worker_manager.release_node(state.nodes, node, now)
+            replicas.release_node(state.nodes, node, now)

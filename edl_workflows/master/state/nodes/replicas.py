@@ -1,0 +1,136 @@
+"""Which nodes a role has: as many as wanted, each lost one replaced at its rank. Pure transitions of the
+registry.
+
+Workers, chief and evaluators come and go within a cluster version. Parameter servers, and the workers of a
+collective job, are members of a version: they are removed only when `cluster_versions` no longer keeps them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.master.state.nodes.registry import JobNode, NodeRegistry, NodeStatus
+from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.versions.cluster_versions import ClusterVersions
+
+
+def scale_role(
+    registry: NodeRegistry,
+    settings: JobSettings,
+    node_type: str,
+    wanted: int,
+    size: NodeResource,
+    now: float,
+    versions: ClusterVersions | None = None,
+) -> list[JobNode]:
+    """Adds or releases nodes until `wanted` ranks are taken. A second call changes nothing.
+
+    Scaling up takes the lowest free ranks. A worker that succeeded, or was given up, keeps its rank and is
+    not created again (DLRover does create it again). Scaling down releases replaced nodes first, then those
+    with the highest ids, critical nodes last.
+
+    Args:
+        registry: the nodes.
+        settings: of the job.
+        node_type: role.
+        wanted: number of nodes.
+        size: of new nodes.
+        now: Unix seconds.
+        versions: given if these nodes are members of versions; members that it keeps are not released.
+
+    Returns:
+        The nodes that were released.
+    """
+    taken = taken_ranks(registry, node_type)
+    for rank in free_ranks(taken, wanted - max(len(taken), len(registry.live(node_type)))):
+        registry.add(node_type, rank, now, size)
+    kept, leaving = (versions.kept, versions.leaving) if versions else (frozenset(), frozenset())
+    live = registry.live(node_type)
+    too_many = len([node for node in live if node.id not in leaving]) - wanted
+    newest = {node.rank: node.id for node in live}
+    # The chief and other critical nodes are released last.
+    line = sorted(
+        (node for node in live if node.id not in kept),
+        key=lambda node: (settings.critical(node.type, node.rank), node.id == newest[node.rank], -node.id),
+    )
+    return [release_node(registry, node, now) for node in line[: max(0, too_many)]]
+
+
+def release_node(registry: NodeRegistry, node: JobNode, now: float) -> JobNode:
+    """Marks the node as no longer wanted: it is told to stop, is not replaced, and its pod is removed."""
+    return node if node.released else registry.change(node, released_at=now, waiting=False)
+
+
+def replace_nodes(registry: NodeRegistry, sizes: Iterable[tuple[JobNode, NodeResource]], now: float) -> None:
+    """Replaces workers by ones of another size at the same rank."""
+    for node, size in sizes:
+        release_node(registry, node, now)
+        fresh = registry.add(node.type, node.rank, now, size, node.relaunches)
+        registry.change(node, replaced_by=fresh.id)
+
+
+def has_wanted_nodes(registry: NodeRegistry, node_type: str, wanted: int) -> bool:
+    """Whether all wanted nodes run or have succeeded, and there is none too many."""
+    nodes = [node for node in registry.of(node_type) if not node.released and node.replaced_by < 0]
+    there = [node for node in nodes if node.registered or node.status is NodeStatus.SUCCEEDED]
+    return len(there) >= wanted and len(registry.live(node_type)) <= wanted
+
+
+def taken_ranks(registry: NodeRegistry, node_type: str) -> set[int]:
+    """Ranks of nodes that run, or that ended and keep their rank."""
+    return {node.rank for node in registry.of(node_type) if node.replaced_by < 0 and not node.released}
+
+
+def free_ranks(taken: AbstractSet[int], count: int) -> list[int]:
+    free: list[int] = []
+    rank = 0
+    while len(free) < count:
+        if rank not in taken:
+            free.append(rank)
+        rank += 1
+    return free
+
+
+@dataclass(frozen=True)
+class MemberResize:
+    """What a plan changes about the members of a version.
+
+    Attributes:
+        count: number of members; None keeps it.
+        migrate: new size by node id.
+        resource: size of added members.
+    """
+
+    count: int | None = None
+    migrate: Mapping[int, NodeResource] | None = None
+    resource: NodeResource = field(default_factory=NodeResource)
+
+
+def resize_servers(
+    registry: NodeRegistry, ps: Sequence[int], wanted: MemberResize, now: float
+) -> tuple[int, ...]:
+    """Creates the nodes that `wanted` needs in addition to the present servers `ps`.
+
+    A migrated server keeps its rank; added servers take the next ranks; those of the highest ranks are left
+    out.
+
+    Returns:
+        Ids of the target's members, by rank.
+    """
+    migrate = wanted.migrate or {}
+    count = len(ps) if wanted.count is None else wanted.count
+    target = []
+    for rank in range(count):
+        if rank >= len(ps):
+            target.append(registry.add(names.PS_TYPE, rank, now, wanted.resource).id)
+        elif ps[rank] in migrate:
+            target.append(registry.add(names.PS_TYPE, rank, now, migrate[ps[rank]]).id)
+        else:
+            target.append(ps[rank])
+    return tuple(target)
+
+
+def first_servers(registry: NodeRegistry, count: int, resource: NodeResource, now: float) -> tuple[int, ...]:
+    return resize_servers(registry, (), MemberResize(count=count, resource=resource), now)

@@ -1,0 +1,282 @@
+"""Rendezvous of collective jobs: which workers form the next training group, and how the job moves to it.
+
+A training group is a cluster version whose members are workers. Losing a member breaks the group: the
+survivors form the next one. Workers that join are admitted between two steps, after a drain and a checkpoint.
+Resizing by a ScalePlan is done by `plan_steps`.
+
+`next_group` decides from values alone and remembers nothing, so joins, leaves and repeated reports may come
+in any order. It follows DLRover's rendezvous manager (and torch's elastic agents): a minimum and a maximum of
+nodes, in units, with a time-out after the last join. It differs in three points: ranks are ordered by age
+(DLRover's design says so, its code does not); rounding to units never goes below the minimum; and a group is
+formed anew only if its members change.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edl_workflows.jobs import names
+from edl_workflows.master.state import checkpoints
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.nodes import replicas
+from edl_workflows.master.state.nodes.registry import JobNode, NodeStatus
+from edl_workflows.master.state.nodes.replicas import MemberResize
+from edl_workflows.master.state.settings import RendezvousLimits
+from edl_workflows.master.state.versions import cluster_versions, version_steps
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause
+
+
+@dataclass(frozen=True)
+class WaitingWorkers:
+    """The workers that can form the next group.
+
+    Attributes:
+        present: members, by rank, of the group that trains or trained last.
+        intact: whether that group still trains.
+        joined: Unix seconds at which each possible member joined, by id; live members of `present` are
+            included.
+        wanted: how many members the job wants.
+        expected: Unix seconds at which the newest worker that has not joined yet was created, if it is waited
+            for; else 0.
+    """
+
+    present: tuple[int, ...]
+    intact: bool
+    joined: Mapping[int, float]
+    wanted: int
+    expected: float = 0.0
+
+
+@dataclass(frozen=True)
+class RendezvousVerdict:
+    """The next group, or why there is none.
+
+    Attributes:
+        members: node ids by rank; None if there is no next group.
+        why: the reason, for people.
+        until: Unix seconds at which the wait ends if nothing else happens; None if only a join ends it, or
+            nothing is awaited.
+    """
+
+    members: tuple[int, ...] | None
+    why: str
+    until: float | None = None
+
+
+def next_group(waiting: WaitingWorkers, parameters: RendezvousLimits, now: float) -> RendezvousVerdict:
+    """The members of the next training group.
+
+    1. Candidates are ordered: survivors of the present group in their order, then newcomers by the time they
+       joined. Rank 0 is the oldest member, which holds the model.
+    2. If all wanted workers are there, rounded to units, they form the group.
+    3. If the present group is broken and enough of it survives, the survivors continue at once, with any
+       newcomers.
+    4. If there are enough workers, and nobody joined within the waiting time, those that are there form the
+       group.
+    5. Otherwise wait. Below the minimum, only joins help.
+
+    If the present group still trains and has the right members, there is no next group.
+    """
+    line = order_members(waiting.present, waiting.joined)
+    wanted = max(parameters.min_nodes, min(waiting.wanted, parameters.max_nodes))
+    size = round_to_units(min(len(line), wanted), parameters)
+    if size < parameters.min_nodes:
+        return RendezvousVerdict(None, f"{len(line)} of at least {parameters.min_nodes} workers have joined")
+    members = line[:size]
+    if waiting.intact and members == waiting.present:
+        return RendezvousVerdict(None, "the present group already has the right members")
+    survivors = [node for node in waiting.present if node in waiting.joined]
+    go_on = not waiting.intact and len(survivors) >= parameters.min_nodes
+    if size >= round_to_units(wanted, parameters) or go_on:
+        return RendezvousVerdict(members, f"{size} of {wanted} wanted workers")
+    newest = max(waiting.expected, *(waiting.joined[node] for node in line))
+    until = newest + parameters.waiting_timeout
+    if now >= until:
+        why = f"no worker joined these {size} within {parameters.waiting_timeout:g} s; {wanted} are wanted"
+        return RendezvousVerdict(members, why)
+    return RendezvousVerdict(None, f"{len(line)} of {wanted} wanted workers have joined", until)
+
+
+def order_members(present: tuple[int, ...], joined: Mapping[int, float]) -> tuple[int, ...]:
+    """All workers that have joined: survivors in their order, then newcomers by join time, then by id."""
+    survivors = [node for node in present if node in joined]
+    newcomers = sorted(joined.keys() - set(present), key=lambda node: (joined[node], node))
+    return (*survivors, *newcomers)
+
+
+def round_to_units(count: int, parameters: RendezvousLimits) -> int:
+    """The largest allowed number of members that `count` nodes can form; 0 if they are too few."""
+    if count < parameters.min_nodes:
+        return 0
+    return max(count // parameters.node_unit * parameters.node_unit, parameters.min_nodes)
+
+
+REST_SECONDS = 60.0
+"""Delay before another attempt, after newcomers could not be admitted."""
+
+
+def advance_group(state: JobState, now: float) -> None:
+    """Advances the change of the training group, or begins one after a join or a loss.
+
+    1. A broken group is succeeded by its survivors. 2. Admission of newcomers is abandoned if one of them is
+       lost. 3. The next group is formed from those who have joined. 4. A group that is prepared becomes
+       active. 5. The time with too few workers is recorded.
+    """
+    _recover(state, now)
+    if not chief_succeeded(state):
+        version_steps.call_back_finished(state, now)
+    _keep_out(state)
+    _gather(state, now)
+    if state.versions.change is not None and state.versions.change.cause is ChangeCause.PLAN:
+        state.versions = cluster_versions.assign_number(state.versions, frozenset(state.joined))
+    _switch(state, now)
+    _count_missing(state, now)
+
+
+def rendezvous_verdict(state: JobState, now: float) -> RendezvousVerdict:
+    """What the rendezvous decides now; also shown in the status."""
+    change, active = state.versions.change, state.versions.active
+    intact = active is not None and (change is None or change.cause.orderly)
+    present = active.members if active is not None else ()
+    if change is not None and not change.cause.orderly:
+        present = change.target
+    expected = 0.0
+    if state.self_formed is not None:
+        # These programs restart from the beginning, so it is better to wait for the replacement.
+        present = ()
+        expected = max(
+            (n.since for n in state.nodes.live(names.WORKER_TYPE) if not n.registered), default=0.0
+        )
+    wanted = state.counts.get(names.WORKER_TYPE, 0)
+    waiting = WaitingWorkers(present, intact, state.joined, wanted, expected)
+    return next_group(waiting, state.rendezvous, now)
+
+
+def give_up_newcomers(state: JobState, until: float) -> None:
+    """Keeps the active group as it is; newcomers wait at least until `until`."""
+    state.versions = cluster_versions.cancel_change(state.versions)
+    state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
+    state.newcomers_wait_until = until
+
+
+def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[int, ...]:
+    """The members that a plan gives the group; creates the nodes that are missing.
+
+    The newest members leave first. A migrated worker leaves and a new one replaces it; new members are ranked
+    after those who stay.
+    """
+    assert state.versions.active is not None
+    members = state.versions.active.members
+    count = len(members) if wanted.count is None else wanted.count
+    stay, migrate = members[:count], wanted.migrate or {}
+    spares = [
+        node.id
+        for node in state.nodes.live(names.WORKER_TYPE)
+        if node.id not in members and node.id not in migrate
+    ]
+    added = spares[: count - len(stay)]
+    for node_id in stay:
+        if node_id in migrate:
+            leaves = state.nodes.find(names.WORKER_TYPE, node_id)
+            assert leaves is not None, "it was just found by its pod"
+            added.append(state.nodes.add(names.WORKER_TYPE, leaves.rank, now, migrate[node_id]).id)
+    taken = replicas.taken_ranks(state.nodes, names.WORKER_TYPE)
+    missing = count - len([node for node in stay if node not in migrate]) - len(added)
+    for rank in replicas.free_ranks(taken, missing):
+        added.append(state.nodes.add(names.WORKER_TYPE, rank, now, wanted.resource).id)
+    return (*(node for node in stay if node not in migrate), *added)
+
+
+def _recover(state: JobState, now: float) -> None:
+    active, change = state.versions.active, state.versions.change
+    if active is None or (change is not None and change.cause is not ChangeCause.MEMBERSHIP):
+        return
+    if not (state.lost_members(active.members) or state.starts_from_damaged) or chief_succeeded(state):
+        return
+    state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
+    state.versions = cluster_versions.begin_change(state.versions, ChangeCause.RECOVERY, active.members)
+    version_steps.return_to_checkpoint(state, now)
+
+
+def _keep_out(state: JobState) -> None:
+    change, active = state.versions.change, state.versions.active
+    if change is None or change.cause is not ChangeCause.MEMBERSHIP:
+        return
+    assert active is not None
+    if state.lost_members(change.target) or _some_ended(state):
+        give_up_newcomers(state, 0.0)
+
+
+def _gather(state: JobState, now: float) -> None:
+    cause = _cause(state, now)
+    if cause is None or not state.checked:
+        return
+    change = state.versions.change
+    if change is not None and change.number and not state.lost_members(change.target):
+        return  # the next group is being prepared
+    members = rendezvous_verdict(state, now).members
+    if members is not None:
+        state.versions = cluster_versions.begin_change(state.versions, cause, members)
+        state.versions = cluster_versions.assign_number(state.versions, frozenset(state.joined))
+    elif change is not None and change.number:
+        # Too few of its members are left.
+        state.versions = cluster_versions.begin_change(state.versions, cause, change.target)
+
+
+def _cause(state: JobState, now: float) -> ChangeCause | None:
+    """Why a next group may be formed now; None if there is no reason, or if a plan or an admission is under
+    way.
+    """
+    versions = state.versions
+    if versions.change is not None:
+        return None if versions.change.cause.orderly or chief_succeeded(state) else versions.change.cause
+    if versions.active is None:
+        return ChangeCause.INITIAL
+    planned = state.plan is not None and not state.plan.phase.final
+    if not versions.settled or planned or _some_ended(state) or now < state.newcomers_wait_until:
+        return None
+    return ChangeCause.MEMBERSHIP
+
+
+def _switch(state: JobState, now: float) -> None:
+    change = state.versions.change
+    ready = cluster_versions.members_ready(state.versions, names.WORKER_TYPE)
+    if change is None or change.cause is ChangeCause.PLAN or not ready:
+        return
+    if change.cause is not ChangeCause.MEMBERSHIP:
+        version_steps.activate_version(state, state.checkpoints.newest)
+        return
+    if not change.draining:
+        state.versions = cluster_versions.begin_drain(state.versions)
+    if not version_steps.is_drained(state):
+        return
+    request = f"world-{change.number}"
+    state.checkpoints = checkpoints.request_save(state.checkpoints, request)
+    saved = state.checkpoints.result(request)
+    if isinstance(saved, str):
+        give_up_newcomers(state, now + REST_SECONDS)
+    elif saved is not None:
+        version_steps.activate_version(state, saved)
+
+
+def _count_missing(state: JobState, now: float) -> None:
+    enough = len(state.joined) >= state.rendezvous.min_nodes or _some_ended(state)
+    if enough:
+        state.missing_since = None
+    elif state.missing_since is None:
+        state.missing_since = now
+
+
+def _some_ended(state: JobState) -> bool:
+    """Whether a member has succeeded: the others are about to end."""
+    world = state.world
+    found = [state.nodes.find(names.WORKER_TYPE, node_id) for node_id in (world.members if world else ())]
+    return any(node is not None and _succeeded(node) for node in found)
+
+
+def chief_succeeded(state: JobState) -> bool:
+    """Whether the chief has succeeded: the model is complete, whatever the other workers do."""
+    return state.chief is not None and _succeeded(state.chief)
+
+
+def _succeeded(node: JobNode) -> bool:
+    return node.status is NodeStatus.SUCCEEDED and node.replaced_by < 0
