@@ -1,14 +1,20 @@
 """The options of ``edl controller run`` that are its own, and what they mean."""
 
 import math
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edl_workflows.scaling.policies import live_policies, policy_help
+
 if TYPE_CHECKING:
+    LivePolicyName = str
     from edl_workflows.controller.autoscaler import AutoscalerOptions
     from edl_workflows.jobs.actions import InstallationSettings
+else:  # typer shows the members of an Enum as choices
+    LivePolicyName = StrEnum("LivePolicyName", {entry.name: entry.name for entry in live_policies()})
 
 AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
@@ -72,10 +78,10 @@ NetworkPolicies = Annotated[
     ),
 ]
 AllocatorPolicy = Annotated[
-    str,
+    LivePolicyName,
     typer.Option(
-        help="How preemptible DIJobs are sized and placed: fit (first-fit), pollux (by the goodput that jobs "
-        "report) or shortest (as pollux, those with least left first)."
+        metavar="NAME",
+        help=f"How preemptible DIJobs are sized and placed. {policy_help(live_policies())}",
     ),
 ]
 AllocatorPeriod = Annotated[

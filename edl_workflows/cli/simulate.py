@@ -12,6 +12,7 @@ from edl_workflows.cli import simulations
 from edl_workflows.cli.options import Output, OutputFormat
 from edl_workflows.cli.output import emit, print_line, say
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.policies import POLICIES, policy_help
 
 if TYPE_CHECKING:
     from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings
@@ -21,6 +22,7 @@ app = typer.Typer(no_args_is_help=True)
 
 _WORKLOAD, _CLUSTER, _RESULTS = "Workload", "Cluster", "Results"
 _HOUR = 3600.0
+_DEFAULT_POLICY = "pollux"
 _OF_PADDLE = {"scenario", "save", "output"}
 """All that PaddlePaddle EDL's experiment can be told."""
 _OF_POLLUX = {"load", "number"}
@@ -35,18 +37,10 @@ class Scenario(StrEnum):
     POLLUX = "pollux"
 
 
-class Policy(StrEnum):
-    """Those of `edl_workflows.simulator.policies`, which is imported only when one is run."""
-
-    POLLUX = "pollux"
-    SHORTEST = "shortest"
-    POLLUX_HISTORY = "pollux-history"
-    SHORTEST_HISTORY = "shortest-history"
-    TIRESIAS = "tiresias"
-    OPTIMUS = "optimus"
-    FULFILMENT = "fulfilment"
-    FIT = "fit"
-
+if TYPE_CHECKING:
+    PolicyName = str
+else:  # typer shows the members of an Enum as choices
+    PolicyName = StrEnum("PolicyName", {entry.name: entry.name for entry in POLICIES})
 
 _Scenario = Annotated[
     Scenario | None,
@@ -92,7 +86,13 @@ _Statuses = Annotated[
         help="Of a trace, only jobs that ended so, as Pass; may be repeated.", rich_help_panel=_WORKLOAD
     ),
 ]
-_Policies = Annotated[list[Policy] | None, typer.Option(help="May be repeated; default pollux.")]
+_Policies = Annotated[
+    list[PolicyName] | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"May be repeated; default {_DEFAULT_POLICY}. {policy_help(POLICIES)}",
+    ),
+]
 _Seeds = Annotated[
     list[int] | None,
     typer.Option(min=0, help="Of failures drawn by --node-failures; may be repeated; default 0."),
@@ -209,7 +209,7 @@ def simulate(
     studies = [
         Study(one, chosen, chance, _disturbed(settings, disturbance, one, chance))
         for one in _workloads(source)
-        for chosen in policy or [Policy.POLLUX]
+        for chosen in policy or [_DEFAULT_POLICY]
         for chance in seed or [0]
     ]
     found, runs = _run(studies, results)
@@ -314,11 +314,11 @@ def _run(
     studies: "Sequence[Study]", path: Path | None
 ) -> "tuple[list[StudyResult], list[SimulationRun | None]]":
     """The results, and the runs that were made for them."""
-    from edl_workflows.simulator.pollux import SharedFits
+    from edl_workflows.scaling.pollux.goodput_fit import FitCache
     from edl_workflows.simulator.store import ResultFile
     from edl_workflows.simulator.study import StudyResult
 
-    file, fits = None if path is None else ResultFile(path), SharedFits()
+    file, fits = None if path is None else ResultFile(path), FitCache()
     results: list[StudyResult] = []
     runs: list[SimulationRun | None] = []
     for number, study in enumerate(studies, 1):

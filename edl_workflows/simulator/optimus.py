@@ -11,27 +11,21 @@ iterations. A job whose number of replicas stays keeps its places.
 
 from collections.abc import Mapping, Sequence
 
-from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.job import BatchAgent, FixedBatch
-from edl_workflows.simulator.scheduler import ActiveJob, free_gpus, take_emptiest
-from edl_workflows.simulator.workload import WorkloadJob
+from edl_workflows.simulator.scheduler import (
+    ActiveJob,
+    FixedBatchScheduler,
+    SchedulerInputs,
+    free_gpus,
+    take_emptiest,
+)
 
 
-class OptimusScheduler:
-    """Marginal gains; see the module.
+class OptimusScheduler(FixedBatchScheduler):
+    """Marginal gains; see the module. A job gets at most one replica for each smallest mini-batch of its batch."""
 
-    Args:
-        most_replicas: application → the most replicas that its jobs get, where it is less than one for each
-            smallest mini-batch.
-    """
-
-    def __init__(self, most_replicas: Mapping[str, int] | None = None) -> None:
-        self._most_replicas = most_replicas or {}
+    def __init__(self, inputs: SchedulerInputs | None = None) -> None:
+        super().__init__(inputs)
         self._times: dict[tuple[str, int, int, int], float] = {}
-
-    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
-        """The user's batch."""
-        return FixedBatch(application, job.batch_size)
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
         """Numbers of replicas by gain; then places, the smallest jobs first."""
@@ -66,7 +60,7 @@ class OptimusScheduler:
     def _gain(self, job: ActiveJob, replicas: int, node_gpus: int) -> float:
         """Seconds that one replica more saves."""
         application, batch_size = job.application, job.spec.batch_size
-        most = self._most_replicas.get(application.name, batch_size // application.min_local_bsz)
+        most = self.inputs.most_replicas.get(application.name, batch_size // application.min_local_bsz)
         if replicas + 1 > most:
             return 0.0
         last = application.epochs - 1

@@ -3,37 +3,23 @@
 As in the artifact, a job begins with the initial batch on one GPU and may have twice the replicas with which it was seen.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
-from edl_workflows.scaling.pollux import goodput_fit
 from edl_workflows.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
+from edl_workflows.scaling.pollux.goodput_fit import FitCache, StepMeasurement
 from edl_workflows.scaling.pollux.hints import SchedulingHints, best_measured
-from edl_workflows.scaling.pollux.model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux.model import SHORTEST_FIRST, PolluxJob, PolluxOptions
 from edl_workflows.scaling.pollux.optimizer import optimize_allocations
 from edl_workflows.scaling.pollux.speedup import SpeedupTable, SpeedupTables
 from edl_workflows.simulator.application import Application, BatchSplit, GradientNoise
 from edl_workflows.simulator.job import BatchAgent, FixedBatch, TrainingMeasurement
-from edl_workflows.simulator.scheduler import GPU, ActiveJob
+from edl_workflows.simulator.scheduler import GPU, ActiveJob, SchedulerInputs
 from edl_workflows.simulator.throughput import Placement
 from edl_workflows.simulator.workload import WorkloadJob
 
 MOST_REPLICAS = 64
 """As in the artifact; no more were measured."""
-
-
-class SharedFits:
-    """Fits that several jobs share: jobs of one application that ran alike measured alike."""
-
-    def __init__(self) -> None:
-        self._found: dict[frozenset[goodput_fit.StepMeasurement], PerfParams] = {}
-
-    def fit(self, measurements: Iterable[goodput_fit.StepMeasurement]) -> PerfParams:
-        """`fit_step_times`, once for the same measurements."""
-        key = frozenset(measurements)
-        if key not in self._found:
-            self._found[key] = goodput_fit.fit_step_times(key)
-        return self._found[key]
 
 
 class AdaptiveBatch:
@@ -44,7 +30,7 @@ class AdaptiveBatch:
         fits: shared by the run.
     """
 
-    def __init__(self, application: Application, fits: SharedFits) -> None:
+    def __init__(self, application: Application, fits: FitCache) -> None:
         self._application = application
         self._fits = fits
         self.limits = BatchLimits(
@@ -52,7 +38,7 @@ class AdaptiveBatch:
             application.max_batch_size,
             (application.min_local_bsz, application.max_local_bsz),
         )
-        self._measured: dict[tuple[int, int, int], goodput_fit.StepMeasurement] = {}
+        self._measured: dict[tuple[int, int, int], StepMeasurement] = {}
         """(Nodes, replicas, mini-batch) → its first measurement. The fit knows one node from several, no more."""
         self._stale = False
         """Whether there are measurements that `_perf` does not know."""
@@ -101,7 +87,7 @@ class AdaptiveBatch:
             return
         if key not in self._measured:
             step = measurement.step
-            self._measured[key] = goodput_fit.StepMeasurement(*key, step.total, step.total - step.sync)
+            self._measured[key] = StepMeasurement(*key, step.total, step.total - step.sync)
             self._stale = True
         self.profiled = max(self.profiled, replicas)
         self._gradient = measurement.gradient
@@ -121,48 +107,39 @@ class AdaptiveBatch:
 class PolluxScheduler:
     """Pollux; see the module.
 
-    Args:
-        options: how jobs and restarts are weighed; the paper's if left out.
-        most_replicas: application → the most replicas that its jobs get, with the batch that their users chose.
-        fits: to share with other runs, so that none fits what another has; of this run alone if left out.
-        history: whether a job knows what earlier ones of its application have measured.
+    Attributes:
+        options: how jobs and restarts are weighed.
+        history: whether a job knows what earlier jobs of its application have measured.
     """
 
-    def __init__(
-        self,
-        options: PolluxOptions | None = None,
-        most_replicas: Mapping[str, int] | None = None,
-        fits: SharedFits | None = None,
-        *,
-        history: bool = False,
-    ) -> None:
-        self._options = options or PolluxOptions()
-        self._most_replicas = most_replicas or {}
+    options = PolluxOptions()
+    history = False
+
+    def __init__(self, inputs: SchedulerInputs | None = None) -> None:
+        self._inputs = inputs or SchedulerInputs()
         self._agents: dict[str, AdaptiveBatch] = {}
-        self._fits = fits or SharedFits()
         self._speedups = SpeedupTables()
-        self._history = history
         self._reported: dict[str, dict[str, SchedulingHints]] = {}
         """Application → job → what it last reported; in the order in which they came."""
 
     def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """One that adapts the batch, but where replicas are limited."""
-        if application.name in self._most_replicas:
+        if application.name in self._inputs.most_replicas:
             return FixedBatch(application, job.batch_size)
-        self._agents[job.name] = AdaptiveBatch(application, self._fits)
+        self._agents[job.name] = AdaptiveBatch(application, self._inputs.fits)
         return self._agents[job.name]
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
         """The optimizer's answer, for what the jobs know of themselves, and of earlier ones."""
         hints = {job.spec.name: self._hints(job) for job in jobs}
-        if self._history:
+        if self.history:
             hints = self._with_former(jobs, hints)
         tables = self._speedups.tables(
             {name: (one.model, MOST_REPLICAS) for name, one in hints.items() if one.model is not None}
         )
         asked = [self._asked(job, hints[job.spec.name], tables.get(job.spec.name)) for job in jobs]
         free = [NodeInfo(node, {GPU: float(gpus)}) for node, gpus in nodes.items()]
-        return optimize_allocations(asked, free, {job.spec.name: job.held for job in jobs}, self._options)
+        return optimize_allocations(asked, free, {job.spec.name: job.held for job in jobs}, self.options)
 
     def _hints(self, job: ActiveJob) -> SchedulingHints:
         """What a job would report. What is left looks at nothing to come: a job declares its epochs and its records."""
@@ -190,7 +167,7 @@ class PolluxScheduler:
 
     def _asked(self, job: ActiveJob, hints: SchedulingHints, table: SpeedupTable | None) -> PolluxJob:
         name, application = job.spec.name, job.application
-        most = self._most_replicas.get(application.name, 1)
+        most = self._inputs.most_replicas.get(application.name, 1)
         if name in self._agents:
             most = max(1, 2 * hints.profiled)
             most = min(most, MOST_REPLICAS, application.max_batch_size // application.min_local_bsz)
@@ -199,5 +176,23 @@ class PolluxScheduler:
             info,
             table or SpeedupTable.linear(most),
             restarts=job.restarts,
-            remaining=hints.remaining_seconds if self._options.shortest_first else None,
+            remaining=hints.remaining_seconds if self.options.shortest_first else None,
         )
+
+
+class ShortestFirstScheduler(PolluxScheduler):
+    """Pollux that prefers jobs with the least work left."""
+
+    options = SHORTEST_FIRST
+
+
+class PolluxHistoryScheduler(PolluxScheduler):
+    """Pollux with the measurements of earlier jobs."""
+
+    history = True
+
+
+class ShortestFirstHistoryScheduler(ShortestFirstScheduler):
+    """Both."""
+
+    history = True

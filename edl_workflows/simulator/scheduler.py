@@ -5,10 +5,14 @@ compared with an oracle. `PolicyScheduler` gives the policies of `edl_workflows.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from edl_workflows.scaling.paddle.fulfilment import FulfilmentJob, plan_fulfilment
+from edl_workflows.scaling.paddle.nodes import FulfilmentNode
+from edl_workflows.scaling.policies import policy_entry
 from edl_workflows.scaling.policy import JobInfo, NodeInfo, Policy
+from edl_workflows.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.job import BatchAgent, FixedBatch
 from edl_workflows.simulator.workload import WorkloadJob
@@ -59,24 +63,72 @@ class JobScheduler(Protocol):
         ...
 
 
-class PolicyScheduler:
-    """Any policy of `edl_workflows.scaling`, with jobs of one to `replicas` GPUs and the batch that their users chose."""
+@dataclass(frozen=True)
+class SchedulerInputs:
+    """What a scheduler is made from.
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    Attributes:
+        most_replicas: application → the most replicas that its jobs get, where that is limited.
+        fits: shared by the runs of a process, so that no run fits what another one has fitted.
+    """
+
+    most_replicas: Mapping[str, int] = field(default_factory=dict)
+    fits: FitCache = field(default_factory=FitCache)
+
+
+class FixedBatchScheduler:
+    """Base of schedulers whose jobs train with the batch that their users chose."""
+
+    def __init__(self, inputs: SchedulerInputs | None = None) -> None:
+        self.inputs = inputs or SchedulerInputs()
 
     def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
         """The user's batch."""
         return FixedBatch(application, job.batch_size)
 
+
+class PolicyScheduler(FixedBatchScheduler):
+    """A live policy, with jobs of one GPU up to what their users ask for."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self._policy = policy
+
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """The policy's answer."""
         infos = {
             job.spec.name: JobInfo(job.spec.name, {GPU: 1.0}, max_replicas=job.spec.replicas, age=job.age)
             for job in jobs
         }
         free = {node: NodeInfo(node, {GPU: float(gpus)}) for node, gpus in nodes.items()}
         return self._policy.optimize(infos, free, {job.spec.name: job.held for job in jobs})
+
+
+class FulfilmentScheduler(FixedBatchScheduler):
+    """The cluster autoscaler's planner, with one instance a GPU. It ignores what a restart costs."""
+
+    def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
+        planned = {
+            job.spec.name: FulfilmentJob(
+                {GPU: 1.0}, 1, job.spec.replicas, parallelism=max(len(job.held), 1), places=tuple(job.held)
+            )
+            for job in jobs
+        }
+        free = {node: FulfilmentNode({GPU: float(gpus), "pods": float(gpus)}) for node, gpus in nodes.items()}
+        places = plan_fulfilment(planned, free).places
+        return {name: places.get(name, job.places) for name, job in planned.items()}
+
+
+def make_scheduler(name: str, inputs: SchedulerInputs) -> JobScheduler:
+    """A new scheduler for one run.
+
+    Raises:
+        InvalidError: there is no policy of this name.
+    """
+    entry = policy_entry(name)
+    if not entry.scheduler:
+        return PolicyScheduler(entry.load_policy())
+    made: JobScheduler = entry.load_scheduler()(inputs)
+    return made
 
 
 def free_gpus(nodes: Mapping[str, int], held: Iterable[Collection[str]]) -> dict[str, int]:

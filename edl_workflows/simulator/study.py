@@ -8,11 +8,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.policies import policy_entry
+from edl_workflows.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.application import Application
 from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings, simulate
 from edl_workflows.simulator.metrics import RunMetrics, measure_run
-from edl_workflows.simulator.policies import RIGID, scheduler_of
-from edl_workflows.simulator.pollux import SharedFits
+from edl_workflows.simulator.scheduler import SchedulerInputs, make_scheduler
 from edl_workflows.simulator.workload import WorkloadJob
 
 _METRICS = tuple(one.name for one in fields(RunMetrics))
@@ -44,7 +45,7 @@ class Study:
 
     Attributes:
         workload: what is run.
-        policy: its name; see `edl_workflows.simulator.policies`.
+        policy: its name; see `edl_workflows.scaling.policies`.
         seed: of what is left to chance in `settings`.
         settings: the cluster, with what happens to it.
     """
@@ -67,7 +68,7 @@ class Study:
             "settings": settings | {"changes": _digest(self.settings.changes)},
         }
 
-    def run(self, fits: SharedFits) -> SimulationRun:
+    def run(self, fits: FitCache) -> SimulationRun:
         """Make the run.
 
         Args:
@@ -76,10 +77,10 @@ class Study:
         Raises:
             InvalidError: the policy is unknown, a job can never run, or what `simulate` says.
         """
-        scheduler = scheduler_of(self.policy, self.workload.most_replicas, fits)
+        scheduler = make_scheduler(self.policy, SchedulerInputs(self.workload.most_replicas, fits))
         gpus = self.settings.nodes * self.settings.node_gpus
         greedy = [job for job in self.workload.jobs if job.replicas > gpus]
-        if self.policy in RIGID and greedy:
+        if policy_entry(self.policy).rigid and greedy:
             raise InvalidError(
                 f"{self.workload.name}: job {greedy[0].name} asks for {greedy[0].replicas} GPUs, which {self.policy} gives "
                 f"as a whole, and the cluster has {gpus}; simulate more nodes, or another policy"

@@ -7,25 +7,25 @@ over is preempted.
 
 from collections.abc import Mapping, Sequence
 
-from edl_workflows.simulator.application import Application
-from edl_workflows.simulator.job import BatchAgent, FixedBatch
-from edl_workflows.simulator.scheduler import ActiveJob, free_gpus, take_emptiest
-from edl_workflows.simulator.workload import WorkloadJob
+from edl_workflows.simulator.scheduler import (
+    ActiveJob,
+    FixedBatchScheduler,
+    SchedulerInputs,
+    free_gpus,
+    take_emptiest,
+)
 
 QUEUE_THRESHOLD = 16 * 3600.0
 """GPU seconds after which a job goes to the second queue; the value of the paper's evaluation."""
 
 
-class TiresiasScheduler:
+class TiresiasScheduler(FixedBatchScheduler):
     """Two queues by attained service; see the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: SchedulerInputs | None = None) -> None:
+        super().__init__(inputs)
         self._demoted: list[str] = []
         """The second queue."""
-
-    def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
-        """The user's batch."""
-        return FixedBatch(application, job.batch_size)
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
         """The order of the queues decides who runs; those who go on stay where they are."""

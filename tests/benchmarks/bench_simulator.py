@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from edl_workflows.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.cluster import SimulationSettings
 from edl_workflows.simulator.evaluation import COMPARED, LOAD_FOLDERS, WORKLOADS, read_evaluation
 from edl_workflows.simulator.metrics import RunMetrics
-from edl_workflows.simulator.pollux import SharedFits
 from edl_workflows.simulator.store import ResultFile
 from edl_workflows.simulator.study import Study, StudyResult, Workload
 
@@ -52,7 +52,7 @@ class Row:
 
 
 def evaluate(
-    policy: str, load: float, workloads: Sequence[Workload], fits: SharedFits, file: ResultFile | None
+    policy: str, load: float, workloads: Sequence[Workload], fits: FitCache, file: ResultFile | None
 ) -> Row:
     """Run one policy on some workloads of a load."""
     runs = [run(Study(workload, policy, 0, SimulationSettings()), fits, file) for workload in workloads]
@@ -74,7 +74,7 @@ def evaluate(
     )
 
 
-def run(study: Study, fits: SharedFits, file: ResultFile | None) -> RunMetrics:
+def run(study: Study, fits: FitCache, file: ResultFile | None) -> RunMetrics:
     """Run one workload, or take its result from the file."""
     if file is not None and (known := file.find(study.key)) is not None:
         return known.metrics
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, help="file of results: what stands there is not run again")
     parser.add_argument("--json", action="store_true", help="rows as JSON, a line each")
     chosen = parser.parse_args(arguments)
-    fits, file = SharedFits(), None if chosen.results is None else ResultFile(chosen.results)
+    fits, file = FitCache(), None if chosen.results is None else ResultFile(chosen.results)
     if not chosen.json:
         print(
             "policy           load published    ours   ratio     p99 makespan    use pending restarts  limit"

@@ -86,6 +86,20 @@ def fit_step_times(measurements: Iterable[StepMeasurement]) -> PerfParams:
     return PerfParams(*values)
 
 
+class FitCache:
+    """Fits shared by several jobs: the same measurements are fitted once."""
+
+    def __init__(self) -> None:
+        self._known: dict[frozenset[StepMeasurement], PerfParams] = {}
+
+    def fit(self, measurements: Iterable[StepMeasurement]) -> PerfParams:
+        """`fit_step_times` of these measurements."""
+        key = frozenset(measurements)
+        if key not in self._known:
+            self._known[key] = fit_step_times(key)
+        return self._known[key]
+
+
 def _possible(one: StepMeasurement) -> bool:
     numbers = (one.nodes, one.replicas, one.atomic, one.step_seconds)
     return all(isfinite(number) and number > 0 for number in numbers) and 1 <= one.nodes <= one.replicas

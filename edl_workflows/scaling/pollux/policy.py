@@ -12,7 +12,7 @@ from typing import Any
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo
 from edl_workflows.scaling.pollux.hints import SchedulingHints, best_measured, read_hints
-from edl_workflows.scaling.pollux.model import PolluxJob, PolluxOptions
+from edl_workflows.scaling.pollux.model import SHORTEST_FIRST, PolluxJob, PolluxOptions
 from edl_workflows.scaling.pollux.optimizer import optimize_allocations
 from edl_workflows.scaling.pollux.speedup import SpeedupTable, SpeedupTables
 
@@ -73,6 +73,13 @@ class PolluxPolicy:
             if found == held:
                 return found
             held = found  # who has less now may have less again: what is held is one of the bounds
+
+
+class ShortestFirstPolicy(PolluxPolicy):
+    """Pollux that prefers jobs with the least work left."""
+
+    def __init__(self) -> None:
+        super().__init__(SHORTEST_FIRST)
 
 
 def _known(jobs: Mapping[str, JobInfo]) -> dict[str, tuple[JobInfo, SchedulingHints]]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.cli import simulate as command
 from edl_workflows.cli.root import run
-from edl_workflows.simulator.policies import POLICIES
+from edl_workflows.scaling.policies import POLICIES
 from tests.unit.simulator.test_readers import WORKLOAD, traces
 
 JOBS = """job_id,submit_time,num_gpus,duration,status
@@ -161,6 +160,13 @@ def test_what_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_policies_are_those_of_the_simulator() -> None:
-    """The command names them without importing them."""
-    assert {str(one) for one in command.Policy} == set(POLICIES)
+def test_help_explains_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a policy is called and does stands in the registry; both commands that take one show it."""
+    assert run(["simulate", "--help"]) == 0
+    simulating = "".join(capsys.readouterr().out.split())
+    assert run(["controller", "run", "--help"]) == 0
+    controlling = "".join(capsys.readouterr().out.split())
+
+    for entry in POLICIES:
+        assert f"{entry.name}:" in simulating
+        assert (f"{entry.name}:" in controlling) == bool(entry.policy)

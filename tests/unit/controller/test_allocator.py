@@ -20,7 +20,6 @@ from edl_workflows.jobs.names import SCENARIO_ANNOTATION
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Scope
-from edl_workflows.scaling import policies
 from edl_workflows.scaling.first_fit import FirstFitPolicy
 from edl_workflows.testing import ApiServerProcess
 from tests.unit.controller.farm import Farm
@@ -155,11 +154,11 @@ def test_profilings_reach_the_policy(
             told.extend(info.profilings for info in jobs.values())
             return super().optimize(jobs, nodes, previous)
 
-    monkeypatch.setattr(policies, "POLICIES", {"curious": Curious})
+    monkeypatch.setattr("edl_workflows.controller.allocator.policy_of", lambda _: Curious())
     farm.add("a", 1)
     create(cluster, farm.task(), preemptible=True)
     client.patch_status(cluster, DI_JOBS, "walk", {"profilings": {"speed": 3.5}})
-    manager = replace(options.manager, allocator=AllocatorOptions(policy="curious", period=0.5))
+    manager = replace(options.manager, allocator=AllocatorOptions(period=0.5))
     running = run_in_thread(cluster, replace(options, manager=manager))
     try:
         eventually(lambda: {"speed": 3.5} in told)
@@ -217,9 +216,9 @@ def test_a_policy_that_fails_or_lies_changes_nothing(
         def allocate(self, job: Any, nodes: Any) -> list[str]:
             return []
 
-    monkeypatch.setattr(policies, "POLICIES", {"odd": Odd})
+    monkeypatch.setattr("edl_workflows.controller.allocator.policy_of", lambda _: Odd())
     create(cluster, farm.task(2), preemptible=True)
-    manager = replace(options.manager, allocator=AllocatorOptions(policy="odd", period=0.2))
+    manager = replace(options.manager, allocator=AllocatorOptions(period=0.2))
     running = run_in_thread(cluster, replace(options, manager=manager))
     try:
         becomes(cluster, [one])

@@ -9,15 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
+from edl_workflows.scaling.policies import POLICIES
 from edl_workflows.scaling.pollux.goodput import BatchLimits, GoodputModel, GradParams
-from edl_workflows.scaling.pollux.goodput_fit import StepMeasurement, fit_step_times
+from edl_workflows.scaling.pollux.goodput_fit import FitCache, StepMeasurement, fit_step_times
 from edl_workflows.scaling.pollux.speedup import SpeedupTable
 from edl_workflows.simulator import paddle
 from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.capacity import CapacityChange, draw_failures, service_changes
 from edl_workflows.simulator.cluster import SimulationSettings
-from edl_workflows.simulator.policies import POLICIES
-from edl_workflows.simulator.pollux import SharedFits
 from edl_workflows.simulator.study import Study, Workload
 from edl_workflows.simulator.throughput import Placement, StepTime, ThroughputTable
 from edl_workflows.simulator.workload import WorkloadJob
@@ -34,10 +33,10 @@ APPLICATIONS: Mapping[str, tuple[int, float]] = {
 
 def digests() -> dict[str, str]:
     """What is computed → its digest."""
-    fits, applications = SharedFits(), _applications()
+    fits, applications = FitCache(), _applications()
     settings = SimulationSettings(nodes=3, interference=0.1, changes=_changes())
     found = {}
-    for policy in sorted(POLICIES):
+    for policy in sorted(entry.name for entry in POLICIES):
         workload = Workload("day", "day", _jobs(), applications, {"digits": 4})
         found[policy] = _digest(Study(workload, policy, 0, settings).run(fits))
     found["paddle"] = _digest(paddle.run_case(paddle.PaddleCase(4, None, ((0, 300), (40, 100)), seconds=100)))

@@ -1,10 +1,11 @@
 """Pollux in the simulator: agents that learn, and the optimizer over them."""
 
+from edl_workflows.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.application import BatchSplit, GradientNoise
 from edl_workflows.simulator.cluster import SimulationSettings, simulate
 from edl_workflows.simulator.job import FixedBatch, TrainingMeasurement
-from edl_workflows.simulator.pollux import AdaptiveBatch, PolluxScheduler, SharedFits
-from edl_workflows.simulator.scheduler import JobScheduler
+from edl_workflows.simulator.pollux import AdaptiveBatch, PolluxScheduler
+from edl_workflows.simulator.scheduler import JobScheduler, SchedulerInputs
 from edl_workflows.simulator.throughput import Placement, StepTime
 from tests.unit.simulator.builders import always, application, job
 
@@ -20,7 +21,7 @@ def seen(placement: Placement = (1,), local_bsz: int = 10, *, noise: float = 1.0
 
 def test_a_new_job_has_the_initial_batch() -> None:
     """Nothing is known of it; on more replicas than the batch has room for it gets the least that they can have."""
-    agent = AdaptiveBatch(DIGITS, SharedFits())
+    agent = AdaptiveBatch(DIGITS, FitCache())
     assert agent.model is None
     assert agent.split((1,)) == BatchSplit(10, 0)
     assert agent.split((4,)) == BatchSplit(5, 0)
@@ -28,7 +29,7 @@ def test_a_new_job_has_the_initial_batch() -> None:
 
 def test_what_was_measured_changes_the_batch() -> None:
     """With nothing but noise a larger batch is worth as much as it is larger."""
-    agent = AdaptiveBatch(DIGITS, SharedFits())
+    agent = AdaptiveBatch(DIGITS, FitCache())
     agent.observe(seen())
     assert agent.split((2,)).batch_size(2) > 10
     assert agent.profiled == 1
@@ -36,7 +37,7 @@ def test_what_was_measured_changes_the_batch() -> None:
 
 def test_the_gradient_is_followed() -> None:
     """A job whose gradient changes has another model; one that sees the same again has the same."""
-    agent = AdaptiveBatch(DIGITS, SharedFits())
+    agent = AdaptiveBatch(DIGITS, FitCache())
     agent.observe(seen())
     before = agent.model
     agent.observe(seen())
@@ -49,7 +50,7 @@ def test_the_gradient_is_followed() -> None:
 
 def test_limited_applications_keep_their_batch() -> None:
     """One that can't be distributed trains as its user says."""
-    scheduler = PolluxScheduler(most_replicas={"digits": 1})
+    scheduler = PolluxScheduler(SchedulerInputs({"digits": 1}))
     assert scheduler.agent(job("a", batch_size=40), DIGITS) == FixedBatch(DIGITS, 40)
 
 

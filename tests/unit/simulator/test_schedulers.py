@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edl_workflows.scaling.first_fit import FirstFitPolicy
 from edl_workflows.simulator.cluster import SimulationSettings, simulate
 from edl_workflows.simulator.optimus import OptimusScheduler
-from edl_workflows.simulator.scheduler import ActiveJob, JobScheduler, PolicyScheduler
+from edl_workflows.simulator.scheduler import ActiveJob, JobScheduler, PolicyScheduler, SchedulerInputs
 from edl_workflows.simulator.tiresias import QUEUE_THRESHOLD, TiresiasScheduler
 from edl_workflows.simulator.workload import WorkloadJob
 from tests.unit.simulator.builders import application, job
@@ -74,7 +74,7 @@ def test_optimus_gives_no_more_than_helps() -> None:
 
 def test_optimus_respects_the_most() -> None:
     """An application that can't be distributed gets one GPU."""
-    assert shares(OptimusScheduler({"digits": 1}), active("a")) == {"a": ["n0"]}
+    assert shares(OptimusScheduler(SchedulerInputs({"digits": 1})), active("a")) == {"a": ["n0"]}
 
 
 def test_optimus_keeps_places() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange
 from edl_workflows.simulator.cluster import SimulationSettings
 from edl_workflows.simulator.metrics import RunMetrics
-from edl_workflows.simulator.pollux import SharedFits
 from edl_workflows.simulator.store import ResultFile
 from edl_workflows.simulator.study import Study, StudyResult, StudySummary, Workload, summarize_results
 from tests.unit.simulator.builders import application, job
@@ -59,21 +59,21 @@ def test_another_study_has_another_key(other: Study) -> None:
 @pytest.mark.parametrize("policy", ["pollux", "tiresias", "optimus", "fulfilment", "fit"])
 def test_every_policy_completes_all_jobs(policy: str) -> None:
     """On one node of four GPUs."""
-    found = StudyResult.of(replace(STUDY, policy=policy), replace(STUDY, policy=policy).run(SharedFits()))
+    found = StudyResult.of(replace(STUDY, policy=policy), replace(STUDY, policy=policy).run(FitCache()))
     assert (found.metrics.jobs, found.metrics.unfinished, found.group) == (2, 0, "load 1")
 
 
 def test_an_unknown_policy() -> None:
     """It is refused with those that there are."""
-    with pytest.raises(InvalidError, match="no policy 'lifo' in the simulator; known are fit, fulfilment"):
-        replace(STUDY, policy="lifo").run(SharedFits())
+    with pytest.raises(InvalidError, match="no policy 'lifo'; use one of fit, pollux"):
+        replace(STUDY, policy="lifo").run(FitCache())
 
 
 def test_a_job_that_never_fits() -> None:
     """A policy that gives all or nothing would wait for ever: the job is named instead."""
     study = replace(STUDY, policy="tiresias", settings=SimulationSettings(nodes=1, node_gpus=1))
     with pytest.raises(InvalidError, match="w: job a asks for 2 GPUs"):
-        study.run(SharedFits())
+        study.run(FitCache())
 
 
 def test_results_survive_json() -> None:

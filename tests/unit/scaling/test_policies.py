@@ -1,0 +1,50 @@
+"""The registry of policies."""
+
+import subprocess
+import sys
+
+import pytest
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.scaling.policies import POLICIES, PolicyEntry, live_policies, policy_of
+from edl_workflows.simulator.scheduler import SchedulerInputs, make_scheduler
+
+
+def test_names_are_unique() -> None:
+    """A name means one policy."""
+    assert len({entry.name for entry in POLICIES}) == len(POLICIES)
+
+
+@pytest.mark.parametrize("entry", POLICIES, ids=lambda entry: entry.name)
+def test_every_row_has_a_summary_and_a_scheduler(entry: PolicyEntry) -> None:
+    """The summary is a clause that help texts end with a full stop; the simulator runs every policy."""
+    assert entry.summary
+    assert not entry.summary.endswith(".")
+    assert entry.summary[0].islower()
+    assert callable(make_scheduler(entry.name, SchedulerInputs()).schedule)
+
+
+@pytest.mark.parametrize("entry", live_policies(), ids=lambda entry: entry.name)
+def test_a_live_policy_answers_both_questions(entry: PolicyEntry) -> None:
+    """Where there is nothing to decide, too. The promises are tested by `tests.property.test_policies`."""
+    assert policy_of(entry.name).optimize({}, {}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("lifo", "there is no policy 'lifo'; use one of fit, pollux", id="unknown"),
+        pytest.param("optimus", "in the simulator only; use one of fit, pollux, shortest", id="not live"),
+    ],
+)
+def test_a_policy_that_no_controller_can_use_is_refused(name: str, message: str) -> None:
+    """The error names those that it can use."""
+    with pytest.raises(InvalidError, match=message):
+        policy_of(name)
+
+
+def test_the_registry_imports_no_policy() -> None:
+    """A controller with first-fit does not load numpy."""
+    code = "import sys; from edl_workflows.scaling.policies import policy_of; policy_of('fit'); print('numpy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
