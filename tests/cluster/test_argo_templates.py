@@ -20,6 +20,7 @@ from edl_workflows.argo.outputs import PARAMETERS
 from edl_workflows.argo.step import WaitMode
 from edl_workflows.argo.workflows import ACCOUNT
 from edl_workflows.cli import main
+from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Scope
@@ -325,6 +326,42 @@ def test_a_planned_change_waits_for_a_person(
     assert [one["replicaResourceSpecs"]["worker"]["replicas"] for one in specs] == [3] * len(specs)
     assert len(specs) == (applied == "Succeeded")
     assert all("each worker added one step a second" in one["reason"] for one in specs)
+    assert run.outputs(run.name)["plan"] == told
+
+
+HOSTILE = (
+    "{{workflow.name}}",
+    "{{=workflow.name}}",
+    "{{= sprig.env('HOME') }}",
+    "{{{{workflow.name}}}}",
+    "{{inputs.parameters.{{workflow.name}}}}",
+    "{ {workflow.name} } {\u200b{workflow.name}}",
+    "{{workflow.status}} }} {{tasks.plan.outputs.parameters.uid}}",
+)
+"""What a pod may report to be expanded by Argo."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_16_02_what_a_pod_reports_is_never_expanded(way: WaitMode, here: Argo) -> None:
+    """A job's status with Argo's own expressions, as a master writes it, goes through an output parameter to the next step's argument,
+    from there to another step's and into a ScalePlan: everywhere it is the text of the status, and no name of the workflow."""
+    job = _made(here, f"hostile-{way}")
+    reported = inert_value({**PLANNED, "reasons": {"worker": " ".join(HOSTILE)}})
+    job.say("Running", autoscaling=reported)
+    run = here.start("elastic-planned-scale", way, job=job.name)
+    asked = run.await_node("approve", "Running")
+    (told,) = (one["value"] for one in asked["inputs"]["parameters"] if one["name"] == "plan")
+    text = reported["reasons"]["worker"]
+    assert json.dumps(text)[1:-1] in told
+    assert run.name not in told
+
+    run.resume("approve", approve="yes")
+    plan = job.await_plan()
+    reason = job.plans()[0]["spec"]["reason"]
+    assert text in reason or json.dumps(text)[1:-1] in reason
+    assert run.name not in reason
+    job.say_of_plan(plan, "Succeeded", message=inert_value(" ".join(HOSTILE)))
+    run.wait()
     assert run.outputs(run.name)["plan"] == told
 
 
