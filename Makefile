@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints clean
+.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints image clean
 
 help:  ## Show what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -149,12 +149,26 @@ bench-master: $(READY)  ## CPU and memory of a job's master with up to 300 agent
 bench-brain: $(READY)  ## Brain: 100 to 3,000 jobs that report every 15 s, on SQLite and PostgreSQL (8 min)
 	$(BIN)/python -m tests.benchmarks.bench_brain
 
-constraints: $(READY)  ## Resolve anew and write constraints.txt
+# Versions of constraints.txt with the hashes of their files, for the image. No address of an index stands in them.
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links --constraint constraints.txt
+constraints: $(READY)  ## Resolve anew and write constraints.txt and requirements/
 	$(BIN)/uv venv --quiet --clear $(VENV)-resolve
-	$(BIN)/uv pip install --quiet --python $(VENV)-resolve/bin/python --editable '.[all]' --group dev --group docs uv
+	$(BIN)/uv pip install --quiet --python $(VENV)-resolve/bin/python --editable '.[all]' --group dev --group docs --group release uv
 	{ head -1 constraints.txt; $(BIN)/uv pip freeze --python $(VENV)-resolve/bin/python --exclude-editable; } > constraints.new
 	mv constraints.new constraints.txt
+	$(LOCK) --extra argo --extra brain --output-file requirements/image.txt pyproject.toml
+	echo hatchling | $(LOCK) --output-file requirements/build.txt -
 	rm -rf $(VENV)-resolve
+
+IMAGE ?= localhost/edl-workflows:dev
+image: $(READY)  ## The container image, and its SBOM beside it; BASE=…/python@sha256:… IMAGE=name:tag ARGS=… (buildah)
+	@[[ "$(BASE)" == *@sha256:* ]] || { echo "BASE names the base image by its digest: NAME@sha256:…"; \
+	echo "  skopeo inspect --format '{{.Name}}@{{.Digest}}' docker://docker.io/library/python:3.12-slim"; exit 1; }
+	buildah build --tag $(IMAGE) --build-arg BASE=$(BASE) $(ARGS) --file Containerfile .
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group release
+	mkdir -p dist
+	$(BIN)/python -m release.sbom --image $(IMAGE) --output dist/sbom.cdx.json
 
 clean:  ## Remove the virtual environment and what was built
 	rm -rf $(VENV) .venv-bench dist site demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -24,7 +24,7 @@ _CACHE = CACHE.parent / "image"
 _SOURCES = (
     "Containerfile",
     "pyproject.toml",
-    "constraints.txt",
+    "requirements",
     "README.md",
     "LICENSE",
     "edl_workflows",
@@ -32,7 +32,6 @@ _SOURCES = (
     "sensors",
 )
 """What `Containerfile` takes from the repository, and itself."""
-_EXTRAS = "argo,brain"
 _PACKAGES = ("python3", "python3-venv", "ca-certificates")
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 # mmdebstrap takes these from the machine; they say where it stands.
@@ -108,20 +107,18 @@ def _python_of(base: Path) -> str:
 
 def _wheels(python: str) -> Path:
     """A folder with all that the image installs, for that Python."""
-    inputs = [(_REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    locks = [_REPOSITORY / "requirements" / name for name in ("image.txt", "build.txt")]
+    inputs = [file.read_bytes() for file in locks]
     key = hashlib.sha256(b"\0".join((*inputs, python.encode()))).hexdigest()[:16]
     wheels = _CACHE / f"wheels-{key}"
     if wheels.exists():
         return wheels
     with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        _run(*pip, "wheel", "--no-deps", "--wheel-dir", scratch, str(_REPOSITORY))
-        (own,) = Path(scratch).glob("*.whl")
         draft = Path(scratch) / "all"
         where = ["--dest", str(draft), "--only-binary", ":all:", "--python-version", python]
-        limits = ["--constraint", str(_REPOSITORY / "constraints.txt")]
-        _run(*pip, "download", *where, *limits, f"{own}[{_EXTRAS}]", "hatchling")
-        (draft / own.name).unlink()  # the image has the sources, and makes its own
+        for lock in locks:
+            _run(*pip, "download", *where, "--require-hashes", "--no-deps", "--requirement", str(lock))
         draft.rename(wheels)
     return wheels
 

@@ -1,0 +1,1 @@
+"""What is made of a release beside the package itself."""
