@@ -1,13 +1,18 @@
-"""What the machine may do to a server: a full disk. It refuses, lives, and goes on when there is room again."""
+"""What the machine may do to a server: a full disk, no descriptors. It refuses, lives, and goes on when there is room again."""
 
+import contextlib
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edl_workflows.testing import ApiServerProcess
 from tests.conformance.support import Api, config_map, connect, eventually
+from tests.security.servers import Server
 
 pytestmark = pytest.mark.slow
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -53,6 +58,25 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> No
         assert _names(server) >= {*stored, "after"}
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("name", ["embedded", "master", "brain"])
+def test_16_05_a_server_without_descriptors_lives(name: str, attacked: dict[str, Server]) -> None:
+    """With five more descriptors than it has, connections beyond them wait or are refused; when they have gone, it serves again."""
+    server = attacked[name]
+    before = server.process.rlimit(psutil.RLIMIT_NOFILE)
+    server.process.rlimit(psutil.RLIMIT_NOFILE, (server.process.num_fds() + 5, before[1]))
+    try:
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(40):
+                plain = open_ones.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                plain.sendall(b"GET ")
+            time.sleep(1)  # it meets the limit meanwhile; what follows waits for a condition
+            assert server.lives
+    finally:
+        server.process.rlimit(psutil.RLIMIT_NOFILE, before)
+    eventually(lambda: server.ask("GET", server.ping).status_code < 500, f"{name} serves again")
+    assert server.lives, server.log.read_text()[-2000:]
 
 
 def _create(server: ApiServerProcess, name: str, text: str) -> bool:
