@@ -15,7 +15,7 @@ import pytest
 
 _VARIABLE = "EDL_TEST_RUN"
 _MARK = f"{os.getpid()}-{uuid.uuid4().hex}"
-_SECONDS = 30.0
+_SECONDS = 120.0
 """How long threads and processes that were told to end may take. Most end at once."""
 
 # Libraries keep these until the process ends: idle workers of thread pools, and Airflow's API for tasks in this process.

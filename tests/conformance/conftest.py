@@ -156,7 +156,7 @@ class Embedded:
         for api in self._apis:
             api.http.close()
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=240)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def connect(kubeconfig: Path) -> httpx.Client:
     if certificate:
         trust.load_cert_chain(certificate, _pem(user, "client-key", kubeconfig.parent))
     headers = {"authorization": f"Bearer {user['token']}"} if "token" in user else {}
-    return httpx.Client(base_url=cluster["server"], headers=headers, verify=trust, timeout=30)
+    return httpx.Client(base_url=cluster["server"], headers=headers, verify=trust, timeout=240)
 
 
 def _named(entries: list[Object], name: str) -> Object:

@@ -34,7 +34,7 @@ def run(api: Api, namespace: str, tmp_path: Path) -> Run:
             str(tmp_path / "cache"),
         ]
         text = None if manifest is None else yaml.safe_dump(manifest)
-        return subprocess.run([*base, *arguments], input=text, capture_output=True, text=True, timeout=60)
+        return subprocess.run([*base, *arguments], input=text, capture_output=True, text=True, timeout=240)
 
     return call
 

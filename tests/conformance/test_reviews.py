@@ -131,6 +131,6 @@ def test_reviews_are_discovered_and_can_only_be_created(api: Api) -> None:
 def test_kubectl_auth(api: Api, arguments: list[str], said: str) -> None:
     """``kubectl auth`` answers."""
     command = ["kubectl", "--kubeconfig", str(api.kubeconfig), "auth", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
 
     assert said in done.stdout, done.stderr

@@ -33,7 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)],
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=240,
     )
     return out
 
@@ -75,7 +75,7 @@ def test_wheel_names_the_airflow_provider(built: Path) -> None:
 def test_folders_refuse_their_bare_names() -> None:
     """`import operators` from a checkout is refused: its classes would be other objects than Airflow's."""
     code = "import sys; sys.path.insert(0, '.')\nimport operators"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=240)
 
     assert run.returncode != 0
     assert "import edl_workflows.operators" in run.stderr

@@ -23,7 +23,7 @@ from edl_workflows.local.testing import LocalCluster, Settings
 from edl_workflows.testing import free_port
 from tests.unit.brain.support import OPERATOR, tokens_file
 
-START_SECONDS = 90.0
+START_SECONDS = 240.0
 ANSWER_SECONDS = 60.0
 TOKEN = "attacked"
 

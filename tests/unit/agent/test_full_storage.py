@@ -63,7 +63,7 @@ def limited(way: str, folder: Path) -> str:
     memory = folder.parent / "memory"
     memory.mkdir()
     command = [sys.executable, "-c", LIMITED, way, str(folder), str(memory)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
     return run.stdout
 

@@ -12,7 +12,7 @@ from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableE
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.tensorflow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(600),
 ]  # the import alone takes long
 
 PLACE = Place(1, 0, ("127.0.0.1:1",))

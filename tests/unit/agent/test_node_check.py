@@ -45,7 +45,7 @@ def _measured(check: CheckRound, environments: list[NodeEnvironment]) -> list[Ch
         futures: list[Future[CheckReport | None]] = [
             pool.submit(measure, check, environment) for environment in environments
         ]
-        reports = [future.result(timeout=60) for future in futures]
+        reports = [future.result(timeout=240) for future in futures]
     assert all(report is not None for report in reports)
     return [report for report in reports if report is not None]
 
@@ -91,10 +91,10 @@ def test_a_stranger_disturbs_nobody(environment: NodeEnvironment, port: int) -> 
     intruder.start()
     with ThreadPoolExecutor(2) as pool:
         mine = pool.submit(measure, _round(2), first)
-        intruder.join(timeout=30)
-        refused = pool.submit(measure, _round(2, seconds=10.0), stranger).result(timeout=60)
+        intruder.join(timeout=240)
+        refused = pool.submit(measure, _round(2, seconds=10.0), stranger).result(timeout=240)
         (theirs,) = _measured(_round(2), [second])
-    report = mine.result(timeout=60)
+    report = mine.result(timeout=240)
     assert report is not None
     assert (report.error, theirs.error) == ("", "")
     assert refused is not None

@@ -14,7 +14,7 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.testing import free_port
 from tests.e2e.ring import LOOK_SECONDS, Ring
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 def _joined(places: Sequence[Place]) -> list[float]:

@@ -226,7 +226,7 @@ os.waitpid(child, 0)
 def test_process_that_is_forked_meanwhile_does_not_keep_the_slot(folder: SnapshotFolder) -> None:
     """Training programs fork readers of their data at any time, which live on."""
     command = [sys.executable, "-c", FORKS, str(folder.folder)]
-    assert subprocess.run(command, capture_output=True, timeout=30).stdout == b"False\n"
+    assert subprocess.run(command, capture_output=True, timeout=240).stdout == b"False\n"
 
 
 FULL = """
@@ -244,6 +244,6 @@ print(folder.whole())
 def test_outcome_that_can_not_be_noted_gives_the_copy_up(folder: SnapshotFolder) -> None:
     """Shared memory is full to the last page: the header must not go on saying that the copy is to be persisted."""
     copied(folder, b"x")
-    run = subprocess.run([sys.executable, "-c", FULL, str(folder.folder)], capture_output=True, timeout=30)
+    run = subprocess.run([sys.executable, "-c", FULL, str(folder.folder)], capture_output=True, timeout=240)
     assert run.stdout == b"[]\n", run.stderr
     assert not list(folder.folder.glob("*.new"))

@@ -85,7 +85,7 @@ def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     yield run
     for agent in agents:
         agent.kill()
-        agent.communicate(timeout=10)
+        agent.communicate(timeout=240)
 
 
 def alive(pid: int) -> bool:
@@ -108,7 +108,7 @@ def test_exit_code_and_last_lines_are_reported(master: FakeMaster, start: Start)
     """The agent forwards output, reports code and last lines, and ends with the same code."""
     master.say(active=cluster(1))
     agent = start("import sys; print('loss is NaN'); sys.exit(3)")
-    output, _ = agent.communicate(timeout=20)
+    output, _ = agent.communicate(timeout=240)
 
     assert agent.returncode == 3
     assert "loss is NaN" in output
@@ -122,7 +122,7 @@ def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> N
     """A training process killed by the kernel ends the agent with 137."""
     master.say(active=cluster(1))
     agent = start("import os; os.kill(os.getpid(), 9)")
-    agent.communicate(timeout=20)
+    agent.communicate(timeout=240)
     assert agent.returncode == 137
     assert master.got(ExitReport, code=137)
 
@@ -131,7 +131,7 @@ def test_a_node_that_says_another_rank_is_refused_and_ends(master: FakeMaster, s
     """What a node says of itself and is wrong ends its agent with the master's reason; nothing was started."""
     master.rank = 5
     master.say(active=cluster(1))
-    output, _ = (agent := start("print('trains')")).communicate(timeout=20)
+    output, _ = (agent := start("print('trains')")).communicate(timeout=240)
     assert agent.returncode == 1
     assert "worker-0 has rank 5, it says 0" in output
     assert "trains" not in output
@@ -178,7 +178,7 @@ def test_a_worker_without_a_place_waits_and_ends_with_the_job(
     agent = start("import pathlib, sys; pathlib.Path(sys.argv[1], 'started').touch()")
     eventually(lambda: master.got(Registration))
     master.say(active=world(1, (1, 2)), trained=1, finished=True)
-    agent.communicate(timeout=20)
+    agent.communicate(timeout=240)
     assert agent.returncode == 0
     assert not (tmp_path / "started").exists()
 
@@ -194,7 +194,7 @@ def test_refused_report_keeps_the_exit_code(master: FakeMaster, start: Start, tm
     eventually(lambda: master.got(Registration))
     master.knows_node = False
     (tmp_path / "go").touch()
-    agent.communicate(timeout=20)
+    agent.communicate(timeout=240)
     assert agent.returncode == 3
 
 
@@ -456,7 +456,7 @@ def test_stacks_are_written_once_on_request(
         if "waits_for_nobody" in line or (not stacks and "stands still" in line):
             break
     (tmp_path / "go").touch()
-    rest, _ = agent.communicate(timeout=20)
+    rest, _ = agent.communicate(timeout=240)
     output = "".join(lines) + rest
     assert agent.returncode == 3
     assert output.count("waits_for_nobody") == stacks

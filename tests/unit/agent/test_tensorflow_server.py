@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120)]  # the import alone takes long
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]  # the import alone takes long
 
 
 @pytest.fixture(scope="module")

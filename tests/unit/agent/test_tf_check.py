@@ -8,7 +8,7 @@ import pytest
 
 from edl_workflows.exceptions import InvalidError
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120)]  # the import alone takes long
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]  # the import alone takes long
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef
 from tests.unit.agent.fake_master import cluster
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(120)]  # the import alone takes long
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]  # the import alone takes long
 
 ROWS, WIDTH = 40_000, 4
 """640 kB: three parts by size."""

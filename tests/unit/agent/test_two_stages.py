@@ -92,7 +92,7 @@ def start(pod_env: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     yield run
     for agent in agents:
         agent.kill()
-        agent.communicate(timeout=10)
+        agent.communicate(timeout=240)
 
 
 def ends(master: FakeMaster) -> list[CheckpointEnd]:
@@ -125,7 +125,7 @@ def test_periodic_checkpoints_are_persisted_while_training_goes_on(
     master.position = {"datasets": {"train": {"epoch": 3}}}
     master.say(active=cluster(1))
     agent = start(every=0.2, steps=400, scheme=scheme)
-    output, _ = agent.communicate(timeout=60)
+    output, _ = agent.communicate(timeout=240)
     assert agent.returncode == 0, output
 
     assert len(ends(master)) >= 3
@@ -149,7 +149,7 @@ def test_killed_process_loses_nothing_that_it_had_copied(
     eventually(lambda: len(master.got(CheckpointBegin)) >= 4, what="four copies")
     assert not ends(master)
     os.kill(pid(tmp_path), signal.SIGKILL)
-    agent.communicate(timeout=20)
+    agent.communicate(timeout=240)
 
     (end,) = ends(master)
     assert steps_of(end) == {end.step}
@@ -205,7 +205,7 @@ def test_sigterm_copies_and_the_agent_persists_in_its_grace(
     pid(tmp_path)
     eventually(lambda: master.got(StepReport))
     agent.send_signal(signal.SIGTERM)
-    agent.communicate(timeout=30)
+    agent.communicate(timeout=240)
 
     assert agent.returncode == 143
     (end,) = ends(master)
@@ -254,7 +254,7 @@ def test_full_storage_is_told_and_training_goes_on(master: FakeMaster, start: St
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     master.say(active=cluster(1))
     agent = start(every=0.2, steps=300)
-    output, _ = agent.communicate(timeout=60)
+    output, _ = agent.communicate(timeout=240)
 
     assert agent.returncode == 1, output
     failed: list[Any] = master.got(CheckpointEnd)

@@ -63,5 +63,5 @@ def _run(*words: str | Path) -> None:
     command = [str(word) for word in words]
     if os.geteuid() == 0:
         command = ["runuser", "-u", USER, "--", *command]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=240)
     assert done.returncode == 0, f"{command}: {done.stderr}{done.stdout}"

@@ -137,7 +137,7 @@ class Api:
 def running(folder: Path, **options: Any) -> Iterator[Api]:
     """A Brain over SQLite, asked by a team."""
     server = BrainServer(BrainOptions(f"sqlite:///{folder}/brain.db", tokens_file(folder), port=0, **options))
-    with httpx.Client(timeout=30) as http, server.serving() as url:
+    with httpx.Client(timeout=240) as http, server.serving() as url:
         yield Api(url, server, http)
 
 

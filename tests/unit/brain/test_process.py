@@ -86,7 +86,7 @@ def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) ->
     stop = threading.Event()
 
     def master(url: str, uid: str) -> None:
-        with httpx.Client(headers={"Authorization": f"Bearer {TEAM}"}, timeout=30) as http:
+        with httpx.Client(headers={"Authorization": f"Bearer {TEAM}"}, timeout=240) as http:
             for step in range(100_000):
                 body = {"job": facts_json(uid), "samples": [sample_json(NOW + step / 1_000, step=step)]}
                 try:

@@ -21,7 +21,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     server = BrainServer(
         BrainOptions(f"sqlite:///{folder}/brain.db", port=0, allowed_hosts=("Brain.corp.example",))
     )
-    with server.serving() as url, httpx.Client(base_url=url, timeout=30) as client:
+    with server.serving() as url, httpx.Client(base_url=url, timeout=240) as client:
         yield client
 
 

@@ -115,12 +115,12 @@ def test_options_reach_the_pods_of_di_jobs(server: ApiServerProcess) -> None:
         one = task("none", name="serial", maxReplicas=1)
         client.create(cluster, make(one, preemptible=True))
         client.create(cluster, make(one, priority="high") | {"metadata": {"name": "other"}})
-        eventually(lambda: client.find(cluster, PODS, f"{NAME}-serial-0") is not None, 60)
+        eventually(lambda: client.find(cluster, PODS, f"{NAME}-serial-0") is not None)
         # There is no such PriorityClass, so the server refuses the pod that names it.
-        eventually(lambda: "urgent" in str(client.get(cluster, DI_JOBS, "other").get("status")), 60)
+        eventually(lambda: "urgent" in str(client.get(cluster, DI_JOBS, "other").get("status")))
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=240)
 
     pod = client.get(cluster, PODS, f"{NAME}-serial-0")["spec"]
     told = {v["name"]: v.get("value") for v in pod["containers"][0]["env"]}
@@ -135,13 +135,13 @@ def test_works_and_ends_on_sigterm(server: ApiServerProcess) -> None:
     port = free_port()
     process = _start(server, port)
     try:
-        eventually(lambda: _ready(port), 30)
+        eventually(lambda: _ready(port))
         cluster = server.cluster()
         client.create(cluster, elastic_job())
         eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")
     finally:
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=30)
+        _, log = process.communicate(timeout=240)
 
     assert process.returncode == 0, log
     events = [json.loads(line) for line in log.splitlines()]
@@ -155,12 +155,12 @@ def test_the_port_is_taken(server: ApiServerProcess) -> None:
     port = free_port()
     first = _start(server, port, "--no-leader-elect")
     try:
-        eventually(lambda: _ready(port), 30)
+        eventually(lambda: _ready(port))
         second = _start(server, port, "--no-leader-elect")
-        _, log = second.communicate(timeout=30)
+        _, log = second.communicate(timeout=240)
     finally:
         first.terminate()
-        first.communicate(timeout=30)
+        first.communicate(timeout=240)
 
     assert second.returncode == 6
     assert f"edl: can't listen on 127.0.0.1:{port}" in log

@@ -240,13 +240,13 @@ def test_a_killed_controller_is_succeeded_by_the_next(
     command = [sys.executable, "-m", "tests.unit.controller.killed_allocator", point]
     command += ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
     command += ["--no-leader-elect", "--metrics-port", "0"]
-    dying = subprocess.run(command, cwd=_ROOT, env={**os.environ, "PYTHONPATH": str(_ROOT)}, timeout=120)
+    dying = subprocess.run(command, cwd=_ROOT, env={**os.environ, "PYTHONPATH": str(_ROOT)}, timeout=240)
     assert dying.returncode == -signal.SIGKILL
     assert allocation(cluster) == ([] if point == "before-write" else [one, one, two])
     running = run_in_thread(cluster, options)
     try:
         becomes(cluster, [one, one, two], seconds=60)
-        eventually(lambda: len(names_of(cluster, Scope(PODS, cluster.namespace))) == 3, 60)
+        eventually(lambda: len(names_of(cluster, Scope(PODS, cluster.namespace))) == 3)
         assert job(cluster).status.generation == 0
     finally:
         running.stop()

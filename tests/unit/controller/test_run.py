@@ -209,8 +209,8 @@ def test_survives_a_restart_of_the_server(tmp_path: Path) -> None:
         server.kill()
         server.start()
 
-        eventually(lambda: all(_pending(cluster, index) for index in range(20)), 60)
-        eventually(lambda: len(names_of(cluster, Scope(PODS, "default"))) >= 20, 60)
+        eventually(lambda: all(_pending(cluster, index) for index in range(20)))
+        eventually(lambda: len(names_of(cluster, Scope(PODS, "default"))) >= 20)
         eventually(lambda: running.controller.manager.idle)
         pods = client.list_objects(cluster, Scope(PODS, "default")).items
         assert len({pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods}) == len(pods) == 20

@@ -13,7 +13,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from tests.unit.kube.support import eventually
 
-HTTP = httpx.Client(timeout=90)
+HTTP = httpx.Client(timeout=240)
 ADMIN = "administrator"
 TEMPLATE = {"spec": {"containers": [{"name": "di-container", "image": "train:1"}]}}
 

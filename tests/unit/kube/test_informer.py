@@ -113,7 +113,7 @@ def test_expired_version_lists_anew(tmp_path: Path, start: Start) -> None:
         other.kill()
         server.start()
 
-        eventually(lambda: len(informer.cache) == 12, 20)
+        eventually(lambda: len(informer.cache) == 12)
         assert len([change for change in told if change.type == "ADDED"]) == 12
     finally:
         server.kill()

@@ -190,7 +190,7 @@ def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
         store.load()
         state = JobState(settings_of(job, "default", Timeouts()), watches_pods=True)
         master = Master(state, store)
-        async with asyncio.timeout(60), ClusterWatch(cluster, job, master, Timeouts()).running():
+        async with asyncio.timeout(240), ClusterWatch(cluster, job, master, Timeouts()).running():
             client.patch(
                 cluster, resources.ELASTIC_JOBS, job.metadata.name, {"spec": {"suspend": True}}, "default"
             )

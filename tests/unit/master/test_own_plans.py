@@ -190,7 +190,7 @@ class FakeNodes(threading.Thread):
         super().__init__(daemon=True)
         self.ended = threading.Event()
         self.http = httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=5, trust_env=False
+            base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=240, trust_env=False
         )
         self.step = 0
 
@@ -219,7 +219,7 @@ class FakeNodes(threading.Thread):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_master_killed_around_its_plan_makes_it_once(when: str, tmp_path: Path) -> None:
     """SIGKILL after the decision is stored, before or after its ScalePlan is made: the next master finishes it, and the

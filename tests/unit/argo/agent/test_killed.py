@@ -17,7 +17,7 @@ from tests.unit.argo.agent.killed import POINTS
 from tests.unit.argo.agent.support import Argo, body
 
 _ROOT = Path(__file__).parents[4]
-_SECONDS = 60.0
+_SECONDS = 240.0
 
 
 @contextmanager

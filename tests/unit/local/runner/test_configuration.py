@@ -294,7 +294,7 @@ def test_memory_of_a_cluster_in_another_container_is_left_alone(tmp_path: Path) 
     elsewhere = 'mount -t tmpfs tmpfs "$0" && exec "$1" -c "$2"'
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", elsewhere, str(tmp_path)]
     try:
-        subprocess.run([*command, sys.executable, program], check=True, timeout=120)
+        subprocess.run([*command, sys.executable, program], check=True, timeout=240)
         assert Path(f"/dev/shm/edl-{uid}").exists()
     finally:
         remove_memory(uid)
