@@ -151,7 +151,7 @@ def _held(job: DIJob, closed: Collection[str], staying: Collection[tuple[str, st
         return allocation
     kept = {
         replica.rank
-        for replica in pods.replicas(job)
+        for replica in pods.list_replicas(job)
         if (replica.name, replica.node) in staying or replica.index in _completed(job, replica.task)
     }
     return tuple(
@@ -191,8 +191,8 @@ def _info(
     now: datetime,
     reported: Mapping[str, Sequence[Object]],
 ) -> JobInfo:
-    *fixed, last = elastic.ranked(job.spec)
-    low, high = elastic.bounds(job)
+    *fixed, last = elastic.tasks_by_rank(job.spec)
+    low, high = elastic.replica_bounds(job)
     total = sum(task.replicas for task in job.spec.tasks)
     created = job.metadata.creation_timestamp or now
     scenario = _scenario(job.metadata.namespace or "", job.metadata.annotations)
@@ -201,7 +201,7 @@ def _info(
         resources=_demand(last, defaults),
         fixed=tuple(_demand(task, defaults) for task in fixed for _ in range(task.replicas)),
         min_replicas=low,
-        # Who names no maximum asks for as many as `replicas` says; first-fit would fill the cluster with any
+        # Who names no maximum asks for as many as `list_replicas` says; first-fit would fill the cluster with any
         # other.
         max_replicas=high if last.max_replicas is not None else total,
         priority=_PRIORITIES[job.spec.priority],
@@ -243,7 +243,7 @@ def _scenario(namespace: str, annotations: Mapping[str, str]) -> str:
 
 
 def _demand(task: Task, defaults: Mapping[str, str]) -> Resources:
-    return elastic.requests(task, defaults) | {PODS: 1.0}
+    return elastic.replica_requests(task, defaults) | {PODS: 1.0}
 
 
 def node_admits(node: Object, spec: Object) -> bool:
@@ -262,7 +262,7 @@ def node_admits(node: Object, spec: Object) -> bool:
 def _matches(term: Object, node: Object) -> bool:
     """Whether a node is one that a term of a node affinity means: all that it says holds.
 
-    One that says nothing means no node; in the pods of a placed job each names the node (see `pods.Maker`),
+    One that says nothing means no node; in the pods of a placed job each names the node (see `pods.DIPodMaker`),
     so here it means any.
     """
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}

@@ -18,7 +18,7 @@ from edl_workflows.demo.airflow import Airflow
 from edl_workflows.demo.processes import Child
 from edl_workflows.demo.progress import Display, Moment, TaskState, display, task_states
 from edl_workflows.exceptions import StageTimeoutError, UnavailableError
-from edl_workflows.jobs.elastic_job.sources import ELASTIC_JOBS
+from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOBS
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobView

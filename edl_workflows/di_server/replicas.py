@@ -32,7 +32,7 @@ def addresses(job: DIJob, found: Iterable[Pod]) -> Addresses:
         found: its pods, as `kept` leaves them.
     """
     known = {_rank(pod): _address(pod) for pod in found if _current(pod, job)}
-    replicas = sorted(pods.replicas(job), key=lambda replica: replica.rank)
+    replicas = sorted(pods.list_replicas(job), key=lambda replica: replica.rank)
     done = {title: counts.completed for title, counts in job.status.replica_statuses.items()}
     to_run = [replica.index not in done.get(replica.task.title, ()) for replica in replicas]
     by_rank = [known.get(one.rank, "") if runs else "" for one, runs in zip(replicas, to_run, strict=True)]
@@ -55,13 +55,13 @@ def resized(job: DIJob, name: str | None, delta: int) -> dict[str, Any]:
     if job.finished:
         raise ConflictError(f"DIJob {job.key} is {job.status.phase}; it does not change any more")
     task = elastic.elastic_task(job.spec, name)
-    if job.spec.preemptible and task is elastic.ranked(job.spec)[-1] and task.max_replicas is not None:
+    if job.spec.preemptible and task is elastic.tasks_by_rank(job.spec)[-1] and task.max_replicas is not None:
         low, high = elastic.task_bounds(task)
         raise ConflictError(
             f"DIJob {job.key} is preemptible, and its allocator gives task {task.title!r} between minReplicas {low} and "
             f"maxReplicas {high} as there is room; change these"
         )
-    spec = elastic.resized(job, task.title, task.replicas + delta)
+    spec = elastic.resize_patch(job, task.title, task.replicas + delta)
     changed = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     DIJob.parse(changed | {"spec": changed["spec"] | spec})
     return spec

@@ -11,7 +11,7 @@ from typing import Any
 from edl_workflows.install.options import InstallOptions, InstallPart
 from edl_workflows.jobs import api, kinds, names
 from edl_workflows.jobs.di_job.kind import DI_JOB
-from edl_workflows.jobs.elastic_job import children
+from edl_workflows.jobs.elastic_job import pods
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
@@ -53,7 +53,7 @@ def controller_rules(
     ]
     # get: an event that an earlier process told already is counted up.
     events = policy_rule("", "events", "get", "create", "patch")
-    masters = children.master_rules("") if ELASTIC_JOB in rows else []
+    masters = pods.master_rules("") if ELASTIC_JOB in rows else []
     return merge_rules([*own, *masters, events])
 
 

@@ -28,7 +28,7 @@ _COPIED = (
 
 
 @dataclass(frozen=True)
-class Column:
+class CrdColumn:
     """A column of ``kubectl get``; shown with ``-o wide`` only if `priority` is above 0."""
 
     name: str
@@ -48,7 +48,7 @@ class CrdOptions:
 
     singular: str
     short_names: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[CrdColumn, ...]
     categories: tuple[str, ...] = ("all", "edl")
     scale: tuple[str, str, str] | None = None
     also_served: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-def _column(column: Column) -> dict[str, Any]:
+def _column(column: CrdColumn) -> dict[str, Any]:
     found = {"name": column.name, "type": column.type, "jsonPath": column.path}
     return found | {"priority": column.priority} if column.priority else found
 

@@ -18,7 +18,7 @@ from edl_workflows.install import rbac
 from edl_workflows.install.manifests import installation_manifests
 from edl_workflows.install.options import InstallOptions, InstallPart
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job import children
+from edl_workflows.jobs.elastic_job import pods
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -84,7 +84,7 @@ def rights(rules: Iterable[dict[str, Any]]) -> set[Right]:
 ROLES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     names.CONTROLLER: rbac.controller_rules,
     f"{names.CONTROLLER}-leader-election": lambda: rbac.lease_rules(names.CONTROLLER),
-    MASTER: lambda: children.master_rules("any"),
+    MASTER: lambda: pods.master_rules("any"),
     rbac.PIPELINE: rbac.pipeline_rules,
     rbac.VIEWER: rbac.viewer_rules,
     rbac.TRIGGERER: rbac.triggerer_rules,

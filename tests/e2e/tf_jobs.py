@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl_workflows.jobs.kubeflow.model import KubeflowPhase, Restart
+from edl_workflows.jobs.kubeflow.model import KubeflowPhase, ReplicaRestarts
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.kube import client, logs
 from edl_workflows.kube.connect import Cluster
@@ -89,7 +89,7 @@ class TfTraining:
 
     def restarted(self, pod: str) -> int | None:
         """Exit code with which a pod ended that was replaced."""
-        return self.get().status.restarts.get(pod, Restart()).exit_code
+        return self.get().status.restarts.get(pod, ReplicaRestarts()).exit_code
 
     def first_step(self, pod: str) -> int:
         """The first one that a pod's process tells."""

@@ -4,7 +4,7 @@
 import sys
 from pathlib import Path
 
-from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
+from edl_workflows.jobs.elastic_job.policies import FaultTolerance
 from edl_workflows.master.server import ListenAddress, run_standalone
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.settings import JobSettings

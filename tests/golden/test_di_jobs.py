@@ -23,8 +23,8 @@ def read(name: str) -> DIJob:
 
 def made(job: DIJob) -> list[dict[str, Any]]:
     """The service, and all pods."""
-    maker = pods.Maker(job, SETTINGS)
-    return [pods.service(job), *(maker.pod(replica) for replica in pods.replicas(job))]
+    maker = pods.DIPodMaker(job, SETTINGS)
+    return [pods.make_service(job), *(maker.pod(replica) for replica in pods.list_replicas(job))]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -42,8 +42,8 @@ def test_children_are_as_recorded(name: str, update_golden: bool) -> None:
 def test_each_is_told_who_it_is(name: str) -> None:
     """The name at a pod's rank among all is its own host's, and so is the one at its index in its task."""
     job = read(name)
-    maker = pods.Maker(job, SETTINGS)
-    for replica in pods.replicas(job):
+    maker = pods.DIPodMaker(job, SETTINGS)
+    for replica in pods.list_replicas(job):
         made = maker.pod(replica)
         for container in made["spec"]["containers"]:
             told = {v["name"]: v.get("value", "") for v in container["env"]}

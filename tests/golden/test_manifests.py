@@ -11,7 +11,7 @@ import yaml
 
 from edl_workflows.jobs import crd, kinds
 from edl_workflows.jobs.actions import InstallationSettings
-from edl_workflows.jobs.elastic_job import children, pods
+from edl_workflows.jobs.elastic_job import pods
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.scale_plan.model import NodeResource
@@ -85,20 +85,20 @@ def all_cases() -> dict[str, list[dict[str, Any]]]:
     job = make_job()
     own = make_job(**{"dlrover-master": {"priority": "high", "template": MASTER_TEMPLATE}})
     small = NodeResource(cpu="500m", memory="1Gi", gpu="1", gpu_type="Tesla-V100")
-    ps = pods.Node("ps", 3, 1, 2, small)
+    ps = pods.NodeToMake("ps", 3, 1, 2, small)
     return {
         "master": [pods.master_pod(job, 0, 0, InstallationSettings()), pods.master_service(job), pods.nodes_service(job)],
         "master-own-template": [pods.master_pod(own, 2, 1, InstallationSettings(master_image="master:7"))],
         "master-installation-template": [pods.master_pod(own, 0, 0, InstallationSettings(master_template=INSTALLATION_TEMPLATE))],
         "ps": [pods.node_pod(job, ps)],
-        "workers": [pods.node_pod(job, pods.Node("worker", 5, 1, 4)), pods.node_pod(job, pods.Node("worker", 6, 2, 4))],
-        "chief-from-worker": [pods.node_pod(job, pods.Node("chief", 0, 0, 1))],
+        "workers": [pods.node_pod(job, pods.NodeToMake("worker", 5, 1, 4)), pods.node_pod(job, pods.NodeToMake("worker", 6, 2, 4))],
+        "chief-from-worker": [pods.node_pod(job, pods.NodeToMake("chief", 0, 0, 1))],
         "children": [
-            children.token_secret(job, "t" * 32),
-            children.state_config_map(job),
-            children.master_account(job),
-            children.master_role(job),
-            children.master_role_binding(job),
+            pods.token_secret(job, "t" * 32),
+            pods.state_config_map(job),
+            pods.master_account(job),
+            pods.master_role(job),
+            pods.master_role_binding(job),
         ],
     }  # fmt: skip
 

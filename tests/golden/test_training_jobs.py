@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_workflows.jobs.training_job import members, pods
+from edl_workflows.jobs.training_job import pods
 from edl_workflows.jobs.training_job.model import TrainingJob
-from edl_workflows.jobs.training_job.types import Role
+from edl_workflows.jobs.training_job.types import TrainingRole
 
 FOLDER = Path(__file__).parent / "training_jobs"
 EXAMPLES = ("design-document", "fault-tolerant", "shell")
@@ -20,9 +20,9 @@ def children(job: TrainingJob) -> list[dict[str, Any]]:
     """The last pod of each role, and its service."""
     found = []
     for role, count in job.spec.counts.items():
-        if members.addressed(job, role):
-            found.append(pods.service(job, role, count - 1))
-        found.append(pods.pod(job, role, count - 1))
+        if pods.has_service(job, role):
+            found.append(pods.make_service(job, role, count - 1))
+        found.append(pods.make_pod(job, role, count - 1))
     return found
 
 
@@ -43,18 +43,19 @@ def test_each_is_told_what_it_is(name: str) -> None:
     """Roles, ranks and addresses agree with each other, whichever pod reads them."""
     job = TrainingJob.parse(yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
     lists = set()
-    for role, index in members.places(job):
+    for role, index in pods.list_replicas(job):
         env = {
-            v["name"]: v.get("value", "") for v in pods.pod(job, role, index)["spec"]["containers"][0]["env"]
+            v["name"]: v.get("value", "")
+            for v in pods.make_pod(job, role, index)["spec"]["containers"][0]["env"]
         }
         servers = env["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")
         lists.add(
             (env["TRAINERS"], env["PADDLE_TRAINERS_NUM"], len(servers) == int(env["PSERVERS"]), *servers)
         )
         assert env["TRAINING_ROLE"] == role.upper()
-        if role is Role.PSERVER:
+        if role is TrainingRole.PSERVER:
             assert env["PADDLE_CURRENT_ENDPOINT"] == servers[index]
-        if role is Role.TRAINER:
+        if role is TrainingRole.TRAINER:
             assert env["PADDLE_TRAINER_ID"] == env["PADDLE_INIT_TRAINER_ID"] == str(index)
     assert len(lists) == 1
     assert next(iter(lists))[2] is True

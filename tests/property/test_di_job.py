@@ -121,7 +121,7 @@ class DIJobs(RuleBasedStateMachine):
     def blamed(self) -> bool:
         """Whether a pod has failed that the job still wants where it is."""
         job = DIJob.parse(self.world.objects["DIJob", NAME])
-        wanted = {replica.name: replica.place for replica in pods.replicas(job)}
+        wanted = {replica.name: replica.place for replica in pods.list_replicas(job)}
         return not job.spec.suspend and any(
             obj["status"]["phase"] == "Failed"
             and obj["metadata"]["labels"][pods.GENERATION_LABEL] == str(job.status.generation)
@@ -178,7 +178,7 @@ class DIJobs(RuleBasedStateMachine):
         job = self.world.objects.get(("DIJob", NAME))
         if job is None or self.status.get("phase") != "Running" or self.world.reconcile(0):
             return
-        wanted = {replica.name: replica.rank for replica in pods.replicas(DIJob.parse(job))}
+        wanted = {replica.name: replica.rank for replica in pods.list_replicas(DIJob.parse(job))}
         found = {
             n: int(self.world.objects["Pod", n]["metadata"]["annotations"]["diengine/rank"])
             for n in self.pods()

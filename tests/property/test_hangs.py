@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance, HangAction
+from edl_workflows.jobs.elastic_job.policies import FaultTolerance, HangAction
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts

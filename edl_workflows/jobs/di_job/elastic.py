@@ -13,7 +13,7 @@ from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs import demand
 from edl_workflows.jobs.actions import RoleChange, SpecEdit
 from edl_workflows.jobs.autoscaling import ElasticRole
-from edl_workflows.jobs.di_job.model import MAX_REPLICAS, DIJob, DIJobSpec, Task, TaskType
+from edl_workflows.jobs.di_job.model import MAX_REPLICAS, DIJob, DIJobSpec, DITaskType, Task
 
 
 def elastic_task(spec: DIJobSpec, name: str | None = None) -> Task:
@@ -38,7 +38,7 @@ def elastic_task(spec: DIJobSpec, name: str | None = None) -> Task:
     raise ManifestError("change of a DIJob", [Problem("task", message)])
 
 
-def bounds(job: DIJob) -> tuple[int, int]:
+def replica_bounds(job: DIJob) -> tuple[int, int]:
     """How many replicas, of all tasks together, the job may have: at least and at most.
 
     The others than its elastic task keep theirs; a job of several tasks without a collector keeps all.
@@ -57,7 +57,7 @@ def task_bounds(task: Task) -> tuple[int, int]:
     return task.min_replicas or 1, task.max_replicas or MAX_REPLICAS
 
 
-def ranked(spec: DIJobSpec) -> list[Task]:
+def tasks_by_rank(spec: DIJobSpec) -> list[Task]:
     """The tasks in the order of ranks: the spec's, but the elastic one last, so that a change of it moves
     nobody's rank.
     """
@@ -65,22 +65,22 @@ def ranked(spec: DIJobSpec) -> list[Task]:
     return [task for task in spec.tasks if task is not last] + ([last] if last is not None else [])
 
 
-def sizes(job: DIJob) -> list[tuple[Task, int]]:
+def task_sizes(job: DIJob) -> list[tuple[Task, int]]:
     """The tasks in the order of ranks, each with its replicas.
 
     Those of a preemptible job's elastic task are what its allocation leaves to it. More than the job's bounds
     allow are not used; with too few for one replica of each task nobody has any.
     """
-    order = ranked(job.spec)
+    order = tasks_by_rank(job.spec)
     if not job.spec.preemptible:
         return [(task, task.replicas) for task in order]
     fixed = [(task, task.replicas) for task in order[:-1]]
-    rest = min(len(job.status.allocation), bounds(job)[1]) - sum(count for _, count in fixed)
+    rest = min(len(job.status.allocation), replica_bounds(job)[1]) - sum(count for _, count in fixed)
     least = 1 if _default_elastic(job.spec) else order[-1].replicas
     return [*fixed, (order[-1], rest)] if rest >= least else [(task, 0) for task in order]
 
 
-def resized(job: DIJob, task: str, replicas: int) -> dict[str, Any]:
+def resize_patch(job: DIJob, task: str, replicas: int) -> dict[str, Any]:
     """The merge patch of ``spec`` that gives a task so many replicas. Lists are patched whole: send it with
     the job's ``resourceVersion``.
 
@@ -108,11 +108,13 @@ def scale(job: DIJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
     if problems:
         raise ManifestError(f"change of DIJob {job.key}", problems)
     tasks = _patched(job, wanted)
-    nodes = [count for _, count in sizes(job)] if job.spec.preemptible else [t["replicas"] for t in tasks]
+    nodes = (
+        [count for _, count in task_sizes(job)] if job.spec.preemptible else [t["replicas"] for t in tasks]
+    )
     return SpecEdit({"tasks": tasks}, sum(nodes))
 
 
-def elastic(job: DIJob) -> ElasticRole | None:
+def elastic_role(job: DIJob) -> ElasticRole | None:
     """Its elastic task, where minReplicas and maxReplicas say how far; None where it has none, or the
     allocator decides.
     """
@@ -121,10 +123,12 @@ def elastic(job: DIJob) -> ElasticRole | None:
         return None
     low, high = task_bounds(task)
     spec, bounded = task.template["spec"], task.max_replicas is not None
-    return ElasticRole(task.title, low, high, task.replicas, requests(task, {}), spec, bounded=bounded)
+    return ElasticRole(
+        task.title, low, high, task.replicas, replica_requests(task, {}), spec, bounded=bounded
+    )
 
 
-def requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:
+def replica_requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:
     """What a replica of a preemptible job asks its node for, by resource, with all that runs in its pod.
 
     Args:
@@ -137,12 +141,12 @@ def requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:
         own = demand.container_requests(container)
         if container is not main:
             return own
-        return own | demand.parse_amounts(unsaid(container.get("resources") or {}, defaults))
+        return own | demand.parse_amounts(missing_requests(container.get("resources") or {}, defaults))
 
     return demand.pod_requests(task.template["spec"], of)
 
 
-def unsaid(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
+def missing_requests(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
     """The defaults for what a container's resources don't name. Its limit is its request where it has no
     other.
     """
@@ -153,7 +157,7 @@ def unsaid(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[st
 def _default_elastic(spec: DIJobSpec) -> Task | None:
     if len(spec.tasks) == 1:
         return spec.tasks[0]
-    return next((task for task in spec.tasks if task.type is TaskType.COLLECTOR), None)
+    return next((task for task in spec.tasks if task.type is DITaskType.COLLECTOR), None)
 
 
 def _patched(job: DIJob, wanted: Mapping[str, RoleChange]) -> list[dict[str, Any]]:

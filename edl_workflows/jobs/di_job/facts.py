@@ -11,7 +11,7 @@ from edl_workflows.jobs import manifests
 from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase, TaskCounts
-from edl_workflows.jobs.di_job.pods import Replica
+from edl_workflows.jobs.di_job.pods import DIReplica
 
 TOLD_TO_END = 143
 """Exit code of a program that was told to end: 128 + SIGTERM."""
@@ -25,7 +25,7 @@ STEADY = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Place:
+class DIReplicaState:
     """One replica and its pod.
 
     Attributes:
@@ -34,7 +34,7 @@ class Place:
         known_completed: the status says so already.
     """
 
-    replica: Replica
+    replica: DIReplica
     pod: Manifest | None
     completed: bool
     known_completed: bool
@@ -92,7 +92,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DIJobFacts:
     """A job and its world.
 
     Attributes:
@@ -103,16 +103,16 @@ class Facts:
 
     job: DIJob
     observed: Observed
-    places: Sequence[Place]
+    places: Sequence[DIReplicaState]
     surplus: Sequence[Manifest]
     service: Manifest | None
     secret: Manifest | None
 
     @classmethod
-    def of(cls, job: DIJob, observed: Observed) -> "Facts":
+    def of(cls, job: DIJob, observed: Observed) -> "DIJobFacts":
         """Sort what was observed."""
         own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
-        places = [_place(job, replica, own) for replica in pods.replicas(job)]
+        places = [_place(job, replica, own) for replica in pods.list_replicas(job)]
         wanted = {place.replica.name for place in places}
         surplus = [pod for name, pod in own.items() if name not in wanted]
         service = _owned(job, observed.find("Service", pods.service_name(job)))
@@ -167,7 +167,7 @@ class Facts:
         return self.job.spec.preemptible and self.completed and not ended
 
     @property
-    def new_failures(self) -> list[Place]:
+    def new_failures(self) -> list[DIReplicaState]:
         """Failed pods that no restart was counted for.
 
         A restart covers all pods that fail until every replica has a pod again, as of learner and collectors
@@ -204,7 +204,7 @@ class Facts:
             not place.completed and (not place.live or place.moved) for place in self.places
         )
 
-    def pause(self, place: Place) -> float:
+    def pause(self, place: DIReplicaState) -> float:
         """Seconds until a pod that has ended is replaced.
 
         After the first failure none; after later ones 10, 20, 40 … 300 s from its end. A pod that was lost
@@ -261,7 +261,7 @@ def _finished_at(pod: Manifest) -> datetime | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def _place(job: DIJob, replica: Replica, own: Mapping[str, Manifest]) -> Place:
+def _place(job: DIJob, replica: DIReplica, own: Mapping[str, Manifest]) -> DIReplicaState:
     pod = own.get(replica.name)
     before = job.status.replica_statuses.get(replica.task.title, TaskCounts()).completed
     known = replica.index in before
@@ -271,4 +271,4 @@ def _place(job: DIJob, replica: Replica, own: Mapping[str, Manifest]) -> Place:
         and not manifests.is_terminating(pod)
         and manifests.get_label(pod, pods.GENERATION_LABEL) == str(job.status.generation)
     )
-    return Place(replica, pod, known or succeeded, known)
+    return DIReplicaState(replica, pod, known or succeeded, known)

@@ -1,15 +1,38 @@
-"""DIJob's row of the registry."""
+"""DIJob's row of the registry, and how pipelines and kubectl see a job."""
 
 from typing import Any
 
 from edl_workflows.jobs import api, cache_fields
 from edl_workflows.jobs.actions import Manifest
 from edl_workflows.jobs.di_job import elastic, pods
-from edl_workflows.jobs.di_job.crd import OPTIONS
-from edl_workflows.jobs.di_job.model import DIJob
+from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.jobs.di_job.reconcile import reconcile
-from edl_workflows.jobs.di_job.view import view
 from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
+from edl_workflows.jobs.schema import CrdColumn, CrdOptions
+from edl_workflows.jobs.view import JobPhase, JobView, view_of
+
+_CRD = CrdOptions(
+    singular="dijob",
+    short_names=("dijob",),
+    columns=(
+        CrdColumn("Phase", "string", ".status.phase"),
+        CrdColumn("ReadyReplicas", "integer", ".status.readyReplicas"),
+        CrdColumn("Replicas", "integer", ".status.replicas"),
+        CrdColumn("Restarts", "integer", ".status.restarts"),
+        CrdColumn("Reschedules", "integer", ".status.reschedules"),
+        CrdColumn("Reason", "string", ".status.reason", priority=1),
+        CrdColumn("Message", "string", ".status.message", priority=1),
+        CrdColumn("Age", "date", ".metadata.creationTimestamp"),
+    ),
+)
+
+
+def view(job: DIJob) -> JobView:
+    """Map a job to its `JobView`. Starting is Pending before the job has ever run, and Restarting afterwards."""
+    has_run = any(condition.type == DIJobPhase.RUNNING.condition for condition in job.status.conditions)
+    starting = JobPhase.RESTARTING if has_run else JobPhase.PENDING
+    return view_of(job, {DIJobPhase.STARTING: starting, DIJobPhase.RESCHEDULING: JobPhase.SCALING})
+
 
 _by_job_label = job_by_label(pods.JOB_LABEL)
 _SELECTOR = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
@@ -38,9 +61,9 @@ DI_JOB = Kind(
         Source(api.SERVICES, _by_job_label, _SELECTOR, _RIGHTS, cache_fields.keep_head),
         Source(api.SECRETS, _by_job_label, _SELECTOR, (("", MADE),), cache_fields.keep_head),
     ),
-    crd=OPTIONS,
+    crd=_CRD,
     view=view,
     labels=(pods.JOB_LABEL, pods.TASK_LABEL, pods.INDEX_LABEL),
     scale=elastic.scale,
-    elastic=elastic.elastic,
+    elastic=elastic.elastic_role,
 )

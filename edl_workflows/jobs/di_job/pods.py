@@ -43,7 +43,7 @@ LONGEST_VALUE = 128 * 1024 - 64
 
 
 @dataclass(frozen=True)
-class Replica:
+class DIReplica:
     """One replica of a job.
 
     Attributes:
@@ -63,9 +63,9 @@ class Replica:
     place: str
 
 
-def replicas(job: DIJob) -> Iterator[Replica]:
+def list_replicas(job: DIJob) -> Iterator[DIReplica]:
     """All replicas that the job is to have now, task by task, the elastic one last."""
-    sizes = elastic.sizes(job)
+    sizes = elastic.task_sizes(job)
     total = sum(count for _, count in sizes)
     ranks = _ranks(job, sizes)
     for task, count in sizes:
@@ -74,7 +74,7 @@ def replicas(job: DIJob) -> Iterator[Replica]:
             rank = ranks[task.title, index]
             node = job.status.allocation[rank] if job.spec.preemptible else ""
             name = f"{job.metadata.name}-{task.title}-{index}"
-            yield Replica(task, index, rank, node, name, _digest([made_of, rank, node]))
+            yield DIReplica(task, index, rank, node, name, _digest([made_of, rank, node]))
 
 
 def _ranks(job: DIJob, sizes: Sequence[tuple[Task, int]]) -> dict[tuple[str, int], int]:
@@ -109,7 +109,7 @@ def selector(job: DIJob, task: Task) -> str:
     return f"{JOB_LABEL}={job.metadata.name},{TASK_LABEL}={task.title}"
 
 
-def service(job: DIJob) -> dict[str, Any]:
+def make_service(job: DIJob) -> dict[str, Any]:
     """The headless service that gives the pods their names, before they are Ready too: they wait for each
     other.
     """
@@ -128,7 +128,7 @@ def token_secret_name(job: DIJob) -> str:
     return f"{job.metadata.name}-di-token"
 
 
-def token_secret(job: DIJob, token: str) -> dict[str, Any]:
+def make_token_secret(job: DIJob, token: str) -> dict[str, Any]:
     """The job's token."""
     labels = job_labels(job) | {TOKEN_DIGEST_LABEL: token_digest(token)}
     return manifests.owned_manifest("v1", "Secret", token_secret_name(job), job, labels) | {
@@ -145,7 +145,7 @@ def token_digest(token: str) -> str:
     return hashlib.sha224(token.encode()).hexdigest()
 
 
-class Maker:
+class DIPodMaker:
     """Makes the pods of a job.
 
     Args:
@@ -156,10 +156,10 @@ class Maker:
     def __init__(self, job: DIJob, settings: InstallationSettings) -> None:
         self._job = job
         self._settings = settings
-        self._replicas = list(replicas(job))
+        self._replicas = list(list_replicas(job))
         self._nodes = self._node_lists()
 
-    def pod(self, replica: Replica) -> dict[str, Any]:
+    def pod(self, replica: DIReplica) -> dict[str, Any]:
         """A replica's pod: its task's template, with its place in the job put over it."""
         job, task = self._job, replica.task
         template = copy.deepcopy(task.template)
@@ -182,7 +182,7 @@ class Maker:
             self._place(replica, spec)
         return made
 
-    def _labels(self, replica: Replica) -> dict[str, str]:
+    def _labels(self, replica: DIReplica) -> dict[str, str]:
         status = self._job.status
         return job_labels(self._job) | {
             POD_LABEL: replica.name,
@@ -194,7 +194,7 @@ class Maker:
             PLACE_LABEL: replica.place,
         }
 
-    def _annotations(self, replica: Replica) -> dict[str, str]:
+    def _annotations(self, replica: DIReplica) -> dict[str, str]:
         return {
             f"{_PREFIX}/replicas": str(len(self._replicas)),
             RANK: str(replica.rank),
@@ -202,7 +202,7 @@ class Maker:
             f"{_PREFIX}/node": replica.node,
         }
 
-    def _connect(self, replica: Replica, spec: dict[str, Any]) -> None:
+    def _connect(self, replica: DIReplica, spec: dict[str, Any]) -> None:
         """The port on which others find it, and who and where the others are, in every container."""
         main = main_container(spec)
         ports = list(main.get("ports") or ())
@@ -218,7 +218,7 @@ class Maker:
             values: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in ours.items()]
             container["env"] = [*values, self._token(), *own]
 
-    def _variables(self, replica: Replica) -> dict[str, str]:
+    def _variables(self, replica: DIReplica) -> dict[str, str]:
         job = self._job
         return {
             "DI_JOB_ID": f"{job.metadata.namespace or 'default'}.{job.metadata.name}",
@@ -246,7 +246,7 @@ class Maker:
         # A program could not be started with a longer one; the DI server tells of the others.
         return {name: value for name, value in lists.items() if len(name) + len(value) < LONGEST_VALUE}
 
-    def _place(self, replica: Replica, spec: dict[str, Any]) -> None:
+    def _place(self, replica: DIReplica, spec: dict[str, Any]) -> None:
         """On the node that the allocation names, and of the size that it was counted with.
 
         By the scheduler, which keeps taints and resources; ``nodeName``, as upstream sets it, goes round it.
@@ -255,7 +255,7 @@ class Maker:
         spec["affinity"] = _on_node(spec.get("affinity") or {}, replica.node)
         main = main_container(spec)
         resources = main.get("resources") or {}
-        if missing := elastic.unsaid(resources, self._settings.di_job_resources):
+        if missing := elastic.missing_requests(resources, self._settings.di_job_resources):
             main["resources"] = resources | {"requests": (resources.get("requests") or {}) | missing}
 
 

@@ -12,19 +12,19 @@ from dataclasses import replace
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
 from edl_workflows.jobs.di_job import elastic, pods
-from edl_workflows.jobs.di_job.facts import Facts, Place
+from edl_workflows.jobs.di_job.facts import DIJobFacts, DIReplicaState
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
-from edl_workflows.jobs.di_job.status import Count, events, patience, status_patch
+from edl_workflows.jobs.di_job.status import CounterChange, make_events, status_delay, status_patch
 from edl_workflows.jobs.status import PhaseVerdict
 
-NOTHING = Count()
+NOTHING = CounterChange()
 _NAMED = 5
 """Replicas that a message names."""
 
 
 def reconcile(job: DIJob, observed: Observed) -> Actions:
     """What to do about a job now."""
-    facts = Facts.of(job, observed)
+    facts = DIJobFacts.of(job, observed)
     status = job.status
     # 1. Final phases are final; what is left over is cleaned up.
     if status.phase is not None and status.phase.final:
@@ -45,7 +45,7 @@ def reconcile(job: DIJob, observed: Observed) -> Actions:
     return _run(facts)
 
 
-def _verdict(facts: Facts) -> PhaseVerdict | None:
+def _verdict(facts: DIJobFacts) -> PhaseVerdict | None:
     """How the job has ended; None while it has not."""
     key = facts.job.key
     if facts.completed and not facts.cut_short:
@@ -61,13 +61,13 @@ def _verdict(facts: Facts) -> PhaseVerdict | None:
     return None
 
 
-def _said(places: list[Place]) -> str:
+def _said(places: list[DIReplicaState]) -> str:
     named = ", ".join(f"{place.replica.name} ({place.how()})" for place in places[:_NAMED])
     more = len(places) - _NAMED
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
+def _finished(facts: DIJobFacts, outcome: PhaseVerdict) -> Actions:
     """Once the status tells of the end: the service goes, and pods by the clean-up policy."""
     if not (facts.phase and facts.phase.final):
         return _act(facts, outcome)  # the pods are all that tells of it so far
@@ -77,12 +77,12 @@ def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
     return _act(facts, outcome, delete=_deletions([*going, *service]))
 
 
-def _suspend(facts: Facts) -> Actions:
+def _suspend(facts: DIJobFacts) -> Actions:
     if not facts.pods:
         service = [] if facts.service is None else [facts.service]
         done = PhaseVerdict(DIJobPhase.SUSPENDED, "JobSuspended", f"DIJob {facts.job.key} is suspended.")
         # Whoever still believes to belong to the job is of an earlier generation from now on.
-        count = Count(generation=int(facts.phase is not DIJobPhase.SUSPENDED))
+        count = CounterChange(generation=int(facts.phase is not DIJobPhase.SUSPENDED))
         return _act(facts, done, count, delete=_deletions(service))
     # A replica that has just succeeded stays until the status says so.
     fresh = [p.pod for p in facts.places if p.completed and not p.known_completed]
@@ -91,7 +91,7 @@ def _suspend(facts: Facts) -> Actions:
     return _act(facts, outcome, delete=_deletions(pod for pod in facts.pods if pod not in fresh))
 
 
-def _blocked(facts: Facts) -> Actions | None:
+def _blocked(facts: DIJobFacts) -> Actions | None:
     """Objects that have a name of ours and are not the job's."""
     wanted = [("Pod", place.replica.name) for place in facts.places]
     wanted.append(("Secret", pods.token_secret_name(facts.job)))
@@ -103,36 +103,36 @@ def _blocked(facts: Facts) -> Actions | None:
     return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
 
 
-def _going_on(facts: Facts) -> DIJobPhase:
+def _going_on(facts: DIJobFacts) -> DIJobPhase:
     """The phase of a job that can't go on just now. A suspended one that is resumed is a new one."""
     return DIJobPhase.PENDING if facts.phase in (None, DIJobPhase.SUSPENDED) else facts.phase
 
 
-def _counted(facts: Facts) -> Actions | None:
+def _counted(facts: DIJobFacts) -> Actions | None:
     """A restart, a reschedule or a new generation that begins now; None if none does."""
     if failed := facts.new_failures:
         return _act(
             facts,
             PhaseVerdict(DIJobPhase.RESTARTING, "JobRestarting", f"{_said(failed)} failed"),
-            Count(restarts=1),
+            CounterChange(restarts=1),
         )
     if facts.cut_short:
-        anew = elastic.ranked(facts.job.spec)[-1].title
+        anew = elastic.tasks_by_rank(facts.job.spec)[-1].title
         message = f"only replicas that had succeeded are left of those at work: task {anew} begins anew"
-        count = Count(reschedules=1, generation=1, anew=anew)
+        count = CounterChange(reschedules=1, generation=1, anew=anew)
         return _act(facts, PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", message), count)
     if facts.reallocated:
-        count = Count(reschedules=1, generation=1)
+        count = CounterChange(reschedules=1, generation=1)
         return _act(
             facts, PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", "the allocation changed"), count
         )
     if facts.phase in (DIJobPhase.STARTING, DIJobPhase.RUNNING) and facts.deviates:
         outcome = PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", _why(facts))
-        return _act(facts, outcome, Count(reschedules=1))
+        return _act(facts, outcome, CounterChange(reschedules=1))
     return None
 
 
-def _why(facts: Facts) -> str:
+def _why(facts: DIJobFacts) -> str:
     """What differs from what the job wants, for a reschedule's message."""
     lost = [place for place in facts.places if place.lost]
     if lost:
@@ -144,7 +144,7 @@ def _why(facts: Facts) -> str:
     return f"pods that are not wanted any more: {len(facts.surplus) + len(facts.stale)}"
 
 
-def _run(facts: Facts) -> Actions:
+def _run(facts: DIJobFacts) -> Actions:
     stale = facts.stale
     over = [place for place in facts.places if place.over]
     pauses = [(place, facts.pause(place)) for place in over]
@@ -161,22 +161,22 @@ def _run(facts: Facts) -> Actions:
     return actions if actions.requeue_after else replace(actions, requeue_after=later)
 
 
-def _missing(facts: Facts) -> list[Manifest]:
+def _missing(facts: DIJobFacts) -> list[Manifest]:
     """Token and service first: pods don't start without the one, and their programs look for each other as
     soon as they run. A replica that has succeeded is done."""
     made: list[Manifest] = []
     if facts.secret is None and facts.places:
-        made.append(pods.token_secret(facts.job, facts.observed.new_token))
+        made.append(pods.make_token_secret(facts.job, facts.observed.new_token))
     if facts.service is None and facts.places:
-        made.append(pods.service(facts.job))
+        made.append(pods.make_service(facts.job))
     missing = [place for place in facts.places if place.pod is None and not place.completed]
     if missing:
-        maker = pods.Maker(facts.job, facts.observed.settings)
+        maker = pods.DIPodMaker(facts.job, facts.observed.settings)
         made += [maker.pod(place.replica) for place in missing]
     return made
 
 
-def _still(facts: Facts) -> PhaseVerdict:
+def _still(facts: DIJobFacts) -> PhaseVerdict:
     """Pods are still to go before others can be made."""
     phase, status = _going_on(facts), facts.job.status
     reason = f"Job{phase}"
@@ -186,7 +186,7 @@ def _still(facts: Facts) -> PhaseVerdict:
     )
 
 
-def _settled(facts: Facts, *, starting: bool) -> PhaseVerdict:
+def _settled(facts: DIJobFacts, *, starting: bool) -> PhaseVerdict:
     """Every replica has a pod, or has succeeded."""
     key = facts.job.key
     if not facts.places:
@@ -206,9 +206,9 @@ def _deletions(going: Iterable[Manifest]) -> list[Deletion]:
 
 
 def _act(
-    facts: Facts,
+    facts: DIJobFacts,
     outcome: PhaseVerdict,
-    count: Count = NOTHING,
+    count: CounterChange = NOTHING,
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:
@@ -223,7 +223,7 @@ def _act(
         create=create,
         delete=tuple(delete),
         status=patch,
-        status_may_wait=patience(facts.job.status, patch),
-        events=events(facts, outcome),
+        status_may_wait=status_delay(facts.job.status, patch),
+        events=make_events(facts, outcome),
         requeue_after=obstacle.seconds if obstacle else None,
     )

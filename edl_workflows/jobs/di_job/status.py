@@ -11,7 +11,7 @@ from typing import Any
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Event, Manifest, merge_patch
 from edl_workflows.jobs.di_job import pods
-from edl_workflows.jobs.di_job.facts import Facts, Place
+from edl_workflows.jobs.di_job.facts import DIJobFacts, DIReplicaState
 from edl_workflows.jobs.di_job.model import DIJobPhase, DIJobStatus, Task, TaskCounts
 from edl_workflows.jobs.objects import Condition
 from edl_workflows.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
@@ -30,7 +30,7 @@ STARTING_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Count:
+class CounterChange:
     """What a decision adds to the status' counters.
 
     Attributes:
@@ -44,7 +44,7 @@ class Count:
 
 
 def status_patch(
-    facts: Facts, outcome: PhaseVerdict, count: Count, secret: Manifest | None
+    facts: DIJobFacts, outcome: PhaseVerdict, count: CounterChange, secret: Manifest | None
 ) -> dict[str, Any] | None:
     """The merge patch that makes the status say `outcome`; None if it does already.
 
@@ -83,7 +83,7 @@ def status_patch(
     return merge_patch(old.stored(), {name: value for name, value in wanted.items() if name not in FOREIGN})
 
 
-def patience(old: DIJobStatus, patch: Mapping[str, Any] | None) -> float:
+def status_delay(old: DIJobStatus, patch: Mapping[str, Any] | None) -> float:
     """Seconds for which a status patch may be held back, so that one write tells what several changes come
     to.
     """
@@ -92,14 +92,14 @@ def patience(old: DIJobStatus, patch: Mapping[str, Any] | None) -> float:
     return STARTING_SECONDS if old.phase in (DIJobPhase.PENDING, DIJobPhase.STARTING) else COUNTERS_SECONDS
 
 
-def events(facts: Facts, outcome: PhaseVerdict) -> tuple[Event, ...]:
+def make_events(facts: DIJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:
     """One Event for each change of phase or reason."""
     return phase_event(
         facts.job.status, outcome, WARNINGS, f"DIJob {facts.job.key} is {outcome.phase.lower()}."
     )
 
 
-def _by_task(facts: Facts, phase: KindPhase, anew: str) -> dict[str, TaskCounts]:
+def _by_task(facts: DIJobFacts, phase: KindPhase, anew: str) -> dict[str, TaskCounts]:
     found = {
         task.title: _count(facts, task, [p for p in facts.places if p.replica.task is task], phase)
         for task in facts.job.spec.tasks
@@ -109,7 +109,7 @@ def _by_task(facts: Facts, phase: KindPhase, anew: str) -> dict[str, TaskCounts]
     return found
 
 
-def _count(facts: Facts, task: Task, places: Sequence[Place], phase: KindPhase) -> TaskCounts:
+def _count(facts: DIJobFacts, task: Task, places: Sequence[DIReplicaState], phase: KindPhase) -> TaskCounts:
     before = facts.job.status.replica_statuses.get(task.title, TaskCounts())
     active = [p for p in places if p.live and p.pod is not None and manifests.pod_phase(p.pod) == "Running"]
     # A job that is to have no replicas now has not forgotten which of them had succeeded.
@@ -128,7 +128,7 @@ def _count(facts: Facts, task: Task, places: Sequence[Place], phase: KindPhase) 
     )
 
 
-def _phases(facts: Facts) -> dict[str, dict[str, int]]:
+def _phases(facts: DIJobFacts) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {task.title: {} for task in facts.job.spec.tasks}
     for pod in facts.pods:
         _tell(found, pod)

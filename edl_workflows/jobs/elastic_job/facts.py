@@ -14,7 +14,7 @@ from edl_workflows.jobs.scale_plan.plan_order import list_plans
 
 
 @dataclass(frozen=True)
-class Facts:
+class ElasticJobFacts:
     """A job and its world.
 
     Attributes:
@@ -30,7 +30,7 @@ class Facts:
     plans: Sequence[ScalePlan]
 
     @classmethod
-    def of(cls, job: ElasticJob, observed: Observed) -> "Facts":
+    def of(cls, job: ElasticJob, observed: Observed) -> "ElasticJobFacts":
         """Sort what was observed."""
         own = [pod for pod in observed.of("Pod") if manifests.owned_by(pod, job)]
         masters = [p for p in own if manifests.get_label(p, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE]

@@ -1,27 +1,107 @@
-"""ElasticJob's row of the registry."""
+"""ElasticJob's row of the registry: what decisions about a job look at, and how pipelines and kubectl see it."""
 
-from edl_workflows.jobs.elastic_job import scaling, sources
-from edl_workflows.jobs.elastic_job.crd import OPTIONS
-from edl_workflows.jobs.elastic_job.model import ElasticJob
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from edl_workflows.jobs import api, cache_fields, names
+from edl_workflows.jobs.actions import Manifest
+from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.elastic_job import scaling
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ElasticJobStatus
 from edl_workflows.jobs.elastic_job.reconcile import reconcile
-from edl_workflows.jobs.elastic_job.view import view
-from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
+from edl_workflows.jobs.schema import CrdColumn, CrdOptions
+from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress, view_of
+
+_WORKER = ".status.replicaStatuses.worker"
+
+_CRD = CrdOptions(
+    singular="elasticjob",
+    short_names=("ej",),
+    columns=(
+        CrdColumn("Phase", "string", ".status.phase"),
+        CrdColumn("Step", "integer", ".status.progress.step"),
+        CrdColumn("Workers", "integer", f"{_WORKER}.active"),
+        CrdColumn("PS", "integer", ".status.replicaStatuses.ps.active"),
+        CrdColumn("Reason", "string", ".status.reason", priority=1),
+        CrdColumn("Message", "string", ".status.message", priority=1),
+        CrdColumn("Age", "date", ".metadata.creationTimestamp"),
+    ),
+    scale=(".spec.replicaSpecs.worker.replicas", f"{_WORKER}.active", f"{_WORKER}.labelSelector"),
+)
+
+
+def view(job: ElasticJob) -> JobView:
+    """Map a job to its `JobView`, with what its master says of training."""
+    status = job.status
+    general = view_of(job, {ElasticJobPhase.CREATED: JobPhase.PENDING})
+    training = general.replicas.keys() - {names.MASTER_TYPE}  # the master serves training, it does not train
+    return replace(
+        general,
+        replicas={role: counts for role, counts in general.replicas.items() if role in training},
+        progress=_progress(status),
+        checkpoint=Checkpoint(status.checkpoint.uri, status.checkpoint.step) if status.checkpoint else None,
+        warnings=tuple(status.warnings),
+        planned=status.autoscaling,
+    )
+
+
+def _progress(status: ElasticJobStatus) -> Progress:
+    if status.progress is None:
+        return Progress()
+    return Progress(status.progress.step, status.progress.records, status.progress.speed)
+
+
+_by_job_label = job_by_label(names.JOB_LABEL)
+
+
+def _by_owner_job(manifest: Manifest) -> str:
+    # As ScalePlan.job, but for manifests that may not validate. A plan that names no job is decided on alone:
+    # no job's name # has a slash.
+    metadata = manifest["metadata"]
+    labels = metadata.get("labels") or {}
+    owner = (manifest.get("spec") or {}).get("ownerJob") or ""
+    job = owner or labels.get(names.JOB_LABEL, "") or labels.get(names.LEGACY_JOB_LABEL, "")
+    return job or f"/{metadata['name']}"
+
+
+def _owned(
+    resource: ApiResource, *verbs: str, keep: Callable[[Manifest], dict[str, Any]] = cache_fields.keep_head
+) -> Source:
+    return Source(resource, _by_job_label, names.JOB_LABEL, (("", (*MADE, *verbs)),), keep)
+
+
+ELASTIC_JOBS = job_source(api.ELASTIC_JOBS, "delete")
+SCALE_PLANS = Source(
+    api.SCALE_PLANS,
+    _by_owner_job,
+    rights=(("", (*MADE, "patch", "delete")), ("status", ("patch",))),
+)
+PODS = _owned(api.PODS, "delete", keep=cache_fields.keep_pod)
+SERVICES = _owned(api.SERVICES, "delete")
+SECRETS = _owned(api.SECRETS)
+CONFIG_MAPS = _owned(api.CONFIG_MAPS)
+SERVICE_ACCOUNTS = _owned(api.SERVICE_ACCOUNTS)
+ROLES = _owned(api.ROLES)
+ROLE_BINDINGS = _owned(api.ROLE_BINDINGS)
+
 
 ELASTIC_JOB = Kind(
-    source=sources.ELASTIC_JOBS,
+    source=ELASTIC_JOBS,
     model=ElasticJob,
     reconcile=reconcile,
     observes=(
-        sources.PODS,
-        sources.SERVICES,
-        sources.SECRETS,
-        sources.CONFIG_MAPS,
-        sources.SERVICE_ACCOUNTS,
-        sources.ROLES,
-        sources.ROLE_BINDINGS,
-        sources.SCALE_PLANS,
+        PODS,
+        SERVICES,
+        SECRETS,
+        CONFIG_MAPS,
+        SERVICE_ACCOUNTS,
+        ROLES,
+        ROLE_BINDINGS,
+        SCALE_PLANS,
     ),
-    crd=OPTIONS,
+    crd=_CRD,
     view=view,
     elastic=scaling.elastic_role,
 )

@@ -6,6 +6,7 @@ training container is the user's own: it starts ``edl agent run -- python train.
 around it here.
 """
 
+import base64
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ from typing import Any
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import InstallationSettings
-from edl_workflows.jobs.elastic_job.model import ElasticJob, ReplicaSpec
+from edl_workflows.jobs.elastic_job.model import PLURAL, ElasticJob, ReplicaSpec
 from edl_workflows.jobs.manifests import elastic_job_child, merge_env, overlay_template, template_labels
+from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 from edl_workflows.jobs.scale_plan.model import NodeResource
 
 _GPU = "nvidia.com/gpu"
@@ -23,7 +25,7 @@ Container = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeToMake:
     """One training node to make.
 
     Attributes:
@@ -57,7 +59,7 @@ def node_labels(job: ElasticJob, node_type: str, node_id: int) -> dict[str, str]
     }
 
 
-def node_pod(job: ElasticJob, node: Node) -> dict[str, Any]:
+def node_pod(job: ElasticJob, node: NodeToMake) -> dict[str, Any]:
     """The pod of a training node.
 
     Its ``restartPolicy`` is Never: the master replaces nodes by its own policy. Environment, labels and
@@ -186,7 +188,7 @@ def _common_env(job: ElasticJob) -> list[dict[str, Any]]:
     ]
 
 
-def _node_env(job: ElasticJob, node: Node) -> list[dict[str, Any]]:
+def _node_env(job: ElasticJob, node: NodeToMake) -> list[dict[str, Any]]:
     address = names.master_address(job.metadata.name, job.metadata.namespace or "default")
     return [
         *_common_env(job),
@@ -232,7 +234,7 @@ def _set_resources(container: Container, resource: NodeResource) -> None:
         }
 
 
-def _set_scheduling(pod_spec: dict[str, Any], spec: ReplicaSpec, node: Node) -> None:
+def _set_scheduling(pod_spec: dict[str, Any], spec: ReplicaSpec, node: NodeToMake) -> None:
     if node.resource.gpu_type is not None:
         selector = pod_spec.get("nodeSelector") or {}
         pod_spec["nodeSelector"] = selector | {names.GPU_TYPE_LABEL: node.resource.gpu_type}
@@ -245,3 +247,69 @@ def _set_scheduling(pod_spec: dict[str, Any], spec: ReplicaSpec, node: Node) -> 
         # many.
         high = node.rank < round(node.replicas * float(spec.priority))
         pod_spec["priorityClassName"] = "high" if high else "low"
+
+
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def token_secret(job: ElasticJob, token: str) -> dict[str, Any]:
+    """The token that the job's agents and its master share."""
+    secret = elastic_job_child("v1", "Secret", names.token_secret_name(job.metadata.name), job, {})
+    return secret | {
+        "type": "Opaque",
+        "immutable": True,  # running pods hold the old value for ever
+        "data": {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()},
+    }
+
+
+def state_config_map(job: ElasticJob) -> dict[str, Any]:
+    """Where the master keeps its durable state. Made empty here; the master alone writes to it."""
+    return elastic_job_child("v1", "ConfigMap", names.state_config_map_name(job.metadata.name), job, {})
+
+
+def master_account(job: ElasticJob) -> dict[str, Any]:
+    """Who the master is to the Kubernetes API."""
+    return elastic_job_child("v1", "ServiceAccount", names.master_account_name(job.metadata.name), job, {})
+
+
+def master_role(job: ElasticJob) -> dict[str, Any]:
+    """What the master may do: read its job and the pods, report on the job, ask for changes, keep its state,
+    make Events.
+    """
+    role = elastic_job_child(f"{_RBAC}/v1", "Role", names.master_account_name(job.metadata.name), job, {})
+    return role | {"rules": master_rules(job.metadata.name)}
+
+
+def master_rules(job: str) -> list[dict[str, Any]]:
+    """The rules of the master's role. Who makes the role must hold each of these rights, too.
+
+    Args:
+        job: the job's name; its master reaches only what has this name, where the API can tell.
+    """
+    return [
+        _rule("", ["pods"], ["list", "watch"]),
+        _rule("", ["configmaps"], ["get", "patch"], [names.state_config_map_name(job)]),
+        _rule(names.GROUP, [PLURAL], ["get", "list", "watch"], [job]),
+        _rule(names.GROUP, [f"{PLURAL}/status"], ["patch"], [job]),
+        _rule(names.GROUP, [SCALE_PLANS], ["list", "watch", "create"]),
+        _rule(names.GROUP, [f"{SCALE_PLANS}/status"], ["patch"]),
+        _rule("", ["events"], ["create"]),
+    ]
+
+
+def master_role_binding(job: ElasticJob) -> dict[str, Any]:
+    """Gives the master's account its role."""
+    name = names.master_account_name(job.metadata.name)
+    binding = elastic_job_child(f"{_RBAC}/v1", "RoleBinding", name, job, {})
+    account = {"kind": "ServiceAccount", "name": name, "namespace": job.metadata.namespace or "default"}
+    return binding | {
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+        "subjects": [account],
+    }
+
+
+def _rule(
+    group: str, resources: list[str], verbs: list[str], only: list[str] | None = None
+) -> dict[str, Any]:
+    rule: dict[str, Any] = {"apiGroups": [group], "resources": resources, "verbs": verbs}
+    return rule | {"resourceNames": only} if only else rule

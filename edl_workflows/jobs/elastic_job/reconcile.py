@@ -10,10 +10,10 @@ from datetime import timedelta
 
 from edl_workflows.jobs import manifests, names, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
-from edl_workflows.jobs.elastic_job import children, pods
-from edl_workflows.jobs.elastic_job.facts import Facts
+from edl_workflows.jobs.elastic_job import pods
+from edl_workflows.jobs.elastic_job.facts import ElasticJobFacts
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ReplicaSpec
-from edl_workflows.jobs.elastic_job.status import events, patience, spec_replicas, status_patch
+from edl_workflows.jobs.elastic_job.status import make_events, spec_replicas, status_delay, status_patch
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.jobs.status import PhaseVerdict
 
@@ -34,7 +34,7 @@ _WORKERS = (names.WORKER_TYPE, names.CHIEF_TYPE, names.EVALUATOR_TYPE)
 
 def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     """What to do about a job now."""
-    facts = Facts.of(job, observed)
+    facts = ElasticJobFacts.of(job, observed)
     # 1. Final phases are final; what still runs goes, what ended stays for its logs.
     status = job.status
     if status.phase is not None and status.phase.final:
@@ -52,12 +52,12 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     return _run(facts)
 
 
-def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
+def _finished(facts: ElasticJobFacts, outcome: PhaseVerdict) -> Actions:
     running = [p for p in facts.live(*_NODE_TYPES, names.MASTER_TYPE) if not manifests.is_terminating(p)]
     return _act(facts, outcome, delete=_delete([*running, *facts.services]))
 
 
-def _verdict(facts: Facts) -> PhaseVerdict | None:
+def _verdict(facts: ElasticJobFacts) -> PhaseVerdict | None:
     """The job's end as the newest master's end tells it; None while there is none."""
     master = facts.master
     if master is None or not manifests.has_ended(master):
@@ -89,11 +89,11 @@ def _disrupted(master: Manifest) -> bool:
     return manifests.was_disrupted(master) and not manifests.refused_by_node(master)
 
 
-def _restart_limit(facts: Facts) -> int:
+def _restart_limit(facts: ElasticJobFacts) -> int:
     return (pods.role_spec(facts.job, names.MASTER_TYPE) or ReplicaSpec()).restart_count
 
 
-def _suspend(facts: Facts) -> Actions:
+def _suspend(facts: ElasticJobFacts) -> Actions:
     """Workers first, since the chief saves a checkpoint when it is told to end, and needs the others for it."""
     workers = facts.live(*_WORKERS)
     others = facts.live(names.PS_TYPE, names.MASTER_TYPE)
@@ -105,26 +105,26 @@ def _suspend(facts: Facts) -> Actions:
     return _act(facts, outcome, delete=_delete(p for p in going if not manifests.is_terminating(p)))
 
 
-def _needed(facts: Facts) -> list[Manifest]:
+def _needed(facts: ElasticJobFacts) -> list[Manifest]:
     """What a master needs, in the order of making. An account that its template names has its rights from
     elsewhere.
     """
     job = facts.job
-    own_account = (children.master_account, children.master_role, children.master_role_binding)
+    own_account = (pods.master_account, pods.master_role, pods.master_role_binding)
     return [
-        children.token_secret(job, facts.observed.new_token),
-        children.state_config_map(job),
+        pods.token_secret(job, facts.observed.new_token),
+        pods.state_config_map(job),
         *(make(job) for make in own_account if not pods.master_account_named(job, facts.observed.settings)),
         pods.master_service(job),
         pods.nodes_service(job),
     ]
 
 
-def _find(facts: Facts, wanted: Manifest) -> Manifest | None:
+def _find(facts: ElasticJobFacts, wanted: Manifest) -> Manifest | None:
     return facts.observed.find(wanted["kind"], manifests.name_of(wanted))
 
 
-def _blocked(facts: Facts) -> Actions | None:
+def _blocked(facts: ElasticJobFacts) -> Actions | None:
     names_of_ours = [(m["kind"], manifests.name_of(m)) for m in (*_needed(facts), *_new_master(facts))]
     obstacle = obstacles.find_conflict(facts.job, facts.observed, names_of_ours)
     if obstacle is None:
@@ -134,7 +134,7 @@ def _blocked(facts: Facts) -> Actions | None:
     return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
 
 
-def _run(facts: Facts) -> Actions:
+def _run(facts: ElasticJobFacts) -> Actions:
     missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
     # The master only behind all it needs: it must never start with a foreign token. The loop stops at a
     # create that is # refused or finds its name taken.
@@ -149,14 +149,14 @@ def _run(facts: Facts) -> Actions:
     return actions if actions.requeue_after else replace(actions, requeue_after=_until_restart(facts) or None)
 
 
-def _old_pods(facts: Facts) -> Iterator[Manifest]:
+def _old_pods(facts: ElasticJobFacts) -> Iterator[Manifest]:
     """On machines that come and go, pods that ended would pile up for as long as the job runs."""
     limit = facts.job.spec.fault_tolerance.replaced_pods_history_limit
     for replaced in facts.replaced().values():
         yield from replaced[: max(0, len(replaced) - limit)]
 
 
-def _phase(facts: Facts) -> PhaseVerdict:
+def _phase(facts: ElasticJobFacts) -> PhaseVerdict:
     """The phase of a job that is to run. What it was before tells a start from a restart."""
     before = facts.job.status.phase
     if facts.master_runs:
@@ -172,7 +172,7 @@ def _phase(facts: Facts) -> PhaseVerdict:
     return PhaseVerdict(ElasticJobPhase.PENDING, "JobPending", message)
 
 
-def _last_end(facts: Facts) -> str:
+def _last_end(facts: ElasticJobFacts) -> str:
     """Why a master is being replaced."""
     for master in reversed(facts.masters):
         ended = manifests.exit_of_first_container(master)
@@ -183,7 +183,7 @@ def _last_end(facts: Facts) -> str:
     return "the master's pod is gone and is being replaced"
 
 
-def _new_master(facts: Facts) -> tuple[Manifest, ...]:
+def _new_master(facts: ElasticJobFacts) -> tuple[Manifest, ...]:
     """The next master pod, if there is to be one now.
 
     One that is being deleted is waited for: two masters would write one state. A disrupted or deleted one
@@ -199,11 +199,11 @@ def _new_master(facts: Facts) -> tuple[Manifest, ...]:
     return (_master_pod(facts, manifests.index_of(master) + 1, max(facts.restarts, failures)),)
 
 
-def _master_pod(facts: Facts, index: int, restarts: int) -> Manifest:
+def _master_pod(facts: ElasticJobFacts, index: int, restarts: int) -> Manifest:
     return pods.master_pod(facts.job, index, restarts, facts.observed.settings)
 
 
-def _until_restart(facts: Facts) -> float:
+def _until_restart(facts: ElasticJobFacts) -> float:
     """Seconds until a failed master's successor is made: none after the first failure, then 10, 20, 40 and so
     on.
     """
@@ -223,7 +223,10 @@ def _until_restart(facts: Facts) -> float:
 
 
 def _act(
-    facts: Facts, outcome: PhaseVerdict, create: Iterable[Manifest] = (), delete: Iterable[Deletion] = ()
+    facts: ElasticJobFacts,
+    outcome: PhaseVerdict,
+    create: Iterable[Manifest] = (),
+    delete: Iterable[Deletion] = (),
 ) -> Actions:
     """Everything at once: the children, the plan that an edit of the spec becomes, old plans, the status.
 
@@ -243,13 +246,13 @@ def _act(
         create=create,
         delete=(*delete, *_old_plans(facts)),
         status=status,
-        status_may_wait=patience(facts.job.status, status),
-        events=events(facts, outcome),
+        status_may_wait=status_delay(facts.job.status, status),
+        events=make_events(facts, outcome),
         requeue_after=obstacle.seconds if obstacle else retry,
     )
 
 
-def _spec_plan(facts: Facts, outcome: PhaseVerdict) -> tuple[Manifest, ...]:
+def _spec_plan(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Manifest, ...]:
     """The manual plan that an edit of ``replicas`` becomes, named after the generation: repeating it makes no
     second.
     """
@@ -269,7 +272,7 @@ def _spec_plan(facts: Facts, outcome: PhaseVerdict) -> tuple[Manifest, ...]:
     return (made,)
 
 
-def _old_plans(facts: Facts) -> Iterator[Deletion]:
+def _old_plans(facts: ElasticJobFacts) -> Iterator[Deletion]:
     for auto in (True, False):  # a master's own plans must not push out those that people wait for
         finished = [p.metadata for p in facts.plans if p.finished and p.auto is auto]
         for metadata in finished[:-KEPT_PLANS]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from edl_workflows.jobs import manifests, names, obstacles
 from edl_workflows.jobs.actions import Event, Manifest, merge_patch
-from edl_workflows.jobs.elastic_job.facts import Facts
+from edl_workflows.jobs.elastic_job.facts import ElasticJobFacts
 from edl_workflows.jobs.elastic_job.model import ElasticJobPhase, ElasticJobStatus, ReplicaStatus
 from edl_workflows.jobs.objects import Condition
 from edl_workflows.jobs.scale_plan import plan_order
@@ -37,13 +37,15 @@ them.
 """
 
 
-def spec_replicas(facts: Facts) -> dict[str, int]:
+def spec_replicas(facts: ElasticJobFacts) -> dict[str, int]:
     """Replicas of each training role as the spec has them."""
     specs = facts.job.spec.replica_specs
     return {role: spec.replicas for role, spec in specs.items() if role != names.MASTER_TYPE}
 
 
-def status_patch(facts: Facts, outcome: PhaseVerdict, seen: Mapping[str, int]) -> dict[str, Any] | None:
+def status_patch(
+    facts: ElasticJobFacts, outcome: PhaseVerdict, seen: Mapping[str, int]
+) -> dict[str, Any] | None:
     """The merge patch that makes the status say `outcome`; None if it does already.
 
     Args:
@@ -72,7 +74,7 @@ def status_patch(facts: Facts, outcome: PhaseVerdict, seen: Mapping[str, int]) -
     return merge_patch(old.stored(), {field: wanted[field] for field in OWNED if field in wanted})
 
 
-def patience(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> float:
+def status_delay(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> float:
     """Seconds for which a status patch may be held back, so that one write tells what several changes come
     to.
 
@@ -97,7 +99,7 @@ def _missing(counts: ReplicaStatus, changed: Mapping[str, int]) -> bool:
     return bool(changed.get("initial", counts.initial) or changed.get("pending", counts.pending))
 
 
-def events(facts: Facts, outcome: PhaseVerdict) -> tuple[Event, ...]:
+def make_events(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:
     """One Event for each change of phase or reason, but for a start that goes as it should: its conditions
     tell it.
     """
@@ -113,7 +115,7 @@ def _beside(outcome: PhaseVerdict) -> tuple[str, ...]:
     return (ElasticJobPhase.RUNNING.condition,) if outcome.phase is ElasticJobPhase.SCALING else ()
 
 
-def replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]:
+def replica_statuses(facts: ElasticJobFacts, phase: KindPhase) -> dict[str, ReplicaStatus]:
     """Counters of each role of the spec, and of each role that has pods."""
     pods: dict[str, list[Manifest]] = {role: [] for role in facts.job.spec.replica_specs}
     pods.setdefault(names.MASTER_TYPE, [])
@@ -123,7 +125,7 @@ def replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]
     return {role: _count(facts, role, wanted.get(role, 0), of_role, phase) for role, of_role in pods.items()}
 
 
-def _desired(facts: Facts) -> Mapping[str, int]:
+def _desired(facts: ElasticJobFacts) -> Mapping[str, int]:
     """The newest word on each role: the spec when the job was new, then each succeeded manual plan in its
     turn.
     """
@@ -131,7 +133,9 @@ def _desired(facts: Facts) -> Mapping[str, int]:
     return plan_order.count_wanted_nodes(facts.plans, {names.MASTER_TYPE: 1} | spec_replicas(facts) | known)
 
 
-def _count(facts: Facts, role: str, desired: int, pods: list[Manifest], phase: KindPhase) -> ReplicaStatus:
+def _count(
+    facts: ElasticJobFacts, role: str, desired: int, pods: list[Manifest], phase: KindPhase
+) -> ReplicaStatus:
     """A running or pending pod that is being deleted is counted nowhere: it is on its way out."""
     phases = [
         manifests.pod_phase(p) for p in pods if manifests.has_ended(p) or not manifests.is_terminating(p)

@@ -10,8 +10,8 @@ from edl_workflows.jobs.kubeflow import pods
 from edl_workflows.jobs.kubeflow.model import (
     KubeflowJob,
     KubeflowReplicaStatus,
+    ReplicaRestarts,
     ReplicaType,
-    Restart,
     RestartPolicy,
     container_of,
     list_replicas,
@@ -40,7 +40,7 @@ class KubeflowReplicaState(ReplicaState):
 
     kind: ReplicaType
     policy: RestartPolicy
-    restart: Restart
+    restart: ReplicaRestarts
     stale: bool
     container: str
     exit_codes_2021: bool
@@ -177,7 +177,7 @@ def _replica(
         known_completed=known,
         kind=kind,
         policy=job.spec.replicas[kind].policy,
-        restart=job.status.restarts.get(name, Restart()),
+        restart=job.status.restarts.get(name, ReplicaRestarts()),
         stale=told != cluster and not completed,
         container=framework.container,
         exit_codes_2021="exit-codes-2021" in job.compat,

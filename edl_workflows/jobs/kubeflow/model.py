@@ -1,4 +1,6 @@
-"""Base of the specs and statuses of Kubeflow's training kinds (``kubeflow.org/v1``), spelled as upstream does."""
+"""Base of the specs and statuses of Kubeflow's training kinds (``kubeflow.org/v1``), spelled as upstream
+does.
+"""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -265,7 +267,7 @@ class KubeflowReplicaStatus(ReplicaCounts):
     completed: list[int] = Field(default_factory=list)
 
 
-class Restart(Status):
+class ReplicaRestarts(Status):
     """The restarts of one replica.
 
     Attributes:
@@ -291,7 +293,7 @@ class KubeflowJobStatus(JobStatus):
     phase: KubeflowPhase | None = None
     replica_statuses: dict[str, KubeflowReplicaStatus] = Field(default_factory=dict)
     last_reconcile_time: datetime | None = None
-    restarts: dict[str, Restart] = Field(default_factory=dict)
+    restarts: dict[str, ReplicaRestarts] = Field(default_factory=dict)
 
 
 class KubeflowJob(Job):

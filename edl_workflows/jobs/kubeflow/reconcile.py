@@ -9,7 +9,7 @@ from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed, Patch
 from edl_workflows.jobs.kubeflow import pods
 from edl_workflows.jobs.kubeflow.facts import KubeflowFacts, KubeflowReplicaState, sort_facts
-from edl_workflows.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, Restart
+from edl_workflows.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, ReplicaRestarts
 from edl_workflows.jobs.kubeflow.pods import Framework
 from edl_workflows.jobs.kubeflow.status import make_events, status_patch
 from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, requeue_within, suspending
@@ -51,7 +51,7 @@ def reconcile(framework: Framework, job: KubeflowJob, observed: Observed) -> Act
     return _replace_pods(facts, restarts)
 
 
-def _count_restarts(facts: KubeflowFacts) -> dict[str, Restart]:
+def _count_restarts(facts: KubeflowFacts) -> dict[str, ReplicaRestarts]:
     """The restarts by replica, with those that are about to happen.
 
     A pod is deleted only when it is recorded here, so that each counts once. The uids of pods that are gone
@@ -59,18 +59,20 @@ def _count_restarts(facts: KubeflowFacts) -> dict[str, Restart]:
     """
     present = {replica.name: replica.recorded for replica in facts.replicas}
     found = {
-        name: restart if present.get(name) else Restart(count=restart.count, exit_code=restart.exit_code)
+        name: restart
+        if present.get(name)
+        else ReplicaRestarts(count=restart.count, exit_code=restart.exit_code)
         for name, restart in facts.job.status.restarts.items()
     }
     for replica in facts.failed:
         if replica.retryable and not replica.recorded:
-            found[replica.name] = Restart(
+            found[replica.name] = ReplicaRestarts(
                 count=replica.restart.count + 1, uid=replica.uid, exit_code=replica.exit_code
             )
     return found
 
 
-def _find_end(facts: KubeflowFacts, restarts: Mapping[str, Restart]) -> PhaseVerdict | None:
+def _find_end(facts: KubeflowFacts, restarts: Mapping[str, ReplicaRestarts]) -> PhaseVerdict | None:
     """How the job has ended; None while it has not."""
     job = facts.job
     if _succeeded(facts):
@@ -180,7 +182,7 @@ def _report_conflict(facts: KubeflowFacts) -> Actions | None:
     return requeue_within(_act(facts, verdict, facts.job.status.restarts), obstacle.seconds)
 
 
-def _replace_pods(facts: KubeflowFacts, restarts: Mapping[str, Restart]) -> Actions:
+def _replace_pods(facts: KubeflowFacts, restarts: Mapping[str, ReplicaRestarts]) -> Actions:
     failed = [r for r in facts.replicas if r.failed and r.retryable and r.recorded and not r.completed]
     due = [r.pod for r in failed if r.pod is not None and not r.seconds_to_replacement(facts.now)]
     names = {replica.name for replica in facts.replicas}
@@ -266,7 +268,7 @@ def _restarting(facts: KubeflowFacts, why: str) -> PhaseVerdict:
 def _act(
     facts: KubeflowFacts,
     verdict: PhaseVerdict,
-    restarts: Mapping[str, Restart],
+    restarts: Mapping[str, ReplicaRestarts],
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:

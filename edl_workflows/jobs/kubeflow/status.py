@@ -13,13 +13,18 @@ from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Event, merge_patch
 from edl_workflows.jobs.kubeflow import pods
 from edl_workflows.jobs.kubeflow.facts import KubeflowFacts, KubeflowReplicaState
-from edl_workflows.jobs.kubeflow.model import KubeflowPhase, KubeflowReplicaStatus, ReplicaType, Restart
+from edl_workflows.jobs.kubeflow.model import (
+    KubeflowPhase,
+    KubeflowReplicaStatus,
+    ReplicaRestarts,
+    ReplicaType,
+)
 from edl_workflows.jobs.objects import Condition
 from edl_workflows.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
 
 
 def status_patch(
-    facts: KubeflowFacts, verdict: PhaseVerdict, restarts: Mapping[str, Restart]
+    facts: KubeflowFacts, verdict: PhaseVerdict, restarts: Mapping[str, ReplicaRestarts]
 ) -> dict[str, Any] | None:
     """The merge patch that makes the status say `verdict`; None if it already does."""
     job, old = facts.job, facts.job.status

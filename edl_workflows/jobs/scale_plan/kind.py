@@ -1,15 +1,29 @@
 """ScalePlan's row of the registry."""
 
-from edl_workflows.jobs.elastic_job import sources
+from edl_workflows.jobs.elastic_job import kind as elastic_job
 from edl_workflows.jobs.kind import Kind
-from edl_workflows.jobs.scale_plan.crd import OPTIONS
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.scale_plan.reconcile import reconcile
+from edl_workflows.jobs.schema import CrdColumn, CrdOptions
+
+_CRD = CrdOptions(
+    singular="scaleplan",
+    short_names=("sp",),
+    columns=(
+        CrdColumn("Job", "string", ".spec.ownerJob"),
+        CrdColumn("Phase", "string", ".status.phase"),
+        CrdColumn("Stall", "number", ".status.stallSeconds"),
+        CrdColumn("Reason", "string", ".status.reason", priority=1),
+        CrdColumn("Message", "string", ".status.message", priority=1),
+        CrdColumn("Age", "date", ".metadata.creationTimestamp"),
+    ),
+)
+
 
 SCALE_PLAN = Kind(
-    source=sources.SCALE_PLANS,
+    source=elastic_job.SCALE_PLANS,
     model=ScalePlan,
     reconcile=reconcile,
-    observes=(sources.ELASTIC_JOBS, sources.PODS, sources.SCALE_PLANS),
-    crd=OPTIONS,
+    observes=(elastic_job.ELASTIC_JOBS, elastic_job.PODS, elastic_job.SCALE_PLANS),
+    crd=_CRD,
 )

@@ -197,7 +197,7 @@ class ScalePlanSpec(Model):
     reason: str = Field(default="", max_length=4096)
 
 
-class Step(Status):
+class PlanStep(Status):
     """One step of a plan: recorded before the next begins."""
 
     phase: ScalePlanPhase
@@ -248,7 +248,7 @@ class ScalePlanStatus(Status):
     conditions: list[Condition] = Field(default_factory=list)
     create_time: datetime | None = None
     finish_time: datetime | None = None
-    steps: list[Step] = Field(default_factory=list)
+    steps: list[PlanStep] = Field(default_factory=list)
     checkpoint: PlanCheckpoint | None = None
     resumed_step: int | None = None
     stall_seconds: float | None = None

@@ -24,9 +24,9 @@ from edl_workflows.jobs.actions import (
 )
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.elastic_job.pods import Node, node_pod
+from edl_workflows.jobs.elastic_job.pods import NodeToMake, node_pod
 from edl_workflows.jobs.objects import Condition, set_condition
-from edl_workflows.jobs.scale_plan.model import PodMeta, ScalePlan, ScalePlanPhase, Step
+from edl_workflows.jobs.scale_plan.model import PlanStep, PodMeta, ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.scale_plan.plan_order import age_key, belongs_to_earlier_job, list_plans
 from edl_workflows.jobs.scale_plan.validation import find_plan_problems
 
@@ -171,7 +171,8 @@ def _pod(job: ElasticJob, meta: PodMeta) -> dict[str, Any]:
     role = meta.type or names.WORKER_TYPE  # validation requires a type
     counts = job.status.replica_statuses.get(role)
     return node_pod(
-        job, Node(role, meta.id, meta.rank_index, max(counts.desired if counts else 1, 1), meta.resource)
+        job,
+        NodeToMake(role, meta.id, meta.rank_index, max(counts.desired if counts else 1, 1), meta.resource),
     )
 
 
@@ -200,7 +201,9 @@ def _status(plan: ScalePlan, outcome: _PlanVerdict, now: datetime) -> dict[str, 
     if plan.auto:
         begun = steps[0].start_time if steps else now
         finish, message = (now, "") if final else (None, outcome.message)
-        steps = [Step(phase=ScalePlanPhase.SCALING, start_time=begun, finish_time=finish, message=message)]
+        steps = [
+            PlanStep(phase=ScalePlanPhase.SCALING, start_time=begun, finish_time=finish, message=message)
+        ]
     new = status.model_copy(
         update={
             "phase": outcome.phase,

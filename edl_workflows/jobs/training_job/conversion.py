@@ -4,11 +4,11 @@ from typing import Any
 
 from edl_workflows.jobs import api, names
 from edl_workflows.jobs.conversion import AGENT, ConvertedJob, converted_manifest
-from edl_workflows.jobs.training_job import members, pods
+from edl_workflows.jobs.training_job import pods
 from edl_workflows.jobs.training_job.model import TrainingJob
-from edl_workflows.jobs.training_job.types import Role
+from edl_workflows.jobs.training_job.types import TrainingRole
 
-_ROLES = {Role.PSERVER: names.PS_TYPE, Role.TRAINER: names.WORKER_TYPE}
+_ROLES = {TrainingRole.PSERVER: names.PS_TYPE, TrainingRole.TRAINER: names.WORKER_TYPE}
 
 
 def to_elastic_job(job: TrainingJob) -> ConvertedJob:
@@ -21,10 +21,10 @@ def to_elastic_job(job: TrainingJob) -> ConvertedJob:
         for role, named in _ROLES.items()
         if role in counts
     }
-    strategy = "ParameterServerStrategy" if Role.PSERVER in counts else "AllreduceStrategy"
+    strategy = "ParameterServerStrategy" if TrainingRole.PSERVER in counts else "AllreduceStrategy"
     spec: dict[str, Any] = {"distributionStrategy": strategy, "optimizeMode": "manual", "replicaSpecs": roles}
     low, high = job.spec.trainer.bounds
-    if Role.PSERVER not in counts and low != high:
+    if TrainingRole.PSERVER not in counts and low != high:
         spec["rendezvous"] = {"minNodes": low, "maxNodes": high}
     if job.spec.suspend:
         spec["suspend"] = True
@@ -33,10 +33,10 @@ def to_elastic_job(job: TrainingJob) -> ConvertedJob:
     )
 
 
-def _template(job: TrainingJob, role: Role) -> dict[str, Any]:
+def _template(job: TrainingJob, role: TrainingRole) -> dict[str, Any]:
     """The role's pod without its place in this job: name, addresses, ports, and the launcher's command."""
-    pod = pods.pod(job, role, 0)
-    own = {variable["name"] for variable in members.environment(job, role, 0)}
+    pod = pods.make_pod(job, role, 0)
+    own = {variable["name"] for variable in pods.make_environment(job, role, 0)}
     spec = pod["spec"]
     main, *others = spec["containers"]
     entrypoint = job.spec.trainer.entrypoint
@@ -55,14 +55,14 @@ def _notes(job: TrainingJob) -> list[str]:
     low, high = spec.trainer.bounds
     lost = {
         "fault_tolerant": spec.fault_tolerant and "workers of an ElasticJob are always replaced",
-        "master": Role.MASTER in spec.counts
+        "master": TrainingRole.MASTER in spec.counts
         and "an ElasticJob's own master hands out the data; yours is not started",
         "pserver.entrypoint": bool(spec.pserver and spec.pserver.entrypoint)
         and "parameter servers run the workers' program; the agent tells it what it is",
         "trainer.entrypoint": not spec.trainer.entrypoint
         and f"is empty; write what follows {' '.join(AGENT)}",
         "trainer.min-instance": low != high
-        and Role.PSERVER in spec.counts
+        and TrainingRole.PSERVER in spec.counts
         and f"an ElasticJob with parameter servers has no bounds ({low} to {high}); ScalePlans and edl scale change its workers",
         "passes": spec.all_passes > 1 and "the program says how many epochs it trains",
         "port": "the agent chooses the ports",

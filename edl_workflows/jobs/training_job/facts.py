@@ -9,9 +9,14 @@ from typing import Any
 
 from edl_workflows.jobs import manifests
 from edl_workflows.jobs.actions import Manifest, Observed
-from edl_workflows.jobs.training_job import members, pods
-from edl_workflows.jobs.training_job.model import Failure, ReplicaStatus, TrainingJob, TrainingJobPhase
-from edl_workflows.jobs.training_job.types import Role
+from edl_workflows.jobs.training_job import pods
+from edl_workflows.jobs.training_job.model import (
+    Failure,
+    TrainingJob,
+    TrainingJobPhase,
+    TrainingReplicaStatus,
+)
+from edl_workflows.jobs.training_job.types import TrainingRole
 
 FIRST_BACKOFF_SECONDS = 10
 MAX_BACKOFF = timedelta(seconds=300)
@@ -20,7 +25,7 @@ STARTING = (None, TrainingJobPhase.CREATING, TrainingJobPhase.SUSPENDED)
 
 
 @dataclass(frozen=True)
-class Place:
+class TrainingReplicaState:
     """One pod that the job is to have.
 
     Attributes:
@@ -31,7 +36,7 @@ class Place:
         failures: of its pods, those that are remembered, oldest first.
     """
 
-    role: Role
+    role: TrainingRole
     index: int
     name: str
     pod: Manifest | None
@@ -93,7 +98,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Facts:
+class TrainingJobFacts:
     """A job and its world.
 
     Attributes:
@@ -106,13 +111,13 @@ class Facts:
 
     job: TrainingJob
     observed: Observed
-    places: Sequence[Place]
+    places: Sequence[TrainingReplicaState]
     surplus: Sequence[Manifest]
     services: Mapping[str, Manifest]
     too_late: int = 0
 
     @classmethod
-    def of(cls, job: TrainingJob, observed: Observed) -> "Facts":
+    def of(cls, job: TrainingJob, observed: Observed) -> "TrainingJobFacts":
         """Sort what was observed.
 
         Trainers that know each other are a new cluster when their number changes. Once one has succeeded
@@ -120,16 +125,16 @@ class Facts:
         """
         before, wanted = job.status.parallelism, job.spec.trainer.wanted
         if not job.spec.fault_tolerant and before not in (0, wanted):
-            old = cls._of(members.with_trainers(job, before), observed)
+            old = cls._of(pods.with_trainers(job, before), observed)
             if any(place.completed for place in old.trainers):
                 return replace(old, too_late=wanted)
         return cls._of(job, observed)
 
     @classmethod
-    def _of(cls, job: TrainingJob, observed: Observed) -> "Facts":
+    def _of(cls, job: TrainingJob, observed: Observed) -> "TrainingJobFacts":
         own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
-        cluster = members.cluster_id(job)
-        places = [_place(job, role, index, own, cluster) for role, index in members.places(job)]
+        cluster = pods.cluster_id(job)
+        places = [_place(job, role, index, own, cluster) for role, index in pods.list_replicas(job)]
         wanted = {place.name for place in places}
         surplus = [pod for name, pod in own.items() if name not in wanted]
         services = {manifests.name_of(s): s for s in observed.of("Service") if manifests.owned_by(s, job)}
@@ -156,11 +161,11 @@ class Facts:
         return self.job.status.phase in STARTING
 
     @property
-    def trainers(self) -> list[Place]:
+    def trainers(self) -> list[TrainingReplicaState]:
         """The trainers' places."""
-        return self.of_role(Role.TRAINER)
+        return self.of_role(TrainingRole.TRAINER)
 
-    def of_role(self, role: Role) -> list[Place]:
+    def of_role(self, role: TrainingRole) -> list[TrainingReplicaState]:
         """The places of a role."""
         return [place for place in self.places if place.role is role]
 
@@ -170,7 +175,7 @@ class Facts:
         return [place.pod for place in self.places if place.stale and place.pod is not None]
 
     @property
-    def failed(self) -> list[Place]:
+    def failed(self) -> list[TrainingReplicaState]:
         """Places whose pods ended badly and were to run on.
 
         Pods of an earlier cluster, and of a job that is suspended, go one after another: one that loses the
@@ -186,32 +191,40 @@ class Facts:
         """Whether a trainer of a fault-tolerant job has succeeded: all data is trained, the others only end."""
         return self.job.spec.fault_tolerant and any(place.completed for place in self.trainers)
 
-    def role_up(self, role: Role) -> bool:
+    def role_up(self, role: TrainingRole) -> bool:
         """Whether a role is far enough for those behind it.
 
         Servers: all are ready. Trainers: all run, or of a fault-tolerant job the first.
         """
         found = [place.up for place in self.of_role(role)]
-        any_will_do = role is Role.TRAINER and self.job.spec.fault_tolerant
+        any_will_do = role is TrainingRole.TRAINER and self.job.spec.fault_tolerant
         return any(found) if any_will_do else all(found)
 
     @property
-    def waiting_role(self) -> Role | None:
+    def waiting_role(self) -> TrainingRole | None:
         """The first role that is not far enough; None if all are."""
         return next((role for role in self.job.spec.counts if not self.role_up(role)), None)
 
-    def known_complete(self, place: Place) -> bool:
+    def known_complete(self, place: TrainingReplicaState) -> bool:
         """Whether the status says already that a pod has succeeded."""
-        return place.index in self.job.status.replica_statuses.get(place.role, ReplicaStatus()).completed
+        return (
+            place.index in self.job.status.replica_statuses.get(place.role, TrainingReplicaStatus()).completed
+        )
 
 
-def _place(job: TrainingJob, role: Role, index: int, own: Mapping[str, Manifest], cluster: str) -> Place:
-    name = members.name(job, role, index)
+def _place(
+    job: TrainingJob, role: TrainingRole, index: int, own: Mapping[str, Manifest], cluster: str
+) -> TrainingReplicaState:
+    name = pods.replica_name(job, role, index)
     pod = own.get(name)
-    before = job.status.replica_statuses.get(role, ReplicaStatus()).completed
+    before = job.status.replica_statuses.get(role, TrainingReplicaStatus()).completed
     completed = index in before or (pod is not None and _ended(pod, role) is True)
-    told = cluster if pod is None or role is Role.MASTER else manifests.get_label(pod, pods.CLUSTER_LABEL)
-    return Place(
+    told = (
+        cluster
+        if pod is None or role is TrainingRole.MASTER
+        else manifests.get_label(pod, pods.CLUSTER_LABEL)
+    )
+    return TrainingReplicaState(
         role=role,
         index=index,
         name=name,
@@ -222,7 +235,7 @@ def _place(job: TrainingJob, role: Role, index: int, own: Mapping[str, Manifest]
     )
 
 
-def _end(pod: Manifest, role: Role) -> Mapping[str, Any]:
+def _end(pod: Manifest, role: TrainingRole) -> Mapping[str, Any]:
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     own: Mapping[str, Any] = next((s for s in statuses if s.get("name") == str(role)), {})
     found: Mapping[str, Any] = (own.get("state") or {}).get("terminated") or {}
@@ -237,7 +250,7 @@ def _killed(pod: Manifest) -> bool:
     return manifests.pod_phase(pod) == "Failed" and bool(reason or manifests.marked_disrupted(pod))
 
 
-def _ended(pod: Manifest, role: Role) -> bool | None:
+def _ended(pod: Manifest, role: TrainingRole) -> bool | None:
     """Whether a pod ended well; None if it has not ended, or is being deleted.
 
     The role's container decides: what runs beside it, as etcd, may run on. A program that ends with 0 because

@@ -3,12 +3,14 @@
 Where upstream's document and its versions spell a field in two ways, both are fields here and mean the same.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from edl_workflows.jobs import api
+from edl_workflows.exceptions import Problem
+from edl_workflows.jobs import api, validation
 from edl_workflows.jobs.objects import (
     Model,
     PodTemplate,
@@ -20,8 +22,63 @@ from edl_workflows.jobs.objects import (
     raise_problems,
 )
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
-from edl_workflows.jobs.training_job import validation
-from edl_workflows.jobs.training_job.types import IMAGE, PORT, Launcher, Role
+from edl_workflows.jobs.training_job.types import IMAGE, PORT, Launcher, TrainingRole
+
+MAX_NAME = 63 - len("-trainer-9999")
+"""A pod's service is named after the job, its role and its index, and holds 63 characters."""
+
+_ENTRYPOINT = "launcher sh needs it: what the shell runs in this role's container"
+_SCRIPT = "is used with launcher sh only; paddle_k8s knows its own command"
+_LAST_PORT = (
+    f"(self.port == 0 ? {PORT} : self.port) + (self.ports_num == 0 ? 1 : self.ports_num) + "
+    "(self.ports_num_for_sparse == 0 ? 1 : self.ports_num_for_sparse) - 1"
+)
+_SPELLINGS = (
+    ("VolumeMounts", "volumeMounts"),
+    ("NodeSelector", "nodeSelector"),
+    ("host_network", "hostNetwork"),
+)
+
+
+def _has(*fields: str) -> str:
+    return " && ".join(f"has(self.{field}) && self.{field}.size() > 0" for field in fields)
+
+
+def _entrypoint(role: str) -> str:
+    return f"has(self.{role}.entrypoint) && self.{role}.entrypoint != ''"
+
+
+RULES: tuple[tuple[str, str], ...] = (
+    (f"self.launcher != 'sh' || {_entrypoint('trainer')}", f"trainer.entrypoint: {_ENTRYPOINT}"),
+    (
+        f"self.launcher != 'sh' || !has(self.pserver) || {_entrypoint('pserver')}",
+        f"pserver.entrypoint: {_ENTRYPOINT}",
+    ),
+    (
+        f"self.launcher != 'sh' || !(has(self.master) || self.fault_tolerant) || has(self.master) && {_entrypoint('master')}",
+        f"master.entrypoint: {_ENTRYPOINT}",
+    ),
+    *(
+        (
+            f"self.launcher == 'sh' || !has(self.{role}) || !({_entrypoint(role)})",
+            f"{role}.entrypoint: {_SCRIPT}",
+        )
+        for role in ("master", "pserver")
+    ),
+    (f"{_LAST_PORT} <= 65535", "port: the ports end above 65535; choose a lower one, or fewer"),
+    (
+        "!(has(self.passes) && has(self.trainer.passes))",
+        "passes: stands in trainer.passes, too; keep one",
+    ),
+    *((f"!({_has(*pair)})", f"{pair[1]}: stands in {pair[0]}, too; keep one") for pair in _SPELLINGS[:2]),
+    ("!(self.host_network && self.hostNetwork)", "hostNetwork: stands in host_network, too; keep one"),
+    (
+        "!has(self.mountPath) || self.mountPath == '' || self.mountPath.startsWith('/')",
+        "mountPath: must be an absolute path",
+    ),
+)
+"""The same in CEL, for the API server."""
+
 
 KIND = api.TRAINING_JOBS.kind
 API_VERSION = api.TRAINING_JOBS.api_version
@@ -54,7 +111,7 @@ class TrainingJobPhase(KindPhase):
     FAILED = "failed"
 
 
-class Resources(Model):
+class TrainingResources(Model):
     """A core/v1 ResourceRequirements.
 
     Attributes:
@@ -75,7 +132,7 @@ class MasterSpec(Model):
         entrypoint: its command, with launcher sh.
     """
 
-    resources: Resources = Field(default_factory=Resources)
+    resources: TrainingResources = Field(default_factory=TrainingResources)
     etcd_endpoint: str = Field(default="", alias="etcd-endpoint", max_length=512)
     entrypoint: str = Field(default="", max_length=8192)
 
@@ -95,7 +152,7 @@ class PserverSpec(Model):
     )
     min_instance: Instances = Field(default=1, alias="min-instance")
     max_instance: Instances | None = Field(default=None, alias="max-instance")
-    resources: Resources = Field(default_factory=Resources)
+    resources: TrainingResources = Field(default_factory=TrainingResources)
     entrypoint: str = Field(default="", max_length=8192)
 
 
@@ -124,7 +181,7 @@ class TrainerSpec(Model):
     min_instance: Instances = Field(default=1, alias="min-instance")
     max_instance: Instances | None = Field(default=None, alias="max-instance")
     parallelism: Instances | None = None
-    resources: Resources = Field(default_factory=Resources)
+    resources: TrainingResources = Field(default_factory=TrainingResources)
     etcd_endpoint: str = Field(default="", alias="etcd-endpoint", max_length=512)
 
     @property
@@ -139,7 +196,7 @@ class TrainerSpec(Model):
         return min(max(low if self.parallelism is None else self.parallelism, low), high)
 
 
-class Settings(Model):
+class TrainingJobSettings(Model):
     """What this package adds to upstream's fields.
 
     Attributes:
@@ -171,7 +228,7 @@ class Settings(Model):
     template: PodTemplate = Field(default_factory=dict)
 
 
-class TrainingJobSpec(Settings):
+class TrainingJobSpec(TrainingJobSettings):
     """What the user asks for.
 
     Attributes:
@@ -195,7 +252,7 @@ class TrainingJobSpec(Settings):
         trainer: the trainers.
     """
 
-    model_config = cel_rules(*validation.RULES)
+    model_config = cel_rules(*RULES)
     image: str = Field(default=IMAGE, min_length=1, max_length=1024)
     port: int = Field(default=PORT, ge=0, le=65535)
     ports_num: Ports = Field(default=1, alias="ports_num")
@@ -219,7 +276,7 @@ class TrainingJobSpec(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        raise_problems(validation.spec(self))
+        raise_problems(_find_spec_problems(self))
         return self
 
     @property
@@ -240,14 +297,14 @@ class TrainingJobSpec(Settings):
         return self.passes or self.trainer.passes or 1
 
     @property
-    def counts(self) -> dict[Role, int]:
+    def counts(self) -> dict[TrainingRole, int]:
         """How many pods of each role there shall be, in the order in which they are started."""
-        counts = {Role.MASTER: 1} if self.master is not None or self.fault_tolerant else {}
-        counts |= {Role.PSERVER: self.pserver.min_instance} if self.pserver is not None else {}
-        return counts | {Role.TRAINER: self.trainer.wanted}
+        counts = {TrainingRole.MASTER: 1} if self.master is not None or self.fault_tolerant else {}
+        counts |= {TrainingRole.PSERVER: self.pserver.min_instance} if self.pserver is not None else {}
+        return counts | {TrainingRole.TRAINER: self.trainer.wanted}
 
 
-class ReplicaStatus(ReplicaCounts):
+class TrainingReplicaStatus(ReplicaCounts):
     """Counters of one role.
 
     Attributes:
@@ -270,7 +327,7 @@ class Failure(Status):
         time: when it was seen.
     """
 
-    role: Role
+    role: TrainingRole
     index: int
     uid: str
     exit_code: int | None = None
@@ -304,7 +361,7 @@ class TrainingJobStatus(JobStatus):
     """
 
     phase: TrainingJobPhase | None = None
-    replica_statuses: dict[str, ReplicaStatus] = Field(default_factory=dict)
+    replica_statuses: dict[str, TrainingReplicaStatus] = Field(default_factory=dict)
     parallelism: int = 0
     scale_records: list[ScaleRecord] = Field(default_factory=list, alias="scale_records")
     failures: list[Failure] = Field(default_factory=list)
@@ -315,8 +372,8 @@ class TrainingJob(Job):
 
     model_config = cel_rules(
         (
-            f"size(self.metadata.name) <= {validation.MAX_NAME}",
-            f"metadata.name: at most {validation.MAX_NAME} characters: the names of the job's pods add to it",
+            f"size(self.metadata.name) <= {MAX_NAME}",
+            f"metadata.name: at most {MAX_NAME} characters: the names of the job's pods add to it",
         ),
         (
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
@@ -338,6 +395,104 @@ class TrainingJob(Job):
     @model_validator(mode="after")
     def _check(self) -> Self:
         # Once it runs, bounds may be edited past the number of trainers, which then follows them.
-        problems = validation.parallelism(self.spec.trainer) if self.status.phase is None else []
-        raise_problems([*validation.name(self.metadata), *problems])
+        problems = _find_parallelism_problems(self.spec.trainer) if self.status.phase is None else []
+        raise_problems([*validation.job_name(self.metadata, MAX_NAME), *problems])
         return self
+
+
+def _find_parallelism_problems(trainer: TrainerSpec) -> list[Problem]:
+    """The number of trainers that a new job wants is within its bounds."""
+    low, high = trainer.bounds
+    if trainer.parallelism is None or low <= trainer.parallelism <= high:
+        return []
+    message = f"is {trainer.parallelism}; must be from {low} (min-instance) to {high} (max-instance)"
+    return [Problem("spec.trainer.parallelism", message)]
+
+
+def _find_spec_problems(job: TrainingJobSpec) -> list[Problem]:
+    """Fields that go together."""
+    return [
+        *_bounds("trainer", job.trainer),
+        *(_bounds("pserver", job.pserver) if job.pserver is not None else ()),
+        *_entrypoints(job),
+        *_ports(job),
+        *_doubled(job),
+        *_volumes(job),
+        *_secrets(job),
+        *(
+            (
+                Problem(f"template.{p.path}", p.message)
+                for p in validation.template(job.template, partial=True)
+            )
+            if job.template
+            else ()
+        ),
+    ]
+
+
+def _bounds(role: str, spec: TrainerSpec | PserverSpec) -> Iterator[Problem]:
+    if spec.max_instance is not None and spec.max_instance < spec.min_instance:
+        message = f"is {spec.max_instance}, less than min-instance ({spec.min_instance})"
+        yield Problem(f"{role}.max-instance", message)
+
+
+def _entrypoints(job: TrainingJobSpec) -> Iterator[Problem]:
+    given = {
+        "master": job.master.entrypoint if job.master else "",
+        "pserver": job.pserver.entrypoint if job.pserver else "",
+        "trainer": job.trainer.entrypoint,
+    }
+    for role in job.counts:
+        if job.launcher is Launcher.SH and not given[role]:
+            yield Problem(f"{role}.entrypoint", _ENTRYPOINT)
+        if job.launcher is Launcher.PADDLE_K8S and role.serves and given[role]:
+            yield Problem(f"{role}.entrypoint", _SCRIPT)
+
+
+def _ports(job: TrainingJobSpec) -> Iterator[Problem]:
+    if job.ports[-1] > 65535:
+        yield Problem(
+            "port", f"the ports end with {job.ports[-1]}, above 65535; choose a lower one, or fewer"
+        )
+
+
+def _doubled(job: TrainingJobSpec) -> Iterator[Problem]:
+    if job.passes is not None and job.trainer.passes is not None:
+        yield Problem("passes", "stands in trainer.passes, too; keep one")
+    given = (
+        (job.volume_mounts, job.volume_mounts_lower),
+        (job.node_selector, job.node_selector_lower),
+        (job.host_network, job.host_network_lower),
+    )
+    for (first, second), both in zip(_SPELLINGS, given, strict=True):
+        if all(both):
+            yield Problem(second, f"stands in {first}, too; keep one")
+
+
+def _volumes(job: TrainingJobSpec) -> Iterator[Problem]:
+    if job.mount_path and not job.mount_path.startswith("/"):
+        yield Problem("mountPath", f"{job.mount_path!r} must be an absolute path")
+    yield from _named("volumes", job.volumes)
+    known = {volume.get("name") for volume in job.volumes}
+    for key, mounts in (("VolumeMounts", job.volume_mounts), ("volumeMounts", job.volume_mounts_lower)):
+        for index, mount in enumerate(mounts):
+            if not isinstance(mount.get("mountPath"), str) or not mount["mountPath"]:
+                yield Problem(f"{key}.{index}.mountPath", "required field is missing")
+            if mount.get("name") not in known:
+                yield Problem(f"{key}.{index}.name", f"{mount.get('name')!r} is none of the job's volumes")
+
+
+def _secrets(job: TrainingJobSpec) -> Iterator[Problem]:
+    yield from _named("imagePullSecrets", job.image_pull_secrets)
+
+
+def _named(path: str, items: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        name = item.get("name")
+        if not isinstance(name, str) or not name:
+            yield Problem(f"{path}.{index}.name", "required field is missing")
+        elif name in seen:
+            yield Problem(f"{path}.{index}.name", f"{name!r} stands here twice")
+        else:
+            seen.add(name)

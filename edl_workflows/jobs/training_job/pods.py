@@ -1,30 +1,179 @@
-"""Manifests of a TrainingJob's pods and of their services."""
+"""Which pods a TrainingJob has, their addresses and environment, and the manifests of pods and services."""
 
 import copy
+import hashlib
+import json
+import math
+from collections.abc import Iterator
 from typing import Any
 
 from edl_workflows.jobs import manifests, names
-from edl_workflows.jobs.training_job import members
-from edl_workflows.jobs.training_job.model import Resources, TrainingJob
+from edl_workflows.jobs.objects import parse_quantity
+from edl_workflows.jobs.training_job.model import TrainingJob, TrainingResources
 from edl_workflows.jobs.training_job.types import (
     ETCD_IMAGE,
     ETCD_PEER_PORT,
     ETCD_PORT,
     GPU,
     LEGACY_GPU,
+    MASTER_PORT,
     Launcher,
-    Role,
+    TrainingRole,
 )
+
+Variable = dict[str, Any]
+
+
+def replica_name(job: TrainingJob, role: TrainingRole, index: int) -> str:
+    """Name of a pod and of its service: ``<job>-<role>-<index>``."""
+    return f"{job.metadata.name}-{role}-{index}"
+
+
+def list_replicas(job: TrainingJob) -> Iterator[tuple[TrainingRole, int]]:
+    """All pods that the job is to have, in the order in which they are started."""
+    for role, count in job.spec.counts.items():
+        for index in range(count):
+            yield role, index
+
+
+def with_trainers(job: TrainingJob, count: int) -> TrainingJob:
+    """The same job with so many trainers."""
+    fixed = {"min_instance": count, "max_instance": count, "parallelism": count}
+    trainer = job.spec.trainer.model_copy(update=fixed)
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"trainer": trainer})})
+
+
+def has_service(job: TrainingJob, role: TrainingRole) -> bool:
+    """Whether the pods of a role have a service each. Trainers that come and go are known to nobody."""
+    return role.serves or not job.spec.fault_tolerant
+
+
+def runs_own_etcd(job: TrainingJob) -> bool:
+    """Whether an etcd runs beside the master, as upstream's entry script wants it."""
+    named = job.spec.master is not None and job.spec.master.etcd_endpoint
+    return job.spec.launcher is Launcher.PADDLE_K8S and not named
+
+
+def ports_of(job: TrainingJob, role: TrainingRole) -> list[tuple[str, int]]:
+    """Names and numbers of the ports of a role's container."""
+    if role is TrainingRole.MASTER:
+        return [("master-port", MASTER_PORT)]
+    return [(f"jobport-{port}", port) for port in job.spec.ports]
+
+
+def address_of(job: TrainingJob, role: TrainingRole, index: int) -> str:
+    """Where a pod's program listens, as ``name.namespace.svc:port``."""
+    return f"{host_of(job, role, index)}:{ports_of(job, role)[0][1]}"
+
+
+def host_of(job: TrainingJob, role: TrainingRole, index: int) -> str:
+    """The name by which a pod is reached."""
+    return f"{replica_name(job, role, index)}.{job.metadata.namespace or 'default'}.svc"
+
+
+def announced_trainers(job: TrainingJob) -> int:
+    """The number of trainers that pods are told: that of a fault-tolerant job may change, its minimum does
+    not.
+    """
+    return job.spec.trainer.min_instance if job.spec.fault_tolerant else job.spec.trainer.wanted
+
+
+def cluster_id(job: TrainingJob) -> str:
+    """Hash of what pservers and trainers must agree on, and of what its pservers are. Pods of another hash
+    belong to an earlier cluster."""
+    counts = job.spec.counts
+    trainers = 0 if job.spec.fault_tolerant else counts[TrainingRole.TRAINER]
+    size = job.spec.pserver.resources.to_dict() if job.spec.pserver is not None else {}
+    servers = [counts.get(TrainingRole.PSERVER, 0), size]
+    text = json.dumps([job.spec.fault_tolerant, servers, trainers, list(job.spec.ports)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def make_environment(job: TrainingJob, role: TrainingRole, index: int) -> list[Variable]:
+    """Upstream's variables, and the addresses that its entry script looks up by labels, by name."""
+    spec = job.spec
+    trainers, servers = announced_trainers(job), spec.counts.get(TrainingRole.PSERVER, 0)
+    gpus = _gpus(spec.trainer.resources)
+    values = {
+        "PADDLE_JOB_NAME": job.metadata.name,
+        "TRAINERS": trainers,
+        "PSERVERS": servers,
+        "ENTRY": spec.trainer.entrypoint,
+        "TOPOLOGY": spec.trainer.entrypoint,
+        "TRAINER_PACKAGE": spec.trainer.workspace,
+        "PADDLE_INIT_PORT": spec.first_port,
+        "PADDLE_INIT_TRAINER_COUNT": gpus or _cores(spec.trainer.resources),
+        "PADDLE_INIT_PORTS_NUM": spec.ports_num or 1,
+        "PADDLE_INIT_PORTS_NUM_FOR_SPARSE": spec.ports_num_for_sparse or 1,
+        "PADDLE_INIT_NUM_GRADIENT_SERVERS": trainers,
+        "PADDLE_INIT_NUM_PASSES": spec.all_passes,
+        "PADDLE_INIT_USE_GPU": int(gpus > 0),
+        "LD_LIBRARY_PATH": "/usr/local/cuda/lib64",
+        **_addresses(job, role, index),
+    }
+    fields = {"NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name", "POD_IP": "status.podIP"}
+    return [
+        *({"name": key, "value": str(value)} for key, value in values.items()),
+        *({"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()),
+    ]
+
+
+def _addresses(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, object]:
+    """In the names that Paddle itself reads since 1.3 (``PaddleCloudRoleMaker``), beside upstream's older
+    ones.
+    """
+    counts = job.spec.counts
+    listed = {
+        one: [address_of(job, one, i) for i in range(counts.get(one, 0))]
+        for one in TrainingRole
+        if has_service(job, one)
+    }
+    found: dict[str, object] = {"TRAINING_ROLE": role.upper(), "PADDLE_TRAINERS_NUM": announced_trainers(job)}
+    if role is not TrainingRole.MASTER:
+        found["PADDLE_TRAINER_ID" if role is TrainingRole.TRAINER else "PADDLE_PSERVER_ID"] = index
+    if role is TrainingRole.TRAINER:
+        found["PADDLE_INIT_TRAINER_ID"] = index
+    if has_service(job, role):
+        found["PADDLE_CURRENT_ENDPOINT"] = listed[role][index]
+    if counts.get(TrainingRole.MASTER):
+        found["PADDLE_MASTER"] = listed[TrainingRole.MASTER][0]
+        found["ETCD_ENDPOINT"] = _etcd_endpoint(job)
+    if counts.get(TrainingRole.PSERVER):
+        servers = range(counts[TrainingRole.PSERVER])
+        found["PADDLE_PSERVERS_IP_PORT_LIST"] = ",".join(listed[TrainingRole.PSERVER])
+        found["PADDLE_INIT_PSERVERS"] = ",".join(host_of(job, TrainingRole.PSERVER, i) for i in servers)
+    if TrainingRole.TRAINER in listed:
+        found["PADDLE_TRAINER_ENDPOINTS"] = ",".join(listed[TrainingRole.TRAINER])
+    return {key: value for key, value in found.items() if value != ""}
+
+
+def _etcd_endpoint(job: TrainingJob) -> str:
+    named = job.spec.master.etcd_endpoint if job.spec.master else ""
+    return named or (
+        f"http://{host_of(job, TrainingRole.MASTER, 0)}:{ETCD_PORT}" if runs_own_etcd(job) else ""
+    )
+
+
+def _gpus(resources: TrainingResources) -> int:
+    """GPUs of a trainer, by its limit: that is what Kubernetes gives, whatever the request says."""
+    return sum(int(parse_quantity(resources.limits.get(key, "0"))) for key in (GPU, LEGACY_GPU))
+
+
+def _cores(resources: TrainingResources) -> int:
+    """Whole cores of a trainer, rounded up."""
+    cpu = resources.requests.get("cpu") or resources.limits.get("cpu") or "1"
+    return max(1, math.ceil(parse_quantity(cpu)))
+
 
 JOB_LABEL = "paddlepaddle.org/job-name"
 ROLE_LABEL = "paddlepaddle.org/replica-type"
 INDEX_LABEL = "paddlepaddle.org/replica-index"
 CLUSTER_LABEL = f"{names.GROUP}/cluster"
-"""`members.cluster_id` of the cluster that the pod was told of."""
+"""`cluster_id` of the cluster that the pod was told of."""
 UPSTREAM_LABELS = {
-    Role.MASTER: "paddle-job-master",
-    Role.PSERVER: "paddle-job-pserver",
-    Role.TRAINER: "paddle-job",
+    TrainingRole.MASTER: "paddle-job-master",
+    TrainingRole.PSERVER: "paddle-job-pserver",
+    TrainingRole.TRAINER: "paddle-job",
 }
 """What upstream's entry script and its users select pods by; the value is the job's name."""
 LIBRARIES = "LD_LIBRARY_PATH"
@@ -32,20 +181,20 @@ MOUNT = "mount-path"
 """Name of the empty folder that a ``mountPath`` without volumes gives each pod."""
 
 
-def labels(job: TrainingJob, role: Role) -> dict[str, str]:
+def labels(job: TrainingJob, role: TrainingRole) -> dict[str, str]:
     """What all pods of a role carry."""
     return {JOB_LABEL: job.metadata.name, ROLE_LABEL: str(role), UPSTREAM_LABELS[role]: job.metadata.name}
 
 
-def selector(job: TrainingJob, role: Role) -> str:
+def selector(job: TrainingJob, role: TrainingRole) -> str:
     """Selects the pods of a role."""
     return f"{JOB_LABEL}={job.metadata.name},{ROLE_LABEL}={role}"
 
 
-def pod(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
+def make_pod(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
     """A pod: the user's template below, upstream's fields over it."""
-    own = {INDEX_LABEL: str(index), CLUSTER_LABEL: members.cluster_id(job)}
-    made = manifests.owned_manifest("v1", "Pod", members.name(job, role, index), job, labels(job, role) | own)
+    own = {INDEX_LABEL: str(index), CLUSTER_LABEL: cluster_id(job)}
+    made = manifests.owned_manifest("v1", "Pod", replica_name(job, role, index), job, labels(job, role) | own)
     template = manifests.overlay_template(
         copy.deepcopy(job.spec.template), {"spec": _pod_spec(job, role, index)}
     )
@@ -56,12 +205,12 @@ def pod(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
     return made
 
 
-def service(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
+def make_service(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
     """The headless service that gives a pod its address, the same for every pod that takes its place."""
     own = labels(job, role) | {INDEX_LABEL: str(index)}
-    made = manifests.owned_manifest("v1", "Service", members.name(job, role, index), job, own)
-    ports = members.ports(job, role)
-    if role is Role.MASTER and members.own_etcd(job):
+    made = manifests.owned_manifest("v1", "Service", replica_name(job, role, index), job, own)
+    ports = ports_of(job, role)
+    if role is TrainingRole.MASTER and runs_own_etcd(job):
         ports = [*ports, ("etcd-port", ETCD_PORT)]
     made["spec"] = {
         "clusterIP": "None",
@@ -72,7 +221,7 @@ def service(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
     return made
 
 
-def _pod_spec(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
+def _pod_spec(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
     spec = job.spec
     mounted = _mounts(job)
     found: dict[str, Any] = {
@@ -82,22 +231,24 @@ def _pod_spec(job: TrainingJob, role: Role, index: int) -> dict[str, Any]:
         "nodeSelector": spec.node_selector or spec.node_selector_lower,
         "imagePullSecrets": spec.image_pull_secrets,
     }
-    if role is Role.MASTER and members.own_etcd(job):
-        found["containers"].append(_etcd(job, index))
+    if role is TrainingRole.MASTER and runs_own_etcd(job):
+        found["containers"].append(_etcd_container(job, index))
     if spec.host_network or spec.host_network_lower:
         # Names of services are known to the cluster's own name server only.
         found |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     return copy.deepcopy({key: value for key, value in found.items() if value})
 
 
-def _container(job: TrainingJob, role: Role, index: int, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+def _container(
+    job: TrainingJob, role: TrainingRole, index: int, mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": str(role),
         "image": job.spec.image,
         "command": _command(job, role),
         "workingDir": job.spec.trainer.workspace if _runs_shell(job, role) else "",
         "env": _environment(job, role, index),
-        "ports": [{"name": n, "containerPort": p} for n, p in members.ports(job, role)],
+        "ports": [{"name": n, "containerPort": p} for n, p in ports_of(job, role)],
         "resources": _resources(job, role),
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",  # its last lines become part of the job's message
@@ -105,35 +256,35 @@ def _container(job: TrainingJob, role: Role, index: int, mounts: list[dict[str, 
     return {key: value for key, value in found.items() if value}
 
 
-def _environment(job: TrainingJob, role: Role, index: int) -> list[dict[str, Any]]:
+def _environment(job: TrainingJob, role: TrainingRole, index: int) -> list[dict[str, Any]]:
     """What says who the pod is can't be changed by the template; where its libraries lie can."""
     containers = (job.spec.template.get("spec") or {}).get("containers") or [{}]
     own = {variable["name"] for variable in containers[0].get("env") or ()} & {LIBRARIES}
-    return [variable for variable in members.environment(job, role, index) if variable["name"] not in own]
+    return [variable for variable in make_environment(job, role, index) if variable["name"] not in own]
 
 
-def _runs_shell(job: TrainingJob, role: Role) -> bool:
+def _runs_shell(job: TrainingJob, role: TrainingRole) -> bool:
     """Whether our command, and not the entry script, has to go to the workspace."""
-    return job.spec.launcher is Launcher.SH and role is Role.TRAINER
+    return job.spec.launcher is Launcher.SH and role is TrainingRole.TRAINER
 
 
-def _command(job: TrainingJob, role: Role) -> list[str]:
+def _command(job: TrainingJob, role: TrainingRole) -> list[str]:
     spec = job.spec
     if spec.launcher is Launcher.SH:
         entrypoints = {
-            Role.MASTER: spec.master.entrypoint if spec.master else "",
-            Role.PSERVER: spec.pserver.entrypoint if spec.pserver else "",
-            Role.TRAINER: spec.trainer.entrypoint,
+            TrainingRole.MASTER: spec.master.entrypoint if spec.master else "",
+            TrainingRole.PSERVER: spec.pserver.entrypoint if spec.pserver else "",
+            TrainingRole.TRAINER: spec.trainer.entrypoint,
         }
         return ["sh", "-c", entrypoints[role]]
-    if role is Role.MASTER:
+    if role is TrainingRole.MASTER:
         return ["paddle_k8s", "start_master"]
     if spec.fault_tolerant:
         return ["paddle_k8s", f"start_new_{role}"]
-    return ["paddle_k8s", f"start_{role}", *(["v2"] if role is Role.TRAINER else [])]
+    return ["paddle_k8s", f"start_{role}", *(["v2"] if role is TrainingRole.TRAINER else [])]
 
 
-def _etcd(job: TrainingJob, index: int) -> dict[str, Any]:
+def _etcd_container(job: TrainingJob, index: int) -> dict[str, Any]:
     client, peer = f"http://$(POD_IP):{ETCD_PORT}", f"http://$(POD_IP):{ETCD_PEER_PORT}"
     return {
         "name": "etcd",
@@ -144,7 +295,7 @@ def _etcd(job: TrainingJob, index: int) -> dict[str, Any]:
             "-listen-peer-urls", f"http://0.0.0.0:{ETCD_PEER_PORT}", "-initial-cluster", f"etcd0={peer}",
             "-initial-cluster-state", "new",
         ],
-        "env": [v for v in members.environment(job, Role.MASTER, index) if v["name"] == "POD_IP"],
+        "env": [v for v in make_environment(job, TrainingRole.MASTER, index) if v["name"] == "POD_IP"],
         "ports": [
             {"name": "etcd-port", "containerPort": ETCD_PORT},
             {"name": "etcd-peer", "containerPort": ETCD_PEER_PORT},
@@ -152,10 +303,14 @@ def _etcd(job: TrainingJob, index: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _resources(job: TrainingJob, role: Role) -> dict[str, Any]:
-    specs = {Role.MASTER: job.spec.master, Role.PSERVER: job.spec.pserver, Role.TRAINER: job.spec.trainer}
+def _resources(job: TrainingJob, role: TrainingRole) -> dict[str, Any]:
+    specs = {
+        TrainingRole.MASTER: job.spec.master,
+        TrainingRole.PSERVER: job.spec.pserver,
+        TrainingRole.TRAINER: job.spec.trainer,
+    }
     chosen = specs[role]
-    own = chosen.resources if chosen is not None else Resources()
+    own = chosen.resources if chosen is not None else TrainingResources()
     found = {"limits": _renamed(own.limits), "requests": _renamed(own.requests)}
     return {part: amounts for part, amounts in found.items() if amounts}
 

@@ -8,20 +8,26 @@ from dataclasses import replace
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
 from edl_workflows.jobs.status import PhaseVerdict
-from edl_workflows.jobs.training_job import failures, members, pods
-from edl_workflows.jobs.training_job.facts import Facts, Place
+from edl_workflows.jobs.training_job import pods
+from edl_workflows.jobs.training_job.facts import TrainingJobFacts, TrainingReplicaState
 from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
-from edl_workflows.jobs.training_job.status import TOO_LATE, events, patience, scaled, status_patch
-from edl_workflows.jobs.training_job.types import Role
-from edl_workflows.jobs.training_job.verdict import seconds_left, verdict
+from edl_workflows.jobs.training_job.status import (
+    TOO_LATE,
+    is_scaled,
+    make_events,
+    status_delay,
+    status_patch,
+)
+from edl_workflows.jobs.training_job.types import TrainingRole
+from edl_workflows.jobs.training_job.verdict import find_end, is_replaced, seconds_left
 
-_LAST_FIRST = tuple(reversed(Role))
+_LAST_FIRST = tuple(reversed(TrainingRole))
 """Trainers end first: one that saves when it is told to end needs the servers."""
 
 
 def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     """What to do about a job now."""
-    facts = Facts.of(job, observed)
+    facts = TrainingJobFacts.of(job, observed)
     status = job.status
     # 1. Final phases are final; what still runs is released.
     if status.phase is not None and status.phase.final:
@@ -29,7 +35,7 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     # 2. The job's end: by its trainers, by too many failures, by what does not become ready. It is told
     # before anything # goes: who looks next, perhaps another controller, can't see how the job ended from
     # pods that are gone.
-    if outcome := verdict(facts):
+    if outcome := find_end(facts):
         return _act(facts, outcome)
     # 3. Suspended: no pods.
     if job.spec.suspend:
@@ -44,7 +50,7 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     return _run(facts)
 
 
-def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
+def _finished(facts: TrainingJobFacts, outcome: PhaseVerdict) -> Actions:
     """What runs ends, and its services go; what has ended stays for its logs, or goes too with autoclean."""
     gone = facts.pods if facts.job.spec.autoclean else facts.live
     objects = [*gone, *facts.services.values()]
@@ -55,7 +61,7 @@ def _finished(facts: Facts, outcome: PhaseVerdict) -> Actions:
     )
 
 
-def _suspend(facts: Facts) -> Actions:
+def _suspend(facts: TrainingJobFacts) -> Actions:
     if not facts.pods:
         services = [
             manifests.delete_object(s) for s in facts.services.values() if not manifests.is_terminating(s)
@@ -89,10 +95,10 @@ def _wave(going: Iterable[Manifest]) -> list[Deletion]:
     return [manifests.delete_object(pod) for pod in wave if not manifests.is_terminating(pod)]
 
 
-def _blocked(facts: Facts) -> Actions | None:
+def _blocked(facts: TrainingJobFacts) -> Actions | None:
     """Objects that have a name of ours and are not the job's."""
     names = [("Pod", place.name) for place in facts.places]
-    names += [("Service", p.name) for p in facts.places if members.addressed(facts.job, p.role)]
+    names += [("Service", p.name) for p in facts.places if pods.has_service(facts.job, p.role)]
     obstacle = obstacles.find_conflict(facts.job, facts.observed, names)
     if obstacle is None:
         return None
@@ -100,12 +106,12 @@ def _blocked(facts: Facts) -> Actions | None:
     return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
 
 
-def _run(facts: Facts) -> Actions:
+def _run(facts: TrainingJobFacts) -> Actions:
     failed = [
-        place for place in facts.places if place.failed and place.recorded and failures.replaced(facts, place)
+        place for place in facts.places if place.failed and place.recorded and is_replaced(facts, place)
     ]
     due = [place.pod for place in failed if place.pod is not None and not place.wait(facts.now)]
-    names = {p.name for p in facts.places if members.addressed(facts.job, p.role)}
+    names = {p.name for p in facts.places if pods.has_service(facts.job, p.role)}
     leftover = [service for name, service in facts.services.items() if name not in names]
     going = [*facts.surplus, *due, *_unstarted(facts), *leftover]
     deletions = [manifests.delete_object(obj) for obj in going if not manifests.is_terminating(obj)]
@@ -113,7 +119,7 @@ def _run(facts: Facts) -> Actions:
     return _in_time(facts, actions, [seconds for place in failed if (seconds := place.wait(facts.now))])
 
 
-def _in_time(facts: Facts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
+def _in_time(facts: TrainingJobFacts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
     """The same, and another look after the shortest of these times, or when a role has had the time to become
     ready.
     """
@@ -124,7 +130,7 @@ def _in_time(facts: Facts, actions: Actions, waits: Iterable[float] = ()) -> Act
     return replace(actions, requeue_after=min(times, default=None))
 
 
-def _unstarted(facts: Facts) -> list[Manifest]:
+def _unstarted(facts: TrainingJobFacts) -> list[Manifest]:
     """Trainers that have not begun when another is done: there is nothing left for them."""
     if not facts.winding_down:
         return []
@@ -132,11 +138,11 @@ def _unstarted(facts: Facts) -> list[Manifest]:
     return [pod for pod in idle if pod is not None and manifests.pod_phase(pod) == "Pending"]
 
 
-def _missing(facts: Facts) -> list[Manifest]:
+def _missing(facts: TrainingJobFacts) -> list[Manifest]:
     """What is to be made: a role only when those before it are ready, a service before its pod."""
     made: list[Manifest] = []
     for role in facts.job.spec.counts:
-        if role is Role.TRAINER and facts.winding_down:
+        if role is TrainingRole.TRAINER and facts.winding_down:
             break
         for place in facts.of_role(role):
             made += _made(facts, place)
@@ -145,18 +151,18 @@ def _missing(facts: Facts) -> list[Manifest]:
     return made
 
 
-def _made(facts: Facts, place: Place) -> list[Manifest]:
+def _made(facts: TrainingJobFacts, place: TrainingReplicaState) -> list[Manifest]:
     if place.completed:
         return []
     found: list[Manifest] = []
-    if members.addressed(facts.job, place.role) and place.name not in facts.services:
-        found.append(pods.service(facts.job, place.role, place.index))
+    if pods.has_service(facts.job, place.role) and place.name not in facts.services:
+        found.append(pods.make_service(facts.job, place.role, place.index))
     if place.pod is None:
-        found.append(pods.pod(facts.job, place.role, place.index))
+        found.append(pods.make_pod(facts.job, place.role, place.index))
     return found
 
 
-def _phase(facts: Facts) -> PhaseVerdict:
+def _phase(facts: TrainingJobFacts) -> PhaseVerdict:
     """The phase of a job that is to run. Once running it is never creating again, whatever is replaced."""
     waits = obstacles.why_pods_wait(facts.live)
     if facts.starting:
@@ -170,7 +176,7 @@ def _phase(facts: Facts) -> PhaseVerdict:
         )
     wanted = facts.job.spec.trainer.wanted
     if (
-        scaled(facts)
+        is_scaled(facts)
         or facts.stale
         or (facts.job.status.phase is TrainingJobPhase.SCALING and not _caught_up(facts))
     ):
@@ -181,7 +187,7 @@ def _phase(facts: Facts) -> PhaseVerdict:
     return _running(facts, waits)
 
 
-def _running(facts: Facts, waits: str) -> PhaseVerdict:
+def _running(facts: TrainingJobFacts, waits: str) -> PhaseVerdict:
     if facts.winding_down:
         return PhaseVerdict(
             TrainingJobPhase.RUNNING, "TrainersEnding", "a trainer has succeeded; the others end"
@@ -197,13 +203,16 @@ def _running(facts: Facts, waits: str) -> PhaseVerdict:
     )
 
 
-def _caught_up(facts: Facts) -> bool:
+def _caught_up(facts: TrainingJobFacts) -> bool:
     """Whether all wanted pods run, and no others."""
     return facts.winding_down or (not facts.surplus and all(place.up for place in facts.places))
 
 
 def _act(
-    facts: Facts, outcome: PhaseVerdict, create: Iterable[Manifest] = (), delete: Iterable[Deletion] = ()
+    facts: TrainingJobFacts,
+    outcome: PhaseVerdict,
+    create: Iterable[Manifest] = (),
+    delete: Iterable[Deletion] = (),
 ) -> Actions:
     """Everything at once. Refused creations are told in the status, and tried again."""
     create = tuple(create)
@@ -211,12 +220,12 @@ def _act(
     if obstacle is not None:
         outcome = PhaseVerdict(outcome.phase, obstacle.reason, obstacle.message)
     patch = status_patch(facts, outcome)
-    told = events(facts, outcome)
+    told = make_events(facts, outcome)
     return Actions(
         create=create,
         delete=tuple(delete),
         status=patch,
-        status_may_wait=0.0 if told else patience(facts.job.status, patch),
+        status_may_wait=0.0 if told else status_delay(facts.job.status, patch),
         events=told,
         requeue_after=obstacle.seconds if obstacle else None,
     )

@@ -7,15 +7,16 @@ from edl_workflows.jobs import obstacles
 from edl_workflows.jobs.actions import Event, merge_patch
 from edl_workflows.jobs.objects import Condition
 from edl_workflows.jobs.status import KindPhase, PhaseVerdict, phase_event, update_conditions
-from edl_workflows.jobs.training_job import failures, pods
-from edl_workflows.jobs.training_job.facts import Facts, Place
+from edl_workflows.jobs.training_job import pods
+from edl_workflows.jobs.training_job.facts import TrainingJobFacts, TrainingReplicaState
 from edl_workflows.jobs.training_job.model import (
-    ReplicaStatus,
     ScaleRecord,
     TrainingJobPhase,
     TrainingJobStatus,
+    TrainingReplicaStatus,
 )
-from edl_workflows.jobs.training_job.types import Role
+from edl_workflows.jobs.training_job.types import TrainingRole
+from edl_workflows.jobs.training_job.verdict import remembered_failures
 
 MAX_RECORDS = 10
 COUNTERS_SECONDS = 2.0
@@ -29,7 +30,7 @@ _START = (None, TrainingJobPhase.CREATING)
 _PATIENT = {"replicaStatuses", "message", "conditions"}
 
 
-def status_patch(facts: Facts, outcome: PhaseVerdict) -> dict[str, Any] | None:
+def status_patch(facts: TrainingJobFacts, outcome: PhaseVerdict) -> dict[str, Any] | None:
     """The merge patch that makes the status say `outcome`; None if it does already."""
     old = facts.job.status
     resumed = old.phase is TrainingJobPhase.SUSPENDED and outcome.phase is not TrainingJobPhase.SUSPENDED
@@ -48,13 +49,13 @@ def status_patch(facts: Facts, outcome: PhaseVerdict) -> dict[str, Any] | None:
             "scale_records": _scale_records(facts, outcome),
             "failures": old.failures
             if outcome.phase is old.phase and outcome.phase.final
-            else failures.remembered(facts),
+            else remembered_failures(facts),
         }
     )
     return merge_patch(old.stored(), new.to_dict())
 
 
-def patience(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
+def status_delay(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
     """Seconds for which a status patch may be held back, so that one write tells what several changes come
     to.
     """
@@ -66,7 +67,7 @@ def patience(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
     return STARTING_SECONDS if old.phase in _START else COUNTERS_SECONDS
 
 
-def events(facts: Facts, outcome: PhaseVerdict) -> tuple[Event, ...]:
+def make_events(facts: TrainingJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:
     """One Event for each change of phase or reason, but for a start that goes as it should: its conditions
     tell it.
     """
@@ -80,13 +81,13 @@ def events(facts: Facts, outcome: PhaseVerdict) -> tuple[Event, ...]:
     return phase_event(facts.job.status, outcome, _WARNINGS, default)
 
 
-def scaled(facts: Facts) -> bool:
+def is_scaled(facts: TrainingJobFacts) -> bool:
     """Whether other trainers are wanted than the status says. Nobody scales what only winds down."""
     before = facts.job.status.parallelism
     return before not in (0, facts.job.spec.trainer.wanted) and not facts.winding_down
 
 
-def _created(facts: Facts) -> Condition:
+def _created(facts: TrainingJobFacts) -> Condition:
     message = f"TrainingJob {facts.job.key} is created."
     return Condition(type="Created", status="True", reason="JobCreated", message=message)
 
@@ -96,10 +97,10 @@ def _beside(outcome: PhaseVerdict) -> tuple[str, ...]:
     return (TrainingJobPhase.RUNNING.condition,) if outcome.phase is TrainingJobPhase.SCALING else ()
 
 
-def _scale_records(facts: Facts, outcome: PhaseVerdict) -> list[ScaleRecord]:
+def _scale_records(facts: TrainingJobFacts, outcome: PhaseVerdict) -> list[ScaleRecord]:
     found = list(facts.job.status.scale_records)
     pending = bool(found) and found[-1].status == "Unknown"
-    if scaled(facts) and outcome.phase is TrainingJobPhase.SCALING:
+    if is_scaled(facts) and outcome.phase is TrainingJobPhase.SCALING:
         if pending:
             found[-1] = _closed(found[-1], "False", "the number of trainers was changed again")
         before, wanted = facts.job.status.parallelism, facts.job.spec.trainer.wanted
@@ -127,17 +128,19 @@ def _closed(record: ScaleRecord, status: str, why: str) -> ScaleRecord:
     )
 
 
-def _replica_statuses(facts: Facts, phase: KindPhase) -> dict[str, ReplicaStatus]:
+def _replica_statuses(facts: TrainingJobFacts, phase: KindPhase) -> dict[str, TrainingReplicaStatus]:
     return {str(role): _count(facts, role, facts.of_role(role), phase) for role in facts.job.spec.counts}
 
 
-def _count(facts: Facts, role: Role, places: Sequence[Place], phase: KindPhase) -> ReplicaStatus:
+def _count(
+    facts: TrainingJobFacts, role: TrainingRole, places: Sequence[TrainingReplicaState], phase: KindPhase
+) -> TrainingReplicaStatus:
     completed = [place.index for place in places if place.completed]
     failed = sum(place.failed and not place.completed for place in places)
-    before = facts.job.status.replica_statuses.get(role, ReplicaStatus())
+    before = facts.job.status.replica_statuses.get(role, TrainingReplicaStatus())
     if phase.final:  # pods that were cleaned up have failed none the less
         failed = max(failed, before.failed)
-    counts = ReplicaStatus(
+    counts = TrainingReplicaStatus(
         desired=len(places),
         active=0 if phase.final else sum(place.active for place in places),
         ready=0 if phase.final else sum(place.ready for place in places),
@@ -149,7 +152,7 @@ def _count(facts: Facts, role: Role, places: Sequence[Place], phase: KindPhase) 
     return counts.model_copy(update={"state": _state(places, counts, phase)})
 
 
-def _state(places: Sequence[Place], counts: ReplicaStatus, phase: KindPhase) -> str:
+def _state(places: Sequence[TrainingReplicaState], counts: TrainingReplicaStatus, phase: KindPhase) -> str:
     if counts.failed:
         return "failed"
     if counts.succeeded == len(places):

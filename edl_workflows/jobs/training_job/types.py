@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Role(StrEnum):
+class TrainingRole(StrEnum):
     """What a pod of the job does, in the order in which they are started."""
 
     MASTER = "master"
@@ -13,7 +13,7 @@ class Role(StrEnum):
     @property
     def serves(self) -> bool:
         """Whether trainers can't do without it."""
-        return self is not Role.TRAINER
+        return self is not TrainingRole.TRAINER
 
 
 class Launcher(StrEnum):

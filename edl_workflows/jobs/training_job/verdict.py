@@ -8,24 +8,26 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from edl_workflows.jobs import manifests, obstacles
+from edl_workflows.jobs.reported_text import inert_text
 from edl_workflows.jobs.status import PhaseVerdict
-from edl_workflows.jobs.training_job import failures
-from edl_workflows.jobs.training_job.facts import Facts, Place
-from edl_workflows.jobs.training_job.model import TrainingJobPhase
-from edl_workflows.jobs.training_job.types import Role
+from edl_workflows.jobs.training_job.facts import TrainingJobFacts, TrainingReplicaState
+from edl_workflows.jobs.training_job.model import Failure, TrainingJobPhase
+from edl_workflows.jobs.training_job.types import TrainingRole
 
 
-def verdict(facts: Facts) -> PhaseVerdict | None:
+def find_end(facts: TrainingJobFacts) -> PhaseVerdict | None:
     """How the job has ended; None while it has not."""
     if _succeeded(facts):
         which = "a trainer has" if facts.job.spec.fault_tolerant else "all trainers have"
         return PhaseVerdict(
             TrainingJobPhase.SUCCEEDED, "JobSucceeded", f"{which} succeeded, and none runs any more"
         )
-    if not facts.job.spec.fault_tolerant and any(place.role is Role.TRAINER for place in facts.failed):
-        message = f"at least one trainer failed, and the job is not fault_tolerant: {failures.described(facts, servers=False)}"
+    if not facts.job.spec.fault_tolerant and any(
+        place.role is TrainingRole.TRAINER for place in facts.failed
+    ):
+        message = f"at least one trainer failed, and the job is not fault_tolerant: {describe_failed(facts, servers=False)}"
         return PhaseVerdict(TrainingJobPhase.FAILED, "TrainerFailed", message)
-    if outcome := failures.too_many(facts):
+    if outcome := check_budgets(facts):
         return outcome
     if facts.job.spec.suspend:
         return None
@@ -33,12 +35,12 @@ def verdict(facts: Facts) -> PhaseVerdict | None:
     return _not_ready(facts, overdue) if overdue else None
 
 
-def seconds_left(facts: Facts) -> float | None:
+def seconds_left(facts: TrainingJobFacts) -> float | None:
     """Seconds until the job fails of a role that is not ready; None if nothing has to become ready."""
     return min((left for _, left in _waiting(facts)), default=None)
 
 
-def _succeeded(facts: Facts) -> bool:
+def _succeeded(facts: TrainingJobFacts) -> bool:
     """All trainers have, or of a fault-tolerant job one, and no other is at work any more."""
     trainers = facts.trainers
     if not facts.job.spec.fault_tolerant:
@@ -46,10 +48,10 @@ def _succeeded(facts: Facts) -> bool:
     return facts.winding_down and not any(place.active for place in trainers)
 
 
-def _waiting(facts: Facts) -> Iterator[tuple[Place, float]]:
+def _waiting(facts: TrainingJobFacts) -> Iterator[tuple[TrainingReplicaState, float]]:
     """The places that the job waits for, and for how many seconds more."""
     limit, role = facts.job.spec.ready_timeout_seconds, facts.waiting_role
-    if not limit or role is None or (role is Role.TRAINER and not facts.starting):
+    if not limit or role is None or (role is TrainingRole.TRAINER and not facts.starting):
         return
     for place in facts.of_role(role):
         since = _since(facts, place)
@@ -57,7 +59,7 @@ def _waiting(facts: Facts) -> Iterator[tuple[Place, float]]:
             yield place, (since + timedelta(seconds=limit) - facts.now).total_seconds()
 
 
-def _since(facts: Facts, place: Place) -> datetime | None:
+def _since(facts: TrainingJobFacts, place: TrainingReplicaState) -> datetime | None:
     """When a pod began to be waited for; None for one that is about to be made or replaced."""
     pod = place.pod
     if pod is None:
@@ -77,7 +79,7 @@ def _since(facts: Facts, place: Place) -> datetime | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def _not_ready(facts: Facts, overdue: list[Place]) -> PhaseVerdict:
+def _not_ready(facts: TrainingJobFacts, overdue: list[TrainingReplicaState]) -> PhaseVerdict:
     role, limit = overdue[0].role, facts.job.spec.ready_timeout_seconds
     places = facts.of_role(role)
     up = sum(place.up for place in places)
@@ -88,3 +90,117 @@ def _not_ready(facts: Facts, overdue: list[Place]) -> PhaseVerdict:
     why = refused or obstacles.why_pods_wait(p.pod for p in overdue if p.pod is not None) or state
     message = f"{role}: {up} of {len(places)} ready after {limit} s of readyTimeoutSeconds: {why}"
     return PhaseVerdict(TrainingJobPhase.FAILED, f"{role.capitalize()}NotReady", message)
+
+
+MAX_REMEMBERED = 1000
+"""A status holds no more; no budget is larger."""
+
+_EXITS = {
+    1: "general error",
+    134: "aborted",
+    136: "floating point exception",
+    137: "killed, perhaps out of memory",
+    139: "segmentation fault",
+    143: "told to end",
+}
+"""Upstream's entry script explains these; 137 and 143 are ours."""
+_SAID = 300
+"""Characters of a container's last words in a message."""
+
+
+def is_replaced(facts: TrainingJobFacts, place: TrainingReplicaState) -> bool:
+    """Whether a failed pod of this place is replaced: servers always, trainers of a fault-tolerant job that
+    still trains.
+    """
+    return place.role.serves or (facts.job.spec.fault_tolerant and not facts.winding_down)
+
+
+def new_failures(facts: TrainingJobFacts) -> list[Failure]:
+    """Failures that the status does not tell yet."""
+    return [
+        Failure(
+            role=place.role,
+            index=place.index,
+            uid=place.uid,
+            exit_code=place.exit_code,
+            disrupted=place.pod is not None and manifests.was_disrupted(place.pod),
+            time=facts.now,
+        )
+        for place in facts.failed
+        if not place.recorded and is_replaced(facts, place)
+    ]
+
+
+def remembered_failures(facts: TrainingJobFacts) -> list[Failure]:
+    """The failures to tell, with the new ones. A pod is deleted only once it stands here: each counts once.
+
+    What is older than the window is forgotten when a new one comes, and not before: time alone changes no
+        status.
+    """
+    known = list(facts.job.status.failures)
+    fresh = new_failures(facts)
+    if not fresh:
+        return known
+    present = {str(pod["metadata"].get("uid", "")) for pod in facts.pods}
+    return [f for f in (*known, *fresh) if _recent(facts, f) or f.uid in present][-MAX_REMEMBERED:]
+
+
+def check_budgets(facts: TrainingJobFacts) -> PhaseVerdict | None:
+    """How the job fails of a new failure; None if it survives it.
+
+    Trainers: more failures than the share of the trainers that are wanted now; those of trainers that are
+        wanted no more
+    are forgiven, so that a job never fails of being scaled.
+    """
+    fresh = {failure.role.serves for failure in new_failures(facts) if not failure.disrupted}
+    found = [f for f in remembered_failures(facts) if not f.disrupted and _recent(facts, f)]
+    spec = facts.job.spec
+    if True in fresh:
+        servers = [f for f in found if f.role.serves]
+        if len(servers) > spec.backoff_limit:
+            message = (
+                f"masters and pservers failed {len(servers)} times, and backoffLimit is {spec.backoff_limit}"
+            )
+            return PhaseVerdict(
+                TrainingJobPhase.FAILED,
+                "BackoffLimitExceeded",
+                f"{message}: {describe_failed(facts, servers=True)}",
+            )
+    if False in fresh:
+        wanted = spec.trainer.wanted
+        budget = min(wanted * spec.failure_percent // 100, MAX_REMEMBERED - 1)
+        trainers = [f for f in found if f.role is TrainingRole.TRAINER and f.index < wanted]
+        if len(trainers) > budget:
+            message = (
+                f"trainers failed {len(trainers)} times in {spec.failure_window_seconds} s; {budget} are allowed, "
+                f"{spec.failure_percent} % of {wanted}"
+            )
+            return PhaseVerdict(
+                TrainingJobPhase.FAILED,
+                "TooManyTrainersFailed",
+                f"{message}: {describe_failed(facts, servers=False)}",
+            )
+    return None
+
+
+def describe_failed(facts: TrainingJobFacts, *, servers: bool) -> str:
+    """Which pods have failed and how, with their last words."""
+    failed = [place for place in facts.failed if place.role.serves is servers]
+    return ", ".join(f"{place.name} ({describe_end(place)})" for place in failed[:5])
+
+
+def describe_end(place: TrainingReplicaState) -> str:
+    """How a pod ended."""
+    reason = ((place.pod or {}).get("status") or {}).get("reason")
+    if place.exit_code is None:
+        said = manifests.last_words(place.pod or {"spec": {}})
+        return f"{reason or 'lost'}, without an exit code{said}"
+    text = f"{reason}, exit code {place.exit_code}" if reason else f"exit code {place.exit_code}"
+    if place.exit_code in _EXITS:
+        text += f", {_EXITS[place.exit_code]}"
+    said = str(place.end.get("message") or "").strip()
+    return f"{text}: {inert_text(said[-_SAID:])}" if said else text
+
+
+def _recent(facts: TrainingJobFacts, failure: Failure) -> bool:
+    return failure.time > facts.now - timedelta(seconds=facts.job.spec.failure_window_seconds)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job.fault_tolerance import PendingFailStrategy
+from edl_workflows.jobs.elastic_job.policies import PendingFailStrategy
 from edl_workflows.master.state.nodes.registry import JobNode, NodeRegistry, NodeStatus
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import autoscaling, names
-from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
 from edl_workflows.jobs.elastic_job.model import (
     DistributionStrategy,
     ElasticJob,
@@ -18,6 +17,7 @@ from edl_workflows.jobs.elastic_job.model import (
     OptimizeMode,
     ReplicaSpec,
 )
+from edl_workflows.jobs.elastic_job.policies import FaultTolerance
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.scale_plan.model import LABEL_VALUE, NodeResource
 

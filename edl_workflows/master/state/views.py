@@ -15,7 +15,7 @@ from edl_workflows.jobs.elastic_job.model import (
     RestartsStatus,
 )
 from edl_workflows.jobs.reported_text import inert_value
-from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanVerification, ScalePlanStatus, Step
+from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanStep, PlanVerification, ScalePlanStatus
 from edl_workflows.master.state.checkpoints import FailedSaves
 from edl_workflows.master.state.job import Announcement, JobState
 from edl_workflows.master.state.job_result import JobResult
@@ -121,7 +121,7 @@ def plan_status(run: PlanRun) -> dict[str, Any]:
         create_time=_time(run.created),
         finish_time=_time(run.steps[-1].finish) if run.phase.final else None,
         steps=[
-            Step(
+            PlanStep(
                 phase=step.phase,
                 start_time=_time(step.start),
                 finish_time=None if step.finish is None else _time(step.finish),

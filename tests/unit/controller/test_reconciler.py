@@ -12,8 +12,8 @@ from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import Actions, Deletion, Event, Observed, Patch
+from edl_workflows.jobs.elastic_job.kind import CONFIG_MAPS as WATCHED_CONFIG_MAPS
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.elastic_job.sources import CONFIG_MAPS as WATCHED_CONFIG_MAPS
 from edl_workflows.jobs.kind import Source
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.kube import client, events

@@ -16,7 +16,7 @@ from edl_workflows.install import rbac, workloads
 from edl_workflows.install.manifests import PART_OF, installation_manifests, render_manifests
 from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
 from edl_workflows.jobs import names
-from edl_workflows.jobs.elastic_job import children
+from edl_workflows.jobs.elastic_job import pods
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube.connect import Cluster
 from tests.unit.brain import support
@@ -135,7 +135,7 @@ def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> Non
         if r["metadata"]["name"] == names.CONTROLLER
     )
 
-    assert rights(children.master_rules("any")) <= rights(role["rules"])
+    assert rights(pods.master_rules("any")) <= rights(role["rules"])
     assert all("resourceNames" not in rule for rule in role["rules"])
 
 

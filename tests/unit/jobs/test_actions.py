@@ -9,7 +9,7 @@ from hypothesis import given
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.actions import Observed, merge_patch
-from edl_workflows.jobs.elastic_job.sources import SCALE_PLANS
+from edl_workflows.jobs.elastic_job.kind import SCALE_PLANS
 from edl_workflows.jobs.manifests import was_disrupted, why_pending
 
 scalars = st.integers() | st.text(max_size=3) | st.booleans() | st.lists(st.integers(), max_size=2)

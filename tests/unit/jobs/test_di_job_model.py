@@ -9,8 +9,8 @@ import pytest
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.actions import InstallationSettings, RoleChange
 from edl_workflows.jobs.di_job import elastic, pods
+from edl_workflows.jobs.di_job.kind import view
 from edl_workflows.jobs.di_job.model import DIJob
-from edl_workflows.jobs.di_job.view import view
 from edl_workflows.jobs.view import JobPhase
 from tests.unit.jobs.di_jobs import make, task
 
@@ -136,7 +136,7 @@ def test_who_is_elastic_and_how_far(
     """Whoever asks for replicas without naming a task means the only one, else the collector."""
     job = DIJob.parse(make(*tasks))
     assert elastic.elastic_task(job.spec, name).title == title
-    assert elastic.bounds(job) == bounds
+    assert elastic.replica_bounds(job) == bounds
 
 
 def test_several_tasks_without_a_collector_are_not_elastic() -> None:
@@ -146,7 +146,7 @@ def test_several_tasks_without_a_collector_are_not_elastic() -> None:
         elastic.elastic_task(job.spec)
     with pytest.raises(ManifestError, match="no task 'actor'; it has learner, replay"):
         elastic.elastic_task(job.spec, "actor")
-    assert elastic.bounds(job) == (2, 2)
+    assert elastic.replica_bounds(job) == (2, 2)
 
 
 SCALE_ERRORS: list[Any] = [
@@ -196,13 +196,13 @@ def test_what_a_replica_asks_for() -> None:
     main["resources"] = {"limits": {"cpu": "500m"}}
     sidecar["resources"] = {"requests": {"cpu": "250m"}, "limits": {"cpu": "1"}}
     job = DIJob.parse(make(one))
-    asked = elastic.requests(job.spec.tasks[0], {"cpu": "1", "memory": "2Gi"})
+    asked = elastic.replica_requests(job.spec.tasks[0], {"cpu": "1", "memory": "2Gi"})
     assert asked == {"cpu": 0.75, "memory": 2.0 * 2**30}
 
 
 def _pods(job: DIJob, settings: InstallationSettings | None = None) -> dict[str, Manifest]:
-    maker = pods.Maker(job, settings or InstallationSettings())
-    return {replica.name: maker.pod(replica) for replica in pods.replicas(job)}
+    maker = pods.DIPodMaker(job, settings or InstallationSettings())
+    return {replica.name: maker.pod(replica) for replica in pods.list_replicas(job)}
 
 
 def test_what_a_pod_is_told() -> None:
@@ -242,8 +242,8 @@ def test_two_tasks_of_type_none_have_lists_of_their_own() -> None:
 def test_a_list_too_long_for_a_program_is_left_out() -> None:
     """Linux starts none with a longer variable; the DI server tells of the others."""
     job = DIJob.parse(make(task("learner"), task("collector", 3000)))
-    maker = pods.Maker(job, InstallationSettings())
-    told = {v["name"] for v in maker.pod(next(pods.replicas(job)))["spec"]["containers"][0]["env"]}
+    maker = pods.DIPodMaker(job, InstallationSettings())
+    told = {v["name"] for v in maker.pod(next(pods.list_replicas(job)))["spec"]["containers"][0]["env"]}
     assert "DI_LEARNER_NODES" in told
     assert not told & {"DI_NODES", "DI_COLLECTOR_NODES"}
 

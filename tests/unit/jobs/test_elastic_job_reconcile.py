@@ -7,7 +7,7 @@ import pytest
 
 from edl_workflows.jobs.actions import Refusal
 from edl_workflows.jobs.elastic_job.model import ElasticJobStatus
-from edl_workflows.jobs.elastic_job.status import patience
+from edl_workflows.jobs.elastic_job.status import status_delay
 from edl_workflows.jobs.testing import JobsNamespace
 
 MASTER = "elasticjob-digits-dlrover-master-0"
@@ -530,7 +530,7 @@ def test_master_is_not_made_without_what_it_needs(world: JobsNamespace, job: Mak
 def test_counters_may_wait(changed: dict[str, int], seconds: float) -> None:
     """A change of counters alone may be written together with the next ones, the sooner the more it tells."""
     old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
-    assert patience(old, {"replicaStatuses": {"worker": changed}}) == seconds
+    assert status_delay(old, {"replicaStatuses": {"worker": changed}}) == seconds
 
 
 @pytest.mark.parametrize(
@@ -544,7 +544,7 @@ def test_counters_may_wait(changed: dict[str, int], seconds: float) -> None:
 def test_news_do_not_wait(patch: dict[str, Any] | None) -> None:
     """A phase, or a role that had no counters, is written at once."""
     old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
-    assert patience(old, patch) == 0.0
+    assert status_delay(old, patch) == 0.0
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(None, 5), (2, 2), (0, 0)], ids=["by default", "two", "none"])

@@ -12,9 +12,8 @@ from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import crd
 from edl_workflows.jobs.actions import RoleChange
 from edl_workflows.jobs.testing import JobsNamespace
-from edl_workflows.jobs.training_job.kind import TRAINING_JOB
+from edl_workflows.jobs.training_job.kind import TRAINING_JOB, elastic_role, scale
 from edl_workflows.jobs.training_job.model import TrainingJob
-from edl_workflows.jobs.training_job.scale import elastic, scale
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.local.apiserver import admission, crds, schemas
 
@@ -349,7 +348,7 @@ def test_what_an_autoscaler_may_change() -> None:
     """The trainers, until one has succeeded: the job is ending then."""
     job = TrainingJob.parse(make())
     over = {"replicaStatuses": {"trainer": {"state": "running", "completed": [0]}}}
-    found, none = elastic(job), elastic(TrainingJob.parse(make() | {"status": over}))
+    found, none = elastic_role(job), elastic_role(TrainingJob.parse(make() | {"status": over}))
 
     assert found is not None
     assert (found.role, found.minimum, found.maximum, found.replicas, found.bounded) == (

@@ -9,8 +9,8 @@ import pytest
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.actions import RoleChange
 from edl_workflows.jobs.testing import JobsNamespace
+from edl_workflows.jobs.training_job.kind import scale
 from edl_workflows.jobs.training_job.model import TrainingJob
-from edl_workflows.jobs.training_job.scale import scale
 from tests.unit.jobs.training_jobs import NAME, Job, make_training_job
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from edl_workflows.jobs.elastic_job.kind import view
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
-from edl_workflows.jobs.elastic_job.view import view
 from edl_workflows.jobs.view import Checkpoint, JobPhase, Progress, Replicas
 
 Make = Callable[..., dict[str, Any]]

@@ -7,7 +7,7 @@ else, nodes are asked for the stacks of their training processes, since after a 
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from edl_workflows.jobs.elastic_job.fault_tolerance import HangAction
+from edl_workflows.jobs.elastic_job.policies import HangAction
 
 DUMP_SECONDS = 10.0
 """Delay between the request for stacks and the next action, so that agents hear of it and processes write

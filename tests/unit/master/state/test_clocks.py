@@ -2,7 +2,7 @@
 
 import pytest
 
-from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
+from edl_workflows.jobs.elastic_job.policies import FaultTolerance
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance
+from edl_workflows.jobs.elastic_job.policies import FaultTolerance
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.settings import JobSettings

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs.elastic_job.fault_tolerance import FaultTolerance, HangAction, PendingFailStrategy
+from edl_workflows.jobs.elastic_job.policies import FaultTolerance, HangAction, PendingFailStrategy
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.nodes.hang import DUMP_SECONDS

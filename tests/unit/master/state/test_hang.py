@@ -2,7 +2,7 @@
 
 import pytest
 
-from edl_workflows.jobs.elastic_job.fault_tolerance import HangAction
+from edl_workflows.jobs.elastic_job.policies import HangAction
 from edl_workflows.master.state.nodes.hang import (
     DUMP_SECONDS,
     HangRules,
