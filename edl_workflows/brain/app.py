@@ -1,4 +1,4 @@
-"""The routes: parse, call the service, answer. `guard` stands before them."""
+"""The routes of the Brain: parse the request, call the service, answer. `guard` runs before them."""
 
 from collections.abc import Collection
 from typing import Annotated, Any
@@ -9,17 +9,17 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from edl_workflows import __version__
-from edl_workflows.brain.auth import Tenant, Tokens
+from edl_workflows.brain.auth import Tenant, TokenFile
 from edl_workflows.brain.guard import TENANT, BrainGuard, CountAnswer
-from edl_workflows.brain.page import reading, views
-from edl_workflows.brain.page.reading import Page
+from edl_workflows.brain.page import messages, queries
+from edl_workflows.brain.page.queries import RowRange
 from edl_workflows.brain.page.web import add_page
-from edl_workflows.brain.service import Service
+from edl_workflows.brain.service import BrainService
 from edl_workflows.process.http_api import add_error_handlers, body_schema, parse_body
 from edl_workflows.protocol import brain
 
 MAX_SECONDS = 400 * 86_400.0
-"""Of the cluster's past."""
+"""Of the cluster's history."""
 
 
 class Refusal(BaseModel):
@@ -38,7 +38,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         421: "Without tokens: the request names a host that is not Brain's.",
         422: "The body or a parameter is wrong; the message names it.",
         500: "A defect of the server.",
-        503: "The store is away or too slow, or the tenant asks too much: try again after Retry-After seconds.",
+        503: "The store is away or too slow, or the tenant asks too much: try again after Retry-After "
+        "seconds.",
     }.items()
 }
 FORBIDDEN: dict[int | str, dict[str, Any]] = {
@@ -57,33 +58,33 @@ def _tenant(request: Request) -> Tenant:
 
 
 def _page(
-    limit: Annotated[int, Query(ge=1, le=views.MAX_ROWS)] = 50,
+    limit: Annotated[int, Query(ge=1, le=messages.MAX_ROWS)] = 50,
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
-) -> Page:
-    return Page(limit, offset)
+) -> RowRange:
+    return RowRange(limit, offset)
 
 
 Caller = Annotated[Tenant, Depends(_tenant)]
-Paged = Annotated[Page, Depends(_page)]
+Paged = Annotated[RowRange, Depends(_page)]
 Search = Annotated[str, Query(max_length=253, pattern=r"^[^\x00-\x1f]*$")]
 
 
 def create_app(
-    service: Service,
-    tokens: Tokens | None,
+    service: BrainService,
+    tokens: TokenFile | None,
     count: CountAnswer,
     *,
     monitored: bool = False,
     allowed_hosts: Collection[str] = (),
 ) -> FastAPI:
-    """The API.
+    """Build the API.
 
     Args:
-        service: what it calls.
-        tokens: who may ask; None: anybody.
-        count: told of each request.
+        service: what the routes call.
+        tokens: the tenants' tokens; None: everybody is admitted.
+        count: called for each answer.
         monitored: whether this Brain watches the cluster.
-        allowed_hosts: see `Guard`.
+        allowed_hosts: see `BrainGuard`.
     """
     app = FastAPI(
         title="edl-workflows Brain",
@@ -100,7 +101,7 @@ def create_app(
     return app
 
 
-def _master_routes(service: Service) -> APIRouter:
+def _master_routes(service: BrainService) -> APIRouter:
     router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS)
 
     @router.post(
@@ -138,7 +139,7 @@ def _master_routes(service: Service) -> APIRouter:
     return router
 
 
-def _reading(service: Service) -> Any:
+def _reading(service: BrainService) -> Any:
     """A dependency of routes that only read: the tenant's calls are counted."""
 
     def admit(caller: Caller) -> None:
@@ -147,37 +148,37 @@ def _reading(service: Service) -> Any:
     return Depends(admit)
 
 
-def _page_routes(service: Service, *, monitored: bool) -> APIRouter:
+def _page_routes(service: BrainService, *, monitored: bool) -> APIRouter:
     router = APIRouter(dependencies=[Depends(_BEARER), _reading(service)], responses=REFUSALS)
     store, clock = service.store, service.clock
 
-    @router.get("/cluster", response_model=views.ClusterAnswer)
+    @router.get("/cluster", response_model=messages.ClusterAnswer)
     def cluster(seconds: Annotated[float, Query(gt=0, le=MAX_SECONDS)] = 3_600.0) -> Response:
         """The cluster over the last so many seconds."""
         now = clock()
-        return _answer(reading.cluster(store, now - seconds, now, monitored=monitored))
+        return _answer(queries.query_cluster(store, now - seconds, now, monitored=monitored))
 
-    @router.get("/jobs", response_model=views.JobsAnswer)
+    @router.get("/jobs", response_model=messages.JobsAnswer)
     def jobs(caller: Caller, page: Paged, phase: Search = "", search: Search = "") -> Response:
         """The tenant's jobs, the newest first."""
-        found = reading.jobs(store, caller.namespaces, page, clock(), phase=phase, search=search)
+        found = queries.query_jobs(store, caller.namespaces, page, clock(), phase=phase, search=search)
         return _answer(found)
 
-    @router.get("/jobs/{uid}", response_model=views.JobAnswer, responses=UNKNOWN)
+    @router.get("/jobs/{uid}", response_model=messages.JobAnswer, responses=UNKNOWN)
     def job(uid: str, caller: Caller) -> Response:
         """A job with its past."""
-        return _answer(reading.job(store, caller.namespaces, _uid(uid), clock()))
+        return _answer(queries.query_job(store, caller.namespaces, _uid(uid), clock()))
 
-    @router.get("/plans", response_model=views.PlansAnswer)
+    @router.get("/plans", response_model=messages.PlansAnswer)
     def plans(caller: Caller, page: Paged, job: Search = "") -> Response:
         """Plans for the tenant's jobs, the newest first."""
-        return _answer(reading.plans(store, caller.namespaces, page, clock(), job=job))
+        return _answer(queries.query_plans(store, caller.namespaces, page, clock(), job=job))
 
     return router
 
 
 def _uid(text: str) -> str:
-    """As databases can look for it; what can't be a uid is nobody's."""
+    """A uid without characters that databases reject; such a uid belongs to no job."""
     return "".join(character for character in text[:128] if character.isprintable())
 
 

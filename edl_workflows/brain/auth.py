@@ -1,6 +1,6 @@
-"""Who may ask: tenants, known by their tokens. A file holds the tokens' hashes, never a token.
+"""Tenants, identified by tokens. A file holds the hashes of the tokens, never a token.
 
-The file is JSON, as a mounted Secret has it, and is read again when it changes::
+The file is JSON, so that it can be mounted from a Secret, and is read again when it changes::
 
     {"tokens": [{"tenant": "team-a", "namespaces": ["team-a"], "sha256": "<64 hex digits>"},
                 {"tenant": "operators", "namespaces": ["*"], "sha256": "<64 hex digits>"}]}
@@ -29,23 +29,23 @@ log = structlog.get_logger(__name__)
 EVERYTHING = "*"
 """In place of a namespace: the token is an operator's."""
 LOOK_SECONDS = 1.0
-"""Between two looks whether the file has changed."""
+"""Between two checks whether the file has changed."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """Who asks.
+    """A caller.
 
     Attributes:
         name: for people.
-        namespaces: whose jobs it sees and writes; None: an operator, all.
+        namespaces: whose jobs it may read and write; None: all, for an operator.
     """
 
     name: str
     namespaces: frozenset[str] | None = None
 
     def check(self, namespace: str) -> None:
-        """See that it may write there.
+        """Check that the tenant may write to a namespace.
 
         Raises:
             ForbiddenError: it may not.
@@ -57,14 +57,14 @@ class Tenant:
 
 
 ANYBODY = Tenant("anybody")
-"""Where no tokens are required."""
+"""The caller where no tokens are required."""
 
 
 class TokenRow(BaseModel):
     """One token.
 
     Attributes:
-        tenant: whose; a tenant may have several, as while one takes another's place.
+        tenant: its owner, who may have several, for example during a rotation.
         namespaces: see `Tenant`; ``["*"]`` for an operator.
         sha256: of the token, in hex.
     """
@@ -75,27 +75,26 @@ class TokenRow(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
     def to_tenant(self) -> Tenant:
-        """Whom it lets in."""
         everything = EVERYTHING in self.namespaces
         return Tenant(self.tenant, None if everything else frozenset(self.namespaces))
 
 
 class TokenRows(BaseModel):
-    """The file."""
+    """The contents of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     tokens: Annotated[list[TokenRow], Field(max_length=10_000)] = []
 
 
-class Tokens:
-    """The tokens of a file.
+class TokenFile:
+    """The tokens of a file, which is read again when it changes.
 
     Args:
         path: the file.
         clock: monotonic seconds.
 
     Raises:
-        InvalidError: it can't be read.
+        InvalidError: the file cannot be read.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -104,12 +103,12 @@ class Tokens:
         self._lock = threading.Lock()
         self._looked = clock()
         self._version = _version(path)
-        self._rows = read(path).tokens
+        self._rows = read_tokens(path).tokens
 
     def tenant_of(self, token: str) -> Tenant | None:
-        """Whose token this is; None of nobody's."""
+        """The owner of a token; None if it is unknown."""
         self._look()
-        wanted, found = digest(token), None
+        wanted, found = token_digest(token), None
         for row in self._rows:  # to the end, so that the time tells nothing
             if hmac.compare_digest(row.sha256, wanted):
                 found = row
@@ -124,7 +123,7 @@ class Tokens:
             if version == self._version:
                 return
             try:
-                self._rows = read(self._path).tokens
+                self._rows = read_tokens(self._path).tokens
             except EdlError as error:
                 log.warning("the tokens stay as they were", error=str(error))
                 return
@@ -132,30 +131,33 @@ class Tokens:
             log.info("tokens read again", tokens=len(self._rows))
 
 
-def digest(token: str) -> str:
-    """What a file holds of a token. It is random and long, so a plain hash gives nothing away."""
+def token_digest(token: str) -> str:
+    """The hash of a token that the file holds. Tokens are random and long, so that a plain hash reveals
+    nothing."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def new_token(tenant: str, namespaces: list[str]) -> tuple[str, TokenRow]:
-    """A fresh token, and its row.
+    """Create a token and its row.
 
     Raises:
-        InvalidError: a name is none.
+        InvalidError: a name is invalid.
     """
     token = secrets.token_urlsafe(32)
     try:
-        row = TokenRow.model_validate({"tenant": tenant, "namespaces": namespaces, "sha256": digest(token)})
+        row = TokenRow.model_validate(
+            {"tenant": tenant, "namespaces": namespaces, "sha256": token_digest(token)}
+        )
     except ValidationError as error:
         raise InvalidError("; ".join(problems(error))) from error
     return token, row
 
 
-def read(path: Path) -> TokenRows:
-    """What a file says.
+def read_tokens(path: Path) -> TokenRows:
+    """Read a file.
 
     Raises:
-        InvalidError: it can't be read, or says something else.
+        InvalidError: the file cannot be read, or is not valid.
     """
     try:
         return TokenRows.model_validate_json(path.read_bytes())
@@ -165,13 +167,13 @@ def read(path: Path) -> TokenRows:
         raise InvalidError(f"{path}: {problems(error)[0]}; `edl brain token` writes such files") from error
 
 
-def add(path: Path, row: TokenRow) -> None:
-    """Write a row to a file, which is made if there is none. Only its owner may read it.
+def add_token(path: Path, row: TokenRow) -> None:
+    """Add a row to a file, which is created if absent. Only its owner may read it.
 
     Raises:
-        InvalidError: the file can't be read or written.
+        InvalidError: the file cannot be read or written.
     """
-    rows = read(path) if path.exists() else TokenRows()
+    rows = read_tokens(path) if path.exists() else TokenRows()
     text = TokenRows(tokens=[*rows.tokens, row]).model_dump_json(indent=2) + "\n"
     fresh = path.with_name(path.name + ".new")
     try:

@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection
 
 from starlette.types import ASGIApp, Scope
 
-from edl_workflows.brain.auth import ANYBODY, Tokens
+from edl_workflows.brain.auth import ANYBODY, TokenFile
 from edl_workflows.process.http_api import BodyLimit, ErrorAnswer, RequestGuard, bearer_token
 
 API = "/v1/"
 TENANT = "edl.tenant"
-"""Key of a request's scope: the `Tenant` that asks."""
+"""Key in a request's scope: the `Tenant` that sent it."""
 MAX_BODY = 8 * 2**20
-"""Bytes. 500 samples of a job with 100 nodes have some 5 MB."""
+"""Bytes. 500 samples of a job with 100 nodes have about 5 MB."""
 BODY_SECONDS = 15.0
-"""For a body to arrive."""
+"""Until a body must have arrived."""
 
 _OWN_ZONES = (".svc", ".local", ".internal", ".localhost")
-"""Under which no public name lies: Services', and those of a site's own network."""
+"""Zones without public names: Services', and those of a site's own network."""
 CountAnswer = Callable[[str, str, int, float], None]
 """Called with the method, the path's first part, the status and the seconds of each answer of the API."""
 
@@ -33,11 +33,12 @@ class BrainGuard(RequestGuard):
         app: the application behind it.
         tokens: the tenants' tokens; None: everybody is admitted.
         count: called for each answer.
-        hosts: names that a request without a token may give as ``Host``, besides addresses and names of Services.
+        hosts: names that a request without a token may give as ``Host``, besides addresses and names of
+            Services.
     """
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens | None, count: CountAnswer, hosts: Collection[str] = ()
+        self, app: ASGIApp, tokens: TokenFile | None, count: CountAnswer, hosts: Collection[str] = ()
     ) -> None:
         super().__init__(app, BodyLimit(MAX_BODY, BODY_SECONDS))
         self._tokens = tokens
@@ -67,8 +68,8 @@ class BrainGuard(RequestGuard):
 def _cross_site_refusal(scope: Scope, hosts: Collection[str]) -> ErrorAnswer | None:
     """Refuse a request without a token that may come from somebody else's web page.
 
-    With DNS rebinding, the page's own name stands in ``Host``. A page of another origin can send a form or plain text
-    without asking the browser's permission, but not ``application/json``.
+    With DNS rebinding, the page's own name stands in ``Host``. A page of another origin can send a form or
+    plain text without asking the browser's permission, but not ``application/json``.
     """
     headers = dict(scope["headers"])
     host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -82,7 +83,7 @@ def _cross_site_refusal(scope: Scope, hosts: Collection[str]) -> ErrorAnswer | N
 
 
 def _is_own_name(host: str, hosts: Collection[str]) -> bool:
-    """Whether a ``Host`` is an address, one of `hosts`, or a name that no public name server can answer."""
+    """Whether a ``Host`` is an address, one of `hosts`, or a name that public DNS cannot resolve."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].removesuffix(".")
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)

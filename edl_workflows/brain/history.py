@@ -1,4 +1,5 @@
-"""From the store to what Brain's algorithms are told: the job's own samples, former jobs of its scenario, its fair share."""
+"""The input of Brain's algorithms, read from the store: the job's own samples, former jobs of its scenario,
+its fair share."""
 
 import math
 import threading
@@ -6,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from edl_workflows.brain.seen import Amounts, ClusterSample
-from edl_workflows.brain.store.reader import Reader
-from edl_workflows.brain.store.stored import JobKey, StoredJob
+from edl_workflows.brain.observations import Amounts, ClusterSample
+from edl_workflows.brain.store.reader import StoreReader
+from edl_workflows.brain.store.records import JobKey, StoredJob
 from edl_workflows.protocol.brain import MAX_COUNT, OptimizeRequest
 from edl_workflows.scaling.dlrover.bounds import count_range, job_problems
 from edl_workflows.scaling.dlrover.brain.fairness import WorkerClaim, fair_shares
@@ -17,42 +18,44 @@ from edl_workflows.scaling.dlrover.brain.request import BrainRequest
 from edl_workflows.scaling.dlrover.resources import AMOUNTS, WORKER, NodeSize, OptimizerJob
 
 HISTORY_SECONDS = 7 * 86_400.0
-"""Former jobs tell of this one for so long, as upstream's."""
+"""Age up to which former jobs are used, as upstream does."""
 HISTORY_JOBS = 20
 HISTORY_SAMPLES = 60
-"""Of each former job, as many as upstream keeps."""
+"""Per former job, as many as upstream keeps."""
 OWN_SAMPLES = 500
 SILENT_SECONDS = 3_600.0
-"""A job whose master says nothing for so long is over."""
+"""A job whose master has sent nothing for so long is considered finished."""
 ACTIVE_SECONDS = 300.0
-"""Whoever reported or asked within so long takes part in the sharing of the cluster."""
+"""Jobs whose masters reported or asked within so long take part in sharing the cluster."""
 MONITOR_SECONDS = 120.0
-"""What the monitor saw before says nothing about the cluster as it is."""
+"""Older samples of the monitor say nothing about the current cluster."""
 SHARE_SECONDS = 30.0
-"""The shares of all jobs are worked out together, at most so often: it takes a fifth of a second for a thousand jobs."""
+"""The shares of all jobs are computed together, at most this often: a thousand jobs take a fifth of a second.
+"""
 MAX_SHARING = 5_000
 _MIB = 2.0**20
 _ROUNDING = 1e-6
 """Requests are sums of floats: three workers hold what three times one worker is."""
 _NOTHING = 1e-9
-"""Cores, MiB or pieces: what is left of a cluster that is full of others. 0 would say that it has none of them."""
+"""Cores, MiB or pieces: what is left of a cluster that others fill. 0 would mean that the cluster has none.
+"""
 
 
-class Histories:
-    """What is known for a plan. For any thread.
+class PlanInputs:
+    """Reads the input of plans. Thread-safe.
 
     Args:
-        store: where it stands.
+        store: the store to read.
     """
 
-    def __init__(self, store: Reader) -> None:
+    def __init__(self, store: StoreReader) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._shared_at = float("-inf")
         self._shares: Mapping[JobKey, int] = {}
 
     def request(self, asked: OptimizeRequest, now: float) -> BrainRequest:
-        """A job and all that may matter for it.
+        """A job with everything that may matter for its plan.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -69,27 +72,27 @@ class Histories:
         return BrainRequest(job, tuple(former), training_of(facts.training), claims=claims)
 
     def _share(self, key: JobKey, now: float) -> int | None:
-        """How many workers the job may have beside the others; None where that is not known."""
+        """The number of workers that the job may have besides the other jobs; None if unknown."""
         with self._lock:
             if not 0 <= now - self._shared_at < SHARE_SECONDS:
                 running = self._store.running(now - ACTIVE_SECONDS, MAX_SHARING)
                 cluster = self._store.cluster(now - MONITOR_SECONDS)
-                self._shares = {} if cluster is None else shares(running, cluster)
+                self._shares = {} if cluster is None else worker_shares(running, cluster)
                 self._shared_at = now
             return self._shares.get(key)
 
 
-def shares(running: Iterable[StoredJob], cluster: ClusterSample) -> dict[JobKey, int]:
-    """Workers that each job may have, so that the cluster is shared fairly.
+def worker_shares(running: Iterable[StoredJob], cluster: ClusterSample) -> dict[JobKey, int]:
+    """The number of workers that each job may have for a fair division of the cluster.
 
-    Jobs of one namespace divide one weight: a tenant that has many jobs does not get more than one that has few.
+    Jobs of one namespace divide one weight: a tenant with many jobs does not get more than one with few.
 
     Args:
         running: jobs whose masters report; one that the monitor does not see claims nothing.
-        cluster: as it is, with all its pods.
+        cluster: its current state, with all its pods.
     """
-    claiming = {made.job: (job, made) for job in running if (made := claim(job))}
-    free = capacity((job for job, _ in claiming.values()), cluster)
+    claiming = {made.job: (job, made) for job in running if (made := claim_of(job))}
+    free = shared_capacity((job for job, _ in claiming.values()), cluster)
     if not free:
         return {}
     jobs = Counter(job.key.namespace for job, _ in claiming.values())
@@ -99,11 +102,11 @@ def shares(running: Iterable[StoredJob], cluster: ClusterSample) -> dict[JobKey,
     return {claiming[name][0].key: max(workers, 1) for name, workers in found.items()}
 
 
-def claim(stored: StoredJob) -> WorkerClaim | None:
-    """What a job wants; None of one that the monitor does not see, has no workers, or makes no sense.
+def claim_of(stored: StoredJob) -> WorkerClaim | None:
+    """A job's claim; None if the monitor does not see the job, or if it has no workers or is inconsistent.
 
-    What its master says of sizes and counts is a tenant's word. So no more is reserved for the job than its pods hold;
-    whatever it wants beyond that, it gets only by its fair share.
+    The sizes and counts that its master reports are a tenant's word. So no more is reserved for the job than
+    its pods hold; anything beyond that it gets only as part of its fair share.
     """
     if stored.facts is None or stored.seen is None:
         return None
@@ -126,13 +129,13 @@ def claim(stored: StoredJob) -> WorkerClaim | None:
 
 
 def _workers_in(room: Mapping[str, float], worker: NodeSize) -> int:
-    """How many workers of a size a room holds."""
+    """How many workers of a size fit into an amount."""
     fitting = [room[name] / value for name in AMOUNTS if (value := worker.amount(name) or 0.0) > 0]
     return math.floor(min(fitting, default=MAX_COUNT) + _ROUNDING)
 
 
-def capacity(sharing: Iterable[StoredJob], cluster: ClusterSample) -> dict[str, float]:
-    """What these jobs may share: what the nodes offer, without what other pods ask of them."""
+def shared_capacity(sharing: Iterable[StoredJob], cluster: ClusterSample) -> dict[str, float]:
+    """What these jobs may share: what the nodes offer, minus what other pods request."""
     offered, taken = _amounts(cluster.allocatable), _amounts(cluster.requested)
     own = [_amounts(job.seen.requests) for job in sharing if job.seen is not None]
     return {
@@ -149,7 +152,7 @@ def _amounts(seen: Amounts) -> dict[str, float]:
 
 
 def _most_by_limits(job: OptimizerJob) -> float:
-    """Workers that the job's own limits hold."""
+    """The number of workers that the job's own limits allow."""
     size, fixed = job.roles[WORKER].resource, _beside_workers(job)
     rooms = [
         (job.limits.of(name) - (fixed.amount(name) or 0.0)) // value

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edl_workflows.brain.auth import Tenant
-from edl_workflows.brain.store.stored import JobKey
+from edl_workflows.brain.store.records import JobKey
 from edl_workflows.exceptions import UnavailableError
 
 CALLS_PER_SECOND = 400.0
-"""Calls of all kinds together, unless the operator says otherwise. A job makes one every 15 seconds, and one every 30: room for
-4,000 jobs, on a server that answers some thousands a second."""
+"""Calls of all kinds together, unless the operator says otherwise. A job makes one every 15 seconds, and one
+every 30: room for 4,000 jobs, on a server that answers some thousands a second."""
 _BURST_SECONDS = 20.0
-"""After a quiet time a tenant may make so many seconds' calls at once: as when Brain comes back and all masters report."""
+"""After a quiet time a tenant may make so many seconds' calls at once: as when Brain comes back and all
+masters report."""
 MAX_JOBS = 10_000
 """Jobs within `JOB_SECONDS`. Each is a row that stays for the time of retention."""
 JOB_SECONDS = 86_400.0
@@ -61,8 +62,8 @@ class TenantLimits:
             spent.looked = now
             if spent.calls + 1 > self._burst:
                 raise UnavailableError(
-                    f"the tenant {tenant.name} asks more than {self._calls_per_second:g} times a second: ask less often, or "
-                    "have Brain's operator raise --tenant-calls-per-second"
+                    f"the tenant {tenant.name} sends more than {self._calls_per_second:g} requests a second: "
+                    "send fewer, or have the Brain's operator raise --tenant-calls-per-second"
                 )
             spent.calls += 1
             if job is not None:
@@ -73,7 +74,8 @@ class TenantLimits:
             spent.jobs.popitem(last=False)
         if job not in spent.jobs and len(spent.jobs) >= MAX_JOBS:
             raise UnavailableError(
-                f"the tenant {tenant.name} has reported about {MAX_JOBS} jobs within a day: new ones have to wait"
+                f"the tenant {tenant.name} has reported about {MAX_JOBS} jobs within a day: new ones have "
+                "to wait"
             )
         spent.jobs[job] = now
         spent.jobs.move_to_end(job)

@@ -10,9 +10,7 @@ CALLS = ("metrics", "optimize", "jobs", "plans", "cluster")
 _METHODS = ("GET", "POST")
 
 
-class Metrics(ApiMetrics):
-    """Counters of one Brain, in a registry of its own."""
-
+class BrainMetrics(ApiMetrics):
     def __init__(self) -> None:
         super().__init__()
         self._answers = Counter(
@@ -33,7 +31,7 @@ class Metrics(ApiMetrics):
         )
 
     def answered(self, method: str, call: str, code: int, seconds: float) -> None:
-        """Count an answer; the guard's `Count`."""
+        """Count an answer; see `CountAnswer`."""
         method, call = method if method in _METHODS else "other", call if call in CALLS else "other"
         self._answers.labels(method, call, str(code)).inc()
         self._seconds.labels(call).observe(seconds)

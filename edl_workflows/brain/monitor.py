@@ -1,11 +1,13 @@
-"""The cluster monitor: nodes, pods, jobs of all kinds and ScalePlans, watched and told to Brain's store.
+"""The cluster monitor: watches nodes, pods, jobs of all kinds and ScalePlans, and writes them to Brain's
+store.
 
-One LIST+WATCH a resource type keeps a cache; in a fixed cycle what differs from what the store was told is written, and a
-sample of the whole cluster. What is written follows from the caches alone: a failed write is made up for in the next cycle,
-and a new process begins with what the store says is still there, so that jobs which went meanwhile are marked, too.
+One LIST+WATCH per resource type keeps a cache; in a fixed cycle, the differences from what the store knows
+are written, with a sample of the whole cluster. What is written follows from the caches alone: the next cycle
+makes up for a failed write, and a new process starts with the objects that the store believes present, so
+that jobs deleted meanwhile are marked, too.
 
-While a watch is down nothing is sampled: a gap in a chart says more than an old number. A kind that the API server does
-not have is left out until it has it.
+While a watch is down nothing is sampled: a gap in a chart says more than an old number. A kind that the API
+server does not have is left out until it has it.
 """
 
 import functools
@@ -17,8 +19,8 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from edl_workflows.brain import rows
-from edl_workflows.brain.seen import Amounts, ClusterSample, JobSeen, PlanSeen
+from edl_workflows.brain import observations
+from edl_workflows.brain.observations import Amounts, ClusterSample, ObservedJob, ObservedPlan
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.jobs import api
 from edl_workflows.jobs.kinds import KINDS
@@ -30,27 +32,28 @@ from edl_workflows.kube.resources import ALL_NAMESPACES, ApiResource, Scope
 log = structlog.get_logger(__name__)
 
 NODE_METRICS = ApiResource("metrics.k8s.io", "v1beta1", "nodes", "NodeMetrics", namespaced=False)
-"""What a metrics server serves, where a cluster has one. It can't be watched."""
+"""Served by a metrics server, where a cluster has one. It cannot be watched."""
 COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+"""A failing watch is logged the first time and then every 20th, which at the longest delay is every five
+minutes."""
 
-Row = TypeVar("Row", bound=JobSeen | PlanSeen)
+Row = TypeVar("Row", bound=ObservedJob | ObservedPlan)
 
 
-class Store(Protocol):
-    """What the monitor asks of Brain's store. Each call is one transaction, and may be repeated."""
+class MonitorStore(Protocol):
+    """The monitor's port to Brain's store. Each call is one transaction, and may be repeated."""
 
     def open_jobs(self, kind: str, namespace: str) -> Collection[str]:
-        """Uids of the jobs told by `record_jobs` that are not gone: of a kind, in one namespace or in all ("")."""
+        """Uids of a kind's recorded jobs that are not marked as gone, in one namespace or in all ("")."""
 
     def open_plans(self, namespace: str) -> Collection[str]:
-        """The same of ScalePlans."""
+        """The same for ScalePlans."""
 
-    def record_jobs(self, jobs: Collection[JobSeen], gone: Collection[str], now: float) -> None:
-        """Write these jobs, and that the objects of others are gone."""
+    def record_jobs(self, jobs: Collection[ObservedJob], gone: Collection[str], now: float) -> None:
+        """Write these jobs, and mark others as gone."""
 
-    def record_plans(self, plans: Collection[PlanSeen], gone: Collection[str], now: float) -> None:
-        """The same of ScalePlans."""
+    def record_plans(self, plans: Collection[ObservedPlan], gone: Collection[str], now: float) -> None:
+        """The same for ScalePlans."""
 
     def record_cluster(self, sample: ClusterSample) -> None:
         """Add a sample."""
@@ -58,60 +61,67 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class MonitorOptions:
-    """How to watch.
+    """Options of the monitor.
 
     Attributes:
-        namespace: whose jobs and pods, or `ALL_NAMESPACES`.
-        period: seconds between two samples; changes of jobs are told as often.
+        namespace: of the watched jobs and pods, or `ALL_NAMESPACES`.
+        period: seconds between two samples; changes of jobs are written as often.
     """
 
     namespace: str = ALL_NAMESPACES
     period: float = 15.0
 
 
-class Monitor:
-    """The watches, and a thread that tells.
+class ClusterMonitor:
+    """The watches, and a thread that writes to the store.
 
     Args:
         cluster: the API server.
-        store: who is told.
-        options: see there.
+        store: where to write.
+        options: see `MonitorOptions`.
         clock: Unix seconds.
     """
 
     def __init__(
-        self, cluster: Cluster, store: Store, options: MonitorOptions, clock: Callable[[], float] = time.time
+        self,
+        cluster: Cluster,
+        store: MonitorStore,
+        options: MonitorOptions,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         source = ClusterSource.of(cluster)
         self._metrics = cluster.with_policy(CallPolicy(attempts=1, read_seconds=5.0))
         self._store = store
         self._options = options
         self._clock = clock
-        self._nodes = Informer(source, Scope(api.NODES), keep=rows.kept_node)
-        self._pods = Informer(source, Scope(api.PODS, options.namespace), keep=rows.kept_pod)
+        self._nodes = Informer(source, Scope(api.NODES), keep=observations.reduce_node)
+        self._pods = Informer(source, Scope(api.PODS, options.namespace), keep=observations.reduce_pod)
         self._kinds = {
-            kind: Informer(source, Scope(kind.source.api, options.namespace), keep=rows.keeper(kind))
+            kind: Informer(
+                source, Scope(kind.source.api, options.namespace), keep=observations.reducer_of(kind)
+            )
             for kind in KINDS
         }
         self._jobs = {
-            kind: _Told(functools.partial(store.open_jobs, kind.name, options.namespace), store.record_jobs)
+            kind: _StoreSync(
+                functools.partial(store.open_jobs, kind.name, options.namespace), store.record_jobs
+            )
             for kind in KINDS
             if kind.view is not None
         }
-        self._plans = _Told(functools.partial(store.open_plans, options.namespace), store.record_plans)
+        self._plans = _StoreSync(functools.partial(store.open_plans, options.namespace), store.record_plans)
         for informer in self._informers:
             informer.on_error(functools.partial(_complain, informer.scope))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cluster monitor", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         for informer in self._informers:
             informer.start()
         self._thread.start()
 
     def stop(self, seconds: float = 10.0) -> None:
-        """End; wait so long for the writes in hand."""
+        """Stop; wait up to so many seconds for the writes in progress."""
         self._stopped.set()
         for informer in self._informers:
             informer.stop()
@@ -119,12 +129,12 @@ class Monitor:
             self._thread.join(seconds)
 
     def problems(self) -> list[str]:
-        """What only a new process cures."""
+        """Problems that only a new process cures."""
         dead = self._thread.ident and not self._thread.is_alive() and not self._stopped.is_set()
         return ["the cluster monitor ended"] if dead else []
 
     def waits_for(self) -> list[str]:
-        """What is not listed yet."""
+        """What has not been listed yet."""
         return [f"not listed yet: {one.scope}" for one in self._informers if not one.synced]
 
     @property
@@ -148,32 +158,34 @@ class Monitor:
 
     def _look(self) -> None:
         now = self._clock()
-        held = rows.requests_by_job(self._pods.cache.items())
+        held = observations.requests_by_job(self._pods.cache.items())
         for kind, informer in self._kinds.items():
             if not informer.synced:
                 continue
-            seen = [obj[rows.SEEN] for obj in informer.cache.items()]
+            seen = [obj[observations.SEEN] for obj in informer.cache.items()]
             if kind in self._jobs:
-                self._jobs[kind].tell([rows.held_by(row, kind.labels[0], held) for row in seen], now)
+                self._jobs[kind].tell(
+                    [observations.with_requests(row, kind.labels[0], held) for row in seen], now
+                )
             else:
                 self._plans.tell([row for row in seen if row is not None], now)
         if all(one.synced and one.last_error is None for one in (self._nodes, self._pods)):
             nodes, pods = self._nodes.cache.items(), self._pods.cache.items()
-            self._store.record_cluster(rows.cluster_sample(nodes, pods, self._used(), now))
+            self._store.record_cluster(observations.sample_cluster(nodes, pods, self._used(), now))
 
     def _used(self) -> Amounts:
         try:
-            return rows.usage(client.list_objects(self._metrics, Scope(NODE_METRICS)).items)
+            return observations.total_usage(client.list_objects(self._metrics, Scope(NODE_METRICS)).items)
         except EdlError:  # there is no metrics server, or it has a bad moment
             return {}
 
 
-class _Told(Generic[Row]):
-    """What the store knows of a kind's objects.
+class _StoreSync(Generic[Row]):
+    """The objects of a kind, as the store knows them.
 
     Args:
-        there: uids of those that an earlier process told it.
-        record: tells it.
+        there: uids of the objects that an earlier process wrote.
+        record: writes to the store.
     """
 
     def __init__(
@@ -186,7 +198,7 @@ class _Told(Generic[Row]):
         self._told: Mapping[str, Row | None] | None = None
 
     def tell(self, seen: Collection[Row], now: float) -> None:
-        """Make it know these, and that others are gone."""
+        """Write the changes, and mark the missing objects as gone."""
         told = dict.fromkeys(self._there()) if self._told is None else self._told
         changed, gone = differences(told, seen)
         if changed or gone:
@@ -195,11 +207,11 @@ class _Told(Generic[Row]):
 
 
 def differences(told: Mapping[str, Row | None], seen: Collection[Row]) -> tuple[list[Row], list[str]]:
-    """What the store does not know: rows that are new or changed, and uids of those that are gone.
+    """What the store does not know: rows that are new or changed, and uids of objects that are gone.
 
     Args:
-        told: by uid what it was told; None where only that is known.
-        seen: what there is.
+        told: by uid, the row that was written; None where only the uid is known.
+        seen: the current rows.
     """
     there = {row.uid for row in seen}
     return [row for row in seen if told.get(row.uid) != row], [uid for uid in told if uid not in there]
@@ -210,7 +222,8 @@ def _complain(scope: Scope, error: EdlError, failures: int) -> None:
         return
     if isinstance(error, NotFoundError):
         log.warning(
-            "the API server does not have this kind, which is left out: install the CRDs with `edl crds install`",
+            "the API server does not have this kind, which is left out: install the CRDs with `edl crds "
+            "install`",
             watch=str(scope),
         )
     else:

@@ -1,8 +1,8 @@
-"""Plans are made in a process of their own: planning is computing, which holds Python's lock, and reports are answered
-meanwhile.
+"""The process that plans. Planning is computation that holds Python's lock; in a process of its own it does
+not delay reports.
 
-The process reads the store and writes nothing. It ends when the other end of its pipe is closed, which the death of the
-Brain does as well, whatever it died of. If it ends by itself, or takes too long, the next plan is made by a new one.
+The process reads the store and writes nothing. It ends when the other end of its pipe is closed, also by the
+Brain's death. If it ends by itself, or takes too long, the next plan is made by a new process.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.brain.history import Histories
+from edl_workflows.brain.history import PlanInputs
 from edl_workflows.brain.store import database
-from edl_workflows.brain.store.reader import Reader
+from edl_workflows.brain.store.reader import StoreReader
 from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.protocol.brain import OptimizeRequest
 from edl_workflows.scaling.dlrover.brain import algorithms
@@ -28,12 +28,12 @@ from edl_workflows.scaling.dlrover.resources import ResourcePlan
 log = structlog.get_logger(__name__)
 
 START_SECONDS = 120.0
-"""A process that needs longer to begin, or to plan once, is ended. It begins within a second or two."""
+"""A process that needs longer to start is killed. It starts within a second or two."""
 PLAN_SECONDS = 30.0
 
 
-class Planner:
-    """The process, started when it is first needed. For any thread; plans are made one after the other.
+class PlannerProcess:
+    """The process, started on first use. Thread-safe; plans are made one after the other.
 
     Args:
         database_url: of a store whose schema is up to date.
@@ -56,11 +56,11 @@ class Planner:
             self._start()
 
     def plan(self, asked: OptimizeRequest, now: float) -> ResourcePlan:
-        """A plan.
+        """Make a plan.
 
         Raises:
             UnavailableError: the store does not answer, or the process ended or takes too long: ask again.
-            EdlError: a defect, which the log of the process tells.
+            EdlError: an unexpected error, which the process has logged.
         """
         if not self._lock.acquire(timeout=PLAN_SECONDS):
             raise UnavailableError(f"other plans take more than {PLAN_SECONDS:g} s; ask again")
@@ -76,13 +76,13 @@ class Planner:
         return answer
 
     def close(self) -> None:
-        """End the process, after the plan in hand."""
+        """End the process, after the plan in progress."""
         with self._lock:
             self._end()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """A process that does not answer is ended, and the next one begins anew."""
+        """Kill a process that does not answer; the next call starts another."""
         try:
             yield
         except (EOFError, OSError) as error:  # one of which is TimeoutError
@@ -125,7 +125,7 @@ def _work(calls: Connection, database_url: str, set_up_process: Callable[[], Non
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the Brain, which ends this
     if set_up_process is not None:
         set_up_process()
-    histories = Histories(Reader(database.connect(database_url)))
+    histories = PlanInputs(StoreReader(database.connect(database_url)))
     with contextlib.suppress(EOFError, OSError):
         calls.send("ready")
         while True:
@@ -133,7 +133,7 @@ def _work(calls: Connection, database_url: str, set_up_process: Callable[[], Non
             calls.send(_answer(histories, asked, now))
 
 
-def _answer(histories: Histories, asked: OptimizeRequest, now: float) -> ResourcePlan | EdlError:
+def _answer(histories: PlanInputs, asked: OptimizeRequest, now: float) -> ResourcePlan | EdlError:
     try:
         return algorithms.optimize_job(question_of(asked), histories.request(asked, now))
     except EdlError as error:

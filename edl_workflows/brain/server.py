@@ -1,5 +1,5 @@
-"""Brain as a process: the store, the API with the page, the cluster monitor, what removes old rows, and endpoints for
-probes and Prometheus."""
+"""Brain as a process: the store, the API with its page, the cluster monitor, the removal of old rows, and
+endpoints for probes and Prometheus."""
 
 import contextlib
 import gc
@@ -11,14 +11,14 @@ from pathlib import Path
 import structlog
 
 from edl_workflows.brain.app import create_app
-from edl_workflows.brain.auth import Tokens
+from edl_workflows.brain.auth import TokenFile
 from edl_workflows.brain.limits import CALLS_PER_SECOND, TenantLimits
-from edl_workflows.brain.metrics import Metrics
-from edl_workflows.brain.monitor import Monitor, MonitorOptions
-from edl_workflows.brain.planner import Planner
-from edl_workflows.brain.service import Service
+from edl_workflows.brain.metrics import BrainMetrics
+from edl_workflows.brain.monitor import ClusterMonitor, MonitorOptions
+from edl_workflows.brain.planner import PlannerProcess
+from edl_workflows.brain.service import BrainService
 from edl_workflows.brain.store.retention import Retention, RetentionOptions
-from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.kube.connect import Cluster
@@ -31,17 +31,17 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class BrainOptions:
-    """How to run a Brain.
+    """Options of a Brain.
 
     Attributes:
-        database_url: see `database.parse`.
-        tokens_file: who may ask; None: anybody.
-        allowed_hosts: names for requests without a token, see `Guard`.
+        database_url: see `database.parse_url`.
+        tokens_file: the tenants' tokens; None: everybody is admitted.
+        allowed_hosts: names for requests without a token, see `BrainGuard`.
         host, port: where the API listens; port 0 for any free one.
         certificate, key: PEM files, for HTTPS.
         metrics_host: address of the health and metrics endpoints.
         metrics_port: their port; None for no endpoints.
-        retention: what is kept.
+        retention: which rows are kept.
         monitor: how to watch the cluster; None: not at all.
         tenant_calls_per_second: what each tenant may ask.
     """
@@ -64,12 +64,12 @@ class BrainServer:
     """One server. Several may share a PostgreSQL database.
 
     Args:
-        options: see there.
+        options: see `BrainOptions`.
         cluster: the API server that the monitor watches.
-        set_up_process: called first in the process that plans, as for its logs; it is pickled.
+        set_up_process: called first in the planner process, for example to set up logging; it is pickled.
 
     Raises:
-        InvalidError: a file, or the database's URL, can't be used.
+        InvalidError: a file or the database's URL cannot be used.
         UnavailableError: the database does not answer.
     """
 
@@ -79,26 +79,26 @@ class BrainServer:
         cluster: Cluster | None = None,
         set_up_process: Callable[[], None] | None = None,
     ) -> None:
-        self.metrics = Metrics()
+        self.metrics = BrainMetrics()
         self._options = options
         for file in (options.certificate, options.key):
             if file is not None and not file.is_file():
                 raise InvalidError(f"{file}: no such file; HTTPS needs a certificate and its key")
-        self._tokens = Tokens(options.tokens_file) if options.tokens_file is not None else None
-        self.store = Store(options.database_url)
-        self.planner = Planner(options.database_url, set_up_process)
+        self._tokens = TokenFile(options.tokens_file) if options.tokens_file is not None else None
+        self.store = BrainStore(options.database_url)
+        self.planner = PlannerProcess(options.database_url, set_up_process)
         self._retention = Retention(self.store, options.retention)
-        self._monitor: Monitor | None = None
+        self._monitor: ClusterMonitor | None = None
         if options.monitor is not None and cluster is not None:
             observed = cluster.observed_by(self.metrics.requested)
-            self._monitor = Monitor(observed, self.store, options.monitor)
+            self._monitor = ClusterMonitor(observed, self.store, options.monitor)
         self.metrics.watch(lambda: self.store.waiting)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set.
 
         Raises:
-            UnavailableError: a port is taken, or the process that plans does not start.
+            UnavailableError: a port is taken, or the planner process does not start.
         """
         self.planner.start()  # before anybody asks: it takes a moment
         with self.serving():
@@ -108,7 +108,7 @@ class BrainServer:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[str]:
-        """Serve while the context lasts; its value is the API's URL. The store is closed at the end.
+        """Serve while the context lasts. Yields the API's URL. The store is closed at the end.
 
         Raises:
             UnavailableError: a port is taken.
@@ -139,7 +139,7 @@ class BrainServer:
     def _listening(self) -> contextlib.AbstractContextManager[str]:
         options = self._options
         app = create_app(
-            Service(
+            BrainService(
                 self.store,
                 self.planner,
                 limits=TenantLimits(calls_per_second=options.tenant_calls_per_second),

@@ -1,4 +1,4 @@
-"""What each call of the API does: keep reports, plan, and tell what is stored."""
+"""What each call of the Brain does: store reports, plan, and return what is stored."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from edl_workflows.brain.auth import Tenant
 from edl_workflows.brain.limits import TenantLimits
-from edl_workflows.brain.planner import Planner
-from edl_workflows.brain.store.store import Store
-from edl_workflows.brain.store.stored import Answer, JobKey, Report
+from edl_workflows.brain.planner import PlannerProcess
+from edl_workflows.brain.store.records import JobKey, JobReport, PlanAnswer
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.exceptions import NotFoundError
 from edl_workflows.protocol import brain
 from edl_workflows.scaling.dlrover.brain.messages import plan_message, sample_message, sample_of
@@ -23,25 +23,25 @@ from edl_workflows.scaling.dlrover.samples import JobSample, valid_samples
 log = structlog.get_logger(__name__)
 
 AHEAD_SECONDS = 600.0
-"""Clocks differ; a sample from later than this is wrong, and would be the newest for ever."""
+"""Clocks differ; a sample from further in the future is wrong, and would be the newest for ever."""
 MAX_PROBLEMS = 20
 MAX_REASON = 2_000
 
 
-class Service:
-    """The API's verbs. All but `report` block.
+class BrainService:
+    """The calls of the API. All but `report` block.
 
     Args:
-        store: where everything stands.
-        planner: makes plans from what stands there.
+        store: the store.
+        planner: makes plans from what is stored.
         clock: Unix seconds.
         limits: of tenants.
     """
 
     def __init__(
         self,
-        store: Store,
-        planner: Planner,
+        store: BrainStore,
+        planner: PlannerProcess,
         clock: Callable[[], float] = time.time,
         limits: TenantLimits | None = None,
     ) -> None:
@@ -51,29 +51,31 @@ class Service:
         self._limits = limits or TenantLimits()
 
     async def report(self, tenant: Tenant, report: brain.MetricsReport) -> brain.MetricsReceipt:
-        """Keep what a master reports; what can't be believed is left out. Returns when it is durable.
+        """Store what a master reports, without samples that are not credible. Returns when the report is
+        durable.
 
         Raises:
             ForbiddenError: the job is not the tenant's.
-            UnavailableError: the store does not answer, or is too slow; or the tenant asks too much.
+            UnavailableError: the store does not answer or is too slow, or the tenant exceeds its limits.
         """
         self._admit(tenant, report.job)
         now = self.clock()
-        samples, problems = believed(map(sample_of, report.samples), now)
-        kept = Report(report.job, samples, report.ooms, report.end)
+        samples, problems = credible_samples(map(sample_of, report.samples), now)
+        kept = JobReport(report.job, samples, report.ooms, report.end)
         await asyncio.wrap_future(self.store.submit(kept, now))
         return brain.MetricsReceipt(accepted=len(samples), refused=problems)
 
     def optimize(self, tenant: Tenant, asked: brain.OptimizeRequest) -> brain.OptimizeReply:
-        """Plan for a job. Who asks is known from then on: it takes part in the sharing of the cluster.
+        """Plan for a job. The caller is recorded: from then on its job takes part in sharing the cluster.
 
         Raises:
             ForbiddenError: the job is not the tenant's.
-            UnavailableError: the store or the planner does not answer, or is too slow; or the tenant asks too much.
+            UnavailableError: the store or the planner does not answer or is too slow, or the tenant exceeds
+                its limits.
         """
         self._admit(tenant, asked.job)
         now = self.clock()
-        self.store.record(Report(asked.job), now)
+        self.store.record(JobReport(asked.job), now)
         plan = self._planner.plan(asked, now)
         if not plan.empty:
             self._keep(asked.job, plan, now)
@@ -91,7 +93,7 @@ class Service:
             raise NotFoundError(f"nobody has reported of a job with the uid {uid}")
         return brain.JobMetrics(
             job=job.facts,
-            samples=_sayable(self.store.samples(job.key, newest)),
+            samples=_sample_messages(self.store.samples(job.key, newest)),
             ooms=self.store.ooms(job.key, newest),
             end=job.end,
         )
@@ -109,15 +111,15 @@ class Service:
         self._limits.take(tenant, JobKey(job.namespace, job.uid))
 
     def _keep(self, job: brain.JobFacts, plan: ResourcePlan, now: float) -> None:
-        """For people; the same answer again says nothing new."""
-        changes, reason = changes_of(plan), "; ".join(dict.fromkeys(plan.reasons.values()))[:MAX_REASON]
+        """Store a plan for the web page, unless the same was answered before."""
+        changes, reason = describe_plan(plan), "; ".join(dict.fromkeys(plan.reasons.values()))[:MAX_REASON]
         if self.store.last_answer(job.namespace, job.name) != (changes, reason):
-            answer = Answer(f"brain-{uuid.uuid4()}", job.namespace, job.name, now, changes, reason)
+            answer = PlanAnswer(f"brain-{uuid.uuid4()}", job.namespace, job.name, now, changes, reason)
             self.store.record_answer(answer)
 
 
-def _sayable(samples: Iterable[JobSample]) -> list[brain.SampleMessage]:
-    """Messages of stored samples; one that a damaged row became is left out."""
+def _sample_messages(samples: Iterable[JobSample]) -> list[brain.SampleMessage]:
+    """Messages of stored samples, without those that damaged rows became."""
     found = []
     for sample in valid_samples(samples).samples:
         with contextlib.suppress(ValidationError):
@@ -125,8 +127,8 @@ def _sayable(samples: Iterable[JobSample]) -> list[brain.SampleMessage]:
     return found
 
 
-def believed(samples: Iterable[JobSample], now: float) -> tuple[Sequence[JobSample], list[str]]:
-    """Samples that can be believed, and why others can't."""
+def credible_samples(samples: Iterable[JobSample], now: float) -> tuple[Sequence[JobSample], list[str]]:
+    """The credible samples, and why others are not."""
     known = valid_samples(samples)
     kept = [sample for sample in known.samples if 0 <= sample.time <= now + AHEAD_SECONDS]
     late = len(known.samples) - len(kept)
@@ -136,8 +138,8 @@ def believed(samples: Iterable[JobSample], now: float) -> tuple[Sequence[JobSamp
     return kept, problems[:MAX_PROBLEMS]
 
 
-def changes_of(plan: ResourcePlan) -> tuple[str, ...]:
-    """What a plan asks for, a line each."""
+def describe_plan(plan: ResourcePlan) -> tuple[str, ...]:
+    """What a plan asks for, one line each."""
     found = []
     for role, wanted in plan.node_group_resources.items():
         count = "" if wanted.count is None else f"{wanted.count} nodes"

@@ -149,5 +149,5 @@ def token(
     if operator == bool(namespace):
         raise InvalidError("say either --namespace, once or more, or --operator")
     made, row = auth.new_token(tenant, [auth.EVERYTHING] if operator else list(namespace or ()))
-    auth.add(tokens_file, row)
+    auth.add_token(tokens_file, row)
     print_line(made)

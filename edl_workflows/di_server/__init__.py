@@ -1,13 +1,11 @@
-"""DI-orchestrator's HTTP API: programs of a DIJob ask for other replicas, learn where the others are, and report profilings.
+"""DI-orchestrator's HTTP API: the programs of a DIJob scale it, find their peers, and report profilings.
 
-Paths, bodies, ids and the envelope of answers are upstream's. What it accepts really changes the job: it edits the job's
-spec, and the controller carries that out. It keeps nothing itself, so that any number of servers may run.
+Paths, bodies, ids and the envelope of answers are upstream's. A request really changes the job: the server
+edits the job's spec, and the controller carries the edit out. The server keeps no state of its own, so that
+any number of them may run.
 
-Neighbours: `edl_workflows.jobs.di_job` and `edl_workflows.kube` below, `edl_workflows.cli.di_server` above.
-
-- `server`: the process; `app`: the routes
-- `service`: what each call does; `replicas`, `profilings`: the pure parts of it
-- `watching`: the jobs and their pods, and who waits for a change of them
-- `ids`, `messages`: what stands in a request and in an answer
-- `guard`: who is let in, how often, and with how much; `limits`: the buckets
+- `server`: the process; `app`: the routes; `guard`: admission and rate limits
+- `service`: what each call does; `replicas`, `profilings`: its pure parts
+- `watching`: caches of the jobs and their pods, and long polls that wait for changes
+- `messages`: job ids, bodies, and the envelope of answers
 """

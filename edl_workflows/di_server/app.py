@@ -1,4 +1,5 @@
-"""The routes: parse, call the service, wrap the answer. `guard` stands before them."""
+"""The routes of the DI server: parse the request, call the service, wrap the answer. `guard` runs before
+them."""
 
 from typing import Annotated, Any
 
@@ -7,11 +8,16 @@ from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from edl_workflows import __version__
-from edl_workflows.di_server import answers
+from edl_workflows.di_server import messages
 from edl_workflows.di_server.guard import CALLER, OPEN_PATH, Admission, CountAnswer, DiGuard
-from edl_workflows.di_server.ids import JobId
-from edl_workflows.di_server.messages import Envelope, ProfilingsRequest, ReplicasRequest, profilings_of
-from edl_workflows.di_server.service import Service
+from edl_workflows.di_server.messages import (
+    Envelope,
+    JobId,
+    ProfilingsRequest,
+    ReplicasRequest,
+    profilings_of,
+)
+from edl_workflows.di_server.service import DiService
 from edl_workflows.process.http_api import ErrorAnswer, add_error_handlers, body_schema, parse_body
 
 MAX_WAIT = 60.0
@@ -64,13 +70,13 @@ Seconds = Annotated[
 ]
 
 
-def create_app(service: Service, admission: Admission, count: CountAnswer) -> FastAPI:
-    """The API.
+def create_app(service: DiService, admission: Admission, count: CountAnswer) -> FastAPI:
+    """Build the API.
 
     Args:
-        service: what it calls.
-        admission: who is let in.
-        count: told of each request.
+        service: what the routes call.
+        admission: rules for admitting requests.
+        count: called for each answer.
     """
     app = FastAPI(
         title="edl-workflows DI server",
@@ -80,7 +86,7 @@ def create_app(service: Service, admission: Admission, count: CountAnswer) -> Fa
         redoc_url=None,
         redirect_slashes=False,
     )
-    add_error_handlers(app, answers.error_envelope, answers.STATUSES)
+    add_error_handlers(app, messages.error_envelope, messages.STATUSES)
     router = _routes(service)
     app.include_router(router, prefix="/v2alpha1/job/{job_id}")
     app.include_router(router, prefix="/v2alpha1/{job_id}", tags=["without /job/"])
@@ -88,21 +94,21 @@ def create_app(service: Service, admission: Admission, count: CountAnswer) -> Fa
     return app
 
 
-def _routes(service: Service) -> APIRouter:
+def _routes(service: DiService) -> APIRouter:
     router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS)
 
     @router.get("/replicas", response_model=Envelope[list[str]], responses=INCOMPLETE)
-    async def get_replicas(caller: Caller, timeout: Seconds = 0.0) -> Response:  # noqa: ASYNC109 - upstream's kind of name
+    async def get_replicas(caller: Caller, timeout: Seconds = 0.0) -> Response:  # noqa: ASYNC109 - upstream's name
         """Addresses (host:port) of the job's replicas by global rank; "" of one that has none."""
         if timeout:
             found = await service.all_addresses(caller, timeout)
             if found.missing:
                 missing = f"{found.missing} of {len(found.by_rank)} replicas have no address"
                 incomplete = ErrorAnswer(408, f"{missing} after {timeout:g} s; ask again")
-                return incomplete.response(answers.error_envelope)
+                return incomplete.response(messages.error_envelope)
         else:
             found = service.addresses(caller)
-        return answers.success("successfully get replicas", list(found.by_rank))
+        return messages.success("successfully get replicas", list(found.by_rank))
 
     @router.post(
         "/replicas",
@@ -114,7 +120,7 @@ def _routes(service: Service) -> APIRouter:
         """Add replicas to a task."""
         asked = parse_body(ReplicasRequest, await request.body())
         await run_in_threadpool(service.resize, caller, asked.task, asked.replicas)
-        return answers.success("successfully add replicas")
+        return messages.success("successfully add replicas")
 
     @router.delete(
         "/replicas",
@@ -126,7 +132,7 @@ def _routes(service: Service) -> APIRouter:
         """Take replicas away from a task: those of the highest ranks go."""
         asked = parse_body(ReplicasRequest, await request.body())
         await run_in_threadpool(service.resize, caller, asked.task, -asked.replicas)
-        return answers.success("successfully delete replicas")
+        return messages.success("successfully delete replicas")
 
     @router.post(
         "/profilings",
@@ -138,6 +144,6 @@ def _routes(service: Service) -> APIRouter:
         """Merge what a program reports of its training into the job's status.profilings."""
         patch = profilings_of(await request.body())
         await run_in_threadpool(service.report, caller, patch)
-        return answers.success("successfully report profilings")
+        return messages.success("successfully report profilings")
 
     return router

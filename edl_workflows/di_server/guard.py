@@ -1,27 +1,79 @@
-"""Admission to the DI server: the client's rate, the path, the token, the job's rate and the size of the body, in this
-order, before a route sees the request."""
+"""Admission to the DI server: the client's rate, the path, the token, the job's rate and the size of the
+body, in this order, before a route sees the request.
+"""
 
 import hmac
 import re
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Scope
 
-from edl_workflows.di_server import answers
-from edl_workflows.di_server.ids import JobId, JobIdError
-from edl_workflows.di_server.limits import Buckets, Rate
+from edl_workflows.di_server import messages
+from edl_workflows.di_server.messages import JobId, JobIdError
 from edl_workflows.process.http_api import BodyLimit, ErrorAnswer, RequestGuard, bearer_token, error_answer
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """A rate limit.
+
+    Attributes:
+        per_second: calls, on average.
+        burst: calls at once.
+    """
+
+    per_second: float
+    burst: float
+
+
+class TokenBuckets:
+    """One token bucket per key, full at first.
+
+    Args:
+        rate: of each bucket.
+        clock: monotonic seconds.
+        memory: buckets kept; the least recently used one is dropped first, and starts full when it comes
+            back.
+    """
+
+    def __init__(
+        self, rate: RateLimit, clock: Callable[[], float] = time.monotonic, memory: int = 10_000
+    ) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._memory = memory
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> float:
+        """Count a call.
+
+        Returns:
+            0.0 if the call is within the limit; otherwise the seconds until the next one will be, and this
+            call does not count.
+        """
+        now = self._clock()
+        tokens, then = self._buckets.pop(key, (self._rate.burst, now))
+        tokens = min(self._rate.burst, tokens + (now - then) * self._rate.per_second)
+        allowed = tokens >= 1.0
+        self._buckets[key] = (tokens - allowed, now)
+        if len(self._buckets) > self._memory:
+            self._buckets.popitem(last=False)
+        return 0.0 if allowed else (1.0 - tokens) / self._rate.per_second
+
 
 OPEN_PATH = "/openapi.json"
 CALLER = "edl.di_job"
-"""Key of a request's scope: the `JobId` for which it was let in."""
+"""Key in a request's scope: the `JobId` for which it was admitted."""
 BODY_SECONDS = 10.0
-"""For a body to arrive."""
+"""Until a body must have arrived."""
 
-PER_CLIENT = Rate(per_second=50.0, burst=200.0)
-PER_JOB = Rate(per_second=20.0, burst=100.0)
-"""A program that reports every second and looks for its peers now and then uses a twentieth; a hundred may start at once."""
+PER_CLIENT = RateLimit(per_second=50.0, burst=200.0)
+PER_JOB = RateLimit(per_second=20.0, burst=100.0)
+"""A program that reports every second and sometimes looks for its peers uses a twentieth; a hundred programs
+may start at once."""
 
 _JOB_PATH = re.compile(r"/v2alpha1/(?:job/)?(?P<id>[^/]+)/(?P<call>replicas|profilings)")
 _METHODS = ("GET", "POST", "DELETE")
@@ -33,20 +85,20 @@ CountAnswer = Callable[[str, str, int], None]
 
 @dataclass(frozen=True)
 class Admission:
-    """Who is let in.
+    """Rules for admitting requests.
 
     Attributes:
-        require_token: whether a caller must show its job's token; without it anybody may change any job.
-        admin_token: lets in to every job; "" for none.
-        per_client: calls of one address.
+        require_token: whether a caller must present its job's token; without it, anybody may change any job.
+        admin_token: is valid for every job; "" for none.
+        per_client: calls from one address.
         per_job: calls to one job.
         max_body: bytes.
     """
 
     require_token: bool = True
     admin_token: str = ""
-    per_client: Rate = PER_CLIENT
-    per_job: Rate = PER_JOB
+    per_client: RateLimit = PER_CLIENT
+    per_job: RateLimit = PER_JOB
     max_body: int = 128 * 1024
 
 
@@ -61,12 +113,12 @@ class DiGuard(RequestGuard):
     """
 
     def __init__(self, app: ASGIApp, admission: Admission, has_token: HasToken, count: CountAnswer) -> None:
-        super().__init__(app, BodyLimit(admission.max_body, BODY_SECONDS), answers.error_envelope)
+        super().__init__(app, BodyLimit(admission.max_body, BODY_SECONDS), messages.error_envelope)
         self._admission = admission
         self._has_token = has_token
         self._count = count
-        self._clients = Buckets(admission.per_client)
-        self._jobs = Buckets(admission.per_job)
+        self._clients = TokenBuckets(admission.per_client)
+        self._jobs = TokenBuckets(admission.per_job)
 
     def is_open(self, path: str) -> bool:
         return path == OPEN_PATH
@@ -79,7 +131,7 @@ class DiGuard(RequestGuard):
     def admit(self, scope: Scope) -> ErrorAnswer | None:
         address = str((scope.get("client") or ("",))[0])
         if wait := self._clients.take(address):
-            return answers.too_many_requests("this address", wait)
+            return messages.too_many_requests("this address", wait)
         path = _JOB_PATH.fullmatch(scope["path"])
         if path is None:
             known = f"those of {OPEN_PATH}, such as /v2alpha1/{{id}}/replicas"
@@ -93,14 +145,14 @@ class DiGuard(RequestGuard):
         try:
             job_id = JobId.parse(text)
         except JobIdError as error:
-            return error_answer(error, answers.STATUSES)
+            return error_answer(error, messages.STATUSES)
         if required and not self._knows(job_id, token):
             return _unauthorized(
                 f"this is not the token of DIJob {job_id.key}; its pods have it in $DI_TOKEN"
             )
         scope[CALLER] = job_id
         wait = self._jobs.take(str(job_id.key))
-        return answers.too_many_requests(f"DIJob {job_id.key}", wait) if wait else None
+        return messages.too_many_requests(f"DIJob {job_id.key}", wait) if wait else None
 
     def _knows(self, job_id: JobId, token: bytes) -> bool:
         admin = self._admission.admin_token.encode()

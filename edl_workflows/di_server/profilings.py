@@ -1,4 +1,4 @@
-"""What a job's status may keep of what its programs report. Pure."""
+"""Merging what programs report into a job's status, within bounds. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -8,25 +8,27 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.reported_text import inert_value
 
 MAX_BYTES = 64 * 1024
-"""Of a job's profilings as JSON. They stand in the job, which every change sends to all who watch it."""
+"""Of a job's profilings as JSON. They are part of the job object, which every change sends to all watchers.
+"""
 MAX_LEVELS = 16
-"""Of maps and lists."""
+"""Of nested objects and lists."""
 _LARGEST = 2**63
-"""Beyond it an API server keeps no whole number."""
+"""An API server stores no larger integers."""
 
 
-def merged(current: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """What the profilings are after a JSON merge patch (RFC 7386).
+def merge_profilings(current: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a JSON merge patch (RFC 7386) to the profilings.
 
     Raises:
-        InvalidError: they would be larger or deeper than a status may keep.
+        InvalidError: the result would be larger or more deeply nested than a status may hold.
     """
     _check_values(patch)
     found = _merge(current, inert_value(patch))
     size = len(json.dumps(found, separators=(",", ":")))
     if size > MAX_BYTES:
         raise InvalidError(
-            f"profilings would have {size} bytes, at most {MAX_BYTES} are kept: report less, or remove fields by null"
+            f"profilings would have {size} bytes, at most {MAX_BYTES} are kept: report less, or remove "
+            "fields by null"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Where a job's replicas are, and its spec with more or fewer of them. Pure."""
+"""The addresses of a job's replicas, and the patch that scales a job. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Addresses:
-    """Where the replicas of a job are.
+class ReplicaAddresses:
+    """The addresses of a job's replicas.
 
     Attributes:
-        by_rank: ``host:port`` of each that the job is to have, by global rank; "" of one without an address.
-        missing: how many have none although they are still to run.
+        by_rank: ``host:port`` of each desired replica, by global rank; "" if it has no address.
+        missing: replicas that are still to run but have no address.
     """
 
     by_rank: tuple[str, ...]
     missing: int
 
 
-def addresses(job: DIJob, found: Iterable[Pod]) -> Addresses:
-    """Where the replicas are.
+def replica_addresses(job: DIJob, found: Iterable[Pod]) -> ReplicaAddresses:
+    """The addresses of a job's replicas.
 
     Args:
         job: the job.
-        found: its pods, as `kept` leaves them.
+        found: its pods, as returned by `reduce_pod`.
     """
     known = {_rank(pod): _address(pod) for pod in found if _current(pod, job)}
     replicas = sorted(pods.list_replicas(job), key=lambda replica: replica.rank)
@@ -37,20 +37,20 @@ def addresses(job: DIJob, found: Iterable[Pod]) -> Addresses:
     to_run = [replica.index not in done.get(replica.task.title, ()) for replica in replicas]
     by_rank = [known.get(one.rank, "") if runs else "" for one, runs in zip(replicas, to_run, strict=True)]
     missing = sum(runs and not address for runs, address in zip(to_run, by_rank, strict=True))
-    return Addresses(tuple(by_rank), 0 if job.finished else missing)
+    return ReplicaAddresses(tuple(by_rank), 0 if job.finished else missing)
 
 
-def resized(job: DIJob, name: str | None, delta: int) -> dict[str, Any]:
-    """The merge patch of a job's spec that adds so many replicas to a task, or takes them away.
+def resize_patch(job: DIJob, name: str | None, delta: int) -> dict[str, Any]:
+    """The merge patch of a job's spec that adds replicas to a task, or removes them.
 
     Args:
-        job: as it is.
-        name: the task; None: the only one, else the collector.
-        delta: how many; negative: fewer.
+        job: its current state.
+        name: the task; None: the only one, otherwise the collector.
+        delta: replicas to add; negative to remove.
 
     Raises:
-        ConflictError: the job is over, or its allocator decides about its replicas.
-        ManifestError: it has no such task, or its bounds forbid it; they are named.
+        ConflictError: the job has ended, or its allocator decides on its replicas.
+        ManifestError: the job has no such task, or the task's bounds forbid it; the message names them.
     """
     if job.finished:
         raise ConflictError(f"DIJob {job.key} is {job.status.phase}; it does not change any more")
@@ -58,7 +58,8 @@ def resized(job: DIJob, name: str | None, delta: int) -> dict[str, Any]:
     if job.spec.preemptible and task is elastic.tasks_by_rank(job.spec)[-1] and task.max_replicas is not None:
         low, high = elastic.task_bounds(task)
         raise ConflictError(
-            f"DIJob {job.key} is preemptible, and its allocator gives task {task.title!r} between minReplicas {low} and "
+            f"DIJob {job.key} is preemptible, and its allocator gives task {task.title!r} between "
+            f"minReplicas {low} and "
             f"maxReplicas {high} as there is room; change these"
         )
     spec = elastic.resize_patch(job, task.title, task.replicas + delta)
@@ -67,8 +68,8 @@ def resized(job: DIJob, name: str | None, delta: int) -> dict[str, Any]:
     return spec
 
 
-def kept(pod: Pod) -> dict[str, Any]:
-    """What a cache keeps of a pod: who it is, and where it listens."""
+def reduce_pod(pod: Pod) -> dict[str, Any]:
+    """The parts of a pod that the cache keeps: its identity and where it listens."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     head = {
         key: metadata[key]
@@ -94,12 +95,13 @@ def kept(pod: Pod) -> dict[str, Any]:
 
 
 def job_of(pod: Pod) -> str:
-    """The job that a pod belongs to, by its label."""
+    """The name of the job that a pod belongs to, by its label."""
     return str((pod["metadata"].get("labels") or {}).get(pods.JOB_LABEL, ""))
 
 
 def _port(spec: Mapping[str, Any]) -> int:
-    """The port on which the replica listens: di-port of the container di-container, else of any, else upstream's."""
+    """The port on which the replica listens: di-port of the container di-container, else of any container,
+    else upstream's."""
     containers = sorted(spec.get("containers") or (), key=lambda c: c.get("name") != MAIN_CONTAINER)
     named = [
         port["containerPort"]
@@ -111,7 +113,7 @@ def _port(spec: Mapping[str, Any]) -> int:
 
 
 def _current(pod: Pod, job: DIJob) -> bool:
-    """Whether a pod is one that the job has now."""
+    """Whether a pod belongs to the job's current generation and may run."""
     labels = pod["metadata"].get("labels") or {}
     return (
         "deletionTimestamp" not in pod["metadata"]

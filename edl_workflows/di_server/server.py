@@ -6,31 +6,47 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import structlog
+from prometheus_client import Counter
 
 from edl_workflows.di_server.app import create_app
 from edl_workflows.di_server.guard import Admission
-from edl_workflows.di_server.metrics import Metrics
-from edl_workflows.di_server.service import Service
-from edl_workflows.di_server.watching import Watches
+from edl_workflows.di_server.service import DiService
+from edl_workflows.di_server.watching import JobCaches
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ALL_NAMESPACES
 from edl_workflows.process import http
 from edl_workflows.process.health import serve_health
 from edl_workflows.process.http import ListenOptions
+from edl_workflows.process.metrics import ApiMetrics
 
 log = structlog.get_logger(__name__)
 
 
+class DiServerMetrics(ApiMetrics):
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = Counter(
+            "edl_di_server_answers",
+            "Answers by method, call (replicas, profilings, other) and status code.",
+            ["method", "call", "code"],
+            registry=self.registry,
+        )
+
+    def answered(self, method: str, call: str, code: int) -> None:
+        """Count an answer; see `CountAnswer`."""
+        self._answers.labels(method, call, str(code)).inc()
+
+
 @dataclass(frozen=True)
 class ServerOptions:
-    """How to run a server.
+    """Options of a server.
 
     Attributes:
         namespace: whose jobs to serve, or `ALL_NAMESPACES`.
         host, port: where the API listens; port 0 for any free one.
         metrics_host: address of the health and metrics endpoints.
         metrics_port: their port; None for no endpoints.
-        admission: who is let in.
+        admission: rules for admitting requests.
     """
 
     namespace: str = ALL_NAMESPACES
@@ -46,18 +62,18 @@ class DiServer:
 
     Args:
         cluster: the API server.
-        options: see there.
+        options: see `ServerOptions`.
     """
 
     def __init__(self, cluster: Cluster, options: ServerOptions) -> None:
-        self.metrics = Metrics()
+        self.metrics = DiServerMetrics()
         self._options = options
         observed = cluster.observed_by(self.metrics.requested)
-        self._watches = Watches(observed, options.namespace)
-        self._app = create_app(Service(observed, self._watches), options.admission, self.metrics.answered)
+        self._watches = JobCaches(observed, options.namespace)
+        self._app = create_app(DiService(observed, self._watches), options.admission, self.metrics.answered)
 
     def waits_for(self) -> list[str]:
-        """What must be there before questions are answered; empty when ready."""
+        """What must be listed before requests can be answered; empty when ready."""
         return self._watches.waits_for()
 
     def run(self, stop: threading.Event) -> None:
@@ -71,7 +87,7 @@ class DiServer:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[str]:
-        """Serve while the context lasts; its value is the API's URL.
+        """Serve while the context lasts. Yields the API's URL.
 
         Raises:
             UnavailableError: a port is taken.

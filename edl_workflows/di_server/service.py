@@ -1,4 +1,4 @@
-"""What each call of the API does: read a job from the cache, change its spec, keep its profilings."""
+"""What each call of the DI server does: read a job from the cache, change its spec, store its profilings."""
 
 import hmac
 import threading
@@ -8,9 +8,9 @@ from typing import Any, Literal
 import structlog
 
 from edl_workflows.di_server import profilings, replicas
-from edl_workflows.di_server.ids import JobId
-from edl_workflows.di_server.replicas import Addresses
-from edl_workflows.di_server.watching import Watches
+from edl_workflows.di_server.messages import JobId
+from edl_workflows.di_server.replicas import ReplicaAddresses
+from edl_workflows.di_server.watching import JobCaches
 from edl_workflows.exceptions import ConflictError, NotFoundError
 from edl_workflows.jobs import api
 from edl_workflows.jobs.di_job import pods
@@ -22,40 +22,41 @@ from edl_workflows.kube.resources import Object, ObjectKey
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 5
-"""Edits of a job tried in a row, while others change it."""
+"""Attempts to edit a job that others change at the same time."""
 MAX_LOOKS = 1000
-"""Jobs whose addresses are remembered."""
+"""Jobs whose addresses are cached."""
 LOCKS = 64
-"""More than jobs that report at the same instant."""
+"""More than the jobs that report at the same instant."""
 
 
 @dataclass(frozen=True)
-class _Look:
-    """Where a job's replicas were at one version of it and its pods."""
+class _CachedAddresses:
+    """The addresses of a job's replicas at one version of the job and its pods."""
 
     version: int
     job: DIJob
-    addresses: Addresses
+    addresses: ReplicaAddresses
 
 
-class Service:
-    """The API's verbs. Methods that write block.
+class DiService:
+    """The calls of the API. Methods that write block.
 
     Args:
-        cluster: where the jobs are.
-        watches: what is known of them.
+        cluster: that runs the jobs.
+        watches: caches of the jobs and their pods.
     """
 
-    def __init__(self, cluster: Cluster, watches: Watches) -> None:
+    def __init__(self, cluster: Cluster, watches: JobCaches) -> None:
         self._cluster = cluster
-        # An edit that adds replicas must not be sent twice: whether a call without an answer was carried out is not known.
+        # An edit that adds replicas must not be sent twice: whether a call without an answer was carried out
+        # is not known.
         self._once = cluster.with_policy(CallPolicy(attempts=1))
         self._watches = watches
-        self._looks: dict[ObjectKey, _Look] = {}
+        self._looks: dict[ObjectKey, _CachedAddresses] = {}
         self._reporting = tuple(threading.Lock() for _ in range(LOCKS))
 
     def has_token(self, job_id: JobId, token: str) -> bool:
-        """Whether it is the job's token."""
+        """Whether this is the job's token."""
         try:
             manifest = self._watches.job(job_id.key)
         except NotFoundError:
@@ -64,7 +65,7 @@ class Service:
         return hmac.compare_digest(pods.token_digest(token), digest)
 
     def find(self, job_id: JobId) -> DIJob:
-        """The job, as it was last seen.
+        """The job in the cache.
 
         Raises:
             NotFoundError: there is none.
@@ -72,8 +73,9 @@ class Service:
         """
         return _checked(self._watches.job(job_id.key), job_id)
 
-    def addresses(self, job_id: JobId) -> Addresses:
-        """Where its replicas are. Worked out once for each change: all of a job's replicas may ask at the same time.
+    def addresses(self, job_id: JobId) -> ReplicaAddresses:
+        """The addresses of the job's replicas, computed once per change: all replicas of a job may ask at the
+        same time.
 
         Raises:
             EdlError: as `find`.
@@ -83,34 +85,37 @@ class Service:
         known = self._looks.get(key)
         if known is None or not version or known.version != version:
             job = DIJob.parse(self._watches.job(key))
-            known = _Look(version, job, replicas.addresses(job, self._watches.pods(key)))
+            known = _CachedAddresses(version, job, replicas.replica_addresses(job, self._watches.pods(key)))
             if len(self._looks) >= MAX_LOOKS:
                 self._looks.clear()
             self._looks[key] = known
         job_id.check(known.job)
         return known.addresses
 
-    async def all_addresses(self, job_id: JobId, seconds: float) -> Addresses:
-        """Where its replicas are, once all that are to run have an address; or as it stands after so many seconds.
+    async def all_addresses(self, job_id: JobId, seconds: float) -> ReplicaAddresses:
+        """Wait until all replicas that are to run have an address.
+
+        Returns:
+            The addresses, or the incomplete ones after so many seconds.
 
         Raises:
-            EdlError: as `find`; also if it comes to that while we wait.
+            EdlError: as `find`, also while waiting.
         """
 
-        def look() -> Addresses | None:
+        def look() -> ReplicaAddresses | None:
             found = self.addresses(job_id)
             return None if found.missing else found
 
         return await self._watches.until(job_id.key, look, seconds) or self.addresses(job_id)
 
     def resize(self, job_id: JobId, task: str | None, delta: int) -> DIJob:
-        """Add replicas to a task, or take them away.
+        """Add replicas to a task, or remove them.
 
         Returns:
             The job with its new spec.
 
         Raises:
-            ConflictError: it is over, its allocator decides, or others changed it each time.
+            ConflictError: the job has ended, its allocator decides, or others changed it at each attempt.
             ManifestError: there is no such task, or its bounds forbid it.
             EdlError: as `find`.
         """
@@ -118,7 +123,7 @@ class Service:
         uid = manifest["metadata"]["uid"]
         for _ in range(ATTEMPTS):
             job = _checked(manifest, job_id)
-            spec = replicas.resized(job, task, delta)
+            spec = replicas.resize_patch(job, task, delta)
             try:
                 answer = self._patch(self._once, manifest, {"spec": spec})
             except ConflictError:
@@ -132,11 +137,12 @@ class Service:
     def report(self, job_id: JobId, patch: dict[str, Any]) -> None:
         """Merge what a program reports into the job's profilings.
 
-        With the version that the bound was checked against: reports that come at once count together.
+        The write requires the version against which the bounds were checked, so that concurrent reports are
+        counted together.
 
         Raises:
-            ConflictError: others changed the job each time.
-            InvalidError: it is too much, or of a form that can't be kept.
+            ConflictError: others changed the job at each attempt.
+            InvalidError: the report is too large, or has values that cannot be stored.
             EdlError: as `find`.
         """
         # One report of a job after the other: so only another server's are in its way.
@@ -145,7 +151,7 @@ class Service:
             uid = manifest["metadata"]["uid"]
             for _ in range(ATTEMPTS):
                 job = _checked(manifest, job_id)
-                if profilings.merged(job.status.profilings, patch) == job.status.profilings:
+                if profilings.merge_profilings(job.status.profilings, patch) == job.status.profilings:
                     return
                 try:
                     answer = self._patch(self._cluster, manifest, {"status": {"profilings": patch}}, "status")
@@ -157,10 +163,10 @@ class Service:
         raise _beaten(job_id)
 
     def _again(self, job_id: JobId, uid: str) -> Object:
-        """The job as it is after a conflict.
+        """Read the job again after a conflict.
 
         Raises:
-            NotFoundError: it is another one.
+            NotFoundError: it was replaced by another job.
         """
         manifest = client.get(self._cluster, api.DI_JOBS, job_id.name, job_id.namespace)
         if manifest["metadata"]["uid"] != uid:

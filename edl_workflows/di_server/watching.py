@@ -1,4 +1,4 @@
-"""The jobs and their pods, by one LIST+WATCH each, and who waits for a change of them."""
+"""Caches of the jobs and their pods, by one LIST+WATCH each, and long polls that wait for changes."""
 
 import asyncio
 import itertools
@@ -21,16 +21,17 @@ from edl_workflows.kube.watch import EventType
 log = structlog.get_logger(__name__)
 
 COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+"""A failing watch is logged the first time and then every 20th, which at the longest delay is every five
+minutes."""
 
 GATHER_SECONDS = 0.1
-"""Changes of a job's pods come in swarms: who waits for them looks after so many seconds of them."""
+"""Changes of a job's pods come in bursts: waiters are woken this long after the first change."""
 
 Found = TypeVar("Found")
 
 
-class Watches:
-    """What is known of the jobs.
+class JobCaches:
+    """Caches of the jobs and their pods.
 
     Args:
         cluster: the API server.
@@ -42,7 +43,7 @@ class Watches:
         selector = f"{pods.OPERATOR_LABEL}={pods.OPERATOR}"
         self._jobs = Informer(source, Scope(api.DI_JOBS, namespace))
         self._pods = Informer(
-            source, Scope(api.PODS, namespace, label_selector=selector), {"job": _by_job}, replicas.kept
+            source, Scope(api.PODS, namespace, label_selector=selector), {"job": _by_job}, replicas.reduce_pod
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: defaultdict[ObjectKey, set[asyncio.Event]] = defaultdict(set)
@@ -55,25 +56,23 @@ class Watches:
             informer.on_error(_complain)
 
     def start(self) -> None:
-        """Begin to watch."""
         self._jobs.start()
         self._pods.start()
 
     def stop(self) -> None:
-        """End both watches."""
         for informer in (self._jobs, self._pods):
             informer.stop()
 
     def waits_for(self) -> list[str]:
-        """What must be there before questions are answered; empty when ready."""
+        """What must be listed before requests can be answered; empty when ready."""
         return [f"not listed yet: {i.scope}" for i in (self._jobs, self._pods) if not i.synced]
 
     def job(self, key: ObjectKey) -> Object:
-        """A job as it was last seen.
+        """A job in the cache.
 
         Raises:
             NotFoundError: there is none.
-            UnavailableError: nothing was listed yet.
+            UnavailableError: the jobs have not been listed yet.
         """
         self._check_ready()
         found = self._jobs.cache.get(key)
@@ -82,33 +81,33 @@ class Watches:
         return found
 
     def pods(self, key: ObjectKey) -> list[Object]:
-        """A job's pods, as `replicas.kept` leaves them.
+        """A job's pods in the cache, as returned by `replicas.reduce_pod`.
 
         Raises:
-            UnavailableError: nothing was listed yet.
+            UnavailableError: the pods have not been listed yet.
         """
         self._check_ready()
         return self._pods.cache.by_index("job", str(key))
 
     def version(self, key: ObjectKey) -> int:
-        """Which change of a job or its pods was the last; of what is looked up after this, at least that is in it. 0: none."""
+        """The number of the last change of a job or its pods, which later reads include; 0: none."""
         return self._changed.get(key, 0)
 
     def wrote(self, job: Object) -> None:
-        """Take in what the server answered to our own write."""
+        """Put the API server's answer to our own write into the cache."""
         self._jobs.put(job)
         self._tell(ObjectKey(job["metadata"]["namespace"], job["metadata"]["name"]))
 
     async def until(self, key: ObjectKey, look: Callable[[], Found | None], seconds: float) -> Found | None:
-        """Wait until `look` finds something.
+        """Wait until `look` returns a result.
 
         Args:
-            key: the job whose changes, and whose pods' changes, are looked at.
-            look: called at first and after changes.
-            seconds: how long.
+            key: the job whose changes, and whose pods' changes, wake the waiter.
+            look: called first and after changes.
+            seconds: how long to wait.
 
         Returns:
-            What it found; None if it did not in time.
+            The result; None if there was none in time.
         """
         self._loop = asyncio.get_running_loop()
         changed = asyncio.Event()
@@ -139,14 +138,14 @@ class Watches:
         self._tell(ObjectKey(change.key.namespace, replicas.job_of(change.object)))
 
     def _tell(self, key: ObjectKey) -> None:
-        """From any thread."""
+        """Called from any thread."""
         self._changed[key] = next(self._changes)
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake, key)
 
     def _wake(self, key: ObjectKey) -> None:
-        """Soon, and all together, so that they can share what one of them works out."""
+        """Wake all waiters together after a moment, so that they share what one of them computes."""
         if self._waiting.get(key) and key not in self._waking:
             self._waking.add(key)
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake_all, key)

@@ -1,12 +1,10 @@
 """A server's connections, bounded in number and in time.
 
 A `Listener` is the socket on which an event loop accepts connections, and `Connections` counts the open ones.
-At the limit,
-the connection that has waited longest for a request is dropped to make room for the new one: clients that
-connect and send
-nothing cannot keep out clients that send requests. If all connections are busy, the new one is refused.
-Running out of file
-descriptors is handled here, too: asyncio would log it thousands of times a second.
+At the limit, the connection that has waited longest for a request is dropped to make room for the new one:
+clients that connect and send nothing cannot keep out clients that send requests. If all connections are busy,
+the new one is refused. Running out of file descriptors is handled here, too: asyncio would log it thousands
+of times a second.
 """
 
 import contextlib

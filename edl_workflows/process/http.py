@@ -56,8 +56,7 @@ class HttpServer(uvicorn.Server):
 
     Its connections are bounded in number (see `edl_workflows.process.connections`), in size and in time (see
     `edl_workflows.process.http_protocol`). uvloop would accept connections without these bounds. The server
-    does not handle
-    signals; the process does.
+    does not handle signals; the process does.
 
     Args:
         app: the ASGI application.
@@ -159,8 +158,7 @@ async def read_body(scope: Scope, receive: Receive, size: int, seconds: float) -
 
     Raises:
         ClientDisconnect: the client went away before the end of the body. What had arrived may look valid,
-            but must not be acted
-            on; there is nobody to answer.
+            but must not be acted on; there is nobody to answer.
         OverflowError: the body is larger.
         TimeoutError: the body did not arrive in time.
     """

@@ -2,8 +2,7 @@
 take.
 
 httptools itself has no bound: it buffers a header until it is complete, however long that is. h11, uvicorn's
-other parser,
-has one, but takes more than twice the CPU time per request.
+other parser, has one, but takes more than twice the CPU time per request.
 """
 
 import asyncio

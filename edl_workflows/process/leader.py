@@ -1,14 +1,11 @@
 """Leader election by a ``coordination.k8s.io/v1`` Lease, with client-go's rules.
 
 The `kubernetes` package's own ``leaderelection`` (36.0) only supports ConfigMap annotations, which every
-other implementation
-has given up; it compares wall clocks of different machines and cannot be stopped.
+other implementation has given up; it compares wall clocks of different machines and cannot be stopped.
 
 A candidate judges a lease by how long the candidate itself has seen it unrenewed, never by the times in it,
-since clocks
-differ. A leader counts from before it sent its last successful renewal, and stops by its own clock:
-`Elector.leading` turns
-False in time even while a renewal hangs.
+since clocks differ. A leader counts from before it sent its last successful renewal, and stops by its own
+clock: `Elector.leading` turns False in time even while a renewal hangs.
 """
 
 import datetime as dt

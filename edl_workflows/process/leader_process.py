@@ -87,8 +87,7 @@ class LeaderProcess:
     @contextmanager
     def renewing(self) -> Iterator[None]:
         """Keep the leadership, in a thread, while work in progress is finished, so that no other process
-        starts beside it. A lost lease
-        stays lost."""
+        starts beside it. A lost lease stays lost."""
         elector, done = self._elector, threading.Event()
         if elector is None or not elector.leading:
             yield

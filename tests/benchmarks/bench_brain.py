@@ -29,8 +29,8 @@ import httpx
 import psutil
 
 from edl_workflows.brain import auth
-from edl_workflows.brain.seen import ClusterSample, JobSeen
-from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.observations import ClusterSample, ObservedJob
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.testing import free_port
 from tests.unit.brain import postgres
@@ -182,10 +182,10 @@ def monitor(database_url: str, count: int, stop: float) -> None:
     total = {name: amount * count * 1.5 for name, amount in requests.items()}
     taken = {name: amount * count for name, amount in requests.items()}
     jobs = [
-        JobSeen(f"uid-{i}", "ElasticJob", "bench", f"job-{i}", "Running", requests=requests)
+        ObservedJob(f"uid-{i}", "ElasticJob", "bench", f"job-{i}", "Running", requests=requests)
         for i in range(count)
     ]
-    with Store(database_url) as store:
+    with BrainStore(database_url) as store:
         store.record_jobs(jobs, [], time.time())
         while time.monotonic() < stop:
             store.record_cluster(ClusterSample(time.time(), 100, 100, total, taken))
@@ -198,7 +198,7 @@ def brain(database_url: str, folder: Path) -> Iterator[tuple[psutil.Process, int
     token, row = auth.new_token("bench", ["bench"])
     file = folder / "tokens.json"
     file.unlink(missing_ok=True)
-    auth.add(file, row)
+    auth.add_token(file, row)
     port = free_port()
     words = ["brain", "run", "--port", str(port), "--tokens-file", str(file), "--metrics-port", "0"]
     command = [sys.executable, "-m", "edl_workflows.cli", *words]

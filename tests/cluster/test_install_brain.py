@@ -150,7 +150,7 @@ def brain(
 def _token(file: Path, tenant: str, namespace: str) -> str:
     """As `edl brain token` makes it."""
     made, row = auth.new_token(tenant, [namespace])
-    auth.add(file, row)
+    auth.add_token(file, row)
     return made
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from schemathesis.generation import GenerationMode
 
 from edl_workflows.brain.app import create_app
-from edl_workflows.brain.planner import Planner
-from edl_workflows.brain.service import Service
-from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.planner import PlannerProcess
+from edl_workflows.brain.service import BrainService
+from edl_workflows.brain.store.store import BrainStore
 from tests.contract.openapi import KEPT, SETTINGS
 from tests.unit.brain import support
 from tests.unit.brain.support import OPERATOR, OTHER, TEAM, Api, facts_json, sample_json
@@ -22,7 +22,7 @@ shared = support.shared
 
 
 def _schema() -> Any:
-    service = Service(Store.__new__(Store), Planner(""))
+    service = BrainService(BrainStore.__new__(BrainStore), PlannerProcess(""))
     schema = schemathesis.openapi.from_dict(create_app(service, None, lambda *_: None).openapi())
     schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
     # Job and token are drawn beside what the document describes, which the fixed cases of these phases can't be.

@@ -10,10 +10,9 @@ from hypothesis import given
 from schemathesis.generation import GenerationMode
 
 from edl_workflows.di_server.app import create_app
-from edl_workflows.di_server.guard import Admission
-from edl_workflows.di_server.limits import Rate
+from edl_workflows.di_server.guard import Admission, RateLimit
 from edl_workflows.di_server.server import DiServer, ServerOptions
-from edl_workflows.di_server.service import Service
+from edl_workflows.di_server.service import DiService
 from edl_workflows.jobs.api import DI_JOBS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -23,8 +22,8 @@ from tests.unit.di_server.support import ADMIN, HTTP, create, eventually_ready, 
 
 cluster, server = support.cluster, support.server
 
-UNLIMITED = Rate(1e9, 1e9)
-DOCUMENT = create_app(Service.__new__(Service), Admission(), lambda *_: None).openapi()
+UNLIMITED = RateLimit(1e9, 1e9)
+DOCUMENT = create_app(DiService.__new__(DiService), Admission(), lambda *_: None).openapi()
 
 
 def _schema() -> Any:

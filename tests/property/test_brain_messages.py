@@ -5,7 +5,7 @@ import math
 import hypothesis.strategies as st
 from hypothesis import given
 
-from edl_workflows.brain.service import believed
+from edl_workflows.brain.service import credible_samples
 from edl_workflows.protocol import brain
 from edl_workflows.scaling.dlrover.brain import messages
 from edl_workflows.scaling.dlrover.resources import (
@@ -100,10 +100,10 @@ def test_a_plan_over_the_wire(plan: ResourcePlan) -> None:
 def test_what_is_believed_can_be_stored(samples: list[JobSample]) -> None:
     """Of samples of any numbers those are kept that every database holds and no algorithm stumbles over; each of the others
     has a reason."""
-    kept, problems = believed(samples, 1_000.0)
+    kept, problems = credible_samples(samples, 1_000.0)
     assert all(0 <= s.time <= 1_600 and 0 <= s.step < 2**63 and 0 <= s.speed < math.inf for s in kept)
     assert all(0 <= n.cpu < math.inf and 0 <= n.memory < math.inf for s in kept for n in s.nodes)
     assert len({s.time for s in kept}) == len(kept)
     assert bool(problems) or len(kept) == len({s.time for s in samples})
-    again, _ = believed([messages.sample_of(messages.sample_message(s)) for s in kept], 1_000.0)
+    again, _ = credible_samples([messages.sample_of(messages.sample_message(s)) for s in kept], 1_000.0)
     assert list(again) == list(kept)

@@ -15,9 +15,9 @@ from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
 from edl_workflows.brain.app import create_app
-from edl_workflows.brain.planner import Planner
-from edl_workflows.brain.service import Service
-from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.planner import PlannerProcess
+from edl_workflows.brain.service import BrainService
+from edl_workflows.brain.store.store import BrainStore
 from tests.contract.test_di_server_openapi import DOCUMENT as DI_SERVER_DOCUMENT
 from tests.security.servers import ANSWER_SECONDS, Server
 from tests.security.tally import Tally
@@ -46,7 +46,11 @@ def _of_kubernetes(server: Server) -> list[Any]:
 
 
 def _of_brain(_server: Server) -> list[Any]:
-    return [create_app(Service(Store.__new__(Store), Planner("")), None, lambda *_: None).openapi()]
+    return [
+        create_app(
+            BrainService(BrainStore.__new__(BrainStore), PlannerProcess("")), None, lambda *_: None
+        ).openapi()
+    ]
 
 
 DOCUMENTS: dict[str, Callable[[Server], list[Any]]] = {

@@ -1,1 +1,1 @@
-"""The page for people: `web` serves its `files`; `reading` is what it asks the API for, in the words of `views`."""
+"""The web page: `web` serves its `files`; `queries` answers its requests to the API with `messages`."""

@@ -1,4 +1,5 @@
-"""The web page: its files, the same for everybody. What it shows it asks of the API, with the token that its reader gives it."""
+"""The web page's files, the same for everybody. The page sends its requests to the API with the token that
+its reader enters."""
 
 from importlib import resources
 
@@ -26,7 +27,7 @@ _HEADERS = {
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page at ``/``, and the files that it names beside it."""
+    """Serve the page at ``/``, and the files that it refers to beside it."""
     folder = resources.files("edl_workflows.brain.page") / "files"
     for file in folder.iterdir():
         suffix = file.name[file.name.rfind(".") :]

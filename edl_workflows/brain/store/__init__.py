@@ -1,6 +1,6 @@
-"""What Brain keeps, on SQLite or PostgreSQL.
+"""Brain's store, on SQLite or PostgreSQL.
 
-- `store`: rows in; `reader`: rows out; `stored`: the values that they are
-- `writer`: group commit; `retention`: what becomes of old rows
+- `store`: writing; `reader`: reading; `records`: the stored values
+- `writer`: group commit; `retention`: removal of old rows
 - `tables` and `migrations`: the schema; `database`: the connection
 """

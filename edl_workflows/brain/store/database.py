@@ -1,7 +1,7 @@
-"""The connection to SQLite or PostgreSQL, the schema's migrations, and what a database's errors mean.
+"""The connection to SQLite or PostgreSQL, the schema's migrations, and the meaning of a database's errors.
 
-SQLite: write-ahead log, and a commit is on the disk when it returns. A transaction that writes takes the write lock at its
-beginning, so that it can't fail for it later.
+SQLite uses a write-ahead log, and a commit is on disk when it returns. A write transaction takes the write
+lock at its beginning, so that it cannot fail for it later.
 """
 
 import contextlib
@@ -33,24 +33,25 @@ CONNECT_SECONDS = 5
 POOL = 8
 """Connections that read at the same time."""
 _MIGRATION_LOCK = 0x65646C62
-"""PostgreSQL's advisory lock (the number says "edlb"): one process migrates, others wait."""
+"""PostgreSQL's advisory lock (the number spells "edlb"): one process migrates, others wait."""
 _WRITES = "edl_writes"
 
 
-def parse(database_url: str) -> URL:
-    """The database that an address names.
+def parse_url(database_url: str) -> URL:
+    """Parse a database URL.
 
     Args:
         database_url: ``sqlite:////path/brain.db`` or ``postgresql://user:password@host/name``.
 
     Raises:
-        InvalidError: it is neither. The message does not repeat it: there may be a password in it.
+        InvalidError: it is neither. The message does not repeat the URL, which may contain a password.
     """
     try:
         url = make_url(database_url)
     except ArgumentError as error:
         raise InvalidError(
-            "the database's URL can't be read; it looks like sqlite:////path/brain.db or postgresql://user@host/name"
+            "the database's URL can't be read; it looks like sqlite:////path/brain.db or "
+            "postgresql://user@host/name"
         ) from error
     driver = DRIVERS.get(url.get_backend_name())
     if driver is None:
@@ -63,12 +64,12 @@ def parse(database_url: str) -> URL:
 
 
 def connect(database_url: str) -> Engine:
-    """An engine. Nothing is connected yet.
+    """Create an engine; it connects on first use.
 
     Raises:
-        InvalidError: see `parse`.
+        InvalidError: see `parse_url`.
     """
-    url = parse(database_url)
+    url = parse_url(database_url)
     options: dict[str, Any] = {"hide_parameters": True, "pool_size": POOL, "pool_timeout": LOCK_SECONDS}
     try:
         if url.get_backend_name() == "sqlite":
@@ -86,7 +87,7 @@ def connect(database_url: str) -> Engine:
 
 @contextlib.contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only reads.
+    """A read transaction.
 
     Raises:
         UnavailableError: the database does not answer.
@@ -97,10 +98,10 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that writes; committed, and durable, when the context ends without an error.
+    """A write transaction, committed and durable when the context ends without an error.
 
     Raises:
-        InvalidError: the database can't hold a value.
+        InvalidError: the database cannot store a value.
         UnavailableError: the database does not answer, or is locked.
     """
     with mapped(), engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
@@ -109,7 +110,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def mapped() -> Iterator[None]:
-    """A database library's exceptions become ours."""
+    """Turn a database library's exceptions into ours."""
     try:
         yield
     except EdlError:
@@ -120,17 +121,18 @@ def mapped() -> Iterator[None]:
         raise UnavailableError(f"the Brain's store is not available: {_first_line(error)}") from error
     except CommandError as error:
         raise InvalidError(
-            f"the Brain's store was made by another version ({_first_line(error)}); run that version, or a newer one"
+            f"the Brain's store was made by another version ({_first_line(error)}); run that version, or a "
+            "newer one"
         ) from error
     except SQLAlchemyError as error:
         raise InvalidError(f"the Brain's store refused this: {_first_line(error)}") from error
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the schema up to date; any number of processes may do it at the same time.
+    """Bring the schema up to date; several processes may do it at the same time.
 
     Raises:
-        InvalidError: the store was made by a newer version.
+        InvalidError: the store was created by a newer version.
         UnavailableError: the database does not answer.
     """
     config = Config()
@@ -159,6 +161,6 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    """Without the statement, which SQLAlchemy adds."""
+    """Without the statement, which SQLAlchemy appends."""
     cause = getattr(error, "orig", None) or error
     return (str(cause).splitlines() or [type(cause).__name__])[0][:300]

@@ -1,6 +1,6 @@
-"""What stands in the store, read: for plans, for the monitor, for callers. For any thread.
+"""Reading the store: for plans, for the monitor, for the API. Thread-safe.
 
-Whatever stands in the database that can't be read is left out, never raised.
+Rows that cannot be read are left out and never raise an error.
 """
 
 from collections.abc import Collection, Sequence
@@ -8,14 +8,14 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, Row, Select, and_, func, or_, select, true
 
-from edl_workflows.brain.seen import ClusterSample
+from edl_workflows.brain.observations import ClusterSample
 from edl_workflows.brain.store import database
-from edl_workflows.brain.store.stored import (
+from edl_workflows.brain.store.records import (
     JobKey,
     StoredJob,
     cluster_sample,
-    lines,
     oom_of_row,
+    parse_lines,
     sample_of_row,
     scenario_of,
     stored_job,
@@ -26,10 +26,10 @@ from edl_workflows.scaling.dlrover.brain.request import FormerJob
 from edl_workflows.scaling.dlrover.samples import JobSample
 
 Namespaces = Collection[str] | None
-"""Whose rows somebody may see; None: all."""
+"""Whose rows a caller may see; None: all."""
 
 
-class Reader:
+class StoreReader:
     """Reads a store. Each method is one transaction; all may raise UnavailableError.
 
     Args:
@@ -40,7 +40,7 @@ class Reader:
         self.engine = engine
 
     def check(self) -> None:
-        """See that the database answers.
+        """Check that the database answers.
 
         Raises:
             UnavailableError: it does not.
@@ -48,21 +48,22 @@ class Reader:
         self._read(select(JOB.c.uid).limit(1))
 
     def open_jobs(self, kind: str, namespace: str) -> list[str]:
-        """Uids of the jobs that the monitor saw and that are not gone: of a kind, in one namespace or in all ("")."""
+        """Uids of a kind's jobs that the monitor saw and that are not gone, in one namespace or in all
+        ("")."""
         wanted = select(JOB.c.uid).where(JOB.c.kind == kind, JOB.c.seen != "", JOB.c.gone.is_(None))
         return [
             row.uid for row in self._read(wanted.where(JOB.c.namespace == namespace) if namespace else wanted)
         ]
 
     def open_plans(self, namespace: str) -> list[str]:
-        """The same of ScalePlans."""
+        """The same for ScalePlans."""
         wanted = select(PLAN.c.id).where(PLAN.c.name != "", PLAN.c.gone.is_(None))
         return [
             row.id for row in self._read(wanted.where(PLAN.c.namespace == namespace) if namespace else wanted)
         ]
 
     def job(self, namespaces: Namespaces, uid: str) -> StoredJob | None:
-        """A job; where several namespaces have one of this uid, that which was heard of last."""
+        """A job; if several namespaces have one with this uid, the one that was reported last."""
         wanted = select(JOB).where(JOB.c.uid == uid, within(JOB.c.namespace, namespaces))
         rows = self._read(wanted.order_by(JOB.c.heard.desc()).limit(1))
         return stored_job(rows[0]) if rows else None
@@ -82,14 +83,14 @@ class Reader:
         return [oom for row in reversed(rows) if (oom := oom_of_row(row)) is not None]
 
     def former(self, job: JobFacts, since: float, silent: float, jobs: int, samples: int) -> list[FormerJob]:
-        """Jobs of the same namespace and scenario that have ended, or fell silent.
+        """Jobs of the same namespace and scenario that have ended or fallen silent.
 
         Args:
-            job: which is left out itself.
-            since: Unix seconds; none that ended, or was heard of last, before.
-            silent: Unix seconds; a job that reported last before is over, whoever knows how.
-            jobs: at most so many, the latest.
-            samples: at most so many of each, the newest.
+            job: is left out itself.
+            since: Unix seconds; jobs that ended, or last reported, earlier are left out.
+            silent: Unix seconds; a job that last reported earlier is considered finished.
+            jobs: the most jobs to return, the latest.
+            samples: the most samples of each, the newest.
         """
         wanted = (
             select(JOB.c.uid, JOB.c.name, JOB.c.completed)
@@ -133,16 +134,16 @@ class Reader:
         return [stored_job(row) for row in rows]
 
     def cluster(self, since: float) -> ClusterSample | None:
-        """The newest look at the cluster, if it is not older."""
+        """The newest sample of the cluster, if it is recent enough."""
         wanted = select(CLUSTER).where(CLUSTER.c.time >= since).order_by(CLUSTER.c.time.desc()).limit(1)
         rows = self._read(wanted)
         return cluster_sample(rows[0]) if rows else None
 
     def last_answer(self, namespace: str, job: str) -> tuple[tuple[str, ...], str] | None:
-        """Changes and reason of what Brain answered last for a job; None if it never did."""
+        """Changes and reason of the Brain's last answer for a job; None if there is none."""
         wanted = select(PLAN).where(PLAN.c.namespace == namespace, PLAN.c.job == job, PLAN.c.name == "")
         rows = self._read(wanted.order_by(PLAN.c.time.desc()).limit(1))
-        return (lines(rows[0].changes), rows[0].reason) if rows else None
+        return (parse_lines(rows[0].changes), rows[0].reason) if rows else None
 
     def _read(self, wanted: Select[Any]) -> Sequence[Row[Any]]:
         with database.reading(self.engine) as connection:
@@ -150,5 +151,5 @@ class Reader:
 
 
 def within(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:
-    """Only rows of these namespaces."""
+    """Restrict a query to these namespaces."""
     return true() if namespaces is None else column.in_(sorted(namespaces))

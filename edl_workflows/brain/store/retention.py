@@ -1,7 +1,7 @@
-"""What becomes of old rows: samples thin out after an hour, and everything goes after some days.
+"""Removal of old rows: samples are thinned out after an hour, and everything is removed after some days.
 
-A job reports every few seconds, and its plans are made from the last minutes; of what was before, one sample in ten minutes
-tells as much. Rows go in small batches, so that reports don't wait for it.
+A job reports every few seconds, and its plans are made from the last minutes; of older samples, one in ten
+minutes is enough. Rows are removed in small batches, so that reports do not wait.
 """
 
 import threading
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import BigInteger, ColumnElement, Table, and_, cast, exists
 
-from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
 from edl_workflows.exceptions import EdlError
 
@@ -20,20 +20,20 @@ log = structlog.get_logger(__name__)
 
 DAY = 86_400.0
 BATCH = 500
-"""Rows of one transaction: a few milliseconds."""
+"""Rows per transaction: a few milliseconds."""
 PAUSE = 0.05
-"""Seconds between two of them."""
+"""Seconds between two batches."""
 
 
 @dataclass(frozen=True)
 class RetentionOptions:
-    """What is kept.
+    """Which rows are kept.
 
     Attributes:
-        days: for so long, and jobs for so long after they were heard of last.
-        whole_seconds: for so long each sample of a job and of the cluster.
-        thin_seconds: after that, the first one in so many seconds.
-        period: seconds between two looks.
+        days: how long rows are kept, and jobs after they were last reported.
+        whole_seconds: how long every sample of a job and of the cluster is kept.
+        thin_seconds: after that, the first sample in each interval of this length is kept.
+        period: seconds between two runs.
     """
 
     days: float = 30.0
@@ -46,13 +46,13 @@ class Retention:
     """A thread that removes old rows.
 
     Args:
-        store: whose.
-        options: see there.
+        store: the store.
+        options: see `RetentionOptions`.
         clock: Unix seconds.
     """
 
     def __init__(
-        self, store: Store, options: RetentionOptions, clock: Callable[[], float] = time.time
+        self, store: BrainStore, options: RetentionOptions, clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
         self._options = options
@@ -63,23 +63,23 @@ class Retention:
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after the batch in hand."""
+        """Stop after the current batch."""
         self._stopped.set()
         if self._thread.ident:
             self._thread.join()
 
     def remove(self) -> int:
-        """Remove all that is too old now. Returns how many rows that were.
+        """Remove all rows that are too old now. Returns how many were removed.
 
         Raises:
-            UnavailableError: the store does not answer, or is too slow; the next time goes on where this one ended.
+            UnavailableError: the store does not answer, or is too slow; the next run continues where this one
+                ended.
         """
         now, gone = self._clock(), 0
-        for table, which in old(now, self._options, self._thinned):
+        for table, which in expired_rows(now, self._options, self._thinned):
             while not self._stopped.is_set():
                 batch = self._store.remove(table, which, BATCH)
                 gone += batch
@@ -101,15 +101,15 @@ class Retention:
                 log.debug("old rows removed", rows=gone)
 
 
-def old(
+def expired_rows(
     now: float, options: RetentionOptions, thinned: float = 0.0
 ) -> list[tuple[Table, ColumnElement[bool]]]:
-    """Which rows are too old.
+    """The rows that are too old.
 
     Args:
         now: Unix seconds.
-        options: what is kept.
-        thinned: rows from before this time are thinned out already.
+        options: which rows are kept.
+        thinned: earlier rows have been thinned out already.
     """
     before = now - options.days * DAY
     thin = now - options.whole_seconds
@@ -125,7 +125,7 @@ def old(
 
 
 def _superfluous(table: Table, since: float, before: float, seconds: int) -> ColumnElement[bool]:
-    """Rows from between two times, but the first of each so many seconds."""
+    """Rows between two times, except the first in each interval."""
     time, earlier = table.c.time, table.alias("earlier")
     same = [earlier.c[column.name] == column for column in table.primary_key if column.name != "time"]
     near = and_(earlier.c.time < time, earlier.c.time > time - seconds - 1)

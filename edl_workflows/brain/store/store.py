@@ -1,6 +1,6 @@
-"""The store: what masters report and the monitor sees goes in; what `reader` reads comes out. For any thread.
+"""Writing to the store what masters report and what the monitor sees. Thread-safe.
 
-Methods that write return when the rows are durable; `submit` gives a future instead.
+Methods that write return when the rows are durable; `submit` returns a future instead.
 """
 
 import json
@@ -22,26 +22,26 @@ from sqlalchemy import (
     update,
 )
 
-from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
+from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan
 from edl_workflows.brain.store import database, tables
-from edl_workflows.brain.store.reader import Reader
-from edl_workflows.brain.store.stored import (
-    Answer,
-    Report,
-    plan_row,
+from edl_workflows.brain.store.reader import StoreReader
+from edl_workflows.brain.store.records import (
+    JobReport,
+    PlanAnswer,
+    observed_job_row,
+    observed_plan_row,
     report_rows,
-    seen_row,
 )
 from edl_workflows.brain.store.tables import JOB, PLAN, Upsert
-from edl_workflows.brain.store.writer import Writer
+from edl_workflows.brain.store.writer import StoreWriter
 from edl_workflows.exceptions import EdlError
 
 
-class Store(Reader):
-    """One database, with its schema brought up to date.
+class BrainStore(StoreReader):
+    """One database, whose schema is brought up to date.
 
     Args:
-        database_url: see `database.parse`.
+        database_url: see `database.parse_url`.
 
     Raises:
         InvalidError: the URL, or the schema's version, is not known.
@@ -55,7 +55,7 @@ class Store(Reader):
         except EdlError:
             self.engine.dispose()
             raise
-        self._writer = Writer(self.engine)
+        self._writer = StoreWriter(self.engine)
 
     def __enter__(self) -> Self:
         return self
@@ -66,21 +66,21 @@ class Store(Reader):
         self.close()
 
     def close(self) -> None:
-        """Write what waits, and disconnect."""
+        """Finish the waiting writes, then disconnect."""
         self._writer.close()
         self.engine.dispose()
 
     @property
     def waiting(self) -> int:
-        """Writes that wait."""
+        """The number of waiting writes."""
         return self._writer.waiting
 
-    def submit(self, report: Report, now: float) -> Future[None]:
-        """Keep a report; see `writer.Writer.write`."""
+    def submit(self, report: JobReport, now: float) -> Future[None]:
+        """Store a report; see `StoreWriter.write`."""
         return self._writer.write(report_rows(report, now))
 
-    def record(self, report: Report, now: float) -> None:
-        """Keep a report.
+    def record(self, report: JobReport, now: float) -> None:
+        """Store a report.
 
         Raises:
             UnavailableError: the database does not answer, or is too slow.
@@ -88,7 +88,7 @@ class Store(Reader):
         self.submit(report, now).result()
 
     def record_cluster(self, sample: ClusterSample) -> None:
-        """Keep what the monitor saw of the cluster.
+        """Store a sample of the cluster.
 
         Raises:
             UnavailableError: as `record`.
@@ -96,24 +96,24 @@ class Store(Reader):
         row = {"time": sample.time, "sample": json.dumps(asdict(sample))}
         self._writer.write({tables.NEW_CLUSTER: [row]}).result()
 
-    def record_jobs(self, jobs: Collection[JobSeen], gone: Collection[str], now: float) -> None:
-        """Keep what the monitor saw of jobs, and that the objects of others are gone, in one transaction.
+    def record_jobs(self, jobs: Collection[ObservedJob], gone: Collection[str], now: float) -> None:
+        """Store what the monitor saw of jobs, and mark others as gone, in one transaction.
 
         Raises:
             UnavailableError: as `record`.
         """
-        rows = [seen_row(job, now) for job in jobs]
+        rows = [observed_job_row(job, now) for job in jobs]
         there = (JOB.c.uid.in_(gone), JOB.c.seen != "", JOB.c.gone.is_(None))
         ended = update(JOB).where(*there).values(gone=now, ended=func.coalesce(JOB.c.ended, now))
         self._write_seen(tables.SEEN_JOB, rows, ended)
 
-    def record_plans(self, plans: Collection[PlanSeen], gone: Collection[str], now: float) -> None:
-        """The same of ScalePlans.
+    def record_plans(self, plans: Collection[ObservedPlan], gone: Collection[str], now: float) -> None:
+        """The same for ScalePlans.
 
         Raises:
             UnavailableError: as `record`.
         """
-        rows = [plan_row(plan, now) for plan in plans]
+        rows = [observed_plan_row(plan, now) for plan in plans]
         ended = update(PLAN).where(PLAN.c.id.in_(gone), PLAN.c.name != "", PLAN.c.gone.is_(None))
         self._write_seen(tables.SEEN_PLAN, rows, ended.values(gone=now))
 
@@ -125,8 +125,8 @@ class Store(Reader):
 
         self._writer.call(work).result()
 
-    def record_answer(self, answer: Answer) -> None:
-        """Keep what Brain answered.
+    def record_answer(self, answer: PlanAnswer) -> None:
+        """Store an answer of the Brain.
 
         Raises:
             UnavailableError: as `record`.
@@ -142,7 +142,7 @@ class Store(Reader):
         self._writer.write({tables.NEW_PLAN: [row]}).result()
 
     def remove(self, table: Table, which: ColumnElement[bool], most: int) -> int:
-        """Remove at most so many of these rows. Returns how many are gone.
+        """Remove up to `most` of these rows. Returns how many were removed.
 
         Raises:
             UnavailableError: as `record`.

@@ -1,7 +1,8 @@
-"""The store's tables. Their first form and every change of it stand in `edl_workflows.brain.store.migrations`.
+"""The store's tables. Their first form and every change of it stand in
+`edl_workflows.brain.store.migrations`.
 
-A job is known by namespace and uid: whatever uid a tenant claims, its rows lie in its own namespaces. What is only read as a
-whole is JSON in a text. Times are Unix seconds.
+A job is known by namespace and uid: whatever uid a tenant claims, its rows lie in its own namespaces. What is
+only read as a whole is JSON in a text. Times are Unix seconds.
 """
 
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ JOB = Table(
     Column("reason", Text, nullable=False),
     Column("gone", Double),  # since when its object is not there
     Column("facts", Text, nullable=False),  # protocol.brain.JobFacts; "" before the master's first report
-    Column("seen", Text, nullable=False),  # seen.JobSeen; "" before the monitor's first look
+    Column("seen", Text, nullable=False),  # ObservedJob as JSON; "" before the monitor has seen it
     PrimaryKeyConstraint("namespace", "uid"),
     Index("job_uid", "uid"),
     Index("job_heard", "heard"),

@@ -1,6 +1,6 @@
-"""One thread writes; all writes that wait while it commits are the next transaction (group commit).
+"""Group commit: one thread writes, and all writes that wait during a commit form the next transaction.
 
-So an acknowledged write is a committed one, and a thousand writers share one flush of the disk.
+So an acknowledged write is committed, and a thousand writers share one flush to disk.
 """
 
 import threading
@@ -20,9 +20,9 @@ from edl_workflows.exceptions import EdlError, UnavailableError
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 5_000
-"""Writes; beyond that the store is too slow, and who comes is told to come again."""
+"""Writes. Beyond that the store is too slow, and callers are told to retry."""
 MAX_TOGETHER = 500
-"""Writes of one transaction."""
+"""Writes per transaction."""
 
 Row = Mapping[str, Any]
 Rows = Mapping[Upsert, Sequence[Row]]
@@ -36,8 +36,8 @@ class _Write:
     work: Work | None = None
 
 
-class Writer:
-    """Writes in its own thread, from when it is made until `close`.
+class StoreWriter:
+    """Writes in its own thread until `close`.
 
     Args:
         engine: of the database.
@@ -56,12 +56,13 @@ class Writer:
         """Write rows. The future is done when they are durable.
 
         Raises:
-            UnavailableError: too many wait already, or the store is closed. The future may also have it, or InvalidError.
+            UnavailableError: too many writes wait already, or the store is closed. The future may also raise
+                it, or InvalidError.
         """
         return self._put(_Write(Future(), rows=rows))
 
     def call(self, work: Work) -> Future[Any]:
-        """Let `work` write in a transaction of its own.
+        """Run `work` in a transaction of its own.
 
         Raises:
             UnavailableError: as `write`.
@@ -69,7 +70,7 @@ class Writer:
         return self._put(_Write(Future(), work=work))
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Finish the waiting writes, then stop."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -77,7 +78,7 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """How many writes wait."""
+        """The number of waiting writes."""
         return len(self._waiting)
 
     def _put(self, write: _Write) -> Future[Any]:
@@ -98,7 +99,7 @@ class Writer:
             self._commit(batch)
 
     def _take(self) -> list[_Write]:
-        """The writes of the next transaction; none at the end."""
+        """The writes of the next transaction; empty at the end."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()

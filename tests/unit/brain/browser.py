@@ -1,4 +1,5 @@
-"""A headless Chromium, told what to do over its DevTools pipe (``--remote-debugging-pipe``): JSON messages, each ended by NUL."""
+"""A headless Chromium, told what to do over its DevTools pipe (``--remote-debugging-pipe``): JSON messages,
+each ended by NUL."""
 
 import base64
 import contextlib
@@ -119,7 +120,8 @@ class Browser:
     def texts(self, selector: str) -> list[str]:
         """The text of each of some elements."""
         found: list[str] = self.value(
-            f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.innerText ?? one.textContent)"
+            f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.innerText ?? "
+            "one.textContent)"
         )
         return found
 

@@ -4,16 +4,17 @@ import math
 import random
 from collections.abc import Iterator
 
-from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
-from edl_workflows.brain.store.store import Store
-from edl_workflows.brain.store.stored import Report
+from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan, ObservedRole
+from edl_workflows.brain.store.records import JobReport
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.protocol.brain import JobFacts, JobLimits
 from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 GIB = 2.0**30
 HOUR = 3600.0
 _NAMES = (
-    "recommend-wide", "ctr-daily", "bert-finetune", "ranking-v7", "speech-ctc", "resnet-ablation", "deepfm-hourly",
+    "recommend-wide", "ctr-daily", "bert-finetune", "ranking-v7", "speech-ctc", "resnet-ablation",
+    "deepfm-hourly",
     "forecast-eu", "forecast-us", "embeddings-nightly", "fraud-gbdt", "search-dssm",
 )  # fmt: skip
 _REASONS = (
@@ -24,7 +25,7 @@ _REASONS = (
 )
 
 
-def fill(store: Store, now: float, jobs: int = 12) -> None:
+def fill(store: BrainStore, now: float, jobs: int = 12) -> None:
     """Six hours of a cluster with these jobs."""
     chance = random.Random(7)
     for index in range(360):
@@ -35,12 +36,12 @@ def fill(store: Store, now: float, jobs: int = 12) -> None:
     for job in seen[:12]:
         if job.started is None:
             continue
-        store.record(Report(_facts(job), tuple(_samples(job, now, chance))), now)
+        store.record(JobReport(_facts(job), tuple(_samples(job, now, chance))), now)
     plans = [plan for job in seen[:8] for plan in _plans(job, now)]
     store.record_plans(plans, [], now)
 
 
-def _plans(job: JobSeen, now: float) -> Iterator[PlanSeen]:
+def _plans(job: ObservedJob, now: float) -> Iterator[ObservedPlan]:
     """One before each change of the workers, and for the first jobs a migration."""
     begin, end = job.started or now, job.finished or now
     workers = job.replicas["worker"].ready
@@ -56,8 +57,8 @@ def _plans(job: JobSeen, now: float) -> Iterator[PlanSeen]:
         yield _plan(job, "oom", end - 700, "worker: with 16Gi memory", _REASONS[3], "Failed")
 
 
-def _plan(job: JobSeen, name: str, created: float, change: str, reason: str, phase: str) -> PlanSeen:
-    return PlanSeen(
+def _plan(job: ObservedJob, name: str, created: float, change: str, reason: str, phase: str) -> ObservedPlan:
+    return ObservedPlan(
         uid=f"plan-{job.uid}-{name}",
         namespace=job.namespace,
         name=f"{job.name}-{name}",
@@ -99,7 +100,7 @@ def _cluster(time: float, hours: float, chance: random.Random) -> ClusterSample:
     )
 
 
-def _job(index: int, now: float, chance: random.Random) -> JobSeen:
+def _job(index: int, now: float, chance: random.Random) -> ObservedJob:
     phase = ("Running", "Running", "Scaling", "Running", "Pending", "Succeeded", "Failed", "Suspended")[
         index % 8
     ]
@@ -108,10 +109,10 @@ def _job(index: int, now: float, chance: random.Random) -> JobSeen:
     workers, ready = 2 + index % 7, 0 if phase in ("Pending", "Suspended") else 2 + index % 7
     ended = phase in ("Succeeded", "Failed")
     running = phase in ("Running", "Scaling")
-    replicas = {"worker": RoleSeen(workers, ready)}
+    replicas = {"worker": ObservedRole(workers, ready)}
     if kind == "ElasticJob":
-        replicas["ps"] = RoleSeen(2, min(2, ready))
-    return JobSeen(
+        replicas["ps"] = ObservedRole(2, min(2, ready))
+    return ObservedJob(
         uid=f"uid-{index}",
         kind=kind,
         namespace=("ads", "search", "research")[index % 3],
@@ -138,12 +139,12 @@ def _job(index: int, now: float, chance: random.Random) -> JobSeen:
     )
 
 
-def _facts(job: JobSeen) -> JobFacts:
+def _facts(job: ObservedJob) -> JobFacts:
     limits = JobLimits(cpu=100, memory=200_000, gpu=8)
     return JobFacts(uid=job.uid, namespace=job.namespace, name=job.name, kind=job.kind, limits=limits)
 
 
-def _samples(job: JobSeen, now: float, chance: random.Random) -> Iterator[JobSample]:
+def _samples(job: ObservedJob, now: float, chance: random.Random) -> Iterator[JobSample]:
     """Speed that grows with the workers, and a migration in which it stands."""
     begin, end = job.started or now, job.finished or now
     most = job.replicas["worker"].ready

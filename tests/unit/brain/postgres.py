@@ -20,7 +20,8 @@ def programs() -> Path | None:
 
 @contextlib.contextmanager
 def server() -> Iterator[Path]:
-    """A running server; its value is the folder of its socket. It commits as durably as PostgreSQL does by default."""
+    """A running server; its value is the folder of its socket. It commits as durably as PostgreSQL does by
+    default."""
     bin_folder = programs()
     assert bin_folder is not None, "PostgreSQL is needed: apt-get install postgresql"
     folder = Path(tempfile.mkdtemp(prefix="edl-pg-"))  # short: a socket's path has at most 107 characters

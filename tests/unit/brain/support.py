@@ -13,7 +13,7 @@ import pytest
 
 from edl_workflows.brain import auth
 from edl_workflows.brain.server import BrainOptions, BrainServer
-from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.protocol import brain
 from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 from tests.unit.brain import postgres
@@ -39,16 +39,16 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
+def store(database_url: str) -> Iterator[BrainStore]:
     """A store on each database."""
-    with Store(database_url) as found:
+    with BrainStore(database_url) as found:
         yield found
 
 
 @pytest.fixture
-def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+def sqlite_store(tmp_path: Path) -> Iterator[BrainStore]:
     """A store where the database makes no difference."""
-    with Store(f"sqlite:///{tmp_path}/brain.db") as found:
+    with BrainStore(f"sqlite:///{tmp_path}/brain.db") as found:
         yield found
 
 
@@ -94,7 +94,7 @@ def tokens_file(folder: Path) -> Path:
     path = folder / "tokens.json"
     rows = [(TEAM, "team", ["team"]), (OTHER, "other", ["other", "third"]), (OPERATOR, "ops", ["*"])]
     found = [
-        {"tenant": tenant, "namespaces": namespaces, "sha256": auth.digest(token)}
+        {"tenant": tenant, "namespaces": namespaces, "sha256": auth.token_digest(token)}
         for token, tenant, namespaces in rows
     ]
     path.write_text(json.dumps({"tokens": found}))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.brain import auth
-from edl_workflows.brain.auth import Tenant, Tokens
+from edl_workflows.brain.auth import Tenant, TokenFile
 from edl_workflows.exceptions import ForbiddenError, InvalidError
 
 
@@ -15,11 +15,11 @@ def test_a_made_token_lets_in(tmp_path: Path) -> None:
     """As its tenant, to its namespaces; the file has only a hash, and only its owner may read it."""
     file = tmp_path / "tokens.json"
     token, row = auth.new_token("team-a", ["a", "b"])
-    auth.add(file, row)
+    auth.add_token(file, row)
     operator, second = auth.new_token("ops", ["*"])
-    auth.add(file, second)
+    auth.add_token(file, second)
 
-    tokens = Tokens(file)
+    tokens = TokenFile(file)
     assert tokens.tenant_of(token) == Tenant("team-a", frozenset({"a", "b"}))
     assert tokens.tenant_of(operator) == Tenant("ops", None)
     assert tokens.tenant_of(token[:-1]) is None
@@ -41,11 +41,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     """A new token counts, and a removed one does not, without a restart; a broken file changes nothing."""
     file, now = tmp_path / "tokens.json", [0.0]
     first, row = auth.new_token("team-a", ["a"])
-    auth.add(file, row)
-    tokens = Tokens(file, clock=lambda: now[0])
+    auth.add_token(file, row)
+    tokens = TokenFile(file, clock=lambda: now[0])
     second, other = auth.new_token("team-b", ["b"])
 
-    auth.add(file, other)
+    auth.add_token(file, other)
     now[0] += auth.LOOK_SECONDS
     assert tokens.tenant_of(second) is not None
     for broken in ("{", ""):
@@ -55,7 +55,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     file.unlink()
     now[0] += auth.LOOK_SECONDS
     assert tokens.tenant_of(first) is not None
-    auth.add(file, other)
+    auth.add_token(file, other)
     now[0] += auth.LOOK_SECONDS
     assert tokens.tenant_of(first) is None
     assert tokens.tenant_of(second) is not None
@@ -79,13 +79,13 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "tokens.json"
     file.write_text(text)
     with pytest.raises(InvalidError, match=r"tokens\.json"):
-        Tokens(file)
+        TokenFile(file)
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     """With its name."""
     with pytest.raises(InvalidError, match="nothing-there"):
-        Tokens(tmp_path / "nothing-there")
+        TokenFile(tmp_path / "nothing-there")
 
 
 def test_a_wrong_name_makes_no_token() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.brain.history import Histories, capacity, claim, shares
-from edl_workflows.brain.seen import ClusterSample, JobSeen
-from edl_workflows.brain.store.store import Store
-from edl_workflows.brain.store.stored import JobKey, Report, StoredJob
+from edl_workflows.brain.history import PlanInputs, claim_of, shared_capacity, worker_shares
+from edl_workflows.brain.observations import ClusterSample, ObservedJob
+from edl_workflows.brain.store.records import JobKey, JobReport, StoredJob
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.protocol.brain import OptimizeRequest
 from edl_workflows.scaling.dlrover.brain import algorithms
 from edl_workflows.scaling.dlrover.brain.messages import question_of
@@ -24,7 +24,7 @@ def stored(uid: str, requests: dict[str, float] | None = None, **more: Any) -> S
     """A job whose master reports, and which the monitor sees if it says what its pods take."""
     seen = None
     if requests is not None:
-        seen = JobSeen(uid, "ElasticJob", "team", "mnist", "Running", requests=requests)
+        seen = ObservedJob(uid, "ElasticJob", "team", "mnist", "Running", requests=requests)
     return StoredJob(JobKey("team", uid), facts(uid, **more), seen, NOW, None)
 
 
@@ -41,7 +41,7 @@ def cluster(cpu: float, taken: float = 0.0, **more: float) -> ClusterSample:
 def test_two_jobs_share_a_cluster() -> None:
     """What other pods leave is divided between workers of the same size; parameter servers are kept."""
     jobs = [stored("a", held(12.0)), stored("b", held(12.0))]
-    found = shares(jobs, cluster(48.0, taken=32.0))
+    found = worker_shares(jobs, cluster(48.0, taken=32.0))
     # 48 cores - 8 of others - 2 parameter servers of 4 = 32 cores: 8 workers of 4.
     assert found == {JobKey("team", "a"): 4, JobKey("team", "b"): 4}
 
@@ -49,31 +49,34 @@ def test_two_jobs_share_a_cluster() -> None:
 def test_a_job_that_stays_as_it_is_keeps_what_it_has() -> None:
     """One whose workers may not change has its count, whatever is fair."""
     fixed = {"ps": role(), "worker": role(9, auto_scale=False)}
-    found = shares([stored("a", held(40.0), roles=fixed), stored("b", held(12.0))], cluster(60.0, taken=52.0))
+    found = worker_shares(
+        [stored("a", held(40.0), roles=fixed), stored("b", held(12.0))], cluster(60.0, taken=52.0)
+    )
     assert found == {JobKey("team", "a"): 9, JobKey("team", "b"): 4}
 
 
 def test_a_job_can_t_take_by_what_it_says() -> None:
     """Bounds that begin above what it has do not push the others out."""
     greedy = {"ps": role(), "worker": role(2, bounds={"count": {"low": 50, "high": 60}})}
-    found = shares([stored("a", {}, roles=greedy), stored("b", {})], cluster(48.0))
+    found = worker_shares([stored("a", {}, roles=greedy), stored("b", {})], cluster(48.0))
     assert found[JobKey("team", "b")] >= 4
 
 
-def test_a_job_that_does_not_exist_takes_nothing(sqlite_store: Store) -> None:
-    """A tenant's reports about jobs that the monitor does not see change nobody's plan, however many they are."""
+def test_a_job_that_does_not_exist_takes_nothing(sqlite_store: BrainStore) -> None:
+    """A tenant's reports about jobs that the monitor does not see change nobody's plan, however many they
+    are."""
     real = {"ps": role(), "worker": role(9)}
-    sqlite_store.record(Report(facts("real", roles=real)), NOW)
-    seen = JobSeen("real", "ElasticJob", "team", "mnist", "Running", requests=held(40.0))
+    sqlite_store.record(JobReport(facts("real", roles=real)), NOW)
+    seen = ObservedJob("real", "ElasticJob", "team", "mnist", "Running", requests=held(40.0))
     sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0, 40.0))
     for number in range(5):
         invented = facts(f"fake-{number}", namespace="other", roles={"worker": role(60, cpu=4.0)})
-        sqlite_store.record(Report(invented), NOW + 1 + number)
+        sqlite_store.record(JobReport(invented), NOW + 1 + number)
     assert [job.key.uid for job in sqlite_store.running(NOW - 60, 3)] == ["real"]
 
     request = asked("real", roles=real)
-    plan = algorithms.optimize_job(question_of(request), Histories(sqlite_store).request(request, NOW + 10))
+    plan = algorithms.optimize_job(question_of(request), PlanInputs(sqlite_store).request(request, NOW + 10))
     worker = plan.node_group_resources.get("worker")
     assert worker is None or worker.count is None or worker.count >= 9
 
@@ -92,13 +95,14 @@ def test_what_is_reserved_is_what_pods_hold(invented: dict[str, Any]) -> None:
     """A real job of 8 cores can't push out another tenant's by numbers that its pods don't bear out."""
     liar = stored("liar", held(8.0), namespace="other", roles=invented)
     honest = stored("honest", held(24.0), roles={"worker": role(6)})
-    found = shares([replace(liar, key=JobKey("other", "liar")), honest], cluster(48.0, taken=32.0))
+    found = worker_shares([replace(liar, key=JobKey("other", "liar")), honest], cluster(48.0, taken=32.0))
     # 48 cores, of which the liar's pods hold 8: at least half is left.
     assert found[JobKey("team", "honest")] >= 6
 
 
 def test_many_jobs_of_one_namespace_are_one_tenant() -> None:
-    """However many jobs a namespace has: another one's keeps half of the cluster while both want all of it."""
+    """However many jobs a namespace has: another one's keeps half of the cluster while both want all of
+    it."""
     many = [
         replace(
             stored(f"small-{i}", {"cpu": 0.0}, roles={"worker": role(0)}), key=JobKey("other", f"small-{i}")
@@ -106,7 +110,7 @@ def test_many_jobs_of_one_namespace_are_one_tenant() -> None:
         for i in range(10)
     ]
     alone = stored("alone", held(40.0), roles={"worker": role(10)})
-    found = shares([*many, alone], cluster(80.0, taken=40.0))
+    found = worker_shares([*many, alone], cluster(80.0, taken=40.0))
     assert found[JobKey("team", "alone")] >= 10
 
 
@@ -114,12 +118,12 @@ def test_every_job_may_have_one_worker() -> None:
     """A job whose first pod finds no room is not told to have none."""
     waiting = stored("waiting", {"cpu": 0.0}, roles={"worker": role(1)})
     large = stored("large", held(48.0), roles={"worker": role(12, auto_scale=False)})
-    assert shares([waiting, large], cluster(48.0, taken=48.0))[JobKey("team", "waiting")] >= 1
+    assert worker_shares([waiting, large], cluster(48.0, taken=48.0))[JobKey("team", "waiting")] >= 1
 
 
 def test_without_a_monitor_nothing_is_shared() -> None:
     """A cluster of which nothing is known, or that offers nothing, limits nobody."""
-    assert shares([stored("a")], ClusterSample(NOW)) == {}
+    assert worker_shares([stored("a")], ClusterSample(NOW)) == {}
 
 
 CAPACITIES = {
@@ -145,14 +149,14 @@ CAPACITIES = {
 @pytest.mark.parametrize(("jobs", "sample_", "expected"), CAPACITIES.values(), ids=CAPACITIES)
 def test_capacity(jobs: list[StoredJob], sample_: ClusterSample, expected: dict[str, float]) -> None:
     """In cores, MiB and pieces."""
-    assert capacity(jobs, sample_) == expected
+    assert shared_capacity(jobs, sample_) == expected
 
 
 def test_a_job_without_sense_has_no_claim() -> None:
     """No workers, or impossible bounds."""
-    assert claim(stored("a", {}, roles={"ps": role()})) is None
+    assert claim_of(stored("a", {}, roles={"ps": role()})) is None
     impossible = {"worker": role(1, bounds={"count": {"low": 9, "high": 2}})}
-    assert claim(stored("a", {}, roles=impossible)) is None
+    assert claim_of(stored("a", {}, roles=impossible)) is None
 
 
 def asked(uid: str, **more: Any) -> OptimizeRequest:
@@ -166,15 +170,16 @@ def asked(uid: str, **more: Any) -> OptimizeRequest:
     return OptimizeRequest.model_validate({"job": job, "stage": "job_stage_running", "nodes": nodes})
 
 
-def test_a_job_beyond_its_share_gives_back(sqlite_store: Store) -> None:
-    """In a full cluster the large job shrinks for the small one, and the reason says so; the small one does not."""
+def test_a_job_beyond_its_share_gives_back(sqlite_store: BrainStore) -> None:
+    """In a full cluster the large job shrinks for the small one, and the reason says so; the small one does
+    not."""
     large = {"ps": role(), "worker": role(9)}
     for uid, roles, cores in (("large", large, 40.0), ("small", {"ps": role(), "worker": role(1)}, 8.0)):
-        sqlite_store.record(Report(facts(uid, roles=roles)), NOW)
-        seen = JobSeen(uid, "ElasticJob", "team", "mnist", "Running", requests=held(cores))
+        sqlite_store.record(JobReport(facts(uid, roles=roles)), NOW)
+        seen = ObservedJob(uid, "ElasticJob", "team", "mnist", "Running", requests=held(cores))
         sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0, 48.0))
-    histories = Histories(sqlite_store)
+    histories = PlanInputs(sqlite_store)
 
     request = asked("large", roles=large)
     plan = algorithms.optimize_job(question_of(request), histories.request(request, NOW))
@@ -185,23 +190,23 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: Store) -> None:
     assert plan.empty
 
 
-def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: Store) -> None:
+def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: BrainStore) -> None:
     """A monitor that ended does not freeze the shares."""
-    sqlite_store.record(Report(facts()), NOW)
-    seen = JobSeen("uid-1", "ElasticJob", "team", "mnist", "Running", requests=held(12.0))
+    sqlite_store.record(JobReport(facts()), NOW)
+    seen = ObservedJob("uid-1", "ElasticJob", "team", "mnist", "Running", requests=held(12.0))
     sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0))
     request = asked("uid-1")
-    assert Histories(sqlite_store).request(request, NOW + 100).claims
-    assert not Histories(sqlite_store).request(request, NOW + 130).claims
+    assert PlanInputs(sqlite_store).request(request, NOW + 100).claims
+    assert not PlanInputs(sqlite_store).request(request, NOW + 130).claims
 
 
-def test_history_is_of_former_jobs(sqlite_store: Store) -> None:
+def test_history_is_of_former_jobs(sqlite_store: BrainStore) -> None:
     """A job is told of its own samples and of former ones of its name."""
     former = facts("former")
-    sqlite_store.record(Report(former, [sample(NOW - 9_000)]), NOW - 9_000)
-    sqlite_store.record(Report(facts(), [sample(NOW)]), NOW)
-    request = Histories(sqlite_store).request(asked("uid-1", training={"batch_size": 32}), NOW)
+    sqlite_store.record(JobReport(former, [sample(NOW - 9_000)]), NOW - 9_000)
+    sqlite_store.record(JobReport(facts(), [sample(NOW)]), NOW)
+    request = PlanInputs(sqlite_store).request(asked("uid-1", training={"batch_size": 32}), NOW)
     assert request.job.samples == (sample(NOW),)
     assert [record.samples for record in request.history] == [(sample(NOW - 9_000),)]
     assert request.training.batch_size == 32

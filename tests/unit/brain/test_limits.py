@@ -5,7 +5,7 @@ import pytest
 from edl_workflows.brain import limits
 from edl_workflows.brain.auth import Tenant
 from edl_workflows.brain.limits import TenantLimits
-from edl_workflows.brain.store.stored import JobKey
+from edl_workflows.brain.store.records import JobKey
 from edl_workflows.exceptions import UnavailableError
 from tests.unit.brain import support
 from tests.unit.brain.support import OPERATOR, OTHER, Api, facts_json
@@ -31,7 +31,7 @@ def test_a_tenant_that_asks_too_often_waits_alone() -> None:
     counted = TenantLimits(clock, calls_per_second=10)
     for _ in range(200):
         counted.take(TENANT, JOB)
-    with pytest.raises(UnavailableError, match="team asks more than 10 times a second"):
+    with pytest.raises(UnavailableError, match="team sends more than 10 requests a second"):
         counted.take(TENANT, JOB)
     counted.take(NEIGHBOUR, JobKey("other", "uid-1"))
     counted.take(Tenant("ops"), JOB)

@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.brain.monitor import NODE_METRICS, Monitor, MonitorOptions, differences
-from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen, RoleSeen
+from edl_workflows.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions, differences
+from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan, ObservedRole
 from edl_workflows.brain.server import BrainOptions, BrainServer
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
@@ -39,8 +39,8 @@ class Memory:
         writes: rows of jobs that were written, repeated ones included.
     """
 
-    jobs: dict[str, JobSeen] = field(default_factory=dict)
-    plans: dict[str, PlanSeen] = field(default_factory=dict)
+    jobs: dict[str, ObservedJob] = field(default_factory=dict)
+    plans: dict[str, ObservedPlan] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     samples: list[ClusterSample] = field(default_factory=list)
     away: bool = False
@@ -57,13 +57,13 @@ class Memory:
         there = (plan for plan in self.plans.values() if plan.namespace == namespace)
         return [plan.uid for plan in there if plan.uid not in self.gone]
 
-    def record_jobs(self, jobs: Collection[JobSeen], gone: Collection[str], now: float) -> None:
+    def record_jobs(self, jobs: Collection[ObservedJob], gone: Collection[str], now: float) -> None:
         self._check()
         self.writes += len(jobs)
         self.jobs |= {job.uid: job for job in jobs}
         self.gone |= set(gone)
 
-    def record_plans(self, plans: Collection[PlanSeen], gone: Collection[str], now: float) -> None:
+    def record_plans(self, plans: Collection[ObservedPlan], gone: Collection[str], now: float) -> None:
         self._check()
         self.plans |= {plan.uid: plan for plan in plans}
         self.gone |= set(gone)
@@ -82,7 +82,7 @@ class Memory:
         """The newest sample; an empty one before the first."""
         return self.samples[-1] if self.samples else ClusterSample(0)
 
-    def job(self, name: str) -> JobSeen | None:
+    def job(self, name: str) -> ObservedJob | None:
         """The job of this name that is not gone."""
         return next(
             (job for job in self.jobs.values() if job.name == name and job.uid not in self.gone), None
@@ -94,16 +94,16 @@ class Memory:
         return job.phase if job else ""
 
 
-Start = Callable[[Memory], Monitor]
+Start = Callable[[Memory], ClusterMonitor]
 
 
 @pytest.fixture
 def start(cluster: Cluster) -> Iterator[Start]:
     """Starts monitors of the test's namespace; they end with the test."""
-    running: list[Monitor] = []
+    running: list[ClusterMonitor] = []
 
-    def make(store: Memory) -> Monitor:
-        running.append(Monitor(cluster, store, MonitorOptions(cluster.namespace, PERIOD)))
+    def make(store: Memory) -> ClusterMonitor:
+        running.append(ClusterMonitor(cluster, store, MonitorOptions(cluster.namespace, PERIOD)))
         running[-1].start()
         return running[-1]
 
@@ -142,7 +142,7 @@ def test_a_jobs_life(cluster: Cluster, start: Start) -> None:
     eventually(lambda: store.phase("mnist") == "Running")
     job = store.job("mnist")
     assert job is not None
-    assert (7, 1.5, {"worker": RoleSeen(1, 1)}) == (job.step, job.speed, job.replicas)
+    assert (7, 1.5, {"worker": ObservedRole(1, 1)}) == (job.step, job.speed, job.replicas)
     ended = {"phase": "Succeeded", "completionTime": "2026-01-01T00:00:00Z"}
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", ended)
     eventually(lambda: store.phase("mnist") == "Succeeded")
@@ -159,7 +159,7 @@ def test_what_a_jobs_pods_hold(cluster: Cluster, start: Start) -> None:
     start(store)
     client.create(cluster, pod("mnist-0", "mnist"))
 
-    eventually(lambda: (store.job("mnist") or JobSeen("", "", "", "", "")).requests.get("cpu") == 2.0)
+    eventually(lambda: (store.job("mnist") or ObservedJob("", "", "", "", "")).requests.get("cpu") == 2.0)
     eventually(lambda: store.newest.requested.get("cpu") == 2.0)
     client.patch_status(cluster, PODS, "mnist-0", {"phase": "Running"})
     eventually(lambda: store.newest.pods_running == 1)
@@ -259,16 +259,16 @@ def test_it_ends(cluster: Cluster, start: Start) -> None:
 
 @pytest.mark.slow
 def test_definitions_and_servers_come_and_go(tmp_path: Path) -> None:
-    """Without our definitions the cluster is sampled all the same; with them jobs are told; a server that dies and comes
-    back is watched again, and what it lost is marked.
+    """Without our definitions the cluster is sampled all the same; with them jobs are told; a server that
+    dies and comes back is watched again, and what it lost is marked.
     """
     server = ApiServerProcess(tmp_path)
     server.start()
     store = Memory()
-    monitor: Monitor | None = None
+    monitor: ClusterMonitor | None = None
     try:
         cluster = server.cluster()
-        monitor = Monitor(cluster, store, MonitorOptions("default", PERIOD))
+        monitor = ClusterMonitor(cluster, store, MonitorOptions("default", PERIOD))
         monitor.start()
         eventually(lambda: bool(store.samples))
         assert monitor.waits_for()
@@ -339,9 +339,9 @@ def test_the_whole_process(cluster: Cluster, tmp_path: Path) -> None:
     }
 
 
-def job(uid: str, step: int = 0) -> JobSeen:
+def job(uid: str, step: int = 0) -> ObservedJob:
     """A row."""
-    return JobSeen(uid, "ElasticJob", "ns", uid, "Running", step=step)
+    return ObservedJob(uid, "ElasticJob", "ns", uid, "Running", step=step)
 
 
 DIFFERENCES = [
@@ -356,7 +356,7 @@ DIFFERENCES = [
 
 @pytest.mark.parametrize(("told", "seen", "changed", "gone"), DIFFERENCES)
 def test_differences(
-    told: dict[str, JobSeen | None], seen: list[JobSeen], changed: list[str], gone: list[str]
+    told: dict[str, ObservedJob | None], seen: list[ObservedJob], changed: list[str], gone: list[str]
 ) -> None:
     """Only what the store does not know is written."""
     found = differences(told, seen)

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from edl_workflows.brain import auth
-from edl_workflows.brain.seen import JobSeen, PlanSeen
+from edl_workflows.brain.observations import ObservedJob, ObservedPlan
 from edl_workflows.brain.server import BrainOptions, BrainServer
-from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.store.store import BrainStore
 from tests.unit.brain.browser import CHROMIUM, Browser
 from tests.unit.brain.filled import fill
 
@@ -41,7 +41,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts a Brain over a store that a function has filled; its URL."""
     with ExitStack() as running:
 
-        def start(filled: Callable[[Store], object] = lambda _store: None, **options: Any) -> str:
+        def start(filled: Callable[[BrainStore], object] = lambda _store: None, **options: Any) -> str:
             url = f"sqlite:///{tmp_path}/brain.db"
             server = BrainServer(BrainOptions(database_url=url, **{"port": 0} | options))
             filled(server.store)
@@ -65,16 +65,16 @@ def again(browser: Browser) -> None:
     browser.value("document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def job(name: str, **more: Any) -> JobSeen:
+def job(name: str, **more: Any) -> ObservedJob:
     """A job that runs."""
     return replace(
-        JobSeen(f"uid-{name}", "ElasticJob", "team", name, "Running", created=time.time() - 60), **more
+        ObservedJob(f"uid-{name}", "ElasticJob", "team", name, "Running", created=time.time() - 60), **more
     )
 
 
-def plan(name: str, **more: Any) -> PlanSeen:
+def plan(name: str, **more: Any) -> ObservedPlan:
     """A plan that was carried out."""
-    made = PlanSeen(
+    made = ObservedPlan(
         f"plan-{name}", "team", name, "mnist", ("worker: 4 replicas",), "more workers pay", "Succeeded"
     )
     return replace(made, created=time.time() - 30, **more)
@@ -126,7 +126,8 @@ def test_jobs_are_listed_by_pages(browser: Browser, full: str) -> None:
 
     browser.open(full)
     browser.value(
-        "{ const it = document.getElementById('phase'); it.value = 'Failed'; it.dispatchEvent(new Event('change')) }"
+        "{ const it = document.getElementById('phase'); it.value = 'Failed'; it.dispatchEvent(new "
+        "Event('change')) }"
     )
     browser.until("document.querySelector('#jobs .pages span').innerText.includes('of 125')")
     assert set(browser.texts("#jobs .phase")) == {"Failed"}
@@ -137,7 +138,7 @@ def test_a_row_says_what_a_job_does_and_why(browser: Browser, serve: Serve) -> N
     fails = {"phase": "Failed", "reason": "WorkerFailed", "message": "worker-1 ended with exit code 1"}
     grows = {"speed": 12.34, "step": 45_678, "reasons": {"worker": "more workers pay"}}
 
-    def filled(store: Store) -> None:
+    def filled(store: BrainStore) -> None:
         store.record_jobs([job("fails", **fails, created=1.0), job("grows", **grows)], [], time.time())
 
     browser.open(serve(filled))
@@ -151,7 +152,7 @@ def test_plans_with_their_reasons(browser: Browser, serve: Serve) -> None:
     """Each with what it changes, why, how far it is, and what its executor says of it."""
     failed = {"phase": "Failed", "message": "rolled back", "reason": "ps-0 is hot", "finished": time.time()}
 
-    def filled(store: Store) -> None:
+    def filled(store: BrainStore) -> None:
         store.record_plans([plan("good"), plan("bad", **failed, changes=("replace ps 0",))], [], time.time())
         store.record_plans([plan("gone", phase="Pending")], [], time.time())
         store.record_plans([], ["plan-gone"], time.time())
@@ -173,7 +174,8 @@ def test_plans_with_their_reasons(browser: Browser, serve: Serve) -> None:
 
 
 def test_one_job_by_the_keyboard(browser: Browser, full: str) -> None:
-    """A job's link leads to its past: curves with units and plans as marks, whose values the arrow keys read."""
+    """A job's link leads to its past: curves with units and plans as marks, whose values the arrow keys
+    read."""
     browser.open(f"{full}/#/jobs/uid-1")
 
     assert browser.text("#job h1") == "search/ctr-daily"
@@ -214,7 +216,7 @@ def test_hostile_texts_are_texts(browser: Browser, serve: Serve) -> None:
         HOSTILE, uid="hostile", reasons={HOSTILE: HOSTILE}, notes=(HOSTILE,), message=HOSTILE, stage=HOSTILE
     )
 
-    def filled(store: Store) -> None:
+    def filled(store: BrainStore) -> None:
         store.record_jobs([hostile], [], time.time())
         bad = plan(HOSTILE, job=HOSTILE, reason=HOSTILE, message=HOSTILE, changes=(HOSTILE,), phase=HOSTILE)
         store.record_plans([bad], [], time.time())
@@ -233,7 +235,8 @@ def test_what_gets_into_the_page_can_not_run(browser: Browser, full: str) -> Non
     browser.open(full)
     browser.value(f"document.body.insertAdjacentHTML('beforeend', {HOSTILE!r})")
     browser.value(
-        "{ const it = document.createElement('script'); it.textContent = 'window.hacked = 1'; document.body.append(it) }"
+        "{ const it = document.createElement('script'); it.textContent = 'window.hacked = 1'; "
+        "document.body.append(it) }"
     )
 
     browser.until("document.images.length === 1 && document.images[0].complete")
@@ -242,9 +245,10 @@ def test_what_gets_into_the_page_can_not_run(browser: Browser, full: str) -> Non
 
 
 def test_a_token_is_asked_for(browser: Browser, serve: Serve, tmp_path: Path) -> None:
-    """Without one nothing is shown; a wrong one is refused in words; the right one stays in the tab, and can be forgotten."""
-    row = auth.TokenRow(tenant="operators", namespaces=["*"], sha256=auth.digest(TOKEN))
-    auth.add(tmp_path / "tokens.json", row)
+    """Without one nothing is shown; a wrong one is refused in words; the right one stays in the tab, and can
+    be forgotten."""
+    row = auth.TokenRow(tenant="operators", namespaces=["*"], sha256=auth.token_digest(TOKEN))
+    auth.add_token(tmp_path / "tokens.json", row)
     url = serve(
         lambda store: store.record_jobs([job("mnist")], [], time.time()), tokens_file=tmp_path / "tokens.json"
     )
@@ -309,7 +313,8 @@ def test_every_width(browser: Browser, full: str, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "/#/jobs/uid-1"])
 def test_everything_has_a_name(browser: Browser, full: str, path: str) -> None:
-    """A screen reader finds a name for each control, headings in order, and tables that are tables at any width."""
+    """A screen reader finds a name for each control, headings in order, and tables that are tables at any
+    width."""
     for width in (1280, 390):
         browser.open(full + path, width=width)
         tree = browser.call("Accessibility.getFullAXTree")["nodes"]
@@ -334,14 +339,20 @@ CONTRAST = """(() => {
     paint.fillStyle = look.getPropertyValue(name);
     paint.fillRect(0, 0, 1, 1);
     const parts = [...paint.getImageData(0, 0, 1, 1).data].slice(0, 3).map((value) => value / 255);
-    const [r, g, b] = parts.map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = parts.map(linear);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
-  const ratio = (one, other) => (Math.max(light(one), light(other)) + 0.05) / (Math.min(light(one), light(other)) + 0.05);
+  const ratio = (one, other) => {
+    const [dark, bright] = [light(one), light(other)].sort((a, b) => a - b);
+    return (bright + 0.05) / (dark + 0.05);
+  };
   const worst = (names, ground) => Math.min(...names.map((name) => ratio(name, ground)));
   const texts = ["--text", "--quiet", "--accent", "--bad"];
-  const lines = ["--one", "--two", "--three", "--four", "--five", "--six", "--good", "--wait", "--busy", "--bad", "--focus"];
-  return [worst(texts, "--panel"), worst(texts, "--ground"), worst(lines, "--panel"), ratio("--bad", "--bad-ground")];
+  const series = ["--one", "--two", "--three", "--four", "--five", "--six"];
+  const lines = [...series, "--good", "--wait", "--busy", "--bad", "--focus"];
+  const bad = ratio("--bad", "--bad-ground");
+  return [worst(texts, "--panel"), worst(texts, "--ground"), worst(lines, "--panel"), bad];
 })()"""
 
 
@@ -356,7 +367,8 @@ def test_contrast(browser: Browser, full: str, *, dark: bool) -> None:
 
 
 def test_only_its_own_files(serve: Serve) -> None:
-    """Each file that a file of the page names is served, with the policy; nothing is asked of another server."""
+    """Each file that a file of the page names is served, with the policy; nothing is asked of another
+    server."""
     url = serve()
     todo, seen = ["/"], set[str]()
     http = httpx.Client(base_url=url)

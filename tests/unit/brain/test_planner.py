@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.brain import planner as planning
-from edl_workflows.brain.history import Histories
-from edl_workflows.brain.planner import Planner
-from edl_workflows.brain.store.store import Store
-from edl_workflows.brain.store.stored import Report
+from edl_workflows.brain.history import PlanInputs
+from edl_workflows.brain.planner import PlannerProcess
+from edl_workflows.brain.store.records import JobReport
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.protocol.brain import OptimizeRequest
 from edl_workflows.scaling.dlrover.brain import algorithms
@@ -37,21 +37,21 @@ def asked() -> OptimizeRequest:
 
 
 @pytest.fixture
-def planner(sqlite_store: Store, tmp_path: Path) -> Iterator[Planner]:
+def planner(sqlite_store: BrainStore, tmp_path: Path) -> Iterator[PlannerProcess]:
     """A planner of a store with a job's samples."""
-    sqlite_store.record(Report(facts(), [sample(NOW - 15.0 * i, 100 - i) for i in range(4)]), NOW)
-    made = Planner(f"sqlite:///{tmp_path}/brain.db")
+    sqlite_store.record(JobReport(facts(), [sample(NOW - 15.0 * i, 100 - i) for i in range(4)]), NOW)
+    made = PlannerProcess(f"sqlite:///{tmp_path}/brain.db")
     yield made
     made.close()
 
 
 @pytest.mark.slow
 def test_it_plans_and_is_replaced(
-    planner: Planner, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+    planner: PlannerProcess, sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its plan is that of the algorithms. When it was killed, or takes too long, one caller is told to ask again, and then a
-    new one plans."""
-    histories = Histories(sqlite_store)
+    """Its plan is that of the algorithms. When it was killed, or takes too long, one caller is told to ask
+    again, and then a new one plans."""
+    histories = PlanInputs(sqlite_store)
     expected = algorithms.optimize_job(question_of(asked()), histories.request(asked(), NOW))
     assert planner.plan(asked(), NOW) == expected
     assert not expected.empty
@@ -77,7 +77,7 @@ def test_it_plans_and_is_replaced(
 @pytest.mark.slow
 def test_a_store_that_is_away(tmp_path: Path) -> None:
     """Is an error of the plan, not the process's end."""
-    lost = Planner(f"sqlite:///{tmp_path}/nowhere/brain.db")
+    lost = PlannerProcess(f"sqlite:///{tmp_path}/nowhere/brain.db")
     try:
         with pytest.raises(UnavailableError, match="store"):
             lost.plan(asked(), NOW)
@@ -86,13 +86,13 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
         lost.close()
 
 
-def test_a_defect_is_one_plan_s(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_one_plan_s(sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """It becomes an error that says where to look; the process goes on."""
 
     def defect(*_: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(algorithms, "optimize_job", defect)
-    answer = planning._answer(Histories(sqlite_store), asked(), NOW)
+    answer = planning._answer(PlanInputs(sqlite_store), asked(), NOW)
     assert isinstance(answer, EdlError)
     assert "ZeroDivisionError; see the server's log" in str(answer)

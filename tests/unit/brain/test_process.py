@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from edl_workflows.brain.store.store import Store
-from edl_workflows.brain.store.stored import JobKey
+from edl_workflows.brain.store.records import JobKey
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.cli import main
 from tests.unit.brain import support
 from tests.unit.brain.support import TEAM, facts_json, sample_json
@@ -72,8 +72,8 @@ def logged(log: Path, event: str, field: str) -> str:
 
 @pytest.mark.slow
 def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) -> None:
-    """A Brain is killed while eight masters report: each sample whose report was answered stands in the store, and the next
-    process begins with it. The process that plans ends, too."""
+    """A Brain is killed while eight masters report: each sample whose report was answered stands in the
+    store, and the next process begins with it. The process that plans ends, too."""
     options = [
         "--database-url",
         database_url,
@@ -118,7 +118,7 @@ def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) ->
             for thread in threads:
                 thread.join(60)
 
-    with Store(database_url) as store:
+    with BrainStore(database_url) as store:
         stored = {uid: {s.step for s in store.samples(JobKey("team", uid), 10**6)} for uid in acknowledged}
     lost = {uid: set(steps) - stored[uid] for uid, steps in acknowledged.items()}
     assert not any(lost.values()), lost
@@ -150,7 +150,7 @@ def test_sigterm_ends_it(tmp_path: Path) -> None:
         running.terminate()
         assert running.wait(30) == 0
         assert "tokens are not required" in log.read_text()
-    with Store(f"sqlite:///{tmp_path}/brain.db") as store:
+    with BrainStore(f"sqlite:///{tmp_path}/brain.db") as store:
         assert len(store.samples(JobKey("team", "uid-1"), 9)) == 1
 
 

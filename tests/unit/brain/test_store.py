@@ -8,11 +8,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import func, select, text
 
-from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
+from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan
 from edl_workflows.brain.store import database, tables
+from edl_workflows.brain.store.records import JobKey, JobReport, PlanAnswer
 from edl_workflows.brain.store.retention import Retention, RetentionOptions
-from edl_workflows.brain.store.store import Store
-from edl_workflows.brain.store.stored import Answer, JobKey, Report
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.protocol.brain import JobEnd, NodeOom
 from tests.unit.brain import support
@@ -25,7 +25,7 @@ KEY = JobKey("team", "uid-1")
 NOW = 1_000_000.0
 
 
-def test_the_schema_is_that_of_the_tables(store: Store) -> None:
+def test_the_schema_is_that_of_the_tables(store: BrainStore) -> None:
     """What the migrations make of an empty database is what the code works with."""
     with database.reading(store.engine) as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -47,21 +47,21 @@ def test_migrations_at_the_same_time(database_url: str) -> None:
 
 def test_a_newer_schema_is_left_alone(database_url: str) -> None:
     """A Brain of an older version says so and does not start."""
-    Store(database_url).close()
+    BrainStore(database_url).close()
     engine = database.connect(database_url)
     with database.writing(engine) as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
     with pytest.raises(InvalidError, match="another version"):
-        Store(database_url)
+        BrainStore(database_url)
 
 
-def test_what_is_recorded_is_read(store: Store) -> None:
+def test_what_is_recorded_is_read(store: BrainStore) -> None:
     """Samples in their order, each once; out-of-memory nodes; the end."""
     samples = [sample(NOW + i, step=2**63 - 1 - i) for i in range(5)]
     for _ in range(2):
-        store.record(Report(facts(), samples[::-1], [NodeOom(node="n", time=NOW)]), NOW)
-    store.record(Report(facts(), end=JobEnd(time=NOW + 9, completed=False, reason="no memory")), NOW + 9)
+        store.record(JobReport(facts(), samples[::-1], [NodeOom(node="n", time=NOW)]), NOW)
+    store.record(JobReport(facts(), end=JobEnd(time=NOW + 9, completed=False, reason="no memory")), NOW + 9)
     assert store.samples(KEY, 100) == samples
     assert store.samples(KEY, 2) == samples[-2:]
     assert store.ooms(KEY, 9) == [NodeOom(node="n", time=NOW)]
@@ -71,10 +71,10 @@ def test_what_is_recorded_is_read(store: Store) -> None:
     assert found.end == JobEnd(time=NOW + 9, completed=False, reason="no memory")
 
 
-def test_another_sample_of_the_same_moment_changes_nothing(store: Store) -> None:
+def test_another_sample_of_the_same_moment_changes_nothing(store: BrainStore) -> None:
     """What was acknowledged first stays."""
-    store.record(Report(facts(), [sample(NOW, step=1)]), NOW)
-    store.record(Report(facts(), [sample(NOW, step=2)]), NOW)
+    store.record(JobReport(facts(), [sample(NOW, step=1)]), NOW)
+    store.record(JobReport(facts(), [sample(NOW, step=2)]), NOW)
     assert [one.step for one in store.samples(KEY, 9)] == [1]
 
 
@@ -83,26 +83,26 @@ def test_connections_that_were_cut(database_url: str) -> None:
     if database_url.startswith("sqlite"):
         return
     other = database.connect(database_url)
-    with Store(database_url) as store:
-        store.record(Report(facts(), [sample(NOW)]), NOW)
+    with BrainStore(database_url) as store:
+        store.record(JobReport(facts(), [sample(NOW)]), NOW)
         with database.writing(other) as connection:
             mine = text(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND datname = current_database()"
             )
             assert connection.execute(mine).all()
-        store.record(Report(facts(), [sample(NOW + 1)]), NOW)
+        store.record(JobReport(facts(), [sample(NOW + 1)]), NOW)
         assert len(store.samples(KEY, 9)) == 2
     other.dispose()
 
 
-def test_many_write_at_the_same_time(store: Store) -> None:
+def test_many_write_at_the_same_time(store: BrainStore) -> None:
     """Each report is there when its call returns, and none is lost."""
 
     def write(number: int) -> None:
         key = JobKey("team", f"uid-{number}")
         for i in range(20):
-            store.record(Report(facts(key.uid), [sample(NOW + i)]), NOW)
+            store.record(JobReport(facts(key.uid), [sample(NOW + i)]), NOW)
             assert len(store.samples(key, 99)) == i + 1
 
     with ThreadPoolExecutor(8) as pool:
@@ -110,8 +110,9 @@ def test_many_write_at_the_same_time(store: Store) -> None:
             done.result()
 
 
-def test_writes_that_wait_share_a_transaction(store: Store) -> None:
-    """While one transaction lasts, what comes meanwhile becomes the next one; one wrong row does not harm the others."""
+def test_writes_that_wait_share_a_transaction(store: BrainStore) -> None:
+    """While one transaction lasts, what comes meanwhile becomes the next one; one wrong row does not harm the
+    others."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(_: object) -> None:
@@ -120,8 +121,8 @@ def test_writes_that_wait_share_a_transaction(store: Store) -> None:
 
     first: Future[None] = store._writer.call(slow)
     assert begun.wait(30)
-    good = [store.submit(Report(facts(), [sample(NOW + i)]), NOW) for i in range(30)]
-    bad = store.submit(Report(facts(), [sample(NOW, step=2**70)]), NOW)  # what the service never lets in
+    good = [store.submit(JobReport(facts(), [sample(NOW + i)]), NOW) for i in range(30)]
+    bad = store.submit(JobReport(facts(), [sample(NOW, step=2**70)]), NOW)  # what the service never lets in
     assert store.waiting == 31
     go_on.set()
     first.result(30)
@@ -132,7 +133,7 @@ def test_writes_that_wait_share_a_transaction(store: Store) -> None:
     assert len(store.samples(KEY, 99)) == 30
 
 
-def test_a_store_that_is_behind_says_so(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_behind_says_so(sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """More writes than may wait are refused at once, and those that wait are carried out."""
     monkeypatch.setattr("edl_workflows.brain.store.writer.MAX_WAITING", 3)
     begun, go_on = threading.Event(), threading.Event()
@@ -143,9 +144,9 @@ def test_a_store_that_is_behind_says_so(sqlite_store: Store, monkeypatch: pytest
 
     sqlite_store._writer.call(slow)
     assert begun.wait(30)
-    waiting = [sqlite_store.submit(Report(facts(), [sample(NOW + i)]), NOW) for i in range(3)]
+    waiting = [sqlite_store.submit(JobReport(facts(), [sample(NOW + i)]), NOW) for i in range(3)]
     with pytest.raises(UnavailableError, match="behind"):
-        sqlite_store.submit(Report(facts()), NOW)
+        sqlite_store.submit(JobReport(facts()), NOW)
     go_on.set()
     for done in waiting:
         done.result(30)
@@ -153,17 +154,17 @@ def test_a_store_that_is_behind_says_so(sqlite_store: Store, monkeypatch: pytest
 
 def test_a_closed_store_has_written_what_waited(database_url: str) -> None:
     """And takes no more."""
-    store = Store(database_url)
-    done = [store.submit(Report(facts(), [sample(NOW + i)]), NOW) for i in range(50)]
+    store = BrainStore(database_url)
+    done = [store.submit(JobReport(facts(), [sample(NOW + i)]), NOW) for i in range(50)]
     store.close()
     assert all(one.done() and one.exception() is None for one in done)
     with pytest.raises(UnavailableError, match="closed"):
-        store.submit(Report(facts()), NOW)
-    with Store(database_url) as again:
+        store.submit(JobReport(facts()), NOW)
+    with BrainStore(database_url) as again:
         assert len(again.samples(KEY, 99)) == 50
 
 
-def test_former_jobs(store: Store) -> None:
+def test_former_jobs(store: BrainStore) -> None:
     """Of the same namespace and scenario, ended lately or silent for long; with their newest samples."""
     end = JobEnd(time=NOW, completed=True)
     rows = {
@@ -173,10 +174,12 @@ def test_former_jobs(store: Store) -> None:
         "same-scenario": facts("same-scenario", name="renamed", scenario="mnist"),
     }
     for job in rows.values():
-        store.record(Report(job, [sample(NOW - i) for i in range(9)], [NodeOom(node="n", time=1)], end), NOW)
-    store.record(Report(facts("long-ago"), end=JobEnd(time=NOW - 9_999, completed=True)), NOW - 9_999)
-    store.record(Report(facts("silent")), NOW - 500)
-    store.record(Report(facts("running")), NOW)
+        store.record(
+            JobReport(job, [sample(NOW - i) for i in range(9)], [NodeOom(node="n", time=1)], end), NOW
+        )
+    store.record(JobReport(facts("long-ago"), end=JobEnd(time=NOW - 9_999, completed=True)), NOW - 9_999)
+    store.record(JobReport(facts("silent")), NOW - 500)
+    store.record(JobReport(facts("running")), NOW)
 
     found = store.former(facts("running"), since=NOW - 1_000, silent=NOW - 100, jobs=9, samples=3)
     assert sorted((one.name, one.completed, len(one.samples)) for one in found) == [
@@ -189,23 +192,24 @@ def test_former_jobs(store: Store) -> None:
     assert len(store.former(facts("running"), since=NOW - 1_000, silent=NOW - 100, jobs=1, samples=3)) == 1
 
 
-def test_running_jobs(store: Store) -> None:
-    """Those that the monitor sees, that reported lately and have not ended; not those that only a report tells of."""
-    seen = [JobSeen(uid, "ElasticJob", "team", uid, "Running") for uid in ("running", "silent", "over")]
+def test_running_jobs(store: BrainStore) -> None:
+    """Those that the monitor sees, that reported lately and have not ended; not those that only a report
+    tells of."""
+    seen = [ObservedJob(uid, "ElasticJob", "team", uid, "Running") for uid in ("running", "silent", "over")]
     store.record_jobs(seen, [], NOW)
-    store.record(Report(facts("running")), NOW)
-    store.record(Report(facts("invented")), NOW)
-    store.record(Report(facts("silent")), NOW - 500)
-    store.record(Report(facts("over"), end=JobEnd(time=NOW, completed=True)), NOW)
+    store.record(JobReport(facts("running")), NOW)
+    store.record(JobReport(facts("invented")), NOW)
+    store.record(JobReport(facts("silent")), NOW - 500)
+    store.record(JobReport(facts("over"), end=JobEnd(time=NOW, completed=True)), NOW)
     assert [job.key.uid for job in store.running(NOW - 100, 9)] == ["running"]
 
 
-def test_what_the_monitor_sees(store: Store) -> None:
+def test_what_the_monitor_sees(store: BrainStore) -> None:
     """Jobs and plans are open until they are gone, and what a master reported of a job stays beside it."""
-    store.record(Report(facts(), [sample(NOW)]), NOW)
-    jobs = [JobSeen(uid, "ElasticJob", "team", uid, "Running") for uid in ("uid-1", "uid-2")]
+    store.record(JobReport(facts(), [sample(NOW)]), NOW)
+    jobs = [ObservedJob(uid, "ElasticJob", "team", uid, "Running") for uid in ("uid-1", "uid-2")]
     store.record_jobs(jobs, [], NOW)
-    store.record_jobs([JobSeen("uid-3", "DIJob", "other", "walk", "Running")], [], NOW)
+    store.record_jobs([ObservedJob("uid-3", "DIJob", "other", "walk", "Running")], [], NOW)
     assert sorted(store.open_jobs("ElasticJob", "")) == ["uid-1", "uid-2"]
     assert store.open_jobs("DIJob", "team") == []
     store.record_jobs([], ["uid-1", "unknown"], NOW + 1)
@@ -216,45 +220,47 @@ def test_what_the_monitor_sees(store: Store) -> None:
     assert (found.facts, found.seen) == (facts(), jobs[0])
 
     store.record_plans(
-        [PlanSeen("p1", "team", "plan-1", "mnist"), PlanSeen("p2", "team", "plan-2", "x")], [], NOW
+        [ObservedPlan("p1", "team", "plan-1", "mnist"), ObservedPlan("p2", "team", "plan-2", "x")], [], NOW
     )
     store.record_plans([], ["p1"], NOW)
     assert store.open_plans("team") == ["p2"]
 
 
-def test_texts_that_a_database_can_t_hold(store: Store) -> None:
+def test_texts_that_a_database_can_t_hold(store: BrainStore) -> None:
     """What stands in a manifest is kept without what only some encodings have."""
     text = "a\0b\nc\u00fc" * 1_000
     store.record_jobs(
-        [JobSeen("uid-1", "ElasticJob", "team", "mnist", "Failed", text, text, finished=NOW)], [], NOW
+        [ObservedJob("uid-1", "ElasticJob", "team", "mnist", "Failed", text, text, finished=NOW)], [], NOW
     )
-    store.record_plans([PlanSeen("p", "team", "plan", "mnist", (text,), text, "Failed", text)], [], NOW)
+    store.record_plans([ObservedPlan("p", "team", "plan", "mnist", (text,), text, "Failed", text)], [], NOW)
     found = store.job(None, "uid-1")
     assert found is not None
     assert found.seen is not None
     assert found.seen.reason == text
 
 
-def test_answers_of_brain(store: Store) -> None:
+def test_answers_of_brain(store: BrainStore) -> None:
     """The last one of a job is known."""
     assert store.last_answer("team", "mnist") is None
-    store.record_answer(Answer("a", "team", "mnist", NOW, ("worker: 2 nodes",), "first"))
-    store.record_answer(Answer("b", "team", "mnist", NOW + 1, ("worker: 3 nodes",), "second"))
+    store.record_answer(PlanAnswer("a", "team", "mnist", NOW, ("worker: 2 nodes",), "first"))
+    store.record_answer(PlanAnswer("b", "team", "mnist", NOW + 1, ("worker: 3 nodes",), "second"))
     assert store.last_answer("team", "mnist") == (("worker: 3 nodes",), "second")
 
 
-def test_old_rows_go(store: Store) -> None:
+def test_old_rows_go(store: BrainStore) -> None:
     """Samples of the last hour stay, one in ten minutes of those before, nothing from before the last day."""
     now = 1_000_000_000.0
     options = RetentionOptions(days=1)
     times = [now - i * 60 for i in range(3_000)]
     for start in range(0, len(times), 500):
-        store.record(Report(facts(), [sample(time, workers=0) for time in times[start : start + 500]]), now)
-    store.record(Report(facts("forgotten"), [sample(now - 200_000)]), now - 200_000)
+        store.record(
+            JobReport(facts(), [sample(time, workers=0) for time in times[start : start + 500]]), now
+        )
+    store.record(JobReport(facts("forgotten"), [sample(now - 200_000)]), now - 200_000)
     for time in times[::10]:
         store.record_cluster(ClusterSample(time))
-    store.record_answer(Answer("old", "team", "mnist", now - 90_000, (), "old"))
-    store.record_answer(Answer("new", "team", "mnist", now - 80_000, (), "new"))
+    store.record_answer(PlanAnswer("old", "team", "mnist", now - 90_000, (), "old"))
+    store.record_answer(PlanAnswer("new", "team", "mnist", now - 80_000, (), "new"))
 
     removal = Retention(store, options, clock=lambda: now)
     assert removal.remove() > 0
@@ -279,12 +285,12 @@ WRONG_URLS = ("mysql://h/db", "brain.db", "sqlite://", "", "postgresql+asyncpg:/
 def test_a_url_that_is_no_database(url: str) -> None:
     """Is refused in words."""
     with pytest.raises(InvalidError):
-        database.parse(url)
+        database.parse_url(url)
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:secret-7@127.0.0.1:1/db", "sqlite:////nowhere/brain.db"])
 def test_a_database_that_is_away(url: str) -> None:
     """Is said, without the password."""
     with pytest.raises(UnavailableError) as caught:
-        Store(url)
+        BrainStore(url)
     assert "secret-7" not in str(caught.value)

@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from edl_workflows.di_server.guard import Admission
-from edl_workflows.di_server.limits import Buckets, Rate
+from edl_workflows.di_server.guard import Admission, RateLimit, TokenBuckets
 from edl_workflows.kube.connect import Cluster
 from tests.unit.di_server.support import ADMIN, HTTP, Api, create, data, refusal, replicas
 
@@ -63,7 +62,7 @@ class TestSmall:
     @pytest.fixture
     def admission(self) -> Admission:
         return Admission(
-            admin_token=ADMIN, per_job=Rate(0.001, 3), per_client=Rate(0.001, 1000), max_body=100
+            admin_token=ADMIN, per_job=RateLimit(0.001, 3), per_client=RateLimit(0.001, 1000), max_body=100
         )
 
     def test_a_job_that_asks_too_often_waits(self, api: Api, cluster: Cluster) -> None:
@@ -97,7 +96,7 @@ class TestOneClient:
 
     @pytest.fixture
     def admission(self) -> Admission:
-        return Admission(admin_token=ADMIN, per_client=Rate(0.001, 3))
+        return Admission(admin_token=ADMIN, per_client=RateLimit(0.001, 3))
 
     def test_an_address_that_asks_too_often_waits(self, api: Api) -> None:
         """Whatever it asks for, with or without a token."""
@@ -156,7 +155,7 @@ def test_the_openapi_document_is_open(api: Api) -> None:
 def test_buckets() -> None:
     """A burst, then the rate; a key that is forgotten begins with a full bucket."""
     now = [0.0]
-    buckets = Buckets(Rate(per_second=2.0, burst=3.0), lambda: now[0], memory=2)
+    buckets = TokenBuckets(RateLimit(per_second=2.0, burst=3.0), lambda: now[0], memory=2)
     assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
     now[0] = 0.5
     assert [buckets.take("a") for _ in range(2)] == [0.0, 0.5]

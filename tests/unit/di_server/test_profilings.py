@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.di_server.profilings import MAX_BYTES, MAX_LEVELS, merged
+from edl_workflows.di_server.profilings import MAX_BYTES, MAX_LEVELS, merge_profilings
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.api import DI_JOBS
 from edl_workflows.kube import client
@@ -22,7 +22,8 @@ def post(api: Api, body: bytes) -> Any:
 
 
 def test_reports_are_kept_in_the_status(api: Api, cluster: Cluster) -> None:
-    """They are merged; null removes; upstream's form with `data` is the same; nothing else of the status changes."""
+    """They are merge_profilings; null removes; upstream's form with `data` is the same; nothing else of the
+    status changes."""
     create(cluster, token="t")
     api.seen()
     before = client.get(cluster, DI_JOBS, "walk")["status"]
@@ -115,6 +116,6 @@ def test_a_report_from_what_was_seen_earlier_is_checked_anew(
 def test_reports_don_t_add_up_beyond_the_limit() -> None:
     """What counts is what the status would have; less is always possible."""
     half = {"a": "x" * (MAX_BYTES // 2)}
-    assert merged(half, {"a": None, "b": half["a"]}) == {"b": half["a"]}
+    assert merge_profilings(half, {"a": None, "b": half["a"]}) == {"b": half["a"]}
     with pytest.raises(InvalidError, match="at most 65536"):
-        merged(half, {"b": half["a"]})
+        merge_profilings(half, {"b": half["a"]})

@@ -8,7 +8,7 @@ import pytest
 
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
-from edl_workflows.di_server.replicas import addresses
+from edl_workflows.di_server.replicas import replica_addresses
 from edl_workflows.jobs.api import DI_JOBS, PODS
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.kube import client
@@ -59,7 +59,8 @@ def test_a_job_finds_its_replicas(api: Api, cluster: Cluster, controller: Runnin
 
 
 def test_discovery_waits(api: Api, cluster: Cluster, controller: RunningController) -> None:
-    """A call with a time-out is answered when the last address is there; the paths without /job/ are the same."""
+    """A call with a time-out is answered when the last address is there; the paths without /job/ are the
+    same."""
     create(cluster, task("none", 2, name="w"))
     eventually(lambda: len(pods(cluster)) == 2)
     give_address(cluster, "walk-w-0", "10.0.0.1")
@@ -78,17 +79,17 @@ def test_discovery_waits(api: Api, cluster: Cluster, controller: RunningControll
 def test_who_asks_at_once_shares_one_look(
     api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand replicas that look for each other must not cost a thousand times a thousand: where they are is worked out
-    once for each change."""
+    """A thousand replicas that look for each other must not cost a thousand times a thousand: where they are
+    is worked out once for each change."""
     create(cluster)
     api.seen()
     looks: list[Any] = []
 
     def counted(*arguments: Any) -> Any:
         looks.append(arguments)
-        return addresses(*arguments)
+        return replica_addresses(*arguments)
 
-    monkeypatch.setattr("edl_workflows.di_server.replicas.addresses", counted)
+    monkeypatch.setattr("edl_workflows.di_server.replicas.replica_addresses", counted)
     for _ in range(10):
         assert data(api.ask("GET", api.path())) == ["", "", ""]
     assert len(looks) <= 1
@@ -200,8 +201,8 @@ def test_a_job_that_is_over_does_not_change(api: Api, cluster: Cluster) -> None:
 
 
 def test_a_preemptible_job_is_sized_by_its_allocator(api: Api, cluster: Cluster) -> None:
-    """With maxReplicas the allocator decides within the bounds, and the caller is told them; without it `replicas` is the
-    most that the allocator gives, and can be changed.
+    """With maxReplicas the allocator decides within the bounds, and the caller is told them; without it
+    `replicas` is the most that the allocator gives, and can be changed.
     """
     create(cluster, task("collector", 2, minReplicas=1, maxReplicas=4), name="bounded", preemptible=True)
     create(cluster, task("collector", 2), name="open", preemptible=True)

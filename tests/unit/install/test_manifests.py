@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from edl_workflows.argo.agent import run as argo_agent
-from edl_workflows.brain.monitor import NODE_METRICS, Monitor, MonitorOptions
-from edl_workflows.brain.store.store import Store
+from edl_workflows.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.cli import crds
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.install import rbac, workloads
@@ -300,7 +300,7 @@ def test_brain_reads_a_database_s_url_from_a_secret() -> None:
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 
-def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: Store, tmp_path: Path) -> None:
+def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, tmp_path: Path) -> None:
     """It lists and watches what the monitor's informers do, and lists the nodes' metrics; in an installation
     for one namespace there is no monitor, and the pod has no token of the API server."""
     config = {
@@ -311,7 +311,7 @@ def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: Store, tmp_pa
     }
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     cluster = Cluster.from_kubeconfig(tmp_path / "kubeconfig")
-    monitor = Monitor(cluster, sqlite_store, MonitorOptions())
+    monitor = ClusterMonitor(cluster, sqlite_store, MonitorOptions())
     watched = {(one.scope.resource.group, one.scope.resource.plural) for one in monitor._informers}
     expected = {(*one, verb) for one in watched for verb in ("list", "watch")}
     expected.add((NODE_METRICS.group, NODE_METRICS.plural, "list"))

@@ -1,1 +1,2 @@
-"""Changes of the store's schema, oldest first in `versions`; `edl_workflows.brain.store.database.migrate` applies them."""
+"""Changes of the store's schema, oldest first in `versions`; `edl_workflows.brain.store.database.migrate`
+applies them."""

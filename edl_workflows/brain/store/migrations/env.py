@@ -1,4 +1,5 @@
-"""Alembic runs this: migrations within the transaction that `edl_workflows.brain.store.database.migrate` began."""
+"""Alembic runs this: migrations within the transaction that `edl_workflows.brain.store.database.migrate`
+began."""
 
 from alembic import context
 

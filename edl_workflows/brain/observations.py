@@ -1,17 +1,17 @@
-"""Manifests as what the cluster monitor tells the store. Pure.
+"""What the cluster monitor observes and stores, as values and made from manifests. Pure.
 
-Jobs and ScalePlans become rows as soon as they are seen, in the cache: of ten thousand templates nothing is cache_fields. Texts and
-lists are cut: who writes a manifest must not fill the store.
+Times are Unix seconds, amounts cores, bytes and pieces. Jobs and ScalePlans become rows as soon as they reach
+the cache, so that nothing is kept of ten thousand templates. Texts and lists are cut: the author of a
+manifest must not be able to fill the store.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from edl_workflows.brain.seen import Amounts, ClusterSample, JobSeen, PlanSeen, RoleSeen
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import cache_fields, demand, manifests
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, ElasticJob
@@ -20,6 +20,98 @@ from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.objects import Resource
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanSpec
 from edl_workflows.jobs.view import JobPhase, JobView
+
+Amounts = Mapping[str, float]
+"""By resource, in base units."""
+
+
+@dataclass(frozen=True)
+class ClusterSample:
+    """The cluster at one moment.
+
+    Attributes:
+        nodes: number of nodes.
+        nodes_ready: those that accept pods.
+        allocatable: what the ready nodes offer together.
+        requested: the requests of pods that have a node and have not ended.
+        used: what the nodes' processes use, by the cluster's metrics server; empty without one.
+        pods_running, pods_pending: pods by phase, without those that are being deleted.
+    """
+
+    time: float
+    nodes: int = 0
+    nodes_ready: int = 0
+    allocatable: Amounts = field(default_factory=dict)
+    requested: Amounts = field(default_factory=dict)
+    used: Amounts = field(default_factory=dict)
+    pods_running: int = 0
+    pods_pending: int = 0
+
+
+@dataclass(frozen=True)
+class ObservedRole:
+    """Replicas of one role."""
+
+    desired: int = 0
+    ready: int = 0
+
+
+@dataclass(frozen=True)
+class ObservedJob:
+    """A job of any kind, as its object describes it now.
+
+    Attributes:
+        uid: the object's; a job that is created again under the same name has another.
+        phase: a `JobPhase`.
+        requests: what its pods request together.
+        stage, reasons, notes: of ``status.autoscaling``: the plan's stage, why by role or pod, and why not.
+        optimizer: which optimizer made that plan, ``local`` or ``brain``; "" for none.
+        created, started, finished: None if unknown or not yet.
+    """
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    phase: str
+    reason: str = ""
+    message: str = ""
+    replicas: Mapping[str, ObservedRole] = field(default_factory=dict)
+    requests: Amounts = field(default_factory=dict)
+    step: int = 0
+    speed: float = 0.0
+    optimizer: str = ""
+    stage: str = ""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    created: float | None = None
+    started: float | None = None
+    finished: float | None = None
+
+
+@dataclass(frozen=True)
+class ObservedPlan:
+    """A ScalePlan, as its object describes it now.
+
+    Attributes:
+        job: name of the ElasticJob, in the plan's namespace.
+        changes: what it asks for, one line each, such as ``worker: 4 replicas of 2 cores``.
+        reason: why it was made (``spec.reason``).
+        phase: of the plan; "" before its executor has seen it.
+        message: of its executor.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    job: str
+    changes: tuple[str, ...] = ()
+    reason: str = ""
+    phase: str = ""
+    message: str = ""
+    created: float | None = None
+    finished: float | None = None
+
 
 Object = dict[str, Any]
 Manifest = Mapping[str, Any]
@@ -31,14 +123,14 @@ MAX_LINES = 20
 
 PODS = "pods"
 SEEN = "seen"
-"""Key of a cached job or plan: the row that it became; None of one that is not told."""
+"""Key of a cached job or plan: its row; None if it is not stored."""
 _ENDED = ("Succeeded", "Failed")
 _PHASES = frozenset(map(str, JobPhase))
 _JOB_LABELS = tuple(dict.fromkeys(kind.labels[0] for kind in KINDS if kind.view is not None))
 
 
-def kept_node(node: Manifest) -> Object:
-    """What a cache keeps of a node: what it offers, and whether it is ready."""
+def reduce_node(node: Manifest) -> Object:
+    """The parts of a node that the cache keeps: what it offers, and whether it is ready."""
     status = node.get("status") or {}
     ready = any(
         one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
@@ -49,8 +141,8 @@ def kept_node(node: Manifest) -> Object:
     }
 
 
-def kept_pod(pod: Manifest) -> Object:
-    """What a cache keeps of a pod: what it takes, whether it has a node, and whose it is."""
+def reduce_pod(pod: Manifest) -> Object:
+    """The parts of a pod that the cache keeps: its requests, whether it has a node, and its job."""
     spec = pod.get("spec") or {}
     return cache_fields.keep_head(pod) | {
         "placed": bool(spec.get("nodeName")),
@@ -59,14 +151,14 @@ def kept_pod(pod: Manifest) -> Object:
     }
 
 
-def cluster_sample(
+def sample_cluster(
     nodes: Collection[Manifest], pods: Iterable[Manifest], used: Amounts, now: float
 ) -> ClusterSample:
-    """The cluster as it is.
+    """A sample of the cluster.
 
     Args:
-        nodes: as `kept_node` leaves them.
-        pods: as `kept_pod` leaves them.
+        nodes: as returned by `reduce_node`.
+        pods: as returned by `reduce_pod`.
         used: what the nodes' processes use.
         now: Unix seconds.
     """
@@ -92,8 +184,8 @@ def cluster_sample(
     )
 
 
-def usage(node_metrics: Iterable[Manifest]) -> dict[str, float]:
-    """What a metrics server's NodeMetrics say together."""
+def total_usage(node_metrics: Iterable[Manifest]) -> dict[str, float]:
+    """The sum of a metrics server's NodeMetrics."""
     total: dict[str, float] = {}
     for one in node_metrics:
         demand.add_amounts(total, demand.parse_amounts(one.get("usage") or {}))
@@ -101,7 +193,7 @@ def usage(node_metrics: Iterable[Manifest]) -> dict[str, float]:
 
 
 def requests_by_job(pods: Iterable[Manifest]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """What each job's pods hold, by the label key that names jobs of its kind, namespace and name."""
+    """What each job's pods hold, by the label key of the job's kind, the namespace and the job's name."""
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for pod in pods:
         if not _holds(pod):
@@ -113,32 +205,32 @@ def requests_by_job(pods: Iterable[Manifest]) -> dict[tuple[str, str, str], dict
     return found
 
 
-def keeper(kind: Kind) -> Callable[[Manifest], Object]:
-    """What a cache keeps of a job or a plan: who it is, and its row."""
+def reducer_of(kind: Kind) -> Callable[[Manifest], Object]:
+    """What the cache keeps of a kind's objects: their identity, and their row."""
 
     def keep(manifest: Manifest) -> Object:
-        row = plan_seen(manifest) if kind.view is None else job_seen(kind, manifest)
+        row = observe_plan(manifest) if kind.view is None else observe_job(kind, manifest)
         return cache_fields.keep_head(manifest) | {SEEN: row}
 
     return keep
 
 
-def job_seen(kind: Kind, manifest: Manifest) -> JobSeen:
+def observe_job(kind: Kind, manifest: Manifest) -> ObservedJob:
     """A job's row, without what its pods hold.
 
     Args:
-        kind: the row of the registry; one with a view.
-        manifest: the object. One that does not validate is told with the phase that it has.
+        kind: its row in the registry; one with a view.
+        manifest: the object. One that does not validate is stored with its phase.
     """
     assert kind.view is not None
     try:
         job = kind.model.parse(manifest)
     except ManifestError as error:
         return _invalid(kind, manifest, error)
-    return _of_view(kind.view(job), job)
+    return _observe_view(kind.view(job), job)
 
 
-def plan_seen(manifest: Manifest) -> PlanSeen | None:
+def observe_plan(manifest: Manifest) -> ObservedPlan | None:
     """A ScalePlan's row; None of one that only carries out another, and of one that does not validate."""
     try:
         plan = ScalePlan.parse(manifest)
@@ -147,12 +239,12 @@ def plan_seen(manifest: Manifest) -> PlanSeen | None:
     if plan.auto:
         return None
     status, metadata = plan.status, plan.metadata
-    return PlanSeen(
+    return ObservedPlan(
         uid=metadata.uid,
         namespace=metadata.namespace or "default",
         name=metadata.name,
         job=plan.job,
-        changes=_cut_lines(changes(plan.spec)),
+        changes=_cut_lines(describe_changes(plan.spec)),
         reason=_cut(plan.spec.reason),
         phase=str(status.phase or ""),
         message=_cut(status.message),
@@ -161,8 +253,8 @@ def plan_seen(manifest: Manifest) -> PlanSeen | None:
     )
 
 
-def changes(spec: ScalePlanSpec) -> list[str]:
-    """What a plan asks for, a line each."""
+def describe_changes(spec: ScalePlanSpec) -> list[str]:
+    """What a plan asks for, one line each."""
     found = []
     for role, wanted in spec.replica_resource_specs.items():
         count = "" if wanted.replicas is None else _count(wanted.replicas, "replica")
@@ -179,21 +271,21 @@ def changes(spec: ScalePlanSpec) -> list[str]:
     return found
 
 
-def held_by(job: JobSeen, label: str, held: Mapping[tuple[str, str, str], Amounts]) -> JobSeen:
+def with_requests(job: ObservedJob, label: str, held: Mapping[tuple[str, str, str], Amounts]) -> ObservedJob:
     """A job's row with what its pods hold.
 
     Args:
         job: the row.
-        label: key of its pods' label with the job's name.
-        held: as `requests_by_job` gives it.
+        label: key of the label with the job's name on its pods.
+        held: as returned by `requests_by_job`.
     """
     return replace(job, requests=held.get((label, job.namespace, job.name), {}))
 
 
-def _of_view(view: JobView, job: Resource) -> JobSeen:
+def _observe_view(view: JobView, job: Resource) -> ObservedJob:
     plan = job.status.autoscaling if isinstance(job, ElasticJob) else None
     speed = view.progress.speed
-    seen = JobSeen(
+    seen = ObservedJob(
         uid=view.uid,
         kind=view.kind,
         namespace=view.namespace,
@@ -201,7 +293,7 @@ def _of_view(view: JobView, job: Resource) -> JobSeen:
         phase=str(view.phase),
         reason=_cut(view.reason),
         message=_cut(view.message),
-        replicas={role: RoleSeen(counts.desired, counts.ready) for role, counts in view.replicas.items()},
+        replicas={role: ObservedRole(counts.desired, counts.ready) for role, counts in view.replicas.items()},
         step=max(view.progress.step, 0),
         speed=speed if math.isfinite(speed) and speed > 0 else 0.0,
         created=_seconds(job.metadata.creation_timestamp),
@@ -211,17 +303,17 @@ def _of_view(view: JobView, job: Resource) -> JobSeen:
     return _planned(seen, plan) if plan is not None else seen
 
 
-def _planned(seen: JobSeen, plan: AutoscalingStatus) -> JobSeen:
+def _planned(seen: ObservedJob, plan: AutoscalingStatus) -> ObservedJob:
     reasons = {role: _cut(why) for role, why in list(plan.reasons.items())[:MAX_LINES]}
     return replace(
         seen, optimizer=plan.optimizer, stage=plan.stage, reasons=reasons, notes=_cut_lines(plan.notes)
     )
 
 
-def _invalid(kind: Kind, manifest: Manifest, error: ManifestError) -> JobSeen:
+def _invalid(kind: Kind, manifest: Manifest, error: ManifestError) -> ObservedJob:
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     phase = str(status.get("phase") or kind.failed).capitalize()
-    return JobSeen(
+    return ObservedJob(
         uid=str(metadata.get("uid") or ""),
         kind=kind.name,
         namespace=str(metadata.get("namespace") or "default"),

@@ -1,6 +1,6 @@
-"""What stands in the store: values, and the rows that they become and come from.
+"""The stored values, and their conversion to and from rows.
 
-A row that can't be read becomes None, and is left out by whoever asked for it.
+A row that cannot be read becomes None, which callers leave out.
 """
 
 import json
@@ -12,7 +12,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Row
 
-from edl_workflows.brain.seen import ClusterSample, JobSeen, PlanSeen
+from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan
 from edl_workflows.brain.store import tables
 from edl_workflows.brain.store.tables import Upsert
 from edl_workflows.brain.store.writer import Rows
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 Value = TypeVar("Value")
 _NODES = TypeAdapter(tuple[NodeSample, ...])
 _SEEN_CLUSTER = TypeAdapter(ClusterSample)
-_SEEN_JOB = TypeAdapter(JobSeen)
+_SEEN_JOB = TypeAdapter(ObservedJob)
 MAX_WORDS = 1_024
 _UNSAID = {
     "phase": "",
@@ -43,15 +43,15 @@ _UNSAID = {
 
 @dataclass(frozen=True, order=True)
 class JobKey:
-    """Names a job for ever."""
+    """The permanent identity of a job."""
 
     namespace: str
     uid: str
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a master said that is to be kept: only what can be believed."""
+class JobReport:
+    """What a master reports and the store keeps: only what is credible."""
 
     job: JobFacts
     samples: Sequence[JobSample] = ()
@@ -61,28 +61,28 @@ class Report:
 
 @dataclass(frozen=True)
 class StoredJob:
-    """What is known of a job beside its samples.
+    """A stored job without its samples.
 
     Attributes:
         facts: of its master's newest report.
-        seen: of the monitor's last look.
-        reported: when its master reported last.
+        seen: of the monitor's last cycle.
+        reported: when its master last reported.
     """
 
     key: JobKey
     facts: JobFacts | None
-    seen: JobSeen | None
+    seen: ObservedJob | None
     reported: float | None
     end: JobEnd | None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A plan that Brain answered, for people.
+class PlanAnswer:
+    """A plan that the Brain answered, for people.
 
     Attributes:
         id: unique.
-        changes: a line each.
+        changes: one line each.
         reason: why.
     """
 
@@ -95,34 +95,33 @@ class Answer:
 
 
 def scenario_of(job: JobFacts) -> str:
-    """Which jobs tell about this one; its name where it says nothing."""
+    """The key of comparable jobs; the job's name if it has no scenario."""
     return job.scenario or job.name
 
 
 def stored_job(row: Row[Any]) -> StoredJob:
-    """A job's row as a value."""
     end = None
     if row.ended is not None:
         said = {"time": row.ended, "completed": bool(row.completed), "reason": row.reason}
-        end = _readable(JobEnd.model_validate, said)
+        end = _parse_or_none(JobEnd.model_validate, said)
     key = JobKey(row.namespace, row.uid)
-    facts = _readable(JobFacts.model_validate_json, row.facts)
-    seen = _readable(_SEEN_JOB.validate_json, row.seen)
+    facts = _parse_or_none(JobFacts.model_validate_json, row.facts)
+    seen = _parse_or_none(_SEEN_JOB.validate_json, row.seen)
     return StoredJob(key, facts, seen, row.reported, end)
 
 
 def cluster_sample(row: Row[Any]) -> ClusterSample | None:
-    """A look at the cluster as a value; None of one that can't be read."""
-    return _readable(_SEEN_CLUSTER.validate_json, row.sample)
+    """Returns None for a row that cannot be read."""
+    return _parse_or_none(_SEEN_CLUSTER.validate_json, row.sample)
 
 
-def lines(text: str) -> tuple[str, ...]:
-    """A stored list of lines."""
-    found = _readable(TypeAdapter(tuple[str, ...]).validate_json, text)
+def parse_lines(text: str) -> tuple[str, ...]:
+    """Parse a stored list of lines."""
+    found = _parse_or_none(TypeAdapter(tuple[str, ...]).validate_json, text)
     return found or ()
 
 
-def _readable(read: Callable[[Any], Value], said: Any) -> Value | None:
+def _parse_or_none(read: Callable[[Any], Value], said: Any) -> Value | None:
     if not said:
         return None
     try:
@@ -133,18 +132,17 @@ def _readable(read: Callable[[Any], Value], said: Any) -> Value | None:
 
 
 def sample_of_row(row: Row[Any]) -> JobSample | None:
-    """A sample as a value; None of one that can't be read."""
-    nodes = _readable(_NODES.validate_json, row.nodes)
+    """Returns None for a row that cannot be read."""
+    nodes = _parse_or_none(_NODES.validate_json, row.nodes)
     return None if nodes is None else JobSample(row.time, row.step, row.speed, nodes)
 
 
 def oom_of_row(row: Row[Any]) -> NodeOom | None:
-    """A node that ran out of memory; None of a row that can't be read."""
-    return _readable(NodeOom.model_validate, {"node": row.node, "time": row.time})
+    """A node that ran out of memory; None for a row that cannot be read."""
+    return _parse_or_none(NodeOom.model_validate, {"node": row.node, "time": row.time})
 
 
-def report_rows(report: Report, now: float) -> Rows:
-    """A report as rows."""
+def report_rows(report: JobReport, now: float) -> Rows:
     job = report.job
     key = {"namespace": job.namespace, "uid": job.uid}
     about = (
@@ -174,8 +172,8 @@ def report_rows(report: Report, now: float) -> Rows:
     return rows
 
 
-def seen_row(job: JobSeen, now: float) -> Mapping[str, Any]:
-    """What the monitor saw of a job as a row."""
+def observed_job_row(job: ObservedJob, now: float) -> Mapping[str, Any]:
+    """What the monitor saw of a job, as a row."""
     return _UNSAID | {
         "namespace": job.namespace,
         "uid": job.uid,
@@ -191,8 +189,8 @@ def seen_row(job: JobSeen, now: float) -> Mapping[str, Any]:
     }
 
 
-def plan_row(plan: PlanSeen, now: float) -> Mapping[str, Any]:
-    """What the monitor saw of a ScalePlan as a row."""
+def observed_plan_row(plan: ObservedPlan, now: float) -> Mapping[str, Any]:
+    """What the monitor saw of a ScalePlan, as a row."""
     return {
         "namespace": plan.namespace,
         "id": plan.uid,
@@ -209,5 +207,6 @@ def plan_row(plan: PlanSeen, now: float) -> Mapping[str, Any]:
 
 
 def _text(text: str) -> str:
-    """One line, as every database holds it: PostgreSQL knows no NUL, and no database half a character."""
+    """One line that every database can store: PostgreSQL rejects NUL, and no database stores lone
+    surrogates."""
     return "".join(character if character.isprintable() else " " for character in text[:MAX_WORDS])

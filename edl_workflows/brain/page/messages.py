@@ -1,8 +1,8 @@
-"""What the page's endpoints answer. Times are Unix seconds, amounts cores, bytes and pieces, speeds steps per second.
+"""Answers to the web page. Times are Unix seconds, amounts cores, bytes and pieces, speeds steps per second.
 
-``GET /v1/cluster?seconds=`` answers `ClusterAnswer`, ``GET /v1/jobs?limit=&offset=&phase=&search=`` `JobsAnswer`,
-``GET /v1/jobs/{uid}`` `JobAnswer`, ``GET /v1/plans?limit=&offset=&job=`` `PlansAnswer`. Lists are newest first; points are
-oldest first and at most `MAX_POINTS`, evenly chosen.
+``GET /v1/cluster?seconds=`` answers `ClusterAnswer`, ``GET /v1/jobs?limit=&offset=&phase=&search=``
+`JobsAnswer`, ``GET /v1/jobs/{uid}`` `JobAnswer`, ``GET /v1/plans?limit=&offset=&job=`` `PlansAnswer`. Lists
+start with the newest entry; points start with the oldest and are at most `MAX_POINTS`, evenly chosen.
 """
 
 from pydantic import Field
@@ -16,7 +16,7 @@ MAX_ROWS = 200
 
 
 class ClusterPoint(Message):
-    """The cluster at one moment; see `edl_workflows.brain.seen.ClusterSample`."""
+    """The cluster at one moment; see `edl_workflows.brain.observations.ClusterSample`."""
 
     time: float
     nodes: int
@@ -33,7 +33,7 @@ class ClusterAnswer(Message):
 
     Attributes:
         now: the server's clock.
-        monitored: whether this Brain watches the cluster; without it there are no points.
+        monitored: whether this Brain watches the cluster; otherwise there are no points.
     """
 
     now: float
@@ -45,7 +45,7 @@ class RoleCounts(Message):
     """Replicas of one role.
 
     Attributes:
-        ready: None where the cluster has not been looked at: only the job's master tells of it.
+        ready: None if only the job's master has reported, since only the monitor knows.
     """
 
     desired: int
@@ -56,10 +56,10 @@ class JobRow(Message):
     """A job.
 
     Attributes:
-        goodput: part of its time since the start that went into steps which were never lost, 0 to 1; None where too little
-            is known.
-        optimizer, stage, reasons, notes: of its newest plan, carried out or not.
-        seen: when it was last heard of.
+        goodput: part of its time since the start that went into steps which were never lost, 0 to 1; None if
+            too little is known.
+        optimizer, stage, reasons, notes: of its newest plan, whether or not it was carried out.
+        seen: when the monitor or the master last reported it.
     """
 
     uid: str
@@ -84,10 +84,10 @@ class JobRow(Message):
 
 
 class JobsAnswer(Message):
-    """A page of the jobs.
+    """A page of the list of jobs.
 
     Attributes:
-        total: how many there are that match.
+        total: the number of matching jobs.
     """
 
     now: float
@@ -112,12 +112,12 @@ class PlanRow(Message):
     """A plan for a job.
 
     Attributes:
-        id: unique; of a ScalePlan its uid.
-        name: of the ScalePlan; "" of an answer of Brain that no ScalePlan followed yet.
-        changes: what it asks for, a line each.
+        id: unique; the uid of a ScalePlan.
+        name: of the ScalePlan; "" of an answer of the Brain that no ScalePlan has followed yet.
+        changes: what it asks for, one line each.
         reason: why, in words.
         phase: of the ScalePlan.
-        message: what its executor says of it.
+        message: of its executor.
     """
 
     id: str
@@ -141,7 +141,7 @@ class PlansAnswer(Message):
 
 
 class JobAnswer(Message):
-    """A job with its past."""
+    """A job with its history."""
 
     now: float
     job: JobRow

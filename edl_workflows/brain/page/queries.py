@@ -1,4 +1,4 @@
-"""What the page is told: the cluster over time, jobs, plans. Each function is one reading transaction."""
+"""Queries of the web page: the cluster over time, jobs, plans. Each function is one read transaction."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from sqlalchemy import (
     tuple_,
 )
 
-from edl_workflows.brain.page import views
+from edl_workflows.brain.page import messages
 from edl_workflows.brain.store import database
-from edl_workflows.brain.store.reader import Namespaces, Reader, within
-from edl_workflows.brain.store.stored import (
+from edl_workflows.brain.store.reader import Namespaces, StoreReader, within
+from edl_workflows.brain.store.records import (
     JobKey,
     StoredJob,
     cluster_sample,
-    lines,
+    parse_lines,
     sample_of_row,
     stored_job,
 )
@@ -36,7 +36,7 @@ from edl_workflows.exceptions import NotFoundError
 from edl_workflows.jobs.view import JobPhase
 
 DELETED = "Deleted"
-"""Phase of what was deleted before it ended."""
+"""Phase of an object that was deleted before it ended."""
 _FINAL = (str(JobPhase.SUCCEEDED), str(JobPhase.FAILED))
 PHASE = case(
     (or_(JOB.c.phase.in_(_FINAL), and_(JOB.c.phase != "", JOB.c.gone.is_(None))), JOB.c.phase),
@@ -45,18 +45,18 @@ PHASE = case(
     (JOB.c.gone.is_not(None), literal(DELETED)),
     else_=literal(str(JobPhase.RUNNING)),
 )
-"""As the monitor saw it; of a job that only its master tells of, and of one that was deleted, what follows from that."""
+"""The monitor's phase; inferred for a job that only its master reports, and for one that was deleted."""
 FEW = 3
-"""Samples; fewer tell no goodput."""
+"""Fewer samples give no goodput."""
 
 
 @dataclass(frozen=True)
-class Page:
+class RowRange:
     """Which rows of a list.
 
     Attributes:
-        limit: at most so many.
-        offset: after so many others.
+        limit: the most rows to return.
+        offset: rows to skip.
     """
 
     limit: int = 50
@@ -65,34 +65,40 @@ class Page:
 
 @dataclass(frozen=True)
 class _Progress:
-    """What a job's samples say of it."""
+    """A job's progress, by its samples."""
 
     step: int
     speed: float
     goodput: float | None
 
 
-def cluster(store: Reader, since: float, now: float, *, monitored: bool) -> views.ClusterAnswer:
+def query_cluster(store: StoreReader, since: float, now: float, *, monitored: bool) -> messages.ClusterAnswer:
     """The cluster since a time (Unix seconds)."""
     with database.reading(store.engine) as connection:
         rows = _spread(connection, select(CLUSTER).where(CLUSTER.c.time >= since), CLUSTER.c.time)
     samples = [sample for row in rows if (sample := cluster_sample(row)) is not None]
-    points = [views.ClusterPoint.model_validate(asdict(sample)) for sample in samples]
-    return views.ClusterAnswer(now=now, monitored=monitored, points=points)
+    points = [messages.ClusterPoint.model_validate(asdict(sample)) for sample in samples]
+    return messages.ClusterAnswer(now=now, monitored=monitored, points=points)
 
 
-def jobs(
-    store: Reader, namespaces: Namespaces, page: Page, now: float, *, phase: str = "", search: str = ""
-) -> views.JobsAnswer:
+def query_jobs(
+    store: StoreReader,
+    namespaces: Namespaces,
+    page: RowRange,
+    now: float,
+    *,
+    phase: str = "",
+    search: str = "",
+) -> messages.JobsAnswer:
     """Jobs, the newest first.
 
     Args:
-        store: where they stand.
-        namespaces: whose.
+        store: the store.
+        namespaces: of the jobs.
         page: which of them.
         now: Unix seconds.
-        phase: only those in this phase; "" for all.
-        search: only those with this in name or namespace.
+        phase: only jobs in this phase; "" for all.
+        search: only jobs with this in their name or namespace.
     """
     which = [within(JOB.c.namespace, namespaces)]
     if phase:
@@ -110,11 +116,11 @@ def jobs(
         total = connection.execute(select(func.count()).select_from(JOB).where(*which)).scalar_one()
         rows = connection.execute(wanted.limit(page.limit).offset(page.offset)).all()
         progress = _progress(connection, [JobKey(row.namespace, row.uid) for row in rows])
-    return views.JobsAnswer(now=now, total=total, jobs=[_job_row(row, progress) for row in rows])
+    return messages.JobsAnswer(now=now, total=total, jobs=[_job_row(row, progress) for row in rows])
 
 
-def job(store: Reader, namespaces: Namespaces, uid: str, now: float) -> views.JobAnswer:
-    """A job with its past.
+def query_job(store: StoreReader, namespaces: Namespaces, uid: str, now: float) -> messages.JobAnswer:
+    """A job with its history.
 
     Raises:
         NotFoundError: there is none in these namespaces.
@@ -130,22 +136,22 @@ def job(store: Reader, namespaces: Namespaces, uid: str, now: float) -> views.Jo
         points = [_point(one) for one in _spread(connection, mine, SAMPLE.c.time)]
         progress = _progress(connection, [JobKey(row.namespace, uid)])
         planned = _listed().where(PLAN.c.namespace == row.namespace, PLAN.c.job == row.name)
-        made = connection.execute(planned.order_by(PLAN.c.time.desc()).limit(views.MAX_ROWS)).all()
+        made = connection.execute(planned.order_by(PLAN.c.time.desc()).limit(messages.MAX_ROWS)).all()
     plans = [_plan_row(one) for one in made]
-    return views.JobAnswer(now=now, job=_job_row(row, progress), points=points, plans=plans)
+    return messages.JobAnswer(now=now, job=_job_row(row, progress), points=points, plans=plans)
 
 
-def plans(
-    store: Reader, namespaces: Namespaces, page: Page, now: float, *, job: str = ""
-) -> views.PlansAnswer:
+def query_plans(
+    store: StoreReader, namespaces: Namespaces, page: RowRange, now: float, *, job: str = ""
+) -> messages.PlansAnswer:
     """Plans, the newest first.
 
     Args:
-        store: where they stand.
-        namespaces: whose.
+        store: the store.
+        namespaces: of the plans.
         page: which of them.
         now: Unix seconds.
-        job: only those for jobs of this name; "" for all.
+        job: only plans for jobs of this name; "" for all.
     """
     wanted = _listed().where(within(PLAN.c.namespace, namespaces))
     if job:
@@ -154,11 +160,11 @@ def plans(
     with database.reading(store.engine) as connection:
         total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
         rows = connection.execute(newest.limit(page.limit).offset(page.offset)).all()
-    return views.PlansAnswer(now=now, total=total, plans=[_plan_row(row) for row in rows])
+    return messages.PlansAnswer(now=now, total=total, plans=[_plan_row(row) for row in rows])
 
 
 def _listed() -> Select[Any]:
-    """ScalePlans, and answers of Brain that no ScalePlan of the job followed yet."""
+    """ScalePlans, and answers of the Brain that no ScalePlan of the job has followed yet."""
     later = PLAN.alias("later")
     followed = exists().where(
         later.c.namespace == PLAN.c.namespace,
@@ -170,9 +176,9 @@ def _listed() -> Select[Any]:
 
 
 def _spread(connection: Connection, wanted: Select[Any], time: Column[Any]) -> Sequence[Row[Any]]:
-    """At most `views.MAX_POINTS` of these rows, evenly chosen with the newest among them, oldest first."""
+    """At most `messages.MAX_POINTS` of these rows, evenly chosen, the newest among them, oldest first."""
     total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
-    stride = -(-total // views.MAX_POINTS) or 1
+    stride = -(-total // messages.MAX_POINTS) or 1
     number = func.row_number().over(order_by=time.desc()).label("number")
     numbered = wanted.add_columns(number).subquery()
     chosen = select(numbered).where((numbered.c.number - 1) % stride == 0).order_by(numbered.c.time)
@@ -180,10 +186,10 @@ def _spread(connection: Connection, wanted: Select[Any], time: Column[Any]) -> S
 
 
 def _progress(connection: Connection, keys: Sequence[JobKey]) -> dict[JobKey, _Progress]:
-    """Where these jobs are, and what part of their time went into steps that were never lost.
+    """The step of these jobs, and the part of their time that went into steps that were never lost.
 
-    A step is lost where the job goes on from an earlier one. Of the time between two samples that part counts in which steps
-    beyond the furthest so far were made.
+    Steps are lost when the job continues from an earlier one. Of the time between two samples, the part
+    counts in which steps beyond the furthest so far were made.
     """
     of_job, time = (SAMPLE.c.namespace, SAMPLE.c.uid), SAMPLE.c.time
     lagged = (
@@ -218,7 +224,7 @@ def _progress(connection: Connection, keys: Sequence[JobKey]) -> dict[JobKey, _P
     return found
 
 
-def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> views.JobRow:
+def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> messages.JobRow:
     stored = stored_job(row)
     seen, known = stored.seen, progress.get(stored.key)
     made: dict[str, Any] = {
@@ -238,31 +244,32 @@ def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> views.JobRow:
         made |= {name: getattr(seen, name) for name in same} | {"notes": list(seen.notes)}
     if known is not None:
         made |= {"step": known.step, "speed": known.speed, "goodput": known.goodput}
-    return views.JobRow.model_validate(made)
+    return messages.JobRow.model_validate(made)
 
 
 def _replicas(job: StoredJob) -> dict[str, dict[str, int | None]]:
-    """As the monitor saw them; else what the master wants, of which it is not said what is ready."""
+    """The replicas that the monitor saw; without it the counts that the master wants, whose readiness is
+    unknown."""
     if job.seen is not None:
         return {role: asdict(counts) for role, counts in job.seen.replicas.items()}
     roles = job.facts.roles if job.facts else {}
     return {name: {"desired": role.count, "ready": None} for name, role in roles.items()}
 
 
-def _point(row: Row[Any]) -> views.JobPoint:
+def _point(row: Row[Any]) -> messages.JobPoint:
     sample = sample_of_row(row)
     nodes = Counter(node.role for node in sample.nodes) if sample is not None else {}
-    return views.JobPoint(time=row.time, step=row.step, speed=row.speed, nodes=dict(nodes))
+    return messages.JobPoint(time=row.time, step=row.step, speed=row.speed, nodes=dict(nodes))
 
 
-def _plan_row(row: Row[Any]) -> views.PlanRow:
+def _plan_row(row: Row[Any]) -> messages.PlanRow:
     deleted = row.gone is not None and row.phase not in _FINAL
-    return views.PlanRow(
+    return messages.PlanRow(
         id=row.id,
         namespace=row.namespace,
         job=row.job,
         name=row.name,
-        changes=list(lines(row.changes)),
+        changes=list(parse_lines(row.changes)),
         reason=row.reason,
         phase=DELETED if deleted else row.phase,
         message=row.message,

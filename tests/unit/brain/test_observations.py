@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.brain import rows
-from edl_workflows.brain.seen import ClusterSample, PlanSeen, RoleSeen
+from edl_workflows.brain import observations
+from edl_workflows.brain.observations import ClusterSample, ObservedPlan, ObservedRole
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.kinds import KINDS
@@ -62,7 +62,8 @@ def plan(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
 
 
 def test_a_sample_counts_what_holds_room() -> None:
-    """Nodes that are ready offer; pods with a node that have not ended hold; pods that are going are in no phase."""
+    """Nodes that are ready offer; pods with a node that have not ended hold; pods that are going are in no
+    phase."""
     pods = [
         pod("runs"),
         pod("starts", "Pending"),
@@ -72,8 +73,11 @@ def test_a_sample_counts_what_holds_room() -> None:
     ]
     nodes = [node("n1"), node("n2", "4", ready="False"), node("n3", "500m")]
 
-    sample = rows.cluster_sample(
-        [rows.kept_node(one) for one in nodes], [rows.kept_pod(one) for one in pods], {"cpu": 0.5}, 7.0
+    sample = observations.sample_cluster(
+        [observations.reduce_node(one) for one in nodes],
+        [observations.reduce_pod(one) for one in pods],
+        {"cpu": 0.5},
+        7.0,
     )
 
     expected = ClusterSample(
@@ -91,7 +95,7 @@ def test_a_sample_counts_what_holds_room() -> None:
 
 def test_no_node_is_a_sample_too() -> None:
     """Of an empty cluster nothing is offered."""
-    assert ClusterSample(time=1.0) == rows.cluster_sample([], [], {}, 1.0)
+    assert ClusterSample(time=1.0) == observations.sample_cluster([], [], {}, 1.0)
 
 
 def test_a_jobs_pods_are_added_up() -> None:
@@ -104,10 +108,12 @@ def test_a_jobs_pods_are_added_up() -> None:
         pod("e"),
     ]
 
-    held = rows.requests_by_job(map(rows.kept_pod, pods))
+    held = observations.requests_by_job(map(observations.reduce_pod, pods))
 
     assert held == {(names.JOB_LABEL, "ns", "mnist"): {"cpu": 2.0, "memory": 2 * GIB, "pods": 2.0}}
-    job = rows.held_by(rows.job_seen(ELASTIC_JOB, elastic_job()), names.JOB_LABEL, held)
+    job = observations.with_requests(
+        observations.observe_job(ELASTIC_JOB, elastic_job()), names.JOB_LABEL, held
+    )
     assert job.requests["cpu"] == 2.0
 
 
@@ -115,12 +121,12 @@ def test_metrics_are_added_up() -> None:
     """What nodes use together."""
     found = [{"usage": {"cpu": "250m", "memory": "1Gi"}}, {"usage": {"cpu": "1"}}, {}]
 
-    assert rows.usage(found) == {"cpu": 1.25, "memory": GIB}
+    assert observations.total_usage(found) == {"cpu": 1.25, "memory": GIB}
 
 
 def test_a_job_is_told_with_its_plan() -> None:
     """Phase, replicas, progress and what its optimizer would do; times in Unix seconds."""
-    seen = rows.job_seen(
+    seen = observations.observe_job(
         ELASTIC_JOB,
         elastic_job(
             phase="Running",
@@ -143,7 +149,7 @@ def test_a_job_is_told_with_its_plan() -> None:
         seen.created,
         seen.started,
     ) == ("Running", 40, 2.5, 1767225600.0, 1767225610.0)
-    assert {"worker": RoleSeen(2, 1)} == seen.replicas
+    assert {"worker": ObservedRole(2, 1)} == seen.replicas
     assert (
         seen.optimizer,
         seen.stage,
@@ -155,7 +161,9 @@ def test_a_job_is_told_with_its_plan() -> None:
 @pytest.mark.parametrize("speed", [-1.0, float("inf"), float("nan")], ids=str)
 def test_a_speed_that_none_has_is_no_speed(speed: float) -> None:
     """Whatever a master wrote, the store gets numbers that can be shown."""
-    assert rows.job_seen(ELASTIC_JOB, elastic_job(progress={"step": 1, "speed": speed})).speed == 0.0
+    assert (
+        observations.observe_job(ELASTIC_JOB, elastic_job(progress={"step": 1, "speed": speed})).speed == 0.0
+    )
 
 
 def test_a_job_that_does_not_validate_is_told() -> None:
@@ -163,7 +171,7 @@ def test_a_job_that_does_not_validate_is_told() -> None:
     broken = elastic_job(phase="Running")
     broken["spec"]["replicaSpeks"] = {}
 
-    seen = rows.job_seen(ELASTIC_JOB, broken)
+    seen = observations.observe_job(ELASTIC_JOB, broken)
 
     assert (seen.phase, seen.reason, seen.uid) == ("Running", "InvalidSpec", "u1")
     assert "replicaSpeks" in seen.message
@@ -173,22 +181,22 @@ def test_texts_are_cut() -> None:
     """Who writes a manifest can't fill the store."""
     notes, reasons = ["x" * 5000] * 100, {f"worker-{index}": "y" * 5000 for index in range(100)}
 
-    seen = rows.job_seen(
+    seen = observations.observe_job(
         ELASTIC_JOB, elastic_job(message="z" * 5000, autoscaling={"notes": notes, "reasons": reasons})
     )
 
-    assert len(seen.notes) == rows.MAX_LINES + 1
+    assert len(seen.notes) == observations.MAX_LINES + 1
     assert seen.notes[-1] == "and 80 more"
-    assert len(seen.reasons) == rows.MAX_LINES
+    assert len(seen.reasons) == observations.MAX_LINES
     texts = [seen.message, *seen.notes, *seen.reasons.values()]
-    assert max(map(len, texts)) == rows.MAX_TEXT
+    assert max(map(len, texts)) == observations.MAX_TEXT
 
 
 def test_a_plan_is_told_with_its_reason() -> None:
     """What it asks for and why; until somebody looks at it, it has no phase."""
     manifest = plan({"replicaResourceSpecs": {"worker": {"replicas": 4}}, "reason": "workers are short"})
 
-    expected = PlanSeen(
+    expected = ObservedPlan(
         uid="u2",
         namespace="ns",
         name="p",
@@ -196,15 +204,15 @@ def test_a_plan_is_told_with_its_reason() -> None:
         changes=("worker: 4 replicas",),
         reason="workers are short",
     )
-    assert expected == rows.plan_seen(manifest)
+    assert expected == observations.observe_plan(manifest)
 
 
 def test_what_only_carries_out_is_not_told() -> None:
     """An auto plan is how another one is done; one that can't be read is nobody's."""
     auto = plan({}, labels={names.JOB_LABEL: "mnist", names.SCALE_TYPE_LABEL: names.SCALE_AUTO})
 
-    assert rows.plan_seen(auto) is None
-    assert rows.plan_seen(plan({"replicaResourceSpeks": {}})) is None
+    assert observations.observe_plan(auto) is None
+    assert observations.observe_plan(plan({"replicaResourceSpeks": {}})) is None
 
 
 CHANGES = [
@@ -236,7 +244,7 @@ CHANGES = [
 @pytest.mark.parametrize(("spec", "lines"), CHANGES)
 def test_changes_in_words(spec: dict[str, Any], lines: list[str]) -> None:
     """Each part of a plan is a line."""
-    assert lines == rows.changes(ScalePlanSpec.model_validate(spec))
+    assert lines == observations.describe_changes(ScalePlanSpec.model_validate(spec))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -244,6 +252,6 @@ def test_every_kind_is_kept_small(kind: Any) -> None:
     """Of a job nothing stays but its head and its row, also of one that can't be read."""
     manifest = {"kind": kind.name, "metadata": {"name": "x", "uid": "u"}, "spec": {"wrong": ["long"] * 1000}}
 
-    kept = rows.keeper(kind)(manifest)
+    kept = observations.reducer_of(kind)(manifest)
 
-    assert {"apiVersion", "kind", "metadata", rows.SEEN} == set(kept)
+    assert {"apiVersion", "kind", "metadata", observations.SEEN} == set(kept)
