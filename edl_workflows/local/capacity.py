@@ -12,14 +12,14 @@ from edl_workflows.jobs.objects import parse_quantity
 NODE_NAME = "edl-local"
 MAX_PODS = 1000
 PODS_PER_CORE = 10
-"""Pods that run at once for each core of the machine, as of kubelet's ``podsPerCore``. Requests are what a manifest claims, and
-small ones of a hundred training processes would take the machine down."""
+"""Pods that run at once for each core of the machine, as of kubelet's ``podsPerCore``. Requests are what a
+manifest claims, and small ones of a hundred training processes would take the machine down."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What pods may occupy together, as quantities. CPU and memory are declared, not measured: more than the machine has is
-    allowed. How many pods run at once follows from the cores that there are."""
+    """What pods may occupy together, as quantities. CPU and memory are declared, not measured: more than the
+    machine has is allowed. How many pods run at once follows from the cores that there are."""
 
     cpu: str
     memory: str

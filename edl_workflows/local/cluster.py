@@ -34,13 +34,15 @@ from edl_workflows.local.selection import Selection
 from edl_workflows.process.http import HttpServer
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
-"""A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the pod."""
+"""A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the
+pod."""
 _SWEEP_SECONDS = 600.0
 _OPEN_PORTS = (
-    "this machine does not let the cluster keep the servers of pods on the loopback interface ({}): TensorFlow's and others "
-    "would listen on every interface and serve whoever connects. Linux 5.9 or newer allows it, but not in a container "
-    "whose seccomp profile forbids seccomp or pidfd_getfd. To run without, on a machine that nobody else can reach, "
-    "use --allow-open-ports or EDL_LOCAL_ALLOW_OPEN_PORTS=1"
+    "this machine does not let the cluster keep the servers of pods on the loopback interface ({}): "
+    "TensorFlow's and others would listen on every interface and serve whoever connects. Linux 5.9 or newer "
+    "allows it, but not in a container whose seccomp profile forbids seccomp or pidfd_getfd. To run "
+    "without, on a machine that nobody else can reach, use --allow-open-ports or "
+    "EDL_LOCAL_ALLOW_OPEN_PORTS=1"
 )
 _POLL_SECONDS = 0.01
 _log = structlog.get_logger(__name__)
@@ -88,7 +90,8 @@ async def running(options: Options) -> AsyncIterator[Running]:
 
     Raises:
         ConflictError: a cluster runs on this folder already.
-        UnavailableError: pods' servers can't be kept on the loopback interface, and nobody allowed them to be open.
+        UnavailableError: pods' servers can't be kept on the loopback interface, and nobody allowed them to be
+            open.
     """
     if not options.allow_open_ports and (obstacle := loopback_obstacle()):
         raise UnavailableError(_OPEN_PORTS.format(obstacle))

@@ -1,4 +1,5 @@
-"""The cluster's process seen from outside: start, find, stop. `edl local up|down|status` and tests stand on it.
+"""The cluster's process seen from outside: start, find, stop. `edl local up|down|status` and tests stand on
+it.
 
 What that process does is in `serve`, which costs a second to import; nothing here imports it.
 """
@@ -88,13 +89,15 @@ class Start:
     def command(self) -> list[str]:
         """The command line of the process that serves."""
         return [
-            sys.executable, "-m", "edl_workflows.cli", "local", "up", "--foreground", "--dir", str(self.folder),
+            sys.executable, "-m", "edl_workflows.cli", "local", "up", "--foreground", "--dir",
+            str(self.folder),
             *self.arguments,
         ]  # fmt: skip
 
 
 def up(start: Start) -> tuple[Daemon, bool]:
-    """The daemon of a folder, started in a session of its own unless it runs; and whether this call started it.
+    """The daemon of a folder, started in a session of its own unless it runs; and whether this call started
+    it.
 
     Raises:
         UnavailableError: it ended, or was not ready in time; with the end of its log.

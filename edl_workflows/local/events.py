@@ -1,4 +1,5 @@
-"""Events as users see them in ``kubectl describe``: one object for each thing that happens, counted when it repeats."""
+"""Events as users see them in ``kubectl describe``: one object for each thing that happens, counted when it
+repeats."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta

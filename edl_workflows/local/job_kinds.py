@@ -1,4 +1,5 @@
-"""Our job kinds' definitions, which the embedded cluster has from the start; elsewhere it is ``edl crds install``."""
+"""Our job kinds' definitions, which the embedded cluster has from the start; elsewhere it is ``edl crds
+install``."""
 
 from importlib import resources
 

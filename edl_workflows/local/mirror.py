@@ -79,7 +79,8 @@ class Mirror(Generic[T]):
         try:
             self.objects[key] = self._parse(obj)
         except ValidationError:
-            # The API server checks what comes in; should it let something pass, one object must not end the cluster.
+            # The API server checks what comes in; should it let something pass, one object must not end the
+            # cluster.
             self.objects.pop(key, None)
             _log.exception(
                 "object ignored: it does not have the fields that it should", resource=self._resource, key=key

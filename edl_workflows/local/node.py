@@ -51,7 +51,8 @@ def _status(capacity: Mapping[str, str]) -> Object:
 
 
 def observe(client: LocalClient) -> Node | None:
-    """The node as the scheduler sees it: what users may have changed is read anew. None: somebody deleted it."""
+    """The node as the scheduler sees it: what users may have changed is read anew. None: somebody deleted
+    it."""
     obj = client.find("nodes", NODE_NAME)
     if obj is None:
         return None

@@ -1,7 +1,7 @@
 """The part of a core/v1 Pod and Service that the scheduler, the network and the runner work with, typed.
 
-The API server has validated and defaulted what comes here. Fields that the runner does not carry out are kept where it
-must refuse them (`edl_workflows.local.runner.support`), not modelled further.
+The API server has validated and defaulted what comes here. Fields that the runner does not carry out are kept
+where it must refuse them (`edl_workflows.local.runner.support`), not modelled further.
 """
 
 import re
@@ -352,7 +352,8 @@ class Service(Part):
 
 
 def target_port(pod: Pod, port: ServicePort) -> int | None:
-    """The container port that a service's port leads to in this pod; None if the pod has no port of that name."""
+    """The container port that a service's port leads to in this pod; None if the pod has no port of that
+    name."""
     target = port.port if port.target_port is None else port.target_port
     return named_port(pod.spec.containers, target)
 

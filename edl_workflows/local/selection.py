@@ -1,4 +1,5 @@
-"""Which Services select which pods, kept current object by object: with thousands of both, nobody looks through all."""
+"""Which Services select which pods, kept current object by object: with thousands of both, nobody looks
+through all."""
 
 from collections.abc import Iterable
 

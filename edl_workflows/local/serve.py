@@ -1,4 +1,5 @@
-"""What the cluster's process does: serve until a signal, with the controller and the DI server as children."""
+"""What the cluster's process does: serve until a signal, with the controller and the DI server as
+children."""
 
 import asyncio
 import os

@@ -90,7 +90,8 @@ class LocalCluster:
 
 
 def servers(folder: Path) -> dict[str, bool]:
-    """The TCP servers in the pods of a cluster: who listens where, and whether only processes of this machine can connect.
+    """The TCP servers in the pods of a cluster: who listens where, and whether only processes of this machine
+    can connect.
 
     Args:
         folder: the cluster's.

@@ -1,4 +1,5 @@
-"""The API server under test: that of ``EDL_CONFORMANCE_KUBECONFIG``, or an embedded one in a temporary folder."""
+"""The API server under test: that of ``EDL_CONFORMANCE_KUBECONFIG``, or an embedded one in a temporary
+folder."""
 
 import os
 import signal
@@ -39,7 +40,10 @@ properties:
       port: {x-kubernetes-int-or-string: true}
       nullable: {type: string, nullable: true}
       free: {type: object, x-kubernetes-preserve-unknown-fields: true}
-      template: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}
+      template:
+        type: object
+        x-kubernetes-embedded-resource: true
+        x-kubernetes-preserve-unknown-fields: true
       steps:
         type: array
         maxItems: 5

@@ -1,4 +1,5 @@
-"""Raw access to an API server for the conformance cases: paths and JSON, so that nothing hides what it answers."""
+"""Raw access to an API server for the conformance cases: paths and JSON, so that nothing hides what it
+answers."""
 
 import base64
 import json
@@ -88,7 +89,8 @@ class Api:
         return self.http.request(method, path, content=content, headers=headers, params=query)
 
     def get(self, path: str, **query: Any) -> Object:
-        """Read; again where the server says that it will answer soon, as a real one does when a definition changed."""
+        """Read; again where the server says that it will answer soon, as a real one does when a definition
+        changed."""
         eventually(lambda: self.raw("GET", path, **query).status_code != 429, f"{path} is served")
         return self.send("GET", path, **query)
 

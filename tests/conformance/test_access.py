@@ -95,7 +95,8 @@ def test_openapi(api: Api, widgets: str) -> None:
 
 @pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic YTpi", "Bearer edl-sa.e30.x", "Bearer"])
 def test_unauthorized(api: Api, header: str) -> None:
-    """Without a valid token everything but health is refused: 401, or 403 where anonymous requests are known."""
+    """Without a valid token everything but health is refused: 401, or 403 where anonymous requests are
+    known."""
     with anonymous(api, **({"authorization": header} if header.strip() else {})) as client:
         for answer in (
             client.get("/api/v1/namespaces"),

@@ -1,4 +1,5 @@
-"""The Python `kubernetes` client against the server: typed objects, watches, custom objects, leader election."""
+"""The Python `kubernetes` client against the server: typed objects, watches, custom objects, leader
+election."""
 
 import copy
 import threading

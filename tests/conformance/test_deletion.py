@@ -32,7 +32,8 @@ def test_preconditions(api: Api, core: str, field: str) -> None:
 
 
 def test_finalizers_hold(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """An object with finalizers is marked, can still be changed, takes no new finalizers, and goes with the last."""
+    """An object with finalizers is marked, can still be changed, takes no new finalizers, and goes with the
+    last."""
     made = api.post(wpath, widget(metadata={"finalizers": [HOLD]}))
     marked = api.delete(f"{wpath}/w")
     changed = api.merge(f"{wpath}/w", {"spec": {"replicas": 5}})

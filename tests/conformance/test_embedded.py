@@ -45,7 +45,8 @@ def test_killed_server_keeps_what_it_acknowledged(embedded: Start) -> None:
 
 
 def test_watch_goes_on_after_a_restart(embedded: Start) -> None:
-    """A watch resumed from a version before the restart sees what happened since, from before and after it."""
+    """A watch resumed from a version before the restart sees what happened since, from before and after
+    it."""
     server = embedded()
     api = server.api()
     since = api.get(MAPS)["metadata"]["resourceVersion"]

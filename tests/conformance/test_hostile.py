@@ -1,4 +1,5 @@
-"""Bodies, names and patches that no honest client sends: each is refused with its field, and the server goes on."""
+"""Bodies, names and patches that no honest client sends: each is refused with its field, and the server goes
+on."""
 
 import base64
 import json
@@ -35,11 +36,14 @@ PODS_REFUSED: dict[str, tuple[Object, str]] = {
         "spec.volumes[0].secret.items[0].path",
     ),
     "projected item above its volume": (
-        volume(projected={"sources": [{"configMap": {"name": "m", "items": [{"key": "k", "path": "a/../../k"}]}}]}),
+        volume(projected={"sources": [{"configMap": {"name": "m",
+        "items": [{"key": "k", "path": "a/../../k"}]}}]}),
         "spec.volumes[0].projected.sources[0].configMap.items[0].path",
     ),
-    "variable with an equals sign": (container(env=[{"name": "A=B", "value": "x"}]), "spec.containers[0].env[0].name"),
-    "port beyond the last": (container(ports=[{"containerPort": 65536}]), "spec.containers[0].ports[0].containerPort"),
+    "variable with an equals sign": (container(env=[{"name": "A=B", "value": "x"}]),
+    "spec.containers[0].env[0].name"),
+    "port beyond the last": (container(ports=[{"containerPort": 65536}]),
+    "spec.containers[0].ports[0].containerPort"),
     "negative port": (container(ports=[{"containerPort": -1}]), "spec.containers[0].ports[0].containerPort"),
 }  # fmt: skip
 
@@ -82,7 +86,8 @@ def test_a_body_that_is_no_object_is_refused(row: str, api: Api) -> None:
 
 
 UNREPRESENTABLE: dict[str, tuple[str, bytes]] = {
-    "no number": ("application/json", b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "x": NaN}}'),
+    "no number": ("application/json", (b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": '
+        b'"a", "x": NaN}}')),
     "an endless number": ("application/json", b'{"kind": "ConfigMap", "metadata": {"generation": 1e999}}'),
 }  # fmt: skip
 
@@ -96,7 +101,8 @@ def test_values_that_json_does_not_have_are_refused(row: str, api: Api) -> None:
 
 
 STRICTER: dict[str, tuple[str, bytes]] = {
-    "half a surrogate pair": ("application/json", json.dumps(config_map("hostile", data={"k": "\ud800"})).encode()),
+    "half a "
+    "surrogate pair": ("application/json", json.dumps(config_map("hostile", data={"k": "\ud800"})).encode()),
     "YAML aliases": ("application/yaml", b"a: &a [x]\nb: *a\n"),
     "a YAML object": ("application/yaml", b"a: !!python/object/apply:os.system [id]\n"),
 }  # fmt: skip

@@ -224,7 +224,8 @@ def test_streams_are_refused_with_advice(
     arguments: list[str],
     advice: str,
 ) -> None:
-    """What would need a stream into a container is refused over both transports, and kubectl prints what to do instead."""
+    """What would need a stream into a container is refused over both transports, and kubectl prints what to
+    do instead."""
     monkeypatch.setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websockets)
     monkeypatch.setenv("KUBECTL_PORT_FORWARD_WEBSOCKETS", websockets)
     made = api.post(f"{core}/pods", pod("p", schedulerName="nobody"))

@@ -55,7 +55,8 @@ def test_an_access_review_needs_a_question(api: Api) -> None:
 
 
 def test_a_service_account_learns_its_limits(api: Api, core: str, namespace: str) -> None:
-    """A service account may ask about itself: what is refused to it is not allowed, with or without a reason."""
+    """A service account may ask about itself: what is refused to it is not allowed, with or without a
+    reason."""
     token = service_account_token(api, core, "worker")
     with anonymous(api, authorization=f"Bearer {token}") as client:
         account = Api(client, api.kubeconfig)

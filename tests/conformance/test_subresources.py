@@ -52,7 +52,8 @@ def test_status_conflicts(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_scale(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """The scale subresource reads and writes replicas, counts as a spec change and obeys the schema and versions."""
+    """The scale subresource reads and writes replicas, counts as a spec change and obeys the schema and
+    versions."""
     api.post(wpath, widget(replicas=2))
     api.merge(f"{wpath}/w/status", {"status": {"replicas": 1, "selector": "app=x"}})
     scale = api.get(f"{wpath}/w/scale")

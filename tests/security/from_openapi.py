@@ -1,4 +1,5 @@
-"""Requests made from each server's own OpenAPI document, right ones and wrong ones, for as long as they are wanted."""
+"""Requests made from each server's own OpenAPI document, right ones and wrong ones, for as long as they are
+wanted."""
 
 import itertools
 import time
@@ -62,7 +63,8 @@ DOCUMENTS: dict[str, Callable[[Server], list[Any]]] = {
 """Server → its documents."""
 LONG_POLL = 0.1
 """Seconds at most that a request may ask to wait for news: the master would keep each caller for 30."""
-# The administrator's requests to delete the node or a definition are obeyed; everything after them would be refused.
+# The administrator's requests to delete the node or a definition are obeyed; everything after them would be
+# refused.
 _KEPT_WHOLE = ("/nodes", "/customresourcedefinitions", "/namespaces/{name}")
 _PATHS = {"namespace": NAMESPACE, "job_id": "default.walk.0", "uid": "uid-1"}
 

@@ -2,11 +2,12 @@
 
     python -m tests.security.fuzz [--minutes 30] [--seeds 1 2 3] [--only raw embedded ...]
 
-For each seed all servers are started anew, and each surface gets its share of the time. Prints a line a surface: requests,
-answers of 500 and more, deaths, the longest that a ping waited beside it (and by how much the pinger itself was late, which
-is the machine's doing), pings without an answer, and memory before and after. Then what was sent before each finding.
-Ends with 1 if there was a server error, a death, or a stall beyond a second that the machine does not explain. Same seed, same
-requests; how far they come depends on the machine.
+For each seed all servers are started anew, and each surface gets its share of the time. Prints a line a
+surface: requests, answers of 500 and more, deaths, the longest that a ping waited beside it (and by how much
+the pinger itself was late, which is the machine's doing), pings without an answer, and memory before and
+after. Then what was sent before each finding. Ends with 1 if there was a server error, a death, or a stall
+beyond a second that the machine does not explain. Same seed, same requests; how far they come depends on the
+machine.
 """
 
 import argparse
@@ -124,7 +125,8 @@ def main() -> int:
         print(line)
     found = sum(map(wrong, tallies))
     print(
-        f"{sum(tally.requests for tally in tallies)} requests, {found} of {len(tallies)} surfaces with findings"
+        f"{sum(tally.requests for tally in tallies)} requests, {found} of {len(tallies)} surfaces with "
+        "findings"
     )
     return 1 if found else 0
 

@@ -1,6 +1,7 @@
 """Objects that no honest user writes: valid manifests of every kind, with values changed where nobody would.
 
-Each is refused, or runs, or says why it does not; whatever it is, the cluster lives, its neighbours go on, and it can be deleted.
+Each is refused, or runs, or says why it does not; whatever it is, the cluster lives, its neighbours go on,
+and it can be deleted.
 """
 
 import copy
@@ -34,7 +35,8 @@ def _template(**container: Any) -> Object:
         "image": "none",
         "command": ["sleep", "300"],
         "args": ["1"],
-        "env": [{"name": "A", "value": "$(B)"}, {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "env": [{"name": "A", "value": "$(B)"}, {"name": "N",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": {"memory": "64Mi"}},
         "ports": [{"containerPort": 2222, "name": "http"}],
         "volumeMounts": [{"name": "scratch", "mountPath": "/tmp/edl-fuzzed"}],
@@ -79,9 +81,11 @@ def _bases() -> dict[str, Object]:
             },
         },
         "configmaps": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"a": "b"}},
-        "secrets": {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"a": "Yg=="}, "type": "Opaque"},
+        "secrets": {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"a": "Yg=="},
+        "type": "Opaque"},
         "elasticjobs": _custom(
-            "ElasticJob", versions["ElasticJob"], replicaSpecs=_roles(), distributionStrategy="ParameterServerStrategy",
+            "ElasticJob", versions["ElasticJob"], replicaSpecs=_roles(),
+            distributionStrategy="ParameterServerStrategy",
             envs={"A": {"value": "b"}}, suspend=False,
         ),
         "scaleplans": _custom(
@@ -89,7 +93,8 @@ def _bases() -> dict[str, Object]:
             replicaResourceSpecs={"worker": {"replicas": 1, "resource": {"cpu": "10m", "memory": "8Mi"}}},
         ),
         "tfjobs": _custom(
-            "TFJob", versions["TFJob"], tfReplicaSpecs={"Worker": {"replicas": 1, "template": _template(name="tensorflow")}},
+            "TFJob", versions["TFJob"], tfReplicaSpecs={"Worker": {"replicas": 1,
+            "template": _template(name="tensorflow")}},
             runPolicy={"cleanPodPolicy": "All", "activeDeadlineSeconds": 60, "backoffLimit": 1},
         ),
         "dijobs": _custom(
@@ -109,11 +114,16 @@ BASES = _bases()
 """Plural → a manifest that would be accepted, or nearly."""
 
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 2**31, 2**63, 10**400, 1.5, 1e308, "", " ", "x" * 300, "x" * 70_000, "1GB", "1e999", "1e-999", "-1",
-    "0x10", "NaN", "inf", "1Ei", "99999999999999999999Ei", "٣", "500m", "\u0000", "\n", "\r\nX: y", "\x1b]0;x\x07\x1b[2J",
-    "\u202e\u4e2d\U0001f4a9", "\ud800", "../../escape", "/", "/proc/self/mem", "$(A)", "$(touch pwned)", "`touch pwned`",
-    "'; touch pwned; '", "{{workflow.name}}", "{{=sprig.env('HOME')}}", "{{ ti.xcom_pull() }}", "<script>alert(1)</script>",
-    "%s%n", "${jndi:ldap://x}", "a.b.c", "A_B", "-x", "x-", [], {}, [[]], [None], {"": ""}, {"a": None}, {"a" * 300: "b"},
+    None, True, -1, 0, 2**31, 2**63, 10**400, 1.5, 1e308, "", " ", "x" * 300, "x" * 70_000, "1GB", "1e999",
+    "1e-999", "-1",
+    "0x10", "NaN", "inf", "1Ei", "99999999999999999999Ei", "٣", "500m", "\u0000", "\n", "\r\nX: y",
+    "\x1b]0;x\x07\x1b[2J",
+    "\u202e\u4e2d\U0001f4a9", "\ud800", "../../escape", "/", "/proc/self/mem", "$(A)", "$(touch pwned)",
+    "`touch pwned`",
+    "'; touch pwned; '", "{{workflow.name}}", "{{=sprig.env('HOME')}}", "{{ ti.xcom_pull() }}",
+    "<script>alert(1)</script>",
+    "%s%n", "${jndi:ldap://x}", "a.b.c", "A_B", "-x", "x-", [], {}, [[]], [None], {"": ""}, {"a": None},
+    {"a" * 300: "b"},
     {"a/b/c": "d"}, {"name": "x"}, [{"name": "x"}] * 300, "2026-02-30T25:61:61Z", "9999-12-31T23:59:59Z",
 )  # fmt: skip
 _DRAWN = (
@@ -233,7 +243,8 @@ class Cluster:
             self.accepted.append((hostile, str(answer.json()["metadata"]["name"])))
 
     def settle(self) -> None:
-        """Wait until each accepted object says what becomes of it; then look at the neighbours, and delete all."""
+        """Wait until each accepted object says what becomes of it; then look at the neighbours, and delete
+        all."""
         for hostile, name in self.accepted:
             explained = partial(self._explained, f"{hostile.collection}/{name}", hostile.plural)
             self._await(explained, f"it does not say why: {hostile}")

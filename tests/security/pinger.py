@@ -1,7 +1,8 @@
 """How long a server leaves its callers waiting: ``python -m tests.security.pinger PORT PATH [AUTHORITY]``.
 
-A process of its own, so that the attack's own work does not count. It asks every 50 ms until its standard input ends, and
-prints what it saw as JSON. `machine` is by how much it was itself woken too late: then no server could have answered.
+A process of its own, so that the attack's own work does not count. It asks every 50 ms until its standard
+input ends, and prints what it saw as JSON. `machine` is by how much it was itself woken too late: then no
+server could have answered.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""What no HTTP library would send: broken heads, chunks and lengths, slow bodies, connections that end halfway.
+"""What no HTTP library would send: broken heads, chunks and lengths, slow bodies, connections that end
+halfway.
 
 A conversation is a list of steps, drawn from a seed or named in `ROWS`, where what was found once stays.
 """
@@ -122,7 +123,8 @@ ROWS: dict[str, Callable[[Server], Conversation]] = {
     "an unknown version": _once(lambda server: _head(server, version=b"9.9")),
     "an upgrade to h2c": _once(
         lambda server: _head(
-            server, b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk", method=b"GET"
+            server, b"Connection: "
+                b"Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk", method=b"GET"
         )
     ),
     "an upgrade to WebSocket": _once(
@@ -132,10 +134,13 @@ ROWS: dict[str, Callable[[Server], Conversation]] = {
         )
     ),
     "CONNECT": _once(lambda server: b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n"),
-    "a target of another server": _once(lambda server: b"GET http://169.254.169.254/ HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "a target of another server": _once(lambda server: b"GET http://169.254.169.254/ HTTP/1.1\r\nHost: "
+        b"x\r\n\r\n"),
     "a target of 60 KiB": _once(lambda server: _head(server, method=b"GET", path="/" + "a" * 60_000)),
-    "a target above the root": _once(lambda server: _head(server, method=b"GET", path="/../../../../etc/passwd")),
-    "a target with encoded bytes": _once(lambda server: _head(server, method=b"GET", path="/v1/%00%ff%0d%0a/%2e%2e")),
+    "a target "
+    "above the root": _once(lambda server: _head(server, method=b"GET", path="/../../../../etc/passwd")),
+    "a target "
+    "with encoded bytes": _once(lambda server: _head(server, method=b"GET", path="/v1/%00%ff%0d%0a/%2e%2e")),
     "a target of raw bytes": _once(lambda server: b"GET /\xff\xfe\x80 HTTP/1.1\r\nHost: x\r\n\r\n"),
     "no host": _once(lambda server: b"GET / HTTP/1.1\r\n\r\n"),
     "a header without a colon": _once(lambda server: _head(server, b"nothing")),
@@ -144,31 +149,37 @@ ROWS: dict[str, Callable[[Server], Conversation]] = {
     "a folded header": _once(lambda server: _head(server, b"X: a", b" b")),
     "a header of 1 MiB": _once(lambda server: _head(server, b"X: " + b"a" * 2**20, method=b"GET")),
     "a hundred thousand headers": _once(lambda server: _head(server, *[b"X: y"] * 100_000, method=b"GET")),
-    "a token of raw bytes": _once(lambda server: b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\r\n\r\n"),
+    "a token of raw bytes": _once(lambda server: b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+        b"\xff\xfe\r\n\r\n"),
     "two lengths": _once(lambda server: _head(server, b"Content-Length: 2", b"Content-Length: 3") + b"{}"),
     "a length and chunks": _once(
         lambda server: _head(server, b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"0\r\n\r\n"
     ),
     "a negative length": _once(lambda server: _head(server, b"Content-Length: -1")),
     "a length of 5,000 digits": _once(lambda server: _head(server, b"Content-Length: " + b"9" * 5_000)),
-    "a length that is no ASCII number": _once(lambda server: _head(server, "Content-Length: \u0663".encode())),
+    "a length that "
+    "is no ASCII number": _once(lambda server: _head(server, "Content-Length: \u0663".encode())),
     "less than its length": _once(lambda server: _head(server, b"Content-Length: 100") + b"{}"),
     "more than its length": _once(lambda server: _head(server, b"Content-Length: 2") + b"{}{}{}"),
     "a chunk of a negative size": _once(lambda server: _chunked(server, b"-1\r\nx\r\n0\r\n\r\n")),
     "a chunk of a size beyond 64 bits": _once(lambda server: _chunked(server, b"f" * 17 + b"\r\nx\r\n")),
     "a chunk without its end": _once(lambda server: _chunked(server, b"2\r\n{}")),
     "a chunk with an endless extension": _once(lambda server: _chunked(server, b"2;" + b"x" * 200_000)),
-    "trailers without end": _once(lambda server: _chunked(server, b"2\r\n{}\r\n0\r\n" + b"X: y\r\n" * 50_000)),
-    "chunks of one byte": _once(lambda server: _chunked(server, b"1\r\n \r\n" * 20_000 + b"2\r\n{}\r\n0\r\n\r\n")),
+    "trailers "
+    "without end": _once(lambda server: _chunked(server, b"2\r\n{}\r\n0\r\n" + b"X: y\r\n" * 50_000)),
+    "chunks of one byte": _once(lambda server: _chunked(server,
+    b"1\r\n \r\n" * 20_000 + b"2\r\n{}\r\n0\r\n\r\n")),
     "compressed twice": _once(
         lambda server: _head(server, b"Content-Encoding: gzip, gzip", b"Content-Length: 2") + b"\x1f\x8b"
     ),
     "waits for 100": _once(lambda server: _head(server, b"Expect: 100-continue", b"Content-Length: 2")),
-    "expects another thing": _once(lambda server: _head(server, b"Expect: miracles", b"Content-Length: 2") + b"{}"),
+    "expects "
+    "another thing": _once(lambda server: _head(server, b"Expect: miracles", b"Content-Length: 2") + b"{}"),
     "a hundred requests at once": _once(lambda server: _head(server, method=b"GET") * 100),
     "a number of 5,000 digits": _once(lambda server: _whole(server, b'{"a": %s}' % (b"9" * 5_000))),
     "a number of 5,000 digits in the query": _once(
-        lambda server: _head(server, method=b"GET", path=f"{server.paths[0]}?limit={'9' * 5_000}&timeoutSeconds={'9' * 5_000}")
+        lambda server: _head(server, method=b"GET",
+        path=f"{server.paths[0]}?limit={'9' * 5_000}&timeoutSeconds={'9' * 5_000}")
     ),
     "a body nested 100,000 deep": _once(lambda server: _whole(server, b"[" * 100_000)),
     "a body in UTF-16": _once(lambda server: _whole(server, '{"a": 1}'.encode("utf-16"))),
@@ -199,21 +210,30 @@ _METHODS = (
 )
 _VERSIONS = (b"1.1", b"1.1", b"1.1", b"1.0", b"2", b"1.10", b"")
 _TARGETS = (
-    "/", "*", "//", "/%", "/%00", "/..;/", "/a" * 3_000, "/?" + "a=b&" * 5_000, "/#x", "/\t", "http://[::1", "/v1/%2f%2e%2e",
+    "/", "*", "//", "/%", "/%00", "/..;/", "/a" * 3_000, "/?" + "a=b&" * 5_000, "/#x", "/\t", "http://[::1",
+    "/v1/%2f%2e%2e",
 )  # fmt: skip
 _LINES = (
-    b"Content-Length: 0", b"Content-Length: 1", b"Content-Length: 99999999999999999999", b"Content-Length: +5",
-    b"Content-Length: 5, 5", b"Content-Length:", b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity",
-    b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding:\x0bchunked", b"Connection: close", b"Connection: keep-alive",
-    b"Connection: content-length", b"Host: ", b"Host: a\nb", b": empty", b" X: y", b"X :y", b"X:\x00", b"X: " + b"z" * 9_000,
+    b"Content-Length: 0", b"Content-Length: 1", (b"Content-Length: "
+        b"99999999999999999999"), b"Content-Length: +5",
+    b"Content-Length: 5, 5", b"Content-Length:", b"Transfer-Encoding: chunked",
+    b"Transfer-Encoding: identity",
+    b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding:\x0bchunked", b"Connection: close",
+    b"Connection: keep-alive",
+    (b"Connection: "
+    b"content-length"), b"Host: ", b"Host: a\nb", b": empty", b" X: y", b"X :y", b"X:\x00",
+    b"X: " + b"z" * 9_000,
     b"Content-Type: multipart/form-data; boundary=x", b"Content-Type: application/x-www-form-urlencoded",
-    b"Content-Type: application/json; charset=x", b"Content-Type: \xff", b"Range: bytes=0-0,-1,5-", b"Accept: */*;q=\x01",
+    (b"Content-Type: "
+    b"application/json; charset=x"), b"Content-Type: \xff", b"Range: bytes=0-0,-1,5-", b"Accept: */*;q=\x01",
     b"Accept: " + b"a/b," * 900, b"If-Match: *", b"Cookie: " + b"a=b;" * 900, b"Expect: 100-continue",
     b"Authorization: Basic \xff", b"Origin: null", b"Sec-WebSocket-Key: x", b"Upgrade: websocket",
 )  # fmt: skip
 _BODIES = (
-    b"", b"{}", b"[]", b"null", b"1e999", b"-0", b'"\\ud800"', b"\xff\xfe\x00", b"{" * 3_000, b'{"a":' * 900, b"9" * 5_000,
-    b'{"metadata":{"name":"a","labels":5}}', b"2\r\n{}\r\n0\r\n\r\n", b"0\r\n\r\n", b"1;x\r\n{\r\n", b"GET / HTTP/1.1\r\n\r\n",
+    b"", b"{}", b"[]", b"null", b"1e999", b"-0", b'"\\ud800"', b"\xff\xfe\x00", b"{" * 3_000, b'{"a":' * 900,
+    b"9" * 5_000,
+    b'{"metadata":{"name":"a","labels":5}}', b"2\r\n{}\r\n0\r\n\r\n", b"0\r\n\r\n", b"1;x\r\n{\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
     b"x" * 70_000,
 )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Servers that have no command of their own: ``python -m tests.security.serve plugin|peers FOLDER PORT TOKEN``.
+"""Servers that have no command of their own: ``python -m tests.security.serve plugin|peers FOLDER PORT
+TOKEN``.
 
 Each serves on 127.0.0.1 until it is killed.
 """

@@ -1,4 +1,5 @@
-"""Every server of ours as a process of its own, as it runs in production, with what attacks need to know of it."""
+"""Every server of ours as a process of its own, as it runs in production, with what attacks need to know of
+it."""
 
 import contextlib
 import os

@@ -57,7 +57,8 @@ class Tally:
     def __str__(self) -> str:
         seen = self.seen
         return (
-            f"{self.surface:24} {self.requests:8} {self.error_count:5} {self.deaths:6} {seen.longest * 1e3:8.0f}"
+            f"{self.surface:24} {self.requests:8} {self.error_count:5} {self.deaths:6} "
+            f"{seen.longest * 1e3:8.0f}"
             f" {seen.machine * 1e3:8.0f} {seen.unanswered:6} {self.before:8.0f} {self.after:8.0f}"
         )
 

@@ -1,4 +1,5 @@
-"""Objects that no honest user writes, on an embedded cluster with its controller and neighbours whose work goes on."""
+"""Objects that no honest user writes, on an embedded cluster with its controller and neighbours whose work
+goes on."""
 
 import time
 
@@ -13,7 +14,8 @@ SEED = 1
 
 
 def test_an_object_is_nobody_elses_matter(attacked: dict[str, Server]) -> None:
-    """It is refused, or runs, or says why not; the cluster lives, a neighbour's master stays, a new pod runs, it can be deleted."""
+    """It is refused, or runs, or says why not; the cluster lives, a neighbour's master stays, a new pod runs,
+    it can be deleted."""
     server, tally = attacked["embedded"], Tally("objects")
 
     hostile_objects.attack(server, tally, SEED, until=time.monotonic())

@@ -1,4 +1,5 @@
-"""Every server of ours, spoken to as no HTTP library would: none ends, and none says that it is its own failure."""
+"""Every server of ours, spoken to as no HTTP library would: none ends, and none says that it is its own
+failure."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,8 @@ def wrong_of_all(conversations: Iterable[tuple[Server, Conversation]]) -> list[s
 
 @pytest.mark.parametrize("row", raw_http.ROWS)
 def test_a_broken_request_is_the_clients_mistake(row: str, attacked: dict[str, Server]) -> None:
-    """Each server refuses or ignores it, without a server error, and ends the connection when the client does."""
+    """Each server refuses or ignores it, without a server error, and ends the connection when the client
+    does."""
     make: Callable[[Server], Conversation] = raw_http.ROWS[row]
 
     assert not wrong_of_all((server, make(server)) for server in attacked.values())

@@ -1,4 +1,5 @@
-"""What the machine may do to a server: a full disk, no descriptors. It refuses, lives, and goes on when there is room again."""
+"""What the machine may do to a server: a full disk, no descriptors. It refuses, lives, and goes on when there
+is room again."""
 
 import contextlib
 import socket
@@ -34,7 +35,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:
-    """Writes are refused while it is full; reads go on; what was acknowledged is there after a restart; with room, writes succeed."""
+    """Writes are refused while it is full; reads go on; what was acknowledged is there after a restart; with
+    room, writes succeed."""
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 8 * 2**20)
     server = ApiServerProcess(small_disk / "state")
@@ -62,7 +64,8 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> No
 
 @pytest.mark.parametrize("name", ["embedded", "master", "brain"])
 def test_16_05_a_server_without_descriptors_lives(name: str, attacked: dict[str, Server]) -> None:
-    """With five more descriptors than it has, connections beyond them wait or are refused; when they have gone, it serves again."""
+    """With five more descriptors than it has, connections beyond them wait or are refused; when they have
+    gone, it serves again."""
     server = attacked[name]
     before = server.process.rlimit(psutil.RLIMIT_NOFILE)
     server.process.rlimit(psutil.RLIMIT_NOFILE, (server.process.num_fds() + 5, before[1]))
@@ -80,7 +83,8 @@ def test_16_05_a_server_without_descriptors_lives(name: str, attacked: dict[str,
 
 
 def _create(server: ApiServerProcess, name: str, text: str) -> bool:
-    """Whether the server says that it has it. A connection each: after an error of its own it ends the connection."""
+    """Whether the server says that it has it. A connection each: after an error of its own it ends the
+    connection."""
     with connect(server.kubeconfig) as http:
         answer = Api(http, server.kubeconfig).raw("POST", MAPS, config_map(name, data={"k": text}))
         return answer.status_code in (201, 409)

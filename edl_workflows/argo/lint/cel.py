@@ -1,6 +1,7 @@
 """The CEL rules of Argo's definitions: which rule of ours each one is, and whether a value keeps it.
 
-Evaluated by celpy; a program is compiled when it is first needed. The expressions use CEL's standard functions only.
+Evaluated by celpy; a program is compiled when it is first needed. The expressions use CEL's standard
+functions only.
 """
 
 import functools
@@ -88,7 +89,8 @@ _NAMED = (
     ("has(self.manifestFrom)", TWO_MANIFESTS),
     ("'resourcesDuration.'", REALTIME_RESOURCES),
 )
-"""What an expression contains that tells which rule it is. Not its place in the schema: that moves between versions."""
+"""What an expression contains that tells which rule it is. Not its place in the schema: that moves between
+versions."""
 
 
 def rule_of(expression: str) -> Rule:
@@ -97,7 +99,8 @@ def rule_of(expression: str) -> Rule:
 
 
 def broken(value: Any, expressions: list[str], path: Path) -> Iterator[Finding]:
-    """The expressions that a value does not fulfil. Rules about all entries of a list are told at the entries."""
+    """The expressions that a value does not fulfil. Rules about all entries of a list are told at the
+    entries."""
     for expression in expressions:
         if isinstance(value, list) and expression.startswith("self.all("):
             for index, entry in enumerate(value):
@@ -122,14 +125,16 @@ def _detail(rule: Rule, value: Any) -> str:
 
 
 def holds(expression: str, value: Any) -> bool:
-    """Whether an expression is true of a value. One that can't be evaluated counts as broken: a field has a wrong type."""
+    """Whether an expression is true of a value. One that can't be evaluated counts as broken: a field has a
+    wrong type."""
     return _holds(expression, json.dumps(_seen(expression, value), sort_keys=True, default=str))
 
 
 def _seen(expression: str, value: Any) -> Any:
     """What an expression can see of a value, so that values which look the same to it are evaluated once.
 
-    Argo's rules ask whether fields are there, and compare scalars, one level down. Others see the whole value.
+    Argo's rules ask whether fields are there, and compare scalars, one level down. Others see the whole
+    value.
     """
     if _DEEPER.search(expression):
         return value

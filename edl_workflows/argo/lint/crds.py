@@ -1,8 +1,10 @@
-"""Writes or checks ``schemas.jsonl``: ``python -m edl_workflows.argo.lint.crds FOLDER --version V4.X.Y --write|--check``.
+"""Writes or checks ``schemas.jsonl``: ``python -m edl_workflows.argo.lint.crds FOLDER --version V4.X.Y
+--write|--check``.
 
-A command, not a library: nothing imports it. FOLDER is ``manifests/base/crds/full`` of Argo Workflows' Go module. Kept is
-what decides whether an object is accepted: types, fields, bounds, CEL rules. Descriptions are not. Equal parts (a template's
-schema stands in four kinds, several times in each) are kept once, each on a line, and named by their line.
+A command, not a library: nothing imports it. FOLDER is ``manifests/base/crds/full`` of Argo Workflows' Go
+module. Kept is what decides whether an object is accepted: types, fields, bounds, CEL rules. Descriptions are
+not. Equal parts (a template's schema stands in four kinds, several times in each) are kept once, each on a
+line, and named by their line.
 """
 
 import argparse
@@ -18,12 +20,15 @@ import yaml
 SOURCE = "github.com/argoproj/argo-workflows/v4"
 FILE = "schemas.jsonl"
 KEPT = (
-    "type", "required", "enum", "pattern", "format", "default", "nullable", "minimum", "maximum", "minLength", "maxLength",
-    "minItems", "maxItems", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type",
+    "type", "required", "enum", "pattern", "format", "default", "nullable", "minimum", "maximum", "minLength",
+    "maxLength",
+    "minItems", "maxItems", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
 )  # fmt: skip
 DROPPED = ("description", "x-kubernetes-map-type", "anyOf")
-"""Says nothing about acceptance; ``anyOf`` stands beside x-kubernetes-int-or-string only and says the same."""
+"""Says nothing about acceptance; ``anyOf`` stands beside x-kubernetes-int-or-string only and says the
+same."""
 
 
 class Nodes:

@@ -1,4 +1,5 @@
-"""From the text of a file to its manifests, read as a Kubernetes client reads YAML, with the lines of their fields. Bounded."""
+"""From the text of a file to its manifests, read as a Kubernetes client reads YAML, with the lines of their
+fields. Bounded."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ UNREADABLE = Rule(
 DUPLICATE_KEY = Rule(
     "duplicate-key",
     Severity.ERROR,
-    "A map has a key twice. Most readers of YAML silently keep the last value; a strict API server refuses it.",
+    "A map has a key twice. Most readers of YAML silently keep the last value; a strict API server refuses "
+    "it.",
     "Keep one of the two.",
 )
 RULES = (UNREADABLE, DUPLICATE_KEY)
@@ -75,7 +77,8 @@ def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
 
 
 def read(text: str, source: str) -> Iterator[Document | Finding]:
-    """The manifests in a text; findings for what is none. The items of a ``kind: List`` are documents of their own.
+    """The manifests in a text; findings for what is none. The items of a ``kind: List`` are documents of
+    their own.
 
     Args:
         text: YAML or JSON, one or more documents.

@@ -13,7 +13,8 @@ from edl_workflows.argo.lint.workflow import Library, Spec, mapping, maps, text
 from edl_workflows.stages import server_yaml
 
 _EVENTS_KINDS = ("Sensor",)
-"""Argo Events' kinds that carry workflows. Their own definitions check nothing, so only those workflows are looked at."""
+"""Argo Events' kinds that carry workflows. Their own definitions check nothing, so only those workflows are
+looked at."""
 
 
 MAX_FINDINGS = 500
@@ -24,9 +25,10 @@ def check(manifest: Mapping[str, Any], *, others: Sequence[Mapping[str, Any]] = 
     """What is wrong with a manifest.
 
     Args:
-        manifest: plain values, as parsed from YAML or JSON. A kind that is not Argo Workflows' has no findings.
-        others: manifests that it may refer to by templateRef and workflowTemplateRef. A reference to one that is not
-            among them can't be checked and is no finding.
+        manifest: plain values, as parsed from YAML or JSON. A kind that is not Argo Workflows' has no
+            findings.
+        others: manifests that it may refer to by templateRef and workflowTemplateRef. A reference to one that
+            is not among them can't be checked and is no finding.
 
     Returns:
         Errors and warnings in the manifest's order.

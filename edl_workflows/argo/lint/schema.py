@@ -1,4 +1,5 @@
-"""What a strict API server checks of an Argo object: the structure that ``schemas.jsonl`` tells, and its CEL rules.
+"""What a strict API server checks of an Argo object: the structure that ``schemas.jsonl`` tells, and its CEL
+rules.
 
 The file is made by `edl_workflows.argo.lint.crds` from Argo's full CustomResourceDefinitions.
 """
@@ -17,7 +18,8 @@ from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, did_
 UNKNOWN_FIELD = Rule(
     "unknown-field",
     Severity.ERROR,
-    "A field that the kind does not have. An API server that isn't asked to be strict drops it without a word.",
+    "A field that the kind does not have. An API server that isn't asked to be strict drops it without a "
+    "word.",
     "Correct the name, or the place.",
 )
 REMOVED_FIELD = Rule(
@@ -42,8 +44,8 @@ WRONG_VALUE = Rule(
 BAD_NAME = Rule(
     "bad-name",
     Severity.ERROR,
-    "A name that Argo refuses: templates, steps and tasks have letters, digits and '-' and begin with a letter or digit; "
-    "parameters and artifacts may also have '_'.",
+    "A name that Argo refuses: templates, steps and tasks have letters, digits and '-' and begin with a "
+    "letter or digit; parameters and artifacts may also have '_'.",
     "Rename it.",
 )
 DUPLICATE_ENTRY = Rule(
@@ -55,11 +57,13 @@ DUPLICATE_ENTRY = Rule(
 QUOTED_NUMBER = Rule(
     "quoted-number",
     Severity.ERROR,
-    "A placeholder between quotes where a number or boolean belongs: the value arrives as a text and is refused.",
+    "A placeholder between quotes where a number or boolean belongs: the value arrives as a text and is "
+    "refused.",
     "Write it without quotes; `{{=asInt(inputs.parameters.workers)}}` also refuses what is no number.",
 )
 RULES = (
-    UNKNOWN_FIELD, REMOVED_FIELD, MISSING_FIELD, WRONG_TYPE, WRONG_VALUE, BAD_NAME, DUPLICATE_ENTRY, QUOTED_NUMBER,
+    UNKNOWN_FIELD, REMOVED_FIELD, MISSING_FIELD, WRONG_TYPE, WRONG_VALUE, BAD_NAME, DUPLICATE_ENTRY,
+    QUOTED_NUMBER,
 )  # fmt: skip
 
 _REPLACED = (
@@ -144,7 +148,8 @@ class Schemas:
     nodes: tuple[dict[str, Any], ...]
 
     def template(self) -> int:
-        """The number of the schema of a template, for those that stand where the definitions can't look (``inline``)."""
+        """The number of the schema of a template, for those that stand where the definitions can't look
+        (``inline``)."""
         spec = self.nodes[self.nodes[self.kinds["Workflow"]]["properties"]["spec"]]
         templates = self.nodes[spec["properties"]["templates"]]
         return int(templates["items"])

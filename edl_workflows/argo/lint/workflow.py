@@ -1,6 +1,8 @@
-"""A manifest as the rules see it: its templates, and who calls which. Tolerant: what has a wrong type counts as absent.
+"""A manifest as the rules see it: its templates, and who calls which. Tolerant: what has a wrong type counts
+as absent.
 
-Not here: whether it is right. Structure is `schema`'s part, so rules never meet a field that has not been told already.
+Not here: whether it is right. Structure is `schema`'s part, so rules never meet a field that has not been
+told already.
 """
 
 import re
@@ -195,7 +197,8 @@ class Call:
 
 
 class _Unknown:
-    """A template that can't be known here: its name is a placeholder, or it lies in a file that was not given."""
+    """A template that can't be known here: its name is a placeholder, or it lies in a file that was not
+    given."""
 
 
 UNKNOWN = _Unknown()
@@ -336,8 +339,8 @@ class Spec:
         return frozenset(names(mapping(self.body.get("arguments")).get("parameters")))
 
     def metadata_names(self, field: str) -> frozenset[str] | None:
-        """The names of the ``labels`` or ``annotations`` that its workflows have from the start; None where a document that
-        was not given may add some."""
+        """The names of the ``labels`` or ``annotations`` that its workflows have from the start; None where a
+        document that was not given may add some."""
         if self.referenced is UNKNOWN:
             return None
         # A CronWorkflow's own metadata stays its own.
@@ -397,7 +400,8 @@ class Library:
         return homes
 
     def find(self, reference: Mapping[str, Any], namespace: str) -> Spec | None:
-        """The workflow template that a reference means, if it was given and is the only one that may be meant."""
+        """The workflow template that a reference means, if it was given and is the only one that may be
+        meant."""
         cluster = reference.get("clusterScope") is True
         found = self._homes.get((cluster, text(reference.get("name"))), [])
         if not cluster:

@@ -49,7 +49,8 @@ def admit(objects: Store, resource: Resource, obj: Object) -> None:
     """Check and complete a new object by others: its namespace, a pod's account and priority.
 
     Raises:
-        ApiError: 404, no such namespace; 403, it is ending, or a pod names an absent account or priority class.
+        ApiError: 404, no such namespace; 403, it is ending, or a pod names an absent account or priority
+            class.
     """
     if resource.namespaced:
         _admit_namespace(objects, resource, obj["metadata"])
@@ -76,7 +77,10 @@ def _admit_namespace(objects: Store, resource: Resource, meta: Object) -> None:
 def _admit_account(objects: Store, pod: Object) -> None:
     meta, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
     if objects.get(Key("serviceaccounts", meta["namespace"], account)) is None:
-        why = f'error looking up service account {meta["namespace"]}/{account}: serviceaccount "{account}" not found'
+        why = (
+            f'error looking up service account {meta["namespace"]}/{account}: serviceaccount "{account}" '
+            "not found"
+        )
         raise errors.forbidden("pods", meta.get("name", ""), why)
 
 
@@ -105,6 +109,9 @@ def check_finalizers(resource: Resource, obj: Object, old: Object) -> None:
         return
     new = set(obj["metadata"].get("finalizers") or []) - set(old["metadata"].get("finalizers") or [])
     if new:
-        message = f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {sorted(new)}"
+        message = (
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new "
+            f"finalizers {sorted(new)}"
+        )
         cause = Cause("FieldValueForbidden", message, "metadata.finalizers")
         raise errors.invalid(resource.group, resource.kind, obj["metadata"]["name"], [cause])

@@ -1,8 +1,9 @@
 """Bearer tokens: who asks, and what they may do.
 
-Two kinds of identity. Administrators, by tokens given at the start, may do everything. Service accounts, by signed tokens
-that the ``serviceaccounts/token`` subresource hands out, may do everything in their own namespace and read nodes,
-priority classes and definitions; nothing else. That is no RBAC, but it keeps one namespace's jobs out of another's.
+Two kinds of identity. Administrators, by tokens given at the start, may do everything. Service accounts, by
+signed tokens that the ``serviceaccounts/token`` subresource hands out, may do everything in their own
+namespace and read nodes, priority classes and definitions; nothing else. That is no RBAC, but it keeps one
+namespace's jobs out of another's.
 """
 
 import base64

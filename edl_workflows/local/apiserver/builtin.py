@@ -1,7 +1,8 @@
 """The built-in kinds: where they are served, their defaults and the checks that users rely on.
 
-Fields, types and required fields come from Kubernetes' own OpenAPI document (``builtin_schemas.json``, written by
-``tests/unit/local/apiserver/generate_builtin_schemas.py``). Custom resources are next door in `crds`.
+Fields, types and required fields come from Kubernetes' own OpenAPI document (``builtin_schemas.json``,
+written by ``tests/unit/local/apiserver/generate_builtin_schemas.py``). Custom resources are next door in
+`crds`.
 """
 
 import base64
@@ -214,25 +215,31 @@ def _running(types: Types) -> tuple[Resource, ...]:
     """Of the core group: what runs, and where."""
     return (
         Resource(
-            "", "v1", "namespaces", "Namespace", namespaced=False, singular="namespace", short_names=("ns",), has_status=True,
-            label_name=True, schema=types["V1Namespace"], fill=_fill_namespace, field_paths={"status.phase": ".status.phase"},
+            "", "v1", "namespaces", "Namespace", namespaced=False, singular="namespace", short_names=("ns",),
+            has_status=True,
+            label_name=True, schema=types["V1Namespace"], fill=_fill_namespace,
+            field_paths={"status.phase": ".status.phase"},
             columns=(Column("Status", "string", ".status.phase"),),
         ),
         Resource(
-            "", "v1", "nodes", "Node", namespaced=False, singular="node", short_names=("no",), has_status=True,
+            "", "v1", "nodes", "Node", namespaced=False, singular="node", short_names=("no",),
+            has_status=True,
             schema=types["V1Node"], field_paths={"spec.unschedulable": ".spec.unschedulable"},
         ),
         Resource(
-            "", "v1", "pods", "Pod", singular="pod", short_names=("po",), categories=("all",), has_status=True, graceful=True,
+            "", "v1", "pods", "Pod", singular="pod", short_names=("po",), categories=("all",),
+            has_status=True, graceful=True,
             schema=types["V1Pod"], fill=builtin_pods.fill, check=builtin_pods.check, field_paths=_POD_FIELDS,
             subresources=("log", "binding", "eviction"),
         ),
         Resource(
-            "", "v1", "services", "Service", singular="service", short_names=("svc",), categories=("all",), has_status=True,
+            "", "v1", "services", "Service", singular="service", short_names=("svc",), categories=("all",),
+            has_status=True,
             label_name=True, schema=types["V1Service"], fill=_fill_service, check=_check_service,
             field_paths={"spec.clusterIP": ".spec.clusterIP", "spec.type": ".spec.type"},
         ),
-        Resource("", "v1", "endpoints", "Endpoints", singular="endpoints", short_names=("ep",), schema=types["V1Endpoints"]),
+        Resource("", "v1", "endpoints", "Endpoints", singular="endpoints", short_names=("ep",),
+        schema=types["V1Endpoints"]),
     )  # fmt: skip
 
 
@@ -240,11 +247,13 @@ def _configuration(types: Types) -> tuple[Resource, ...]:
     """Of the core group: what pods are given, and what is told of them."""
     return (
         Resource(
-            "", "v1", "configmaps", "ConfigMap", singular="configmap", short_names=("cm",), schema=types["V1ConfigMap"],
+            "", "v1", "configmaps", "ConfigMap", singular="configmap", short_names=("cm",),
+            schema=types["V1ConfigMap"],
             check=_check_config_map,
         ),
         Resource(
-            "", "v1", "secrets", "Secret", singular="secret", schema=types["V1Secret"], fill=_fill_secret, check=_check_secret,
+            "", "v1", "secrets", "Secret", singular="secret", schema=types["V1Secret"], fill=_fill_secret,
+            check=_check_secret,
             field_paths={"type": ".type"},
         ),
         Resource(
@@ -252,7 +261,8 @@ def _configuration(types: Types) -> tuple[Resource, ...]:
             schema=types["V1ServiceAccount"], subresources=("token",),
         ),
         Resource(
-            "", "v1", "events", "Event", singular="event", short_names=("ev",), schema=types["CoreV1Event"], fill=_fill_event,
+            "", "v1", "events", "Event", singular="event", short_names=("ev",), schema=types["CoreV1Event"],
+            fill=_fill_event,
             field_paths=_EVENT_FIELDS,
         ),
     )  # fmt: skip
@@ -263,17 +273,21 @@ def _groups(types: Types) -> tuple[Resource, ...]:
     return (
         Resource(
             "coordination.k8s.io", "v1", "leases", "Lease", singular="lease", schema=types["V1Lease"],
-            columns=(Column("Holder", "string", ".spec.holderIdentity"), Column("Age", "date", ".metadata.creationTimestamp")),
+            columns=(Column("Holder", "string", ".spec.holderIdentity"),
+            Column("Age", "date", ".metadata.creationTimestamp")),
         ),
-        # Kept, so that the controller writes here what it writes anywhere; identities are told apart, rights are not.
+        # Kept, so that the controller writes here what it writes anywhere; identities are told apart, rights
+        # are not.
         Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", singular="role", schema=types["V1Role"]),
         Resource(
             "rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", singular="rolebinding",
             schema=types["V1RoleBinding"],
         ),
         Resource(
-            "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, singular="priorityclass",
-            short_names=("pc",), schema=types["V1PriorityClass"], fill=_fill_priority_class, check=_check_priority_class,
+            "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False,
+            singular="priorityclass",
+            short_names=("pc",), schema=types["V1PriorityClass"], fill=_fill_priority_class,
+            check=_check_priority_class,
             columns=(
                 Column("Value", "integer", ".value"),
                 Column("Global-Default", "boolean", ".globalDefault"),
@@ -281,8 +295,10 @@ def _groups(types: Types) -> tuple[Resource, ...]:
             ),
         ),
         Resource(
-            "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False,
-            singular="customresourcedefinition", short_names=("crd", "crds"), categories=("api-extensions",), has_status=True,
+            "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
+            namespaced=False,
+            singular="customresourcedefinition", short_names=("crd", "crds"), categories=("api-extensions",),
+            has_status=True,
             schema=types["V1CustomResourceDefinition"], fill=crds.fill, check=crds.check,
             columns=(Column("Created At", "date", ".metadata.creationTimestamp"),),
         ),
@@ -297,13 +313,15 @@ def _reviews(types: Types) -> Iterator[Resource]:
     }.items():
         for kind in kinds:
             yield Resource(
-                group, "v1", f"{kind.lower()}s", kind, namespaced=False, singular=kind.lower(), verbs=("create",),
+                group, "v1", f"{kind.lower()}s", kind, namespaced=False, singular=kind.lower(),
+                verbs=("create",),
                 schema=types[f"V1{kind}"],
             )  # fmt: skip
 
 
 def zero_status(obj: Object, resource: Resource) -> None:
-    """Fill in the required fields of ``status`` with zero values, as Kubernetes does: clients refuse objects without."""
+    """Fill in the required fields of ``status`` with zero values, as Kubernetes does: clients refuse objects
+    without."""
     schema = (resource.schema.get("properties") or {}).get("status")
     if schema and isinstance(obj.get("status"), dict):
         _zero(obj["status"], schema)

@@ -90,7 +90,8 @@ def _qos(spec: Object) -> str:
 
 
 _MUTABLE = ("image",)
-"""What an update may change in a container; of the pod's spec, only tolerations, deadline and the node name once."""
+"""What an update may change in a container; of the pod's spec, only tolerations, deadline and the node name
+once."""
 
 
 def _frozen_spec(obj: Object) -> Object:
@@ -174,8 +175,8 @@ def _check_variables(container: dict[str, Any], path: str) -> Iterator[Cause]:
     for index, variable in enumerate(container.get("env") or []):
         if not _VARIABLE.match(variable["name"]):
             message = (
-                f"Invalid value: {json.dumps(variable['name'])}: a valid environment variable name must consist only of "
-                "printable ASCII characters other than '='"
+                f"Invalid value: {json.dumps(variable['name'])}: a valid environment variable name must "
+                "consist only of printable ASCII characters other than '='"
             )
             yield Cause("FieldValueInvalid", message, f"{path}.env[{index}].name")
         if reference := (variable.get("valueFrom") or {}).get("resourceFieldRef"):

@@ -1,7 +1,7 @@
 """Which resources the server has: the built-in ones and those that CustomResourceDefinitions add.
 
-A `Resource` is a value that says everything the registry needs to know of one served version of a kind. How built-in
-ones are filled in stands in `builtin`, how custom ones are in `crds`.
+A `Resource` is a value that says everything the registry needs to know of one served version of a kind. How
+built-in ones are filled in stands in `builtin`, how custom ones are in `crds`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,7 +58,8 @@ class Resource:
     Attributes:
         group: API group; empty for the core group.
         version: the served version.
-        storage_version: the version that objects are stored as; conversion changes nothing but ``apiVersion``.
+        storage_version: the version that objects are stored as; conversion changes nothing but
+            ``apiVersion``.
         plural: as in paths.
         singular: as kubectl accepts it too.
         kind: as in manifests.
@@ -66,7 +67,8 @@ class Resource:
         short_names: kubectl's abbreviations.
         categories: groups of resources, as ``all``.
         custom: defined by a CRD.
-        has_status: the status subresource exists: writes of the main resource can't change ``status`` and vice versa.
+        has_status: the status subresource exists: writes of the main resource can't change ``status`` and
+            vice versa.
         scale: the scale subresource.
         subresources: others, served by `edl_workflows.local.apiserver.pods` and friends; for discovery.
         schema: structural schema of the whole object.

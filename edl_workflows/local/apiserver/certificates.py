@@ -19,7 +19,8 @@ _RENEW_BEFORE = dt.timedelta(days=30)
 
 @dataclass(frozen=True)
 class Certificates:
-    """Paths of the PEM files: the authority's certificate (public), the server's certificate and its key (0600)."""
+    """Paths of the PEM files: the authority's certificate (public), the server's certificate and its key
+    (0600)."""
 
     authority: Path
     certificate: Path
@@ -27,7 +28,7 @@ class Certificates:
 
 
 def ensure(directory: Path) -> Certificates:
-    """The certificates in `directory`, made if they are absent or end soon; valid for 127.0.0.1, ::1 and localhost."""
+    """Certificates for 127.0.0.1, ::1 and localhost in `directory`; created if absent or about to expire."""
     files = Certificates(directory / "ca.crt", directory / "server.crt", directory / "server.key")
     if all(path.exists() for path in (files.authority, files.certificate, files.key)):
         end = x509.load_pem_x509_certificate(files.certificate.read_bytes()).not_valid_after_utc

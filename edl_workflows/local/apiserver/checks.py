@@ -28,7 +28,8 @@ def unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]
 
 
 MAX_DEPTH, MAX_VALUES, MAX_DEFINITION_VALUES = 100, 10_000, 200_000
-"""Of an object: levels, and fields and entries together. Checking more would keep all other requests waiting."""
+"""Of an object: levels, and fields and entries together. Checking more would keep all other requests
+waiting."""
 
 
 def size_problem(obj: Any, most: int) -> str:
@@ -71,7 +72,7 @@ def check_port(value: Any, field: str, *, named: bool = True) -> Iterator[Cause]
     elif not (named and isinstance(value, str) and _PORT_NAME.match(value)):
         shown = json.dumps(value)[:60]
         message = (
-            f"Invalid value: {shown}: must be a port's number or its name: at most 15 lower case letters, digits and "
-            "single '-', with a letter among them"
+            f"Invalid value: {shown}: must be a port's number or its name: at most 15 lower case letters, "
+            "digits and single '-', with a letter among them"
         )
         yield Cause("FieldValueInvalid", message, field)

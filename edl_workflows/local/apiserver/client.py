@@ -1,7 +1,7 @@
 """The API for neighbours in the same process (scheduler, runner): the server's semantics without HTTP.
 
-Resources go by the name that Kubernetes gives them on paper: ``pods``, ``elasticjobs.elastic.iml.github.io``. Objects are
-plain dicts, the caller's own copies. All calls belong to the thread of the server's event loop.
+Resources go by the name that Kubernetes gives them on paper: ``pods``, ``elasticjobs.elastic.iml.github.io``.
+Objects are plain dicts, the caller's own copies. All calls belong to the thread of the server's event loop.
 """
 
 import copy

@@ -1,4 +1,5 @@
-"""When and how an object goes: preconditions, grace, finalizers. Pure; `registry` does it, `garbage` does what follows."""
+"""When and how an object goes: preconditions, grace, finalizers. Pure; `registry` does it, `garbage` does
+what follows."""
 
 from dataclasses import dataclass
 
@@ -43,7 +44,10 @@ def check_preconditions(resource: Resource, current: Revision, obj: Object, opti
         why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}"
         raise errors.conflict(resource.id, current.key.name, why)
     if options.rv and options.rv != str(current.rv):
-        why = f"Precondition failed: ResourceVersion in precondition: {options.rv}, ResourceVersion in object meta: {current.rv}"
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {options.rv}, ResourceVersion in "
+            f"object meta: {current.rv}"
+        )
         raise errors.conflict(resource.id, current.key.name, why)
 
 

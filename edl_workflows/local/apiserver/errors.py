@@ -1,7 +1,8 @@
 """API errors, shaped as a Kubernetes API server shapes them (``Status`` objects).
 
-Every refusal of the API server is an `ApiError`; `edl_workflows.local.apiserver.http` writes it as the answer. In-process
-callers catch it and look at `ApiError.reason`, exactly as remote ones look at the ``Status``.
+Every refusal of the API server is an `ApiError`; `edl_workflows.local.apiserver.http` writes it as the
+answer. In-process callers catch it and look at `ApiError.reason`, exactly as remote ones look at the
+``Status``.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,8 @@ class ApiError(EdlError):
 
     Attributes:
         code: HTTP status.
-        reason: the machine-readable reason, as ``NotFound``, ``AlreadyExists``, ``Conflict``, ``Invalid``, ``Expired``.
+        reason: the machine-readable reason, as ``NotFound``, ``AlreadyExists``, ``Conflict``, ``Invalid``,
+            ``Expired``.
         details: ``status.details``.
     """
 

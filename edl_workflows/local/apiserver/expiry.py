@@ -1,4 +1,5 @@
-"""Events end an hour after their last occurrence, as upstream: nobody deletes them, and they would fill the disk."""
+"""Events end an hour after their last occurrence, as upstream: nobody deletes them, and they would fill the
+disk."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

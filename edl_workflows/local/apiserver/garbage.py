@@ -1,7 +1,8 @@
 """What follows from deletions: dependents of owners, content of namespaces, objects of definitions.
 
-Level-triggered: a queue of keys to look at, filled by every change and at the start by everything that waits or has an
-owner; looking at a key twice does no harm. Upstream: the garbage collector, namespace and CRD-finalizer controllers.
+Level-triggered: a queue of keys to look at, filled by every change and at the start by everything that waits
+or has an owner; looking at a key twice does no harm. Upstream: the garbage collector, namespace and
+CRD-finalizer controllers.
 """
 
 import asyncio

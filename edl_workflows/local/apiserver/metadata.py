@@ -22,13 +22,14 @@ _MAX_GENERATED = 58
 _MAX_ANNOTATIONS = 256 * 1024
 
 _SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end "
-    "with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and "
+    "must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 _LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an "
-    "alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start "
+    "and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 
 
@@ -55,8 +56,8 @@ def _qualified_problem(key: str) -> str:
     match = _QUALIFIED.match(key)
     if match is None or len(match[2]) > 63:
         return (
-            "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-            "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc')"
+            "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
+            "with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc')"
         )
     if match[1] is not None and name_problem(match[1]):
         return f"prefix part {_SUBDOMAIN_RULE}"
@@ -92,8 +93,8 @@ def _validate_labels(labels: Mapping[str, str]) -> list[Cause]:
             causes.append(Cause("FieldValueInvalid", f'Invalid value: "{key}": {problem}', "metadata.labels"))
         if len(value) > 63 or not _LABEL_VALUE.match(value):
             rule = (
-                "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
-                "start and end with an alphanumeric character, with at most 63 characters"
+                "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
+                "'.', and must start and end with an alphanumeric character, with at most 63 characters"
             )
             causes.append(Cause("FieldValueInvalid", f'Invalid value: "{value}": {rule}', "metadata.labels"))
     return causes
@@ -130,7 +131,8 @@ def _validate_owners(owners: list[Mapping[str, Any]]) -> list[Cause]:
 
 _STRING = str
 _SHAPE: Mapping[str, type] = {
-    "name": _STRING, "generateName": _STRING, "namespace": _STRING, "uid": _STRING, "resourceVersion": _STRING,
+    "name": _STRING, "generateName": _STRING, "namespace": _STRING, "uid": _STRING,
+    "resourceVersion": _STRING,
     "creationTimestamp": _STRING, "deletionTimestamp": _STRING, "selfLink": _STRING,
     "generation": int, "deletionGracePeriodSeconds": int,
     "labels": dict, "annotations": dict, "finalizers": list, "ownerReferences": list, "managedFields": list,

@@ -1,7 +1,8 @@
 """Long computations beside the event loop, in worker threads.
 
-A write is a generator that yields each computation that may be long: one that needs nothing but its arguments. What stands
-between two computations runs on the loop, in one step, and finds the store as it is then.
+A write is a generator that yields each computation that may be long: one that needs nothing but its
+arguments. What stands between two computations runs on the loop, in one step, and finds the store as it is
+then.
 """
 
 import asyncio

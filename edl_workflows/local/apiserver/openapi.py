@@ -1,7 +1,7 @@
 """OpenAPI documents, enough for ``kubectl`` to validate on the server, to apply and to explain.
 
-``/openapi/v3`` describes each group and version with the schemas that the server checks against. Descriptions of built-in
-fields are left out. ``/openapi/v2`` says the same of all kinds in one document.
+``/openapi/v3`` describes each group and version with the schemas that the server checks against. Descriptions
+of built-in fields are left out. ``/openapi/v2`` says the same of all kinds in one document.
 """
 
 import hashlib

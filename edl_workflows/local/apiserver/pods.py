@@ -47,8 +47,8 @@ class LogRequest:
 
 
 LogProvider = Callable[[LogRequest], AsyncIterator[bytes]]
-"""An asynchronous generator of output. It may raise `ApiError` before its first piece, as 400 for a container that has
-not started (upstream: ``container "x" in pod "y" is waiting to start: ContainerCreating``)."""
+"""An asynchronous generator of output. It may raise `ApiError` before its first piece, as 400 for a container
+that has not started (upstream: ``container "x" in pod "y" is waiting to start: ContainerCreating``)."""
 
 
 def _container(pod: Object, wanted: str) -> str:
@@ -68,7 +68,8 @@ def _container(pod: Object, wanted: str) -> str:
 
 
 def _not_started(pod: Object, container: str) -> str:
-    """That a container has not started, and why, from the pod's status: its own reason, the pod's, or the scheduler's."""
+    """That a container has not started, and why, from the pod's status: its own reason, the pod's, or the
+    scheduler's."""
     status = pod.get("status") or {}
     every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     states = (one.get("state") or {} for one in every if one["name"] == container)
@@ -109,8 +110,8 @@ async def logs(
     """Answer ``pods/NAME/log``.
 
     Raises:
-        ApiError: 404, no such pod; 400, no such container or it has not started; 422, both or neither of two times to
-            begin at; 503, no runner serves this cluster.
+        ApiError: 404, no such pod; 400, no such container or it has not started; 422, both or neither of two
+            times to begin at; 503, no runner serves this cluster.
     """
     pod = objects.require(Key("pods", target.namespace, target.name)).decode()
     container = _container(pod, query.get("container", ""))
@@ -174,7 +175,10 @@ def issue_token(authenticator: auth.Authenticator, target: requests.Target, body
     """
     seconds = requests.part(body, "spec").get("expirationSeconds") or auth.DEFAULT_TOKEN_SECONDS
     if not isinstance(seconds, int) or not auth.MIN_TOKEN_SECONDS <= seconds <= auth.MAX_TOKEN_SECONDS:
-        message = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes or more than 2^32 seconds"
+        message = (
+            f"Invalid value: {seconds}: may not specify a duration less than 10 minutes or more than "
+            "2^32 seconds"
+        )
         cause = errors.Cause("FieldValueInvalid", message, "spec.expirationSeconds")
         raise errors.invalid("authentication.k8s.io", "TokenRequest", target.name, [cause])
     token, expires = authenticator.issue(target.namespace, target.name, seconds)

@@ -1,7 +1,8 @@
 """Protobuf request bodies of built-in kinds, as clients in Go send them; answers are always JSON.
 
-The fields' numbers never change. They are those of k8s.io/api and k8s.io/apimachinery (``protobuf_fields.json``, written by
-``tests/clients/go/protobuf_fields``). Kinds that are not in the table are refused with 415.
+The fields' numbers never change. They are those of k8s.io/api and k8s.io/apimachinery
+(``protobuf_fields.json``, written by ``tests/clients/go/protobuf_fields``). Kinds that are not in the table
+are refused with 415.
 """
 
 import base64
@@ -21,7 +22,8 @@ MAGIC = b"k8s\x00"
 
 
 Message = Mapping[str, Sequence[Any]]
-"""Field number → JSON name, kind, and whether a zero value stands in JSON too; see the program that writes the table."""
+"""Field number → JSON name, kind, and whether a zero value stands in JSON too; see the program that writes
+the table."""
 _ENVELOPE: Message = {"1": ("typeMeta", "TypeMeta"), "2": ("raw", "raw")}
 _TYPE_META: Message = {"1": ("apiVersion", "string"), "2": ("kind", "string")}
 

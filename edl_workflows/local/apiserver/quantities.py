@@ -1,7 +1,7 @@
 """Quantities in built-in objects: wherever the schema has one, it must be one that Kubernetes takes.
 
-Kubernetes refuses text that is no quantity before it looks at anything else (400); here, as with all other fields, the
-answer is 422 with the field's path.
+Kubernetes refuses text that is no quantity before it looks at anything else (400); here, as with all other
+fields, the answer is 422 with the field's path.
 """
 
 import json
@@ -18,7 +18,8 @@ _SHOWN = 60
 _FORM = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _CPU_DIVISORS = {"1m": 1e-3, "1": 1.0}
 _OTHER_DIVISORS = {
-    text: parse_quantity(text) for text in ("1", *(f"1{unit}" for unit in "kMGTPE"), *(f"1{unit}i" for unit in "KMGTPE"))
+    text: parse_quantity(text) for text in ("1", *(f"1{unit}" for unit in "kMGTPE"),
+    *(f"1{unit}i" for unit in "KMGTPE"))
 }  # fmt: skip
 
 
@@ -27,8 +28,8 @@ def check_quantities(value: Any, old: Any, schema: SchemaDict, path: str = "") -
 
     Args:
         value: it has the types that the schema wants.
-        old: the value before the change. What has not changed is not checked again, so that an object stored by an
-            earlier version can still be told what became of it.
+        old: the value before the change. What has not changed is not checked again, so that an object stored
+            by an earlier version can still be told what became of it.
         schema: of the value.
         path: where the value stands.
     """

@@ -1,7 +1,8 @@
 """The verbs: create, update, patch and delete, with the semantics that controllers rely on.
 
-Sits between HTTP (`app`) or the in-process `client` and the `store`; a call is one synchronous step of the event loop,
-so nothing happens between its read and its write. What follows from a deletion elsewhere is the business of `garbage`.
+Sits between HTTP (`app`) or the in-process `client` and the `store`; a call is one synchronous step of the
+event loop, so nothing happens between its read and its write. What follows from a deletion elsewhere is the
+business of `garbage`.
 """
 
 import functools
@@ -45,8 +46,8 @@ class WriteOptions:
 
     Attributes:
         dry_run: do everything but store.
-        validation: what to do about fields that the schema does not know: ``Strict`` refuses, ``Warn`` removes and warns,
-            ``Ignore`` removes.
+        validation: what to do about fields that the schema does not know: ``Strict`` refuses, ``Warn``
+            removes and warns, ``Ignore`` removes.
         subresource: ``status`` changes that alone; empty changes everything else.
     """
 
@@ -94,7 +95,8 @@ class Registry:
         """Create an object from a manifest.
 
         Raises:
-            ApiError: 400 unreadable; 409 AlreadyExists; 422 Invalid; 403 or 404, the namespace is ending or absent.
+            ApiError: 400 unreadable; 409 AlreadyExists; 422 Invalid; 403 or 404, the namespace is ending or
+                absent.
         """
         return off_loop.run(self.creation(resource, namespace, obj, options))
 
@@ -274,7 +276,8 @@ class Registry:
             self._remove(resource, current, current.decode())
 
     def amend(self, key: Key, change: Callable[[Object], None]) -> None:
-        """Change an object's metadata in place, on behalf of the system; remove it if that was all that held it."""
+        """Change an object's metadata in place, on behalf of the system; remove it if that was all that held
+        it."""
         current, resource = self.store.get(key), self.catalog.by_id(key.resource)
         if current is None or resource is None:
             return
@@ -302,7 +305,8 @@ class Registry:
         if (obj["apiVersion"], obj["kind"]) != (resource.api_version, resource.kind):
             given = f"{obj['apiVersion']}, Kind={obj['kind']}"
             raise errors.bad_request(
-                f"the object provided is unrecognized: got {given}, expected {resource.api_version}, Kind={resource.kind}"
+                f"the object provided is unrecognized: got {given}, expected {resource.api_version}, "
+                f"Kind={resource.kind}"
             )
         obj.setdefault("metadata", {})
         if problem := metadata.shape_problem(obj["metadata"]):
@@ -331,7 +335,10 @@ class Registry:
             meta.pop("namespace", None)
             return
         if meta.setdefault("namespace", namespace) != namespace:
-            message = f"the namespace of the provided object ({meta['namespace']}) does not match the namespace sent on the request ({namespace})"
+            message = (
+                f"the namespace of the provided object ({meta['namespace']}) does not match the "
+                f"namespace sent on the request ({namespace})"
+            )
             raise errors.bad_request(message)
 
     def _name(self, resource: Resource, meta: Object) -> None:
@@ -374,7 +381,10 @@ class Registry:
         old = current.decode()
         meta, before = obj["metadata"], old["metadata"]
         if meta.get("uid", before["uid"]) != before["uid"]:
-            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {before['uid']}"
+            why = (
+                f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
+                f"{before['uid']}"
+            )
             raise errors.conflict(resource.id, current.key.name, why)
         if (meta.get("resourceVersion") or before["resourceVersion"]) != before["resourceVersion"]:
             raise errors.conflict(resource.id, current.key.name, errors.MODIFIED)

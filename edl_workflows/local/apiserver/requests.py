@@ -26,7 +26,8 @@ from edl_workflows.local.apiserver.registry import WriteOptions
 from edl_workflows.local.apiserver.store import Object
 
 MAX_DIGITS = 18
-"""Of a number in the query: what a 64-bit integer holds. Python refuses to read one of more than 4,300 by another error."""
+"""Of a number in the query: what a 64-bit integer holds. Python refuses to read one of more than 4,300 by
+another error."""
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """Largest request body, as upstream."""
 _STRUCTURE = (b",", b"[", b"{")
@@ -205,7 +206,8 @@ def _from_json_body(body: bytes) -> Any:
 
 
 def _few_values(body: bytes) -> bool:
-    """Whether a JSON text can be parsed without a stall, which no thread prevents: the parser does not let others run."""
+    """Whether a JSON text can be parsed without a stall, which no thread prevents: the parser does not let
+    others run."""
     if sum(map(body.count, _STRUCTURE)) <= MAX_DEFINITION_VALUES:
         return True
     # Text counts as one value, whatever stands in it.
@@ -279,10 +281,16 @@ async def read_patch(request: Request, resource: Resource) -> Callable[[Object],
         )
     kind = media_type(request)
     if kind.startswith("application/apply-patch"):
-        message = "server-side apply is not served by this API server; use client-side apply (kubectl apply without --server-side)"
+        message = (
+            "server-side apply is not served by this API server; use client-side apply (kubectl "
+            "apply without --server-side)"
+        )
         raise errors.unsupported_media_type(message)
     if kind not in kinds:
-        message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(kinds)}"
+        message = (
+            "the body of the request was in an unknown format - accepted media types include: "
+            f"{', '.join(kinds)}"
+        )
         raise errors.unsupported_media_type(message)
     patch = await _parse(request)
     return lambda obj: kinds[kind](obj, patch)

@@ -1,7 +1,8 @@
 """CEL rules of structural schemas (``x-kubernetes-validations``), with transition rules over ``oldSelf``.
 
-Evaluated by celpy, 0.1 to 0.5 ms a rule. It has the CEL standard functions; the Kubernetes extension libraries (quantity,
-url, ip, list sums) are absent, and a rule that calls one fails with an error that says so.
+Evaluated by celpy, 0.1 to 0.5 ms a rule. It has the CEL standard functions; the Kubernetes extension
+libraries (quantity, url, ip, list sums) are absent, and a rule that calls one fails with an error that says
+so.
 """
 
 import json
@@ -27,9 +28,12 @@ _REASONS = {
     "FieldValueDuplicate": "Duplicate value",
 }
 _MOST_RULES, _MOST_STEPS, _MOST_SECONDS = 1000, 20_000, 5.0
-"""For one object: rules run, expressions evaluated (a macro's for each entry), and processor time, of a library that takes 0.1 ms
-for an expression."""
-_OUT_OF_BUDGET = "Invalid value: validation failed due to running out of cost budget, no further validation rules will be run"
+"""For one object: rules run, expressions evaluated (a macro's for each entry), and processor time, of a
+library that takes 0.1 ms for an expression."""
+_OUT_OF_BUDGET = (
+    "Invalid value: validation failed due to running out of cost budget, no further "
+    "validation rules will be run"
+)
 _MACRO = re.compile(r"\.\s*(all|exists|exists_one|map|filter|reduce|min)\s*\(")
 _OLD = re.compile(r"\boldSelf\b")
 _environment = celpy.Environment()
@@ -97,8 +101,8 @@ class Rule:
 class RuleTree:
     """The rules of a schema node and, by step, of the nodes below it that have any.
 
-    `schema` is the node's, if a field below it has a name that rules must escape. `iterate`: a rule of it or of a node below
-    goes over entries, or it is of a node that there may be many of.
+    `schema` is the node's, if a field below it has a name that rules must escape. `iterate`: a rule of it or
+    of a node below goes over entries, or it is of a node that there may be many of.
     """
 
     rules: list[Rule] = field(default_factory=list)

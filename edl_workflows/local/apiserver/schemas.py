@@ -1,7 +1,7 @@
 """Structural schemas of custom resources: pruning, defaulting and validation with field paths.
 
-The walk over values for pruning and defaulting is ours; the JSON-schema keywords are checked by `jsonschema`, with the
-Kubernetes keywords added. CEL rules are next door in `edl_workflows.local.apiserver.rules`.
+The walk over values for pruning and defaulting is ours; the JSON-schema keywords are checked by `jsonschema`,
+with the Kubernetes keywords added. CEL rules are next door in `edl_workflows.local.apiserver.rules`.
 """
 
 import functools
@@ -223,7 +223,8 @@ _STRUCTURE = frozenset(
     {"type", "nullable", "required", "properties", "items", "additionalProperties", "default", "$ref"}
 )
 _local: dict[int, tuple[SchemaDict, Any]] = {}
-"""Validators of what a schema says of a value itself, by the schema's identity; the schema is kept so that it stays unique."""
+"""Validators of what a schema says of a value itself, by the schema's identity; the schema is kept so that it
+stays unique."""
 _MOST_SCHEMAS = 50_000
 
 
@@ -233,8 +234,8 @@ def validate(value: Any, schema: SchemaDict) -> list[Cause]:
 
 
 def _broken(value: Any, schema: SchemaDict, path: str) -> Iterator[tuple[str, Cause]]:
-    """(path, cause) of each. Most of a value is structure, which is compared here; the other keywords go to jsonschema, which
-    is twenty times as slow."""
+    """(path, cause) of each. Most of a value is structure, which is compared here; the other keywords go to
+    jsonschema, which is twenty times as slow."""
     kind = schema.get("type")
     if kind and not TYPES[kind](value) and not (value is None and schema.get("nullable")):
         yield path, _wrong_type(kind, value, path)
@@ -276,7 +277,8 @@ def _validator_of(schema: SchemaDict) -> Any:
 
 
 def selectable(obj: Mapping[str, Any], path: str) -> Any:
-    """The value at a simple JSON path as CRDs write it (``.spec.replicas``); None if absent or the path is not simple."""
+    """The value at a simple JSON path as CRDs write it (``.spec.replicas``); None if absent or the path is
+    not simple."""
     value: Any = obj
     for step in _steps(path):
         if not isinstance(value, dict) or step not in value:

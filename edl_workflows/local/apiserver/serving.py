@@ -84,7 +84,8 @@ def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default
 
 
 class ApiHttpServer(HttpServer):
-    """Serves the API over TLS on the loopback interface; ends the open watches when it stops, which would not end by themselves.
+    """Serves the API over TLS on the loopback interface; ends the open watches when it stops, which would not
+    end by themselves.
 
     Args:
         app: of `edl_workflows.local.apiserver.app.build_app`.

@@ -1,9 +1,9 @@
 """Versioned object store: current objects, bounded history and watches over one SQLite log.
 
-The log is append-only, one row per change, and the only thing on disk; current objects are the newest rows by key
-(kine's scheme for etcd on SQL). A change is one SQLite commit, then memory, then watchers, without a suspension point
-in between: what a reader or watcher saw is on disk. WAL with ``synchronous=NORMAL`` loses nothing when the process is
-killed; a power cut may lose the last changes, but does not corrupt the file.
+The log is append-only, one row per change, and the only thing on disk; current objects are the newest rows by
+key (kine's scheme for etcd on SQL). A change is one SQLite commit, then memory, then watchers, without a
+suspension point in between: what a reader or watcher saw is on disk. WAL with ``synchronous=NORMAL`` loses
+nothing when the process is killed; a power cut may lose the last changes, but does not corrupt the file.
 
 The store knows keys, revisions and bytes. What the fields of an object mean stands in
 `edl_workflows.local.apiserver.registry`. All calls belong to the thread of one event loop.
@@ -52,7 +52,8 @@ CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 
 class Key(NamedTuple):
-    """Where an object lives. `resource` is ``pods`` or ``elasticjobs.elastic.iml.github.io``; cluster-scoped: no namespace."""
+    """Where an object lives. `resource` is ``pods`` or ``elasticjobs.elastic.iml.github.io``; cluster-scoped:
+    no namespace."""
 
     resource: str
     namespace: str
@@ -63,8 +64,8 @@ class Key(NamedTuple):
 class Revision:
     """One version of one object, encoded once.
 
-    `labels` and `fields` serve the selectors, `uid`, `owners` (uids) and `deleting` the garbage collector: neither has to
-    decode the object.
+    `labels` and `fields` serve the selectors, `uid`, `owners` (uids) and `deleting` the garbage collector:
+    neither has to decode the object.
     """
 
     key: Key
@@ -182,8 +183,8 @@ class Watch:
         return WatchEvent(DELETED, revision.rv, encode(gone))
 
     async def batch(self, wait: float | None = None) -> list[WatchEvent]:
-        """The events since the last call, waiting for one at most `wait` seconds; empty after that. Of many events some:
-        the next call has more.
+        """The events since the last call, waiting for one at most `wait` seconds; empty after that. Of many
+        events some: the next call has more.
 
         Raises:
             ApiError: 410 Expired, this reader was too slow; list again.
@@ -225,8 +226,8 @@ class Store:
 
     Args:
         path: the SQLite file; made if absent.
-        history: changes kept per resource for watches and consistent pages, as far as `MAX_HISTORY_BYTES` allows; older
-            ones answer 410.
+        history: changes kept per resource for watches and consistent pages, as far as `MAX_HISTORY_BYTES`
+            allows; older ones answer 410.
         index: computes what field selectors can see.
     """
 
@@ -304,7 +305,8 @@ class Store:
         """Replace an object; a replacement that changes nothing keeps its version.
 
         Raises:
-            ApiError: 404 NotFound; 409 Conflict, its version is not `expect`; 413, it has more than `most` bytes.
+            ApiError: 404 NotFound; 409 Conflict, its version is not `expect`; 413, it has more than `most`
+                bytes.
         """
         current = self._expect(key, expect)
         unchanged = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(current.rv)}}
@@ -324,7 +326,8 @@ class Store:
     def list_objects(
         self, resource: str, namespace: str = "", *, match: Match = everything, at: int | None = None
     ) -> list[Revision]:
-        """Objects of a resource (all namespaces: empty), ordered by namespace and name, as they stand or stood `at` a version.
+        """Objects of a resource (all namespaces: empty), ordered by namespace and name, as they stand or
+        stood `at` a version.
 
         Raises:
             ApiError: 410 Expired, the history does not reach back to `at`.
@@ -377,8 +380,8 @@ class Store:
         """The changes after version `since`, from the history and then as they come.
 
         Raises:
-            ApiError: 410 Expired, the history does not reach back to `since`, or `since` lies in the future (another
-                cluster's version): either way the reader must list again.
+            ApiError: 410 Expired, the history does not reach back to `since`, or `since` lies in the future
+                (another cluster's version): either way the reader must list again.
         """
         if since > self._rv:
             raise errors.expired(f"resourceVersion {since} is newer than the newest, {self._rv}; list again")
@@ -388,7 +391,8 @@ class Store:
         return watch
 
     def observe(self, observer: Callable[[Change], None]) -> None:
-        """Call `observer` with every change of every resource, within the write; it must neither write nor raise."""
+        """Call `observer` with every change of every resource, within the write; it must neither write nor
+        raise."""
         self._observers.append(observer)
 
     def end_watches(self) -> None:

@@ -1,4 +1,5 @@
-"""Schemas of definitions, checked before they are used: keywords of the right shape, and structural as Kubernetes wants."""
+"""Schemas of definitions, checked before they are used: keywords of the right shape, and structural as
+Kubernetes wants."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -49,7 +50,8 @@ _SHAPES: Mapping[str, Shape] = {
     **dict.fromkeys(("nullable", "exclusiveMinimum", "exclusiveMaximum", "uniqueItems"), _FLAG),
     **dict.fromkeys((_OPEN, _INT_OR_STRING, "x-kubernetes-embedded-resource"), _FLAG),
     **dict.fromkeys(("minimum", "maximum"), _NUMBER),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _COUNT),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    _COUNT),
     "multipleOf": (lambda value: _is_number(value) and value > 0, "must be a number above 0"),
     "enum": (lambda value: isinstance(value, list) and bool(value), "must be a list of values"),
     "required": (_is_texts, "must be a list of names"),

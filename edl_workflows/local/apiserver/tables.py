@@ -54,7 +54,8 @@ _STEP = re.compile(
 
 
 def json_path(obj: Any, path: str) -> Any:
-    """The first value at a CRD's JSON path; None if there is none. Fields, indices and ``[?(@.a=="b")]`` are understood."""
+    """The first value at a CRD's JSON path; None if there is none. Fields, indices and ``[?(@.a=="b")]`` are
+    understood."""
     value = obj
     for match in _STEP.finditer(path):
         name, quoted, index, field, wanted = match.groups()

@@ -94,7 +94,8 @@ class View:
         return b'{"type":"' + kind.encode() + b'","object":' + self.one(body) + b"}\n"
 
     def bookmark(self, rv: int, *, ends_initial_events: bool = False) -> bytes:
-        """A watch line that says how far the watch has come, and whether that ends what there was at its start."""
+        """A watch line that says how far the watch has come, and whether that ends what there was at its
+        start."""
         meta: Object = {"resourceVersion": str(rv), "creationTimestamp": None}
         if ends_initial_events:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}

@@ -1,8 +1,8 @@
 """Forwards connections where an address that was given out is not the port on which the pod listens.
 
-The rule is that a pod listens on its Service's own host port, without anything in between. That can't be where two
-Services lead to one port of a pod, where a name was mentioned before a Service of another pod got it, or while a
-Service's former pod still holds its port. Then the cluster process passes the bytes on.
+The rule is that a pod listens on its Service's own host port, without anything in between. That can't be
+where two Services lead to one port of a pod, where a name was mentioned before a Service of another pod got
+it, or while a Service's former pod still holds its port. Then the cluster process passes the bytes on.
 """
 
 import asyncio

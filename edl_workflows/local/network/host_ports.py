@@ -77,7 +77,8 @@ class HostPorts:
 
 
 def _bindable(port: int) -> bool:
-    # A pod's server may ask for all interfaces: a listener on any of them is in its way. We listen on loopback alone.
+    # A pod's server may ask for all interfaces: a listener on any of them is in its way. We listen on
+    # loopback alone.
     return _binds("", port) and _binds(LOOPBACK, port, listens=True)
 
 

@@ -1,4 +1,5 @@
-"""The network of the running cluster: keeps the assignments on disk and publishes the service map to the pods."""
+"""The network of the running cluster: keeps the assignments on disk and publishes the service map to the
+pods."""
 
 import asyncio
 import ipaddress
@@ -86,7 +87,8 @@ class Network:
         return Attachment(ip, ports)
 
     def rewriter(self, pod: Pod) -> Callable[[str], str]:
-        """Replaces, in a container's texts, addresses by those that reach them on this machine, as things stand now."""
+        """Replaces, in a container's texts, addresses by those that reach them on this machine, as things
+        stand now."""
         namespace, uid = pod.metadata.namespace, pod.metadata.uid
         world = self._world()
         table = self._table(world)
@@ -102,8 +104,9 @@ class Network:
         return lambda text: rewrite(text, namespace, lookup)
 
     def service_variables(self, pod: Pod) -> dict[str, str]:
-        """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` of the namespace's Services, as kubelet sets them: of those that
-        have a cluster IP, and of `_LINKED_SERVICES` at most, the oldest. Thousands would not fit into an environment.
+        """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` of the namespace's Services, as kubelet sets them:
+        of those that have a cluster IP, and of `_LINKED_SERVICES` at most, the oldest. Thousands would not
+        fit into an environment.
         """
         world, uid = self._world(), pod.metadata.uid
         found: dict[str, str] = {}
@@ -176,7 +179,8 @@ class Network:
 
 
 def _linked(world: World, namespace: str) -> Iterator[Service]:
-    """The Services of a namespace that pods are told of in variables, in the order in which they were made."""
+    """The Services of a namespace that pods are told of in variables, in the order in which they were
+    made."""
     for service in world.services.values():
         spec = service.spec
         if service.metadata.namespace == namespace and spec.ports and spec.cluster_ip != "None":

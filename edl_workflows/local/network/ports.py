@@ -1,12 +1,14 @@
-"""Which port of the machine stands for which port of a Service or pod. Bookkeeping only; no sockets, no files.
+"""Which port of the machine stands for which port of a Service or pod. Bookkeeping only; no sockets, no
+files.
 
-A (Service, port) gets a host port when a pod behind it is started, or a pod that was told its address; the pod behind
-it listens there. It stays while any of these pods lives, so an address that was rewritten once stays right while pods
-come and go, and after that while few other Services are idle (`IDLE_KEPT`). Of several pods behind one Service, the
-oldest has the Service's port; the others have ports of their own (there is no load balancing).
+A (Service, port) gets a host port when a pod behind it is started, or a pod that was told its address; the
+pod behind it listens there. It stays while any of these pods lives, so an address that was rewritten once
+stays right while pods come and go, and after that while few other Services are idle (`IDLE_KEPT`). Of several
+pods behind one Service, the oldest has the Service's port; the others have ports of their own (there is no
+load balancing).
 
-A name may be mentioned before its Service exists (a controller makes pods and Services in any order); then the port is
-reserved, and a pod of that name or a Service that comes later gets it.
+A name may be mentioned before its Service exists (a controller makes pods and Services in any order); then
+the port is reserved, and a pod of that name or a Service that comes later gets it.
 """
 
 import functools
@@ -80,7 +82,8 @@ class Ports:
     Args:
         assigned: as an earlier process kept them, by `service_key` and `pod_key`.
         allocate: a host port that nobody has; told which ones are taken.
-        mentions: pod uid → keys of the Service ports that it was started with, as an earlier process kept them.
+        mentions: pod uid → keys of the Service ports that it was started with, as an earlier process kept
+            them.
     """
 
     def __init__(
@@ -119,7 +122,8 @@ class Ports:
         return self.assigned[key]
 
     def _offers(self, pod: Pod, port: int, world: World) -> Iterator[int]:
-        """Reserved ports that would suit, best first: those of its Services, then one reserved for its own name."""
+        """Reserved ports that would suit, best first: those of its Services, then one reserved for its own
+        name."""
         namespace, name = pod.metadata.namespace, pod.metadata.name
         keys = [
             service_key(namespace, one.metadata.name, number) for one, number in _leading_to(pod, port, world)
@@ -154,7 +158,8 @@ class Ports:
                 yield assigned
 
     def mention(self, uid: str, namespace: str, service: str, port: int, world: World) -> int:
-        """As `of_service`, for a pod that was started with this address: the port stays reserved while the pod lives."""
+        """As `of_service`, for a pod that was started with this address: the port stays reserved while the
+        pod lives."""
         self.mentions.setdefault(uid, set()).add(service_key(namespace, service, port))
         return self.of_service(namespace, service, port, world)
 
@@ -211,8 +216,8 @@ class Ports:
                 yield f"{name}.{namespace}.svc:{port.port}", reserved if reserved in backing else backing[0]
 
     def release(self, world: World) -> None:
-        """Forget what belongs to no living Service or pod and was mentioned by no living pod, and what too many Services
-        keep of which no pod lives."""
+        """Forget what belongs to no living Service or pod and was mentioned by no living pod, and what too
+        many Services keep of which no pod lives."""
         uids = {pod.metadata.uid for pod in world.pods.values()}
         self.mentions = {uid: keys for uid, keys in self.mentions.items() if uid in uids}
         wanted = {key for keys in self.mentions.values() for key in keys}

@@ -11,7 +11,8 @@ _ADDRESS = re.compile(
 )
 
 Lookup = Callable[[str, int, bool], str | None]
-"""(canonical host, port, whether the text spelled it as a Service with ``.svc``) → the address instead, or None."""
+"""(canonical host, port, whether the text spelled it as a Service with ``.svc``) → the address instead, or
+None."""
 
 
 def rewrite(text: str, namespace: str, lookup: Lookup) -> str:
@@ -41,8 +42,8 @@ _OWN = ("localhost", "127.0.0.1", "0.0.0.0")  # noqa: S104 - compared, not liste
 def rewrite_apart(
     env: Mapping[str, str], rewritten: Callable[[str], str], own_ports: Mapping[int, int]
 ) -> dict[str, str]:
-    """Variables that hold host and port apart, replaced as pairs: ``MASTER_ADDR`` and ``MASTER_PORT``, and others that differ
-    in ``_ADDR``, ``_ADDRESS``, ``_HOST``, ``_HOSTNAME`` or ``_IP`` against ``_PORT``.
+    """Variables that hold host and port apart, replaced as pairs: ``MASTER_ADDR`` and ``MASTER_PORT``, and
+    others that differ in ``_ADDR``, ``_ADDRESS``, ``_HOST``, ``_HOSTNAME`` or ``_IP`` against ``_PORT``.
 
     Args:
         env: variables that the user has set.

@@ -1,8 +1,10 @@
-"""What kubelet is elsewhere: a pod's containers as processes of this machine, their probes, logs, volumes and status.
+"""What kubelet is elsewhere: a pod's containers as processes of this machine, their probes, logs, volumes and
+status.
 
 From the bottom to the top:
 
-- `shim`         the small process above each container: mounts, starts, forwards signals, reaps, records the end
+- `shim`         the small process above each container: mounts, starts, forwards signals, reaps, records the
+  end
 - `listening`    keeps a container's servers on the loopback interface
 - `attempts`     one start of one container on disk, and its shim as seen from the cluster process
 - `processes`    whose processes live: found by ancestry and by mark, so that none is leaked

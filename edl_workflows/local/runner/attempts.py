@@ -1,7 +1,8 @@
 """One start of a container: its folder on disk and its shim. Knows nothing of pods.
 
 The folder is the durable truth: whoever comes later finds the running process by ``shim.json``, its end in
-``exit.json``, why we killed it in ``killed``. So a cluster process can be killed at any instant and its successor goes on.
+``exit.json``, why we killed it in ``killed``. So a cluster process can be killed at any instant and its
+successor goes on.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ KILLED_CODE = 137
 _SHIM = Path(shim.__file__)
 _SHIM_END_SECONDS = 10.0
 _KEPT = 2
-"""Attempts of a container kept on disk: the present one and the one that ``kubectl logs --previous`` shows."""
+"""Attempts of a container kept on disk: the present one and the one that ``kubectl logs --previous``
+shows."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Mount:
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run: arguments, whole environment, working folder, mounts, whether setuid programs gain nothing, and whether
-    its servers are kept on the loopback interface."""
+    """What to run: arguments, whole environment, working folder, mounts, whether setuid programs gain
+    nothing, and whether its servers are kept on the loopback interface."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -218,7 +220,8 @@ class Attempt:
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """A process that is started now gets the shim's signals once it is ready for them: the mask is inherited."""
+    """A process that is started now gets the shim's signals once it is ready for them: the mask is
+    inherited."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
     try:
         yield

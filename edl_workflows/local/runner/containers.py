@@ -1,4 +1,5 @@
-"""One container over all its starts: its processes, probes and hooks, and the state that decisions are made on."""
+"""One container over all its starts: its processes, probes and hooks, and the state that decisions are made
+on."""
 
 import asyncio
 import contextlib
@@ -62,7 +63,8 @@ class ContainerRunner:
         self._ended = asyncio.Event()
 
     def recover(self) -> None:
-        """Take over what an earlier cluster process left: a running process is adopted, an ended one reported."""
+        """Take over what an earlier cluster process left: a running process is adopted, an ended one
+        reported."""
         attempt = Attempt.latest(self._folder, self._mark)
         if attempt is None:
             return

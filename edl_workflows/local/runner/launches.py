@@ -1,4 +1,5 @@
-"""Makes the launch of a container: variables, arguments and mounts, with addresses as they are on this machine."""
+"""Makes the launch of a container: variables, arguments and mounts, with addresses as they are on this
+machine."""
 
 import os
 import sys
@@ -19,11 +20,13 @@ from edl_workflows.local.runner.volumes import Lookups, Volumes
 from edl_workflows.protocol.addresses import NAMESPACE_VARIABLE, PORT_VARIABLE_PREFIX, SERVICE_MAP_VARIABLE
 
 MACHINE_VARIABLES = (
-    "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
+    "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER",
+    "VIRTUAL_ENV",
 )  # fmt: skip
 """What a container inherits from the cluster process: what programs need to run here, and nothing secret."""
 LOOPBACK_VARIABLES = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
-"""Tell PyTorch's transports, which look for an interface of the machine, to use the only one on which pods can listen."""
+"""Tell PyTorch's transports, which look for an interface of the machine, to use the only one on which pods
+can listen."""
 TERMINATION_LOG_VARIABLE = "EDL_TERMINATION_LOG"
 """Where a container writes its termination message, as ``/dev/termination-log`` is not mounted."""
 
@@ -127,7 +130,8 @@ class Launches:
 
 
 def machine_variables() -> dict[str, str]:
-    """The variables of `MACHINE_VARIABLES` that are set, and a PATH on which this installation's programs come first."""
+    """The variables of `MACHINE_VARIABLES` that are set, and a PATH on which this installation's programs
+    come first."""
     found = {name: os.environ[name] for name in MACHINE_VARIABLES if name in os.environ}
     path = os.environ.get("PATH", os.defpath)
     return {**found, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}

@@ -1,7 +1,8 @@
 """What to do with a pod now: a pure function of the pod, its containers' states and the time.
 
-The rules are kubelet's: init containers one after the other, then all containers together; restarts by ``restartPolicy``
-with a back-off of 0, 10, 20, … 300 s that forgets after ten good minutes; a pod is finished when nothing of it will run again.
+The rules are kubelet's: init containers one after the other, then all containers together; restarts by
+``restartPolicy`` with a back-off of 0, 10, 20, … 300 s that forgets after ten good minutes; a pod is finished
+when nothing of it will run again.
 """
 
 from collections.abc import Iterator, Mapping

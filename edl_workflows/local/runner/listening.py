@@ -1,15 +1,18 @@
 """Keeps TCP servers of containers on the loopback interface, whatever address they ask for.
 
-Programs that are not ours decide which address they listen on; TensorFlow's server takes every interface even where it
-is told 127.0.0.1. So a container runs under a seccomp filter that hands each ``listen`` call to the shim above it. The shim
-ties the socket to the interface ``lo`` and then listens in the caller's place: ``ss -tln`` shows ``*%lo:2222``. Processes of
-this machine connect to it at every loopback address, those of pods included. A socket that asks for another address of
-the machine could not be reached through ``lo``; its ``listen`` fails with EADDRNOTAVAIL.
+Programs that are not ours decide which address they listen on; TensorFlow's server takes every interface even
+where it is told 127.0.0.1. So a container runs under a seccomp filter that hands each ``listen`` call to the
+shim above it. The shim ties the socket to the interface ``lo`` and then listens in the caller's place: ``ss
+-tln`` shows ``*%lo:2222``. Processes of this machine connect to it at every loopback address, those of pods
+included. A socket that asks for another address of the machine could not be reached through ``lo``; its
+``listen`` fails with EADDRNOTAVAIL.
 
-Neither root nor a user namespace is needed, and the container's network is the machine's in every other respect: whoever
-only connects is not touched. The filter is no defence against a hostile container, which is a process of the same user.
+Neither root nor a user namespace is needed, and the container's network is the machine's in every other
+respect: whoever only connects is not touched. The filter is no defence against a hostile container, which is
+a process of the same user.
 
-Standard library only: `shim` loads this. Run as a file, it tells whether this machine lets the present user do so.
+Standard library only: `shim` loads this. Run as a file, it tells whether this machine lets the present user
+do so.
 """
 
 from __future__ import annotations  # the types cost nothing at run time
@@ -117,7 +120,8 @@ def _system_calls() -> tuple[int, int, int]:
 def _filter(architecture: int, listen: int) -> bytes:
     """The program in BPF: each instruction has how many to skip if its comparison holds, and if it does not.
 
-    Calls of another ABI (32-bit programs) and io_uring, which could listen unseen, do not exist in a container.
+    Calls of another ABI (32-bit programs) and io_uring, which could listen unseen, do not exist in a
+    container.
     """
     missing = _FAIL | errno.ENOSYS
     instructions = (

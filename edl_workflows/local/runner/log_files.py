@@ -1,11 +1,13 @@
-"""A container's output on disk: files of bounded size, of which the oldest are removed, by kubelet's defaults.
+"""A container's output on disk: files of bounded size, of which the oldest are removed, by kubelet's
+defaults.
 
-The file ``log`` holds the beginning, ``log.<position>`` what follows from that position of the whole output on. Names and
-contents never change, so a position stays valid for a reader while the shim goes on to the next file.
+The file ``log`` holds the beginning, ``log.<position>`` what follows from that position of the whole output
+on. Names and contents never change, so a position stays valid for a reader while the shim goes on to the next
+file.
 
-Beside each file lies ``<file>.times``, with one record for each piece of output as the shim read it. A record is 16 bytes:
-where in the whole output the piece begins, and when it was read, in nanoseconds since the epoch; both little-endian,
-neither ever less than in the record before. It is written before its piece.
+Beside each file lies ``<file>.times``, with one record for each piece of output as the shim read it. A record
+is 16 bytes: where in the whole output the piece begins, and when it was read, in nanoseconds since the epoch;
+both little-endian, neither ever less than in the record before. It is written before its piece.
 
 Standard library only: `shim` loads this.
 """
@@ -61,7 +63,8 @@ class LogFiles:
         return begins[-1] + os.path.getsize(self.path(begins[-1])) if begins else 0
 
     def read(self, position: int, size: int) -> tuple[int, bytes]:
-        """At most `size` bytes of one file, from a position on, or from the oldest that is left; with their position."""
+        """At most `size` bytes of one file, from a position on, or from the oldest that is left; with their
+        position."""
         while begins := self.begins():
             begin = begins[max(bisect_right(begins, position) - 1, 0)]
             position = max(position, begin)
@@ -131,7 +134,8 @@ class _Keeper:
         return self._size >= enough or self._times_size >= MAX_BYTES
 
     def _go_on(self) -> None:
-        """Open the newest file, or a new one if that is open and full; the oldest is removed first, to make room for it."""
+        """Open the newest file, or a new one if that is open and full; the oldest is removed first, to make
+        room for it."""
         if self._open:
             for begin in self._files.begins()[: 1 - MAX_FILES]:
                 os.unlink(self._files.path(begin))

@@ -1,4 +1,5 @@
-"""The output of containers for ``pods/log``: read from the attempts' files, followed until the container ends."""
+"""The output of containers for ``pods/log``: read from the attempts' files, followed until the container
+ends."""
 
 import asyncio
 import bisect

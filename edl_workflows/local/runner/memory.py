@@ -41,8 +41,8 @@ class Snapshot:
     def over_limit(self, shim_pid: int, limit: float) -> bool:
         """Whether the processes below a shim use more than `limit` bytes.
 
-        The sum of resident sizes is at hand and counts shared pages several times; only if it is over the limit, the
-        proportional sizes are read, which count each page once.
+        The sum of resident sizes is at hand and counts shared pages several times; only if it is over the
+        limit, the proportional sizes are read, which count each page once.
         """
         tree = list(self.below(shim_pid))
         return sum(self.resident[pid] for pid in tree) > limit and sum(map(_proportional, tree)) > limit

@@ -106,7 +106,8 @@ class PodWorker:
         return not self.pod.finished or any(one.state.running for one in self._containers.values())
 
     def refresh(self) -> None:
-        """A ConfigMap or Secret of its namespace changed: volumes follow, and a container that waited for it starts."""
+        """A ConfigMap or Secret of its namespace changed: volumes follow, and a container that waited for it
+        starts."""
         try:
             if self.occupies and self.pod.spec.volumes and self._folder.is_dir():
                 self._services.launches.refresh(self.pod, self._folder)
@@ -146,7 +147,8 @@ class PodWorker:
             self.done.set()
 
     def _try(self, step: Callable[[], bool]) -> bool:
-        """A step that may fail: as with kubelet, a pod's trouble is told and tried again, and no other pod's."""
+        """A step that may fail: as with kubelet, a pod's trouble is told and tried again, and no other
+        pod's."""
         try:
             return step()
         except Exception as error:  # noqa: BLE001 - told in the log, in an event, and tried again

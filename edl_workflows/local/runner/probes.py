@@ -38,7 +38,8 @@ class Health:
     failures: int = 0
 
     def after(self, result: Result, probe: Probe) -> "Health":
-        """The verdict after one more check; it turns only after as many equal results as the probe's threshold."""
+        """The verdict after one more check; it turns only after as many equal results as the probe's
+        threshold."""
         if result.ok:
             successes = self.successes + 1
             return Health(self.passing or successes >= probe.success_threshold, successes, 0)

@@ -1,4 +1,5 @@
-"""Finding processes by ancestry and by mark. Every process of a container carries its mark in its environment."""
+"""Finding processes by ancestry and by mark. Every process of a container carries its mark in its
+environment."""
 
 import contextlib
 import time
@@ -14,7 +15,8 @@ _KILL_SECONDS = 5.0
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether the process of this id and start time (clock ticks) lives; the id alone may be another's by now."""
+    """Whether the process of this id and start time (clock ticks) lives; the id alone may be another's by
+    now."""
     try:
         process = psutil.Process(pid)
         return shim.start_ticks(pid) == start and process.status() != psutil.STATUS_ZOMBIE

@@ -1,4 +1,5 @@
-"""All pods of the node: one worker for each, memory limits, logs, and what an earlier cluster process left behind."""
+"""All pods of the node: one worker for each, memory limits, logs, and what an earlier cluster process left
+behind."""
 
 import asyncio
 import contextlib
@@ -56,7 +57,8 @@ class Runner:
         return list(self._active.values())
 
     async def clean_up(self) -> None:
-        """End what belongs to pods that were deleted while nobody watched. Call it once, with `pods` current."""
+        """End what belongs to pods that were deleted while nobody watched. Call it once, with `pods`
+        current."""
         await asyncio.to_thread(remove_orphaned_memory)
         known = {pod.metadata.uid for pod in self._pods.objects.values()}
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -82,7 +84,8 @@ class Runner:
 
     def _adopt(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        # Pods deleted by force are being killed right now: whoever comes after them gets their name and ports.
+        # Pods deleted by force are being killed right now: whoever comes after them gets their name and
+        # ports.
         namesakes = [self._workers[one] for one in self._uids.get(pod.key, ())]
         leaving = [*namesakes, *(one for one in self._occupying() if one.gone)]
         worker = PodWorker(pod, self._folder / uid, self._services)

@@ -1,17 +1,20 @@
-"""The process above a container: starts it, passes signals on, ends everything it started, records how it ended.
+"""The process above a container: starts it, passes signals on, ends everything it started, records how it
+ended.
 
-Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses the standard library alone
-(so do `listening` and `log_files`), since it must start fast and stay small. It outlives the cluster process, which finds it again by what it writes:
+Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses the standard
+library alone (so do `listening` and `log_files`), since it must start fast and stay small. It outlives the
+cluster process, which finds it again by what it writes:
 
 - ``shim.json``: process ids with start times, once the container runs;
 - ``log…``: the container's output, and when each piece of it was written (`log_files`);
 - ``exit.json``: how it ended, as the shim's last act.
 
-SIGTERM goes on to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the main process
-ends, whatever it left behind is killed, as with the first process of a container elsewhere. If the spec says so, it keeps
-the container's servers on the loopback interface (`listening`).
+SIGTERM goes on to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the main
+process ends, whatever it left behind is killed, as with the first process of a container elsewhere. If the
+spec says so, it keeps the container's servers on the loopback interface (`listening`).
 
-``python -I -S shim.py FOLDER --exec JSON`` runs one command as the container would run it (probes, hooks), in its place.
+``python -I -S shim.py FOLDER --exec JSON`` runs one command as the container would run it (probes, hooks), in
+its place.
 """
 
 from __future__ import annotations  # the types cost nothing at run time
@@ -153,7 +156,8 @@ def _reap() -> Iterator[tuple[int, int]]:
 
 
 def _end_all() -> None:
-    """Kill every descendant: orphans become our children, so killing our children often enough gets them all."""
+    """Kill every descendant: orphans become our children, so killing our children often enough gets them
+    all."""
     while True:
         _kill_children()
         try:
@@ -285,8 +289,9 @@ def _bind(source: str, target: str, *, read_only: bool = False) -> None:
 
 
 def _make_mount_point(target: str, directory: bool, scratch: str) -> None:
-    """Make a missing mount point without touching the machine's files: the nearest folder above gets a writable copy
-    (in memory, its entries bound into it) in this namespace, as it would be a container's own layer elsewhere."""
+    """Make a missing mount point without touching the machine's files: the nearest folder above gets a
+    writable copy (in memory, its entries bound into it) in this namespace, as it would be a container's own
+    layer elsewhere."""
     above = os.path.dirname(target)
     while not os.path.isdir(above):
         above = os.path.dirname(above)

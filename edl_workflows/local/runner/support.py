@@ -1,4 +1,5 @@
-"""What of a pod the runner can't honour. Such a pod is refused with every reason; nothing is ignored silently.
+"""What of a pod the runner can't honour. Such a pod is refused with every reason; nothing is ignored
+silently.
 
 Reads the pod as the API has it, since what is refused isn't modelled.
 """
@@ -19,10 +20,13 @@ VOLUME_KINDS = ("configMap", "downwardAPI", "emptyDir", "hostPath", "projected",
 DEFAULT_TERMINATION_LOG = "/dev/termination-log"
 _PROJECTED = frozenset({"configMap", "secret", "downwardAPI"})
 _NO_MOUNTS = (
-    "needs a mount namespace, which this machine does not grant to this user "
-    "(unprivileged user namespaces are off); use a hostPath volume whose path equals mountPath"
+    "needs a mount namespace, which this machine does not grant to this user (unprivileged user namespaces "
+    "are off); use a hostPath volume whose path equals mountPath"
 )
-_PROBE = "import ctypes,os,sys; sys.exit(ctypes.CDLL(None).unshare(0x20000 | (0 if os.getuid() == 0 else 0x10000000)) != 0)"
+_PROBE = (
+    "import ctypes,os,sys; sys.exit(ctypes.CDLL(None).unshare(0x20000 | (0 if os.getuid() == 0 else "
+    "0x10000000)) != 0)"
+)
 
 
 @functools.cache
@@ -36,7 +40,8 @@ def mounts_possible() -> bool:
 
 @functools.cache
 def loopback_obstacle() -> str:
-    """Why this user can't keep a container's servers on the loopback interface of this machine; empty if it is possible."""
+    """Why this user can't keep a container's servers on the loopback interface of this machine; empty if it
+    is possible."""
     probe = subprocess.run(
         [sys.executable, "-I", "-S", listening.__file__],
         check=False,

@@ -1,7 +1,7 @@
 """Volumes: what they hold on disk, and where they appear in a container.
 
-ConfigMaps and Secrets are written as kubelet writes them: files are links through ``..data``, which is replaced as a
-whole, so that a reader sees one version of all files and an update reaches a running container.
+ConfigMaps and Secrets are written as kubelet writes them: files are links through ``..data``, which is
+replaced as a whole, so that a reader sees one version of all files and an update reaches a running container.
 """
 
 import contextlib
@@ -61,7 +61,8 @@ class Volumes:
         """Make every volume, or bring it up to date. Repeatable.
 
         Raises:
-            ContainerConfigError: something that a volume refers to is absent, or a path is not what it should be.
+            ContainerConfigError: something that a volume refers to is absent, or a path is not what it should
+                be.
         """
         for name, volume in self._declared.items():
             if "emptyDir" in volume:
@@ -92,7 +93,8 @@ class Volumes:
                 yield Mount(str(source), mount.mount_path, read_only)
 
     def excess(self) -> str:
-        """What to say of an emptyDir volume that holds more than its sizeLimit, in kubelet's words; empty if none does.
+        """What to say of an emptyDir volume that holds more than its sizeLimit, in kubelet's words; empty if
+        none does.
 
         Walks those volumes; call it in a thread.
         """
@@ -103,8 +105,9 @@ class Volumes:
         return ""
 
     def shared_memory(self, container: Container) -> Path:
-        """Where a container has shared memory of its pod alone, which goes with the pod: a volume at ``/dev/shm``, or a folder
-        there. On Kubernetes every pod has its own ``/dev/shm``; here they share the machine's.
+        """Where a container has shared memory of its pod alone, which goes with the pod: a volume at
+        ``/dev/shm``, or a folder there. On Kubernetes every pod has its own ``/dev/shm``; here they share the
+        machine's.
         """
         if any(Path(mount.mount_path) == _SHARED_MEMORY for mount in container.volume_mounts):
             return _SHARED_MEMORY
@@ -163,15 +166,17 @@ class Volumes:
 
 
 def remove_memory(uid: str) -> None:
-    """Remove a pod's emptyDir volumes of medium Memory and its shared memory, which lie outside its folder."""
+    """Remove a pod's emptyDir volumes of medium Memory and its shared memory, which lie outside its
+    folder."""
     shutil.rmtree(_memory_of(uid), ignore_errors=True)
 
 
 def remove_orphaned_memory() -> None:
-    """Remove what this user's pods had in shared memory, where a pod's folder is gone: its whole cluster was removed.
+    """Remove what this user's pods had in shared memory, where a pod's folder is gone: its whole cluster was
+    removed.
 
-    Containers may share the machine's ``/dev/shm`` and not its file systems. What belongs to a cluster that sees others
-    than this one is left alone.
+    Containers may share the machine's ``/dev/shm`` and not its file systems. What belongs to a cluster that
+    sees others than this one is left alone.
     """
     for folder in _SHARED_MEMORY.glob("edl-*"):
         owner = _owner(folder)
@@ -185,7 +190,8 @@ def _memory_of(uid: str) -> Path:
 
 
 def _owner(folder: Path) -> Path:
-    """In a pod's folder there: link to the pod's folder on disk, with the mount namespace in which that is its path."""
+    """In a pod's folder there: link to the pod's folder on disk, with the mount namespace in which that is
+    its path."""
     return folder / f".pod-{Path('/proc/self/ns/mnt').stat().st_ino}"
 
 
@@ -246,7 +252,8 @@ def _check_host_path(name: str, wanted: Mapping[str, Any]) -> None:
     }
     if not checks.get(kind, path.exists)():
         raise ContainerConfigError(
-            f'MountVolume.SetUp failed for volume "{name}" : hostPath type check failed: {path} is not a {kind or "path"}'
+            f'MountVolume.SetUp failed for volume "{name}" : hostPath type check failed: {path} is not a '
+            f"{kind or 'path'}"
         )
 
 

@@ -1,4 +1,5 @@
-"""Affinity, as kube-scheduler reads it where there is one node: what is only preferred changes nothing there. Pure."""
+"""Affinity, as kube-scheduler reads it where there is one node: what is only preferred changes nothing there.
+Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -23,8 +23,8 @@ _log = structlog.get_logger(__name__)
 _GATHER_SECONDS = 0.005
 """Pods often come in groups; deciding for all of a group at once respects their priorities."""
 _REST = 4
-"""A decision over 10,000 waiting pods takes 0.2 s of the processor. Resting for so many times what the last one took leaves it to
-others."""
+"""A decision over 10,000 waiting pods takes 0.2 s of the processor. Resting for so many times what the last
+one took leaves it to others."""
 _FEW = 200
 """Pods among which it takes milliseconds."""
 _PORTION_SECONDS = 0.02
@@ -118,7 +118,8 @@ def _pod_may_change(pod: Pod) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        # It was deleted or bound by another meanwhile; the watch brings that, and the next decision counts it.
+        # It was deleted or bound by another meanwhile; the watch brings that, and the next decision counts
+        # it.
         _log.info("pod changed while it was scheduled", pod=pod.key, error=str(error))
     except Exception:  # noqa: BLE001 - one pod must not end the scheduling of others
         _log.exception("pod not scheduled", pod=pod.key)

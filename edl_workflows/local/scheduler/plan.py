@@ -1,9 +1,10 @@
 """The scheduling decision as a pure function: (node, pods) → who is bound, and what the others are told.
 
-Messages are kube-scheduler's: "0/1 nodes are available: 1 Insufficient cpu." There is no preemption: a running pod is
-never evicted for a waiting one. Pods of higher priority go first. Among equals the older pod goes first, as in
-kube-scheduler, but all pods of a job are as old as its first one: a job that began gets its other pods before a younger
-job begins. Masters take half of the places at most, since a master without workers holds its place and never ends.
+Messages are kube-scheduler's: "0/1 nodes are available: 1 Insufficient cpu." There is no preemption: a
+running pod is never evicted for a waiting one. Pods of higher priority go first. Among equals the older pod
+goes first, as in kube-scheduler, but all pods of a job are as old as its first one: a job that began gets its
+other pods before a younger job begins. Masters take half of the places at most, since a master without
+workers holds its place and never ends.
 """
 
 from collections.abc import Iterable, Mapping

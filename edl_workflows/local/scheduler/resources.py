@@ -1,4 +1,5 @@
-"""Resource arithmetic: what a pod asks for and what a node has, in whole small units (millicores, bytes, items)."""
+"""Resource arithmetic: what a pod asks for and what a node has, in whole small units (millicores, bytes,
+items)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +46,8 @@ class Amounts:
         return Amounts({name: self.values.get(name, 0) + other.values.get(name, 0) for name in names})
 
     def lacking(self, wanted: "Amounts") -> list[str]:
-        """The resources of which `wanted` is more than this has, sorted; what is not asked for is never lacking."""
+        """The resources of which `wanted` is more than this has, sorted; what is not asked for is never
+        lacking."""
         return sorted(name for name, amount in wanted.values.items() if 0 < amount > self.values.get(name, 0))
 
     def minus(self, other: "Amounts") -> "Amounts":
@@ -55,7 +57,8 @@ class Amounts:
 
 
 def pod_requests(pod: Pod) -> Amounts:
-    """What a pod occupies: the larger of its containers together and its largest init container, and one pod."""
+    """What a pod occupies: the larger of its containers together and its largest init container, and one
+    pod."""
     together = _sum(pod.spec.containers)
     largest: dict[str, int] = dict(together.values)
     for container in pod.spec.init_containers:

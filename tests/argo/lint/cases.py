@@ -1,4 +1,5 @@
-"""For every rule a manifest that breaks it and nothing else, and its good twin: the smallest change that makes it right."""
+"""For every rule a manifest that breaks it and nothing else, and its good twin: the smallest change that
+makes it right."""
 
 import textwrap
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ def workflow(spec: str, head: str = HEAD) -> str:
 
 
 def templates(*bodies: str, spec: str = "") -> str:
-    """A Workflow whose first template is its entrypoint. Each body: a template's YAML, without its list's dash."""
+    """A Workflow whose first template is its entrypoint. Each body: a template's YAML, without its list's
+    dash."""
     blocks = [textwrap.dedent(body).strip().replace("\n", "\n    ") for body in bodies]
     listed = "".join(f"\n  - {block}" for block in blocks)
     first = blocks[0].splitlines()[0].removeprefix("name: ").strip()

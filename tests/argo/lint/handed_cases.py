@@ -1,4 +1,5 @@
-"""Broken and good manifests about what templates get and hand on; Argo's own validation refuses each of the broken ones."""
+"""Broken and good manifests about what templates get and hand on; Argo's own validation refuses each of the
+broken ones."""
 
 from tests.argo.lint.cases import PRINT, PRINTER, SHOW, Case, cron, steps, template, templates
 
@@ -13,7 +14,11 @@ _SET = "containerSet: {{containers: [{{name: {}, image: busybox}}]}}"
 
 def after(first: str, value: str, *others: str) -> str:
     """A dag whose second task shows a value that may be the first one's."""
-    tasks = f"- {{name: a, {first}}}\n  - {{name: b, depends: a, template: show, arguments: {{parameters: [{{name: text, value: '{value}'}}]}}}}"
+    tasks = (
+        f"- {{name: a, {first}}}\n  - "
+        "{name: b, depends: a, template: show, "
+        f"arguments: {{parameters: [{{name: text, value: '{value}'}}]}}}}"
+    )
     return templates(f"name: main\ndag:\n  tasks:\n  {tasks}", SHOW, *others)
 
 
@@ -48,19 +53,22 @@ _NODES = (
     ),
     Case(
         "unresolved-placeholder",
-        after("template: all", "{{tasks.a.outputs.result}}", "name: all\ndag: {tasks: [{name: c, template: make}]}", _MAKE),
+        after("template: all", "{{tasks.a.outputs.result}}", "name: all\ndag: {tasks: [{name: c, template: "
+            "make}]}", _MAKE),
         after("template: make", "{{tasks.a.outputs.result}}", _MAKE),
         "result-of-dag",
     ),
     Case(
         "unresolved-placeholder",
-        after("template: all", "{{tasks.a.outputs.result}}", "name: all\nsteps: [[{name: c, template: make}]]", _MAKE),
+        after("template: all", "{{tasks.a.outputs.result}}", "name: all\nsteps: "
+            "[[{name: c, template: make}]]", _MAKE),
         after("template: make", "{{tasks.a.exitCode}}", _MAKE),
         "result-of-steps",
     ),
     Case(
         "unresolved-placeholder",
-        after("template: get", "{{tasks.a.outputs.result}}", "name: get\nresource: {action: get, manifest: 'a: b'}"),
+        after("template: get", "{{tasks.a.outputs.result}}", "name: get\nresource: {action: get, manifest: "
+            "'a: b'}"),
         after("template: get", "{{tasks.a.outputs.result}}", "name: get\nhttp: {url: 'http://a'}"),
         "result-of-resource",
     ),
@@ -192,7 +200,8 @@ _ENDS = (
     Case(
         "bad-duration",
         template(f"{PRINT}\nactiveDeadlineSeconds: 10s"),
-        template(f"inputs: {{parameters: [{{name: t, value: '9'}}]}}\n{PRINT}\nactiveDeadlineSeconds: '{{{{inputs.parameters.t}}}}'"),
+        template(f"inputs: {{parameters: [{{name: t, value: '9'}}]}}\n{PRINT}\nactiveDeadlineSeconds: "
+            f"'{{{{inputs.parameters.t}}}}'"),
         "deadline-with-unit",
     ),
 )  # fmt: skip

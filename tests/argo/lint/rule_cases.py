@@ -124,11 +124,13 @@ CEL = (
     Case(
         "composite-deadline",
         templates("name: main\nactiveDeadlineSeconds: 5\nsteps:\n- - {name: a, template: print}", PRINTER),
-        templates("name: main\nsteps:\n- - {name: a, template: print}", f"{PRINTER}\nactiveDeadlineSeconds: 5"),
+        templates("name: main\nsteps:\n- - "
+            "{name: a, template: print}", f"{PRINTER}\nactiveDeadlineSeconds: 5"),
     ),
     Case(
         "two-artifact-locations",
-        template(f"inputs: {{artifacts: [{{name: a, path: /a, raw: {{data: x}}, http: {{url: u}}}}]}}\n{PRINT}"),
+        template("inputs: "
+            f"{{artifacts: [{{name: a, path: /a, raw: {{data: x}}, http: {{url: u}}}}]}}\n{PRINT}"),
         template(f"inputs: {{artifacts: [{{name: a, path: /a, raw: {{data: x}}}}]}}\n{PRINT}"),
     ),
     Case(
@@ -167,19 +169,26 @@ CEL = (
     ),
     Case(
         "realtime-resources-duration",
-        template(f"{PRINT}\nmetrics: {{prometheus: [{{name: a, help: b, gauge: {{realtime: true, value: '{{{{resourcesDuration.cpu}}}}'}}}}]}}"),
-        template(f"{PRINT}\nmetrics: {{prometheus: [{{name: a, help: b, gauge: {{realtime: true, value: '{{{{duration}}}}'}}}}]}}"),
+        template(f"{PRINT}\nmetrics: "
+            "{prometheus: [{name: a, help: b, gauge: {realtime: true, "
+            "value: '{{resourcesDuration.cpu}}'}}]}"),
+        template(f"{PRINT}\nmetrics: "
+            f"{{prometheus: [{{name: a, help: b, gauge: {{realtime: true, value: '{{{{duration}}}}'}}}}]}}"),
     ),
 )  # fmt: skip
 
 TEMPLATES = (
     Case("no-template-type", template("timeout: 5s"), template(f"timeout: 5s\n{PRINT}")),
-    Case("no-template-type", template("timeout: 5s", f"templateDefaults: {{{PRINT}}}"), template(PRINT), "default"),
-    Case("duplicate-name", templates(PRINTER, PRINTER), templates(PRINTER, PRINTER.replace("print", "other"))),
+    Case("no-template-type", template("timeout: 5s", f"templateDefaults: {{{PRINT}}}"), template(PRINT),
+    "default"),
+    Case("duplicate-name", templates(PRINTER, PRINTER),
+    templates(PRINTER, PRINTER.replace("print", "other"))),
     Case(
         "duplicate-name",
-        templates("name: main\nsteps:\n- - {name: a, template: print}\n- - {name: a, template: print}", PRINTER),
-        templates("name: main\nsteps:\n- - {name: a, template: print}\n- - {name: b, template: print}", PRINTER),
+        templates("name: main\nsteps:\n- - {name: a, "
+            "template: print}\n- - {name: a, template: print}", PRINTER),
+        templates("name: main\nsteps:\n- - {name: a, "
+            "template: print}\n- - {name: b, template: print}", PRINTER),
         "steps",
     ),
     Case("no-image", template("container: {command: [a]}"), template("container: {command: [a], image: b}")),
@@ -199,7 +208,8 @@ TEMPLATES = (
 CALLS = (
     Case("no-entrypoint", GOOD.replace("entrypoint: main", "priority: 1"), GOOD),
     Case("undefined-template", GOOD.replace("entrypoint: main", "entrypoint: man"), GOOD),
-    Case("undefined-template", steps("name: a\ntemplate: prnt", PRINTER), steps("name: a\ntemplate: print", PRINTER), "step"),
+    Case("undefined-template", steps("name: a\ntemplate: prnt", PRINTER),
+    steps("name: a\ntemplate: print", PRINTER), "step"),
     Case("undefined-template", template(PRINT, "onExit: clean"), template(PRINT, "onExit: main"), "exit"),
     Case(
         "undefined-template",
@@ -220,15 +230,20 @@ CALLS = (
     ),
     Case(
         "missing-argument",
-        steps("name: a\ntemplate: show", SHOW.replace("parameters", "artifacts").replace("text", "text, path: /t")),
-        steps("name: a\ntemplate: show", SHOW.replace("parameters", "artifacts").replace("text", "text, path: /t, optional: true")),
+        steps("name: a\ntemplate: show", SHOW.replace("parameters", "artifacts").replace("text",
+        "text, path: /t")),
+        steps("name: a\ntemplate: show", SHOW.replace("parameters", "artifacts").replace("text",
+        "text, path: /t, optional: true")),
         "artifact",
     ),
-    Case("missing-argument", templates(SHOW), templates(SHOW, spec="arguments: {parameters: [{name: text, value: x}]}"), "entrypoint"),
+    Case("missing-argument", templates(SHOW), templates(SHOW, spec="arguments: {parameters: [{name: text, "
+        "value: x}]}"), "entrypoint"),
     Case(
         "misspelt-argument",
-        steps("name: a\ntemplate: show\narguments: {parameters: [{name: texts, value: x}]}", SHOW.replace("text}", "text, default: z}")),
-        steps("name: a\ntemplate: show\narguments: {parameters: [{name: text, value: x}]}", SHOW.replace("text}", "text, default: z}")),
+        steps("name: a\ntemplate: show\narguments: "
+            "{parameters: [{name: texts, value: x}]}", SHOW.replace("text}", "text, default: z}")),
+        steps("name: a\ntemplate: show\narguments: "
+            "{parameters: [{name: text, value: x}]}", SHOW.replace("text}", "text, default: z}")),
     ),
     Case(
         "no-value",
@@ -248,11 +263,13 @@ CALLS = (
     Case(
         "hook-expression",
         steps("name: a\ntemplate: print\nhooks: {running: {template: print}}", PRINTER),
-        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: 'steps.a.status == \"Running\"'}}", PRINTER),
+        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: 'steps.a.status == "
+            "\"Running\"'}}", PRINTER),
     ),
     Case(
         "step-exit-hook",
-        steps("name: a\ntemplate: print\nhooks: {exit: {template: clean}}", PRINTER, "name: clean\nplugin: {other: {}}"),
+        steps("name: a\ntemplate: "
+            "print\nhooks: {exit: {template: clean}}", PRINTER, "name: clean\nplugin: {other: {}}"),
         templates(PRINTER, "name: clean\nplugin: {other: {}}", spec="hooks: {exit: {template: clean}}"),
     ),
     Case(
@@ -272,7 +289,8 @@ CALLS = (
 
 DAGS = (
     Case("unknown-task", dag("name: a", "name: b, depends: c"), dag("name: a", "name: b, depends: a")),
-    Case("unknown-task", dag("name: a", "name: b, dependencies: [c]"), dag("name: a", "name: b, dependencies: [a]"), "list"),
+    Case("unknown-task", dag("name: a", "name: b, "
+        "dependencies: [c]"), dag("name: a", "name: b, dependencies: [a]"), "list"),
     Case("unknown-task", dag("name: a", target="b"), dag("name: a", target="a"), "target"),
     Case(
         "unknown-task",
@@ -280,21 +298,27 @@ DAGS = (
         template("containerSet: {containers: [{name: a, image: b, dependencies: [c]}, {name: c, image: d}]}"),
         "container",
     ),
-    Case("bad-depends", dag("name: a", "name: b, depends: 'a &&'"), dag("name: a", "name: b, depends: 'a && !a.Failed'")),
-    Case("bad-depends", dag("name: a", "name: b, depends: '(a'"), dag("name: a", "name: b, depends: '(a)'"), "parentheses"),
-    Case("bad-depends", dag("name: a", "name: b, depends: 'a and a'"), dag("name: a", "name: b, depends: a||a"), "word"),
-    Case("unknown-result", dag("name: a", "name: b, depends: a.Success"), dag("name: a", "name: b, depends: a.Succeeded")),
+    Case("bad-depends", dag("name: a", "name: b, depends: 'a &&'"), dag("name: a", "name: b, depends: 'a "
+        "&& !a.Failed'")),
+    Case("bad-depends", dag("name: a", "name: b, depends: '(a'"), dag("name: a", "name: b, "
+        "depends: '(a)'"), "parentheses"),
+    Case("bad-depends", dag("name: a", "name: b, "
+        "depends: 'a and a'"), dag("name: a", "name: b, depends: a||a"), "word"),
+    Case("unknown-result", dag("name: a", "name: b, depends: a.Success"), dag("name: a", "name: b, "
+        "depends: a.Succeeded")),
     Case(
         "result-of-items",
         dag("name: a", "name: b, depends: a.AnySucceeded"),
         dag("name: a, withItems: [1]", "name: b, depends: a.AnySucceeded"),
     ),
-    Case("dependency-cycle", dag("name: a, depends: b", "name: b, depends: a"), dag("name: a", "name: b, depends: a")),
+    Case("dependency-cycle", dag("name: a, "
+        "depends: b", "name: b, depends: a"), dag("name: a", "name: b, depends: a")),
     Case("dependency-cycle", dag("name: a, dependencies: [a]"), dag("name: a"), "itself"),
     Case(
         "not-awaited",
         dag("name: a", "name: b, arguments: {parameters: [{name: x, value: '{{tasks.a.outputs.result}}'}]}"),
-        dag("name: a", "name: b, depends: a, arguments: {parameters: [{name: x, value: '{{tasks.a.outputs.result}}'}]}"),
+        dag("name: a", "name: b, depends: a, arguments: {parameters: [{name: x, value: "
+            "'{{tasks.a.outputs.result}}'}]}"),
     ),
 )  # fmt: skip
 
@@ -304,8 +328,10 @@ ECHO = "container: {{image: busybox, args: ['{}']}}"
 PLACEHOLDERS = (
     Case(
         "unresolved-placeholder",
-        template(f"inputs: {{parameters: [{{name: text, value: a}}]}}\n{ECHO.format('{{inputs.parameters.txt}}')}"),
-        template(f"inputs: {{parameters: [{{name: text, value: a}}]}}\n{ECHO.format('{{inputs.parameters.text}}')}"),
+        template("inputs: "
+            f"{{parameters: [{{name: text, value: a}}]}}\n{ECHO.format('{{inputs.parameters.txt}}')}"),
+        template("inputs: "
+            f"{{parameters: [{{name: text, value: a}}]}}\n{ECHO.format('{{inputs.parameters.text}}')}"),
     ),
     Case(
         "unresolved-placeholder",
@@ -313,12 +339,15 @@ PLACEHOLDERS = (
         template(ECHO.format("{{workflow.parameters.a}}"), "arguments: {parameters: [{name: a, value: x}]}"),
         "workflow",
     ),
-    Case("unresolved-placeholder", template(ECHO.format("{{workflow.nam}}")), template(ECHO.format("{{workflow.name}}")), "variable"),
-    Case("unresolved-placeholder", template(ECHO.format("{{item.a}}")), template(ECHO.format("{{other.a}}")), "item"),
+    Case("unresolved-placeholder", template(ECHO.format("{{workflow.nam}}")),
+    template(ECHO.format("{{workflow.name}}")), "variable"),
+    Case("unresolved-placeholder", template(ECHO.format("{{item.a}}")), template(ECHO.format("{{other.a}}")),
+    "item"),
     Case(
         "unresolved-placeholder",
         template(ECHO.format("{{=inputs.parameters.a}}")),
-        template(f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{=inputs.parameters.a}}')}"),
+        template("inputs: "
+            f"{{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{=inputs.parameters.a}}')}"),
         "expression",
     ),
     Case(
@@ -327,23 +356,28 @@ PLACEHOLDERS = (
         dag("name: a", "name: b, depends: a, when: '{{tasks.a.outputs.result}} == 1'"),
         "output",
     ),
-    Case("unresolved-placeholder", dag("name: a", target="'{{workflow.parameters.x}}'"), dag("name: a", target="a"), "target"),
+    Case("unresolved-placeholder", dag("name: a", target="'{{workflow.parameters.x}}'"),
+    dag("name: a", target="a"), "target"),
     Case(
         "unresolved-placeholder",
-        templates(_PRODUCED, _MADE.replace("globalName: a, ", ""), f"name: use\n{ECHO.format('{{workflow.outputs.parameters.a}}')}"),
+        templates(_PRODUCED, _MADE.replace("globalName: a, ", ""),
+        f"name: use\n{ECHO.format('{{workflow.outputs.parameters.a}}')}"),
         templates(_PRODUCED, _MADE, f"name: use\n{ECHO.format('{{workflow.outputs.parameters.a}}')}"),
         "global",
     ),
     Case(
         "unresolved-placeholder",
-        template(f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{workflow.labels.{{inputs.parameters.c}}}}')}"),
+        template("inputs: {parameters: [{name: a, value: b}]}\n"
+            f"{ECHO.format('{{workflow.labels.{{inputs.parameters.c}}}}')}"),
         template(
-            f"inputs: {{parameters: [{{name: a, value: b}}]}}\n{ECHO.format('{{workflow.labels.{{inputs.parameters.a}}}}')}",
+            "inputs: {parameters: [{name: a, value: b}]}\n"
+            f"{ECHO.format('{{workflow.labels.{{inputs.parameters.a}}}}')}",
             "workflowMetadata: {labels: {b: c}}",
         ),
         "nested",
     ),
-    Case("unclosed-placeholder", template(ECHO.format("{{workflow.name}")), template(ECHO.format("{{workflow.name}}"))),
+    Case("unclosed-placeholder", template(ECHO.format("{{workflow.name}")),
+    template(ECHO.format("{{workflow.name}}"))),
     Case(
         "retries-without-strategy",
         template(ECHO.format("{{retries}}")),
@@ -351,14 +385,18 @@ PLACEHOLDERS = (
     ),
     Case(
         "hyphen-in-expression",
-        template(ECHO.format("{{=workflow.parameters.a-b}}"), "arguments: {parameters: [{name: a-b, value: c}]}"),
-        template(ECHO.format("{{=workflow.parameters[``a-b``]}}").replace("``", "''"), "arguments: {parameters: [{name: a-b, value: c}]}"),
+        template(ECHO.format("{{=workflow.parameters.a-b}}"), "arguments: {parameters: [{name: a-b, value: "
+            "c}]}"),
+        template(ECHO.format("{{=workflow.parameters[``a-b``]}}").replace("``", "''"), "arguments: "
+            "{parameters: [{name: a-b, value: c}]}"),
         "workflow",
     ),
     Case(
         "unresolved-placeholder",
-        templates(SHOW, spec="arguments: {parameters: [{name: text, value: x}]}\nhooks: {exit: {template: show, arguments: {parameters: [{name: text, value: '{{workflow.state}}'}]}}}"),
-        templates(SHOW, spec="arguments: {parameters: [{name: text, value: x}]}\nhooks: {exit: {template: show, arguments: {parameters: [{name: text, value: '{{workflow.status}}'}]}}}"),
+        templates(SHOW, spec="arguments: {parameters: [{name: text, value: x}]}\nhooks: {exit: {template: "
+            "show, arguments: {parameters: [{name: text, value: '{{workflow.state}}'}]}}}"),
+        templates(SHOW, spec="arguments: {parameters: [{name: text, value: x}]}\nhooks: {exit: {template: "
+            "show, arguments: {parameters: [{name: text, value: '{{workflow.status}}'}]}}}"),
         "exit-hook",
     ),
     Case(
@@ -369,14 +407,18 @@ PLACEHOLDERS = (
     ),
     Case(
         "unresolved-placeholder",
-        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: steps.b.status == 'x'}}", PRINTER),
-        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: steps.a.status == 'x'}}", PRINTER),
+        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: steps.b.status == "
+            "'x'}}", PRINTER),
+        steps("name: a\ntemplate: print\nhooks: {running: {template: print, expression: steps.a.status == "
+            "'x'}}", PRINTER),
         "hook",
     ),
     Case(
         "hyphen-in-expression",
-        template(f"inputs: {{parameters: [{{name: a-b, value: c}}]}}\n{ECHO.format('{{=inputs.parameters.a-b}}')}"),
-        template(f"inputs: {{parameters: [{{name: a-b, value: c}}]}}\n{ECHO.format('{{=inputs.parameters[`a-b`]}}').replace('`', chr(39) * 2)}"),
+        template("inputs: "
+            f"{{parameters: [{{name: a-b, value: c}}]}}\n{ECHO.format('{{=inputs.parameters.a-b}}')}"),
+        template("inputs: {parameters: [{name: a-b, value: c}]}\n"
+            + ECHO.format("{{=inputs.parameters[`a-b`]}}").replace("`", "''")),
     ),
 )  # fmt: skip
 
@@ -389,7 +431,8 @@ OUTPUTS = (
     Case(
         "output-source",
         plugin(WAIT, "timeout: 24h\noutputs: {parameters: [{name: phase, valueFrom: {default: ''}}]}"),
-        plugin(WAIT, "timeout: 24h\noutputs: {parameters: [{name: phase, valueFrom: {supplied: {}, default: ''}}]}"),
+        plugin(WAIT, "timeout: 24h\noutputs: {parameters: [{name: phase, valueFrom: {supplied: {}, "
+            "default: ''}}]}"),
         "supplied",
     ),
     Case(
@@ -399,7 +442,8 @@ OUTPUTS = (
         "resource",
     ),
     Case("bad-duration", template(f"{PRINT}\ntimeout: '30'"), template(f"{PRINT}\ntimeout: 30s")),
-    Case("bad-duration", template(f"{PRINT}\nactiveDeadlineSeconds: -1"), template(f"{PRINT}\nactiveDeadlineSeconds: 1"), "negative"),
+    Case("bad-duration", template(f"{PRINT}\nactiveDeadlineSeconds: -1"),
+    template(f"{PRINT}\nactiveDeadlineSeconds: 1"), "negative"),
     Case("bad-duration", template("suspend: {duration: 2d}"), template("suspend: {duration: '20'}"), "days"),
     Case(
         "composite-pending-timeout",
@@ -409,15 +453,20 @@ OUTPUTS = (
 )  # fmt: skip
 
 _ENDS = "action: create\nsuccessCondition: {}"
-_PATCH = "apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmetadata: {name: mnist}\nspec: {suspend: true}"
+_PATCH = (
+    "apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmetadata: {name: mnist}\nspec: "
+    "{suspend: true}"
+)
 _RETRY = "retryStrategy: {limit: 3}"
 RESOURCES = (
     Case(
         "failure-without-success",
         resource("action: create\nfailureCondition: status.failed > 3", JOB),
-        resource("action: create\nsuccessCondition: status.succeeded > 0\nfailureCondition: status.failed > 3", JOB),
+        resource("action: create\nsuccessCondition: "
+            "status.succeeded > 0\nfailureCondition: status.failed > 3", JOB),
     ),
-    Case("condition-syntax", resource(_ENDS.format("status.phase ~ Done"), JOB), resource(_ENDS.format("status.phase = Done"), JOB)),
+    Case("condition-syntax", resource(_ENDS.format("status.phase ~ Done"), JOB),
+    resource(_ENDS.format("status.phase = Done"), JOB)),
     Case(
         "condition-syntax",
         resource(_ENDS.format("'status.conditions.#(type==\"Done\").status == True'"), JOB),
@@ -430,28 +479,37 @@ RESOURCES = (
         resource(_ENDS.format("status.message in (all,well)"), JOB),
         "space",
     ),
-    Case("condition-syntax", resource(_ENDS.format(f"status.a = {'a' * 64}"), JOB), resource(_ENDS.format(f"status.a = {'a' * 63}"), JOB), "long"),
-    Case("absent-key", resource(_ENDS.format("status.phase != Running"), JOB), resource(_ENDS.format("status.phase in (Done)"), JOB)),
-    Case("absent-key", resource(_ENDS.format("status.phase notin (Running,Pending)"), JOB), resource(_ENDS.format("status.phase"), JOB), "notin"),
-    Case("never-true", resource(_ENDS.format("a.b = C,a.b = D"), JOB), resource(_ENDS.format("'a.b in (C,D),a.c = E'"), JOB)),
+    Case("condition-syntax", resource(_ENDS.format("status.a "
+        f"= {'a' * 64}"), JOB), resource(_ENDS.format(f"status.a = {'a' * 63}"), JOB), "long"),
+    Case("absent-key", resource(_ENDS.format("status.phase != Running"), JOB),
+    resource(_ENDS.format("status.phase in (Done)"), JOB)),
+    Case("absent-key", resource(_ENDS.format("status.phase "
+        "notin (Running,Pending)"), JOB), resource(_ENDS.format("status.phase"), JOB), "notin"),
+    Case("never-true", resource(_ENDS.format("a.b = C,a.b = D"), JOB), resource(_ENDS.format("'a.b in "
+        "(C,D),a.c = E'"), JOB)),
     Case(
         "failure-list",
         resource(_ENDS.format("a.b = C\nfailureCondition: a.b = D,a.b = E"), JOB),
         resource(_ENDS.format("a.b = C\nfailureCondition: 'a.b in (D,E)'"), JOB),
     ),
-    Case("strategic-patch", resource("action: patch", _PATCH), resource("action: patch\nmergeStrategy: merge", _PATCH)),
+    Case("strategic-patch", resource("action: patch", _PATCH), resource("action: "
+        "patch\nmergeStrategy: merge", _PATCH)),
     Case("strategic-patch", resource("action: patch", _PATCH), resource("action: patch", JOB), "built-in"),
     Case("no-manifest", resource("action: create"), resource("action: delete\nflags: [pod, one]")),
     Case(
         "no-manifest",
         resource("action: create\nmanifestFrom: {artifact: {name: m}}"),
-        resource("action: create\nmanifestFrom: {artifact: {name: m}}", rest="inputs: {artifacts: [{name: m, path: /m, raw: {data: x}}]}"),
+        resource("action: create\nmanifestFrom: {artifact: {name: m}}", rest="inputs: {artifacts: [{name: "
+            "m, path: /m, raw: {data: x}}]}"),
         "artifact",
     ),
-    Case("second-job", resource("action: create", JOB.replace("name", "generateName"), _RETRY), resource("action: create", JOB.replace("name", "generateName"))),
+    Case("second-job", resource("action: create", JOB.replace("name", "generateName"), _RETRY),
+    resource("action: create", JOB.replace("name", "generateName"))),
     Case("same-name-retry", resource("action: create", JOB, _RETRY), resource("action: apply", JOB, _RETRY)),
-    Case("same-name-retry", resource("action: create", JOB, _RETRY), resource("action: create", JOB.replace("one", '"one-{{retries}}"'), _RETRY), "another"),
-    Case("apply-generate-name", resource("action: apply", JOB.replace("name", "generateName")), resource("action: apply", JOB)),
+    Case("same-name-retry", resource("action: create", JOB, _RETRY),
+    resource("action: create", JOB.replace("one", '"one-{{retries}}"'), _RETRY), "another"),
+    Case("apply-generate-name", resource("action: apply", JOB.replace("name", "generateName")),
+    resource("action: apply", JOB)),
     Case(
         "cross-namespace-owner",
         resource(OWNED, JOB.replace("one", "one, namespace: other")),
@@ -459,14 +517,18 @@ RESOURCES = (
     ),
     Case(
         "owner-of-artifact",
-        resource(f"{OWNED}\nmanifestFrom: {{artifact: {{name: m}}}}", rest="inputs: {artifacts: [{name: m, path: /m, raw: {data: x}}]}"),
-        resource("action: create\nmanifestFrom: {artifact: {name: m}}", rest="inputs: {artifacts: [{name: m, path: /m, raw: {data: x}}]}"),
+        resource(f"{OWNED}\nmanifestFrom: {{artifact: {{name: m}}}}", rest="inputs: {artifacts: [{name: m, "
+            "path: /m, raw: {data: x}}]}"),
+        resource("action: create\nmanifestFrom: {artifact: {name: m}}", rest="inputs: {artifacts: [{name: "
+            "m, path: /m, raw: {data: x}}]}"),
     ),
     Case("manifest-yaml", resource("action: create", "a: ["), resource("action: create", JOB)),
-    Case("manifest-yaml", resource("action: create", "kind: Job\nmetadata: {name: a}"), resource("action: create", JOB), "version"),
+    Case("manifest-yaml", resource("action: create", "kind: Job\nmetadata: {name: a}"),
+    resource("action: create", JOB), "version"),
     Case(
         "manifest-schema",
-        resource(OWNED, ELASTIC_JOB.format(replicas=2).replace("distributionStrategy", "distributedStrategy")),
+        resource(OWNED, ELASTIC_JOB.format(replicas=2).replace("distributionStrategy",
+        "distributedStrategy")),
         resource(OWNED, ELASTIC_JOB.format(replicas=2)),
     ),
 )  # fmt: skip
@@ -527,5 +589,6 @@ CRONS = (
 )
 
 CASES = (
-    *DOCUMENTS, *STRUCTURE, *CEL, *TEMPLATES, *CALLS, *DAGS, *PLACEHOLDERS, *OUTPUTS, *HANDED, *RESOURCES, *PLUGINS, *CRONS,
+    *DOCUMENTS, *STRUCTURE, *CEL, *TEMPLATES, *CALLS, *DAGS, *PLACEHOLDERS, *OUTPUTS, *HANDED, *RESOURCES,
+    *PLUGINS, *CRONS,
 )  # fmt: skip

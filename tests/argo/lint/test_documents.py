@@ -35,8 +35,10 @@ def value(scalar: str) -> Any:
 @pytest.mark.parametrize(
     ("scalar", "expected"),
     [
-        ("y", True), ("Off", False), ("0o17", 15), ("010", 8), ("0x1F", 31), ("1_000", 1000), ("0b11", 3), ("-1", -1),
-        ("1e3", 1000.0), (".5", 0.5), ("2020-01-01", "2020-01-01"), ("12:30", "12:30"), ("1e", "1e"), ("=", "="),
+        ("y", True), ("Off", False), ("0o17", 15), ("010", 8), ("0x1F", 31), ("1_000", 1000), ("0b11", 3),
+        ("-1", -1),
+        ("1e3", 1000.0), (".5", 0.5), ("2020-01-01", "2020-01-01"), ("12:30", "12:30"), ("1e", "1e"),
+        ("=", "="),
         ("<<", "<<"), ("~", None), ("0o8", "0o8"),
     ],
 )  # fmt: skip
@@ -88,7 +90,8 @@ def test_a_finding_has_file_and_line() -> None:
         ("- x: y", "a document is a list"),
         ("0b: 0x_", None),
     ],
-    ids=["cycle", "aliases", "deep", "brackets", "huge", "object", "zero", "scalar", "open", "tab", "list", "odd"],
+    ids=["cycle", "aliases", "deep", "brackets", "huge", "object", "zero", "scalar", "open", "tab", "list",
+    "odd"],
 )  # fmt: skip
 def test_hostile_files_end_in_a_finding(text: str, says: str | None) -> None:
     """Whatever a file holds: a clear error in bounded time, or nothing; never an exception."""
@@ -139,9 +142,12 @@ BIG = {
     "calls": big({"name": "main", "steps": [[{"name": n, "template": f"x{n}"}] for n in names(10_000)]},
                  *({"name": n, "suspend": {}} for n in names(10_000))),
     "tags": big({"name": "main", "inputs": {"parameters": [{"name": n} for n in names(10_000)]},
-                 "container": {"image": "a", "args": ["{{inputs.parameters.none}}", "{{=inputs.parameters.none}}"] * 10_000}}),
-    "good tags": big({"name": "main", "inputs": {"parameters": [{"name": n, "value": ""} for n in names(10_000)]},
-                      "container": {"image": "a", "args": [f"{{{{inputs.parameters.{n}}}}}" for n in names(10_000)]}}),
+                 "container": {"image": "a", "args": ["{{inputs.parameters.none}}",
+                 "{{=inputs.parameters.none}}"] * 10_000}}),
+    "good tags": big({"name": "main",
+                      "inputs": {"parameters": [{"name": n, "value": ""} for n in names(10_000)]},
+                      "container": {"image": "a",
+                                    "args": [f"{{{{inputs.parameters.{n}}}}}" for n in names(10_000)]}}),
     "unclosed": big(shown("{{item.x" * 300_000 + "}}")),
     "opened": big(shown("{{" * 1_000_000)),
     "closed": big(shown("}}" * 1_000_000)),
@@ -149,10 +155,12 @@ BIG = {
     "manifest brackets": big({"name": "main", "resource": {"action": "create", "manifest": "[" * 1_000_000}}),
     "condition": big({"name": "main", "resource": {"action": "get", "successCondition": "a=b," * 200_000}}),
     "key": big({"name": "main", "resource": {"action": "get", "successCondition": "a-" * 500_000 + "!"}}),
-    "depends": big({"name": "main", "dag": {"tasks": [{"name": "a", "template": "main", "depends": "a && " * 100_000}]}}),
+    "depends": big({"name": "main", "dag": {"tasks": [{"name": "a", "template": "main",
+    "depends": "a && " * 100_000}]}}),
     "dense dag": big({"name": "main", "dag": {"tasks": [
         {"name": f"t{n}", "template": "main", "dependencies": [f"t{m}" for m in range(n)],
-         "arguments": {"parameters": [{"name": "a", "value": "{{tasks.t0.outputs.result}}"}]}} for n in range(400)]}}),
+         "arguments": {"parameters": [{"name": "a",
+         "value": "{{tasks.t0.outputs.result}}"}]}} for n in range(400)]}}),
     "long chain": big({"name": "main", "dag": {"tasks": [
         {"name": f"t{n}", "template": "main", "dependencies": [f"t{n - 1}"]} for n in range(10_000)]}}),
     "hooks": big(*_HOOKED, {"name": "name-5000", "plugin": {"other": {}}}),

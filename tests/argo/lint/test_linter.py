@@ -1,4 +1,5 @@
-"""The linter as a library: references between documents, what surrounds workflows, and manifests that make no sense."""
+"""The linter as a library: references between documents, what surrounds workflows, and manifests that make no
+sense."""
 
 import copy
 import random
@@ -132,7 +133,10 @@ def test_other_kinds_are_left_alone(kind: str) -> None:
 
 def test_a_manifest_text_that_is_a_parameter_is_not_judged() -> None:
     """It is known when the workflow runs."""
-    body = "inputs: {parameters: [{name: m, value: a}]}\nresource: {action: create, manifest: '{{inputs.parameters.m}}'}"
+    body = (
+        "inputs: {parameters: [{name: m, value: a}]}\nresource: {action: create, manifest: "
+        "'{{inputs.parameters.m}}'}"
+    )
 
     assert rules(template(body)) == []
 
@@ -142,8 +146,8 @@ def test_the_finding_says_what_where_and_what_to_do() -> None:
     (found,) = check(yaml.safe_load(steps("name: a\ntemplate: prnt", PRINTER)))
 
     assert str(found) == (
-        "error[undefined-template] Workflow ml/train- spec.templates[0].steps[0][0].template: "
-        "there is no template 'prnt'; Did you mean print?"
+        "error[undefined-template] Workflow ml/train- spec.templates[0].steps[0][0].template: there is no "
+        "template 'prnt'; Did you mean print?"
     )
     assert found.to_dict() == {
         "rule": "undefined-template",

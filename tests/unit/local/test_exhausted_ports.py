@@ -1,4 +1,5 @@
-"""Host ports run out: pods that need one wait and say so, all else goes on, and what ends gives its ports back."""
+"""Host ports run out: pods that need one wait and say so, all else goes on, and what ends gives its ports
+back."""
 
 import asyncio
 import time
@@ -76,8 +77,8 @@ async def check_exhaustion(cluster: Running) -> Object:
 
 
 def test_ports_that_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod for which no host port is left is Pending and says so; others run, also those of Services without number; it runs
-    when another pod has ended, and the cluster starts again."""
+    """A pod for which no host port is left is Pending and says so; others run, also those of Services without
+    number; it runs when another pod has ended, and the cluster starts again."""
     monkeypatch.setattr(host_ports, "FIRST", FEW[0])
     monkeypatch.setattr(host_ports, "LAST", FEW[1])
     options = Options(tmp_path, Capacity("16", "64Gi"), grace=0.1)

@@ -1,4 +1,5 @@
-"""The cluster outlives its objects: what one of them breaks is that object's, told there, and nobody else's."""
+"""The cluster outlives its objects: what one of them breaks is that object's, told there, and nobody
+else's."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +47,8 @@ def put_past_admission(folder: Path, pods: dict[str, Object]) -> None:
 
 
 def test_pods_stored_before_checks_fail_alone(own: LocalCluster) -> None:
-    """A cluster that finds unreadable quantities in its store starts, fails or refuses those pods with the field's name, and
-    runs their neighbour; they can be deleted."""
+    """A cluster that finds unreadable quantities in its store starts, fails or refuses those pods with the
+    field's name, and runs their neighbour; they can be deleted."""
     neighbour = Pods(own.client())
     neighbour.create("neighbour", container("sleep 600"))
     neighbour.phase("neighbour", "Running")

@@ -25,7 +25,8 @@ NO_ENTRYPOINT = Rule(
 UNDEFINED_TEMPLATE = Rule(
     "undefined-template",
     Severity.ERROR,
-    "A template is called that there is not: by name, or by templateRef in a workflow template among the given files.",
+    "A template is called that there is not: by name, or by templateRef in a workflow template among the "
+    "given files.",
     "Correct the name, or add the template.",
 )
 ONE_TARGET = Rule(
@@ -49,14 +50,15 @@ MISSING_ARGUMENT = Rule(
 MISSPELT_ARGUMENT = Rule(
     "misspelt-argument",
     Severity.WARNING,
-    "An argument whose name is nearly that of an input which is not given. Argo drops it, and the default is used.",
+    "An argument whose name is nearly that of an input which is not given. Argo drops it, and the default "
+    "is used.",
     "Correct its name.",
 )
 NO_VALUE = Rule(
     "no-value",
     Severity.ERROR,
-    "An argument of a step, task or CronWorkflow has no value: a parameter neither value nor valueFrom, an artifact neither "
-    "from nor a place.",
+    "An argument of a step, task or CronWorkflow has no value: a parameter neither value nor valueFrom, an "
+    "artifact neither from nor a place.",
     "Give it one.",
 )
 NOT_IN_ENUM = Rule(
@@ -77,8 +79,8 @@ HOOK_EXPRESSION = Rule(
 STEP_EXIT_HOOK = Rule(
     "step-exit-hook",
     Severity.ERROR,
-    "An exit hook of a step or task leads to a plugin or http template: when the workflow is stopped its node is made but "
-    "never served, and the workflow runs for ever.",
+    "An exit hook of a step or task leads to a plugin or http template: when the workflow is stopped its "
+    "node is made but never served, and the workflow runs for ever.",
     "Use the workflow's own onExit, or a template that makes a pod.",
 )
 REFERENCE_AND_TEMPLATES = Rule(
@@ -88,7 +90,8 @@ REFERENCE_AND_TEMPLATES = Rule(
     "Keep the reference and move the templates there, or call them by templateRef.",
 )
 RULES = (
-    NO_ENTRYPOINT, UNDEFINED_TEMPLATE, ONE_TARGET, HALF_REFERENCE, MISSING_ARGUMENT, MISSPELT_ARGUMENT, NO_VALUE, NOT_IN_ENUM, LOOPS,
+    NO_ENTRYPOINT, UNDEFINED_TEMPLATE, ONE_TARGET, HALF_REFERENCE, MISSING_ARGUMENT, MISSPELT_ARGUMENT,
+    NO_VALUE, NOT_IN_ENUM, LOOPS,
     HOOK_EXPRESSION, STEP_EXIT_HOOK, REFERENCE_AND_TEMPLATES,
 )  # fmt: skip
 
@@ -166,7 +169,8 @@ def _arguments(call: Call, template: Template, *, complete: bool) -> Iterator[Fi
 
 
 _PLACES: Mapping[str, tuple[str, ...]] = {
-    "s3": ("key",), "gcs": ("key",), "oss": ("key",), "azure": ("blob",), "plugin": ("key",), "git": ("repo",),
+    "s3": ("key",), "gcs": ("key",), "oss": ("key",), "azure": ("blob",), "plugin": ("key",),
+    "git": ("repo",),
     "http": ("url",), "artifactory": ("url",), "hdfs": ("path", "addresses"),
 }  # fmt: skip
 """Where an artifact may lie → the fields of which one says where there. `raw` brings its data along."""

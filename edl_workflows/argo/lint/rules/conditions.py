@@ -1,4 +1,5 @@
-"""The grammar of ``successCondition`` and ``failureCondition``: a label selector, as Kubernetes parses it, over JSON paths."""
+"""The grammar of ``successCondition`` and ``failureCondition``: a label selector, as Kubernetes parses it,
+over JSON paths."""
 
 import re
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ def _check_value(value: str, *, number: bool) -> None:
 
 
 def never_true(requirements: list[Requirement]) -> str:
-    """The key that would have to have two values at once; empty if there is none. All requirements must hold."""
+    """The key that would have to have two values at once; empty if there is none. All requirements must
+    hold."""
     allowed: dict[str, set[str]] = {}
     for one in requirements:
         if one.operator in ("=", "in") and not any(has_tag(value) or value == "x" for value in one.values):

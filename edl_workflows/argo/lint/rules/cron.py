@@ -12,7 +12,8 @@ from edl_workflows.argo.lint.workflow import Spec, mapping, text
 SCHEDULE = Rule(
     "cron-schedule",
     Severity.ERROR,
-    "A schedule that is none: minute, hour, day of month, month and day of week, each in its bounds, or @daily and the like.",
+    "A schedule that is none: minute, hour, day of month, month and day of week, each in its bounds, or "
+    "@daily and the like.",
     "Write as `0 2 * * 1-5`.",
 )
 TIMEZONE = Rule(

@@ -10,8 +10,8 @@ from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, maps
 UNKNOWN_TASK = Rule(
     "unknown-task",
     Severity.ERROR,
-    "`depends`, `dependencies` or `target` names a task that the dag does not have; or a container of a containerSet one "
-    "that the set does not have.",
+    "`depends`, `dependencies` or `target` names a task that the dag does not have; or a container of a "
+    "containerSet one that the set does not have.",
     "Correct the name.",
 )
 BAD_DEPENDS = Rule(

@@ -31,7 +31,8 @@ def is_duration(value: str, *, bare: bool) -> bool:
 
 
 def _is_deadline(value: str) -> bool:
-    """A whole number from 0 up; or a text that is known when the workflow runs, from its first to its last sign."""
+    """A whole number from 0 up; or a text that is known when the workflow runs, from its first to its last
+    sign."""
     return bool(_DEADLINE.fullmatch(value)) or (value.startswith("{{") and value.endswith("}}"))
 
 

@@ -21,13 +21,15 @@ NO_NAME = Rule(
 OBJECT_NAME = Rule(
     "object-name",
     Severity.ERROR,
-    "An object's name has other characters than lower-case letters, digits, '-' and '.', or begins or ends with a sign.",
+    "An object's name has other characters than lower-case letters, digits, '-' and '.', or begins or ends "
+    "with a sign.",
     "Rename it; a generateName may end with '-'.",
 )
 LONG_NAME = Rule(
     "long-name",
     Severity.ERROR,
-    "A name is longer than 63 characters (a CronWorkflow's: 52, it gets a time appended), so pods can't carry it as a label.",
+    "A name is longer than 63 characters (a CronWorkflow's: 52, it gets a time appended), so pods can't "
+    "carry it as a label.",
     "Shorten it.",
 )
 RULES = (UNKNOWN_KIND, NO_NAME, OBJECT_NAME, LONG_NAME)

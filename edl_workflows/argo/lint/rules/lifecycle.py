@@ -13,8 +13,10 @@ from edl_workflows.stages.submit import SUBMIT
 UNOWNED_JOB = Rule(
     "unowned-job",
     Severity.WARNING,
-    "A workflow makes a job that nothing ends when the workflow is stopped: it has no exit handler, and the job no owner.",
-    "Add an onExit that deletes the job, or set setOwnerReference: true (the job then goes with the Workflow object).",
+    "A workflow makes a job that nothing ends when the workflow is stopped: it has no exit handler, and "
+    "the job no owner.",
+    "Add an onExit that deletes the job, or set setOwnerReference: true (the job then goes with the "
+    "Workflow object).",
 )
 RULES = (UNOWNED_JOB,)
 

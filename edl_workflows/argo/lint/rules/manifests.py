@@ -23,8 +23,8 @@ NO_YAML = Rule(
 WRONG_MANIFEST = Rule(
     "manifest-schema",
     Severity.ERROR,
-    "A resource template's manifest is of a kind of ours or of Argo's and has a field that the kind does not have, lacks "
-    "one, or has a value of a wrong type.",
+    "A resource template's manifest is of a kind of ours or of Argo's and has a field that the kind does "
+    "not have, lacks one, or has a value of a wrong type.",
     "Correct the field.",
 )
 RULES = (NO_YAML, WRONG_MANIFEST)
@@ -76,7 +76,8 @@ def made(template: Template) -> Made | None:
 
 @functools.lru_cache(maxsize=256)
 def _read(manifest: str) -> Any:
-    """A manifest's value. Placeholders are taken out before YAML is read, as Argo does, and put back as values.
+    """A manifest's value. Placeholders are taken out before YAML is read, as Argo does, and put back as
+    values.
 
     Raises:
         ValueError: it is no YAML.

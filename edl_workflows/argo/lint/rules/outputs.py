@@ -1,4 +1,5 @@
-"""Rules about what goes into a template and comes out of it: where each value comes from, and where artifacts lie."""
+"""Rules about what goes into a template and comes out of it: where each value comes from, and where artifacts
+lie."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,9 +18,10 @@ from edl_workflows.argo.lint.workflow import (
 OUTPUT_SOURCE = Rule(
     "output-source",
     Severity.ERROR,
-    "An output parameter has no source for its value, more than one, or none that its template's type can fill.",
-    "Give it one: `value`, or one of valueFrom's path (container, script), jsonPath or jqFilter (resource), parameter or "
-    "expression (steps, dag), supplied (plugin, suspend).",
+    "An output parameter has no source for its value, more than one, or none that its template's type can "
+    "fill.",
+    "Give it one: `value`, or one of valueFrom's path (container, script), jsonPath or jqFilter (resource), "
+    "parameter or expression (steps, dag), supplied (plugin, suspend).",
 )
 ARTIFACT_PATH = Rule(
     "artifact-path",
@@ -37,11 +39,13 @@ RULES = (OUTPUT_SOURCE, ARTIFACT_PATH, NO_MAIN)
 
 _SOURCES = ("path", "jqFilter", "jsonPath", "parameter", "expression", "supplied")
 _BY_TYPE: Mapping[str, tuple[str, ...]] = {
-    "container": ("path",), "containerSet": ("path",), "script": ("path",), "resource": ("jqFilter", "jsonPath"),
+    "container": ("path",), "containerSet": ("path",), "script": ("path",),
+    "resource": ("jqFilter", "jsonPath"),
     "steps": ("parameter", "expression"), "dag": ("parameter", "expression"), "plugin": ("supplied",),
     "suspend": ("supplied",), "data": _SOURCES, "http": _SOURCES,
 }  # fmt: skip
-"""What fills an output of each type of template. Of plugin and suspend nothing but what somebody supplies is kept."""
+"""What fills an output of each type of template. Of plugin and suspend nothing but what somebody supplies is
+kept."""
 
 
 def _sources(spec: Spec) -> Iterator[Finding]:

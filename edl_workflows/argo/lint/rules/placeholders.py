@@ -1,6 +1,7 @@
 """Rules about ``{{…}}``: whether what it names exists where it stands.
 
-As Argo's own validation, and no stricter: tags whose first word is none of Argo's are a program's own and left alone.
+As Argo's own validation, and no stricter: tags whose first word is none of Argo's are a program's own and
+left alone.
 """
 
 from collections.abc import Iterator, Mapping

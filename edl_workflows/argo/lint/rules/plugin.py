@@ -14,21 +14,22 @@ from edl_workflows.exceptions import InvalidError, ManifestError, Problem
 PLUGIN_KEYS = Rule(
     "plugin-keys",
     Severity.ERROR,
-    "A plugin template has not exactly one key below `plugin`: the plugin's name. Also what a generator leaves that does "
-    "not know plugins: `plugin: {}`.",
+    "A plugin template has not exactly one key below `plugin`: the plugin's name. Also what a generator "
+    "leaves that does not know plugins: `plugin: {}`.",
     "Write the one plugin's name and its body below it.",
 )
 PLUGIN_BODY = Rule(
     "plugin-body",
     Severity.ERROR,
-    f"The body of an `{PLUGIN}` step is wrong: no such stage, a field that its request does not have, or a wrong value.",
+    f"The body of an `{PLUGIN}` step is wrong: no such stage, a field that its request does not have, or a "
+    "wrong value.",
     "Correct the field.",
 )
 PLUGIN_TIMEOUT = Rule(
     "plugin-without-timeout",
     Severity.WARNING,
-    f"An `{PLUGIN}` template has no `timeout`. Argo does not enforce a workflow's own deadline while only plugin steps wait, "
-    "so without an agent the step waits for ever.",
+    f"An `{PLUGIN}` template has no `timeout`. Argo does not enforce a workflow's own deadline while only "
+    "plugin steps wait, so without an agent the step waits for ever.",
     "Set timeout on the template, as `timeout: 24h`; templateDefaults are not honoured there.",
 )
 PLUGIN_OUTPUT = Rule(

@@ -11,20 +11,22 @@ from edl_workflows.argo.lint.workflow import Spec, Template, has_tag, mapping, n
 FAILURE_ALONE = Rule(
     "failure-without-success",
     Severity.ERROR,
-    "A resource template has a failureCondition and no successCondition: the step succeeds at the first look.",
+    "A resource template has a failureCondition and no successCondition: the step succeeds at the first "
+    "look.",
     "Add a successCondition, as `status.phase = Succeeded`.",
 )
 SYNTAX = Rule(
     "condition-syntax",
     Severity.ERROR,
-    "A successCondition or failureCondition that Kubernetes does not parse as a label selector: values have at most 63 "
-    "characters and no spaces, arrays can't be searched.",
+    "A successCondition or failureCondition that Kubernetes does not parse as a label selector: values have "
+    "at most 63 characters and no spaces, arrays can't be searched.",
     "Compare one scalar field: `status.phase in (Succeeded,Completed)`.",
 )
 ABSENT_KEY = Rule(
     "absent-key",
     Severity.ERROR,
-    "`!=`, `notin` and `!key` are true while the field is not there, which is so just after the object was made.",
+    "`!=`, `notin` and `!key` are true while the field is not there, which is so just after the object was "
+    "made.",
     "Say what the field shall be: `=` or `in`.",
 )
 NEVER_TRUE = Rule(
@@ -42,26 +44,30 @@ FAILURE_LIST = Rule(
 STRATEGIC_PATCH = Rule(
     "strategic-patch",
     Severity.ERROR,
-    "A custom resource is patched with the strategic strategy, which is the default and only built-in kinds have.",
+    "A custom resource is patched with the strategic strategy, which is the default and only built-in "
+    "kinds have.",
     "Set mergeStrategy: merge, or json.",
 )
 NO_MANIFEST = Rule(
     "no-manifest",
     Severity.ERROR,
-    "A resource template that makes or changes something has no manifest, or takes it from an artifact that it has not.",
+    "A resource template that makes or changes something has no manifest, or takes it from an artifact "
+    "that it has not.",
     "Add manifest, or manifestFrom with an input artifact of that name.",
 )
 SECOND_JOB = Rule(
     "second-job",
     Severity.WARNING,
-    "A resource template with retryStrategy makes an object with generateName: a retry makes a second one, also when only "
-    "the waiting pod was lost and the first still runs.",
-    "Use `action: apply` with a name of the workflow's own, as `train-{{workflow.uid}}`, so that a retry finds the first.",
+    "A resource template with retryStrategy makes an object with generateName: a retry makes a second one, "
+    "also when only the waiting pod was lost and the first still runs.",
+    "Use `action: apply` with a name of the workflow's own, as `train-{{workflow.uid}}`, so that a retry "
+    "finds the first.",
 )
 SAME_NAME = Rule(
     "same-name-retry",
     Severity.WARNING,
-    "A resource template with retryStrategy creates an object of a fixed name: every retry fails, the object exists.",
+    "A resource template with retryStrategy creates an object of a fixed name: every retry fails, the "
+    "object exists.",
     "Use `action: apply` to go on with the first, or put `{{retries}}` into the name to make another.",
 )
 APPLY_GENERATED = Rule(
@@ -73,7 +79,8 @@ APPLY_GENERATED = Rule(
 OWNER_NAMESPACE = Rule(
     "cross-namespace-owner",
     Severity.ERROR,
-    "setOwnerReference on an object of another namespace: owners work within one, so the object is deleted at once.",
+    "setOwnerReference on an object of another namespace: owners work within one, so the object is deleted "
+    "at once.",
     "Leave out setOwnerReference and clean up in an exit handler, or use the workflow's namespace.",
 )
 OWNER_ARTIFACT = Rule(
@@ -83,7 +90,8 @@ OWNER_ARTIFACT = Rule(
     "Put the ownerReferences into the manifest, or clean up in an exit handler.",
 )
 RULES = (
-    FAILURE_ALONE, SYNTAX, ABSENT_KEY, NEVER_TRUE, FAILURE_LIST, STRATEGIC_PATCH, NO_MANIFEST, SECOND_JOB, SAME_NAME,
+    FAILURE_ALONE, SYNTAX, ABSENT_KEY, NEVER_TRUE, FAILURE_LIST, STRATEGIC_PATCH, NO_MANIFEST, SECOND_JOB,
+    SAME_NAME,
     APPLY_GENERATED, OWNER_NAMESPACE, OWNER_ARTIFACT,
 )  # fmt: skip
 

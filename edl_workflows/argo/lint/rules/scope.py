@@ -24,7 +24,8 @@ ROOTS = ("item.", "steps.", "inputs.", "outputs.", "pod.", "workflow.", "tasks."
 """What Argo's own placeholders begin with; others are a program's."""
 
 _WORKFLOW = (
-    "name", "namespace", "uid", "mainEntrypoint", "serviceAccountName", "status", "failures", "priority", "duration",
+    "name", "namespace", "uid", "mainEntrypoint", "serviceAccountName", "status", "failures", "priority",
+    "duration",
     "creationTimestamp", "scheduledTime", "parameters", "labels", "annotations", "outputs",
 )  # fmt: skip
 _OWN_METADATA = f"workflows.{GROUP}/"
@@ -33,7 +34,8 @@ _ALWAYS_KNOWN = ("id", "status", "startedAt", "finishedAt", "hostNodeName")
 """What each step and task has, whatever it runs."""
 _NODE_FIELDS = (*_ALWAYS_KNOWN, "ip", "exitCode", "outputs.result", "outputs.parameters", "outputs.artifacts")
 _WITH_RESULT = ("container", "script", "data", "http", "plugin")
-"""Types of templates that leave an exit code and what they have printed; a containerSet does if it has a container `main`."""
+"""Types of templates that leave an exit code and what they have printed; a containerSet does if it has a
+container `main`."""
 _DOTTED_HYPHEN = re.compile(
     r"\b(inputs\.parameters|workflow\.parameters|outputs\.parameters|steps|tasks)\.([a-zA-Z_]\w*(?:-\w+)+)"
 )
@@ -75,7 +77,8 @@ class Scope:
         self._calls = {call.name: call for call in template.calls}
 
     def problem(self, name: str, call: Call | None) -> Problem | None:
-        """Why a placeholder's text means nothing, in a call or elsewhere in the template; None if it may mean something."""
+        """Why a placeholder's text means nothing, in a call or elsewhere in the template; None if it may mean
+        something."""
         if not name.startswith(ROOTS):
             return None
         root, _, rest = name.partition(".")

@@ -1,7 +1,8 @@
 """Writes the structural schemas of the built-in kinds from the models of the `kubernetes` client.
 
-Run it after a new version of the client: ``python tests/unit/local/apiserver/generate_builtin_schemas.py``. The client's
-models are generated from Kubernetes' own OpenAPI document, so the schemas have its fields, types and required fields.
+Run it after a new version of the client: ``python tests/unit/local/apiserver/generate_builtin_schemas.py``.
+The client's models are generated from Kubernetes' own OpenAPI document, so the schemas have its fields, types
+and required fields.
 """
 
 import inspect
@@ -14,8 +15,10 @@ from kubernetes import client
 
 TARGET = Path(__file__).parents[4] / "edl_workflows" / "local" / "apiserver" / "builtin_schemas.json"
 ROOTS = (
-    "V1Namespace", "V1Node", "V1Pod", "V1Service", "V1Endpoints", "V1ConfigMap", "V1Secret", "V1ServiceAccount",
-    "CoreV1Event", "V1Lease", "V1PriorityClass", "V1CustomResourceDefinition", "V1Scale", "V1Eviction", "V1Binding",
+    "V1Namespace", "V1Node", "V1Pod", "V1Service", "V1Endpoints", "V1ConfigMap", "V1Secret",
+    "V1ServiceAccount",
+    "CoreV1Event", "V1Lease", "V1PriorityClass", "V1CustomResourceDefinition", "V1Scale", "V1Eviction",
+    "V1Binding",
     "V1DeleteOptions", "V1Role", "V1RoleBinding", "V1SelfSubjectAccessReview", "V1SelfSubjectRulesReview",
     "V1SubjectAccessReview", "V1SelfSubjectReview", "V1TokenReview",
 )  # fmt: skip
@@ -47,7 +50,8 @@ MERGE_KEYS = {
         "imagePullSecrets": "name", "hostAliases": "ip", "topologySpreadConstraints": "topologyKey",
         "resourceClaims": "name", "schedulingGates": "name",
     },
-    "V1Container": {"env": "name", "ports": "containerPort", "volumeMounts": "mountPath", "volumeDevices": "devicePath"},
+    "V1Container": {"env": "name", "ports": "containerPort", "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath"},
     "V1EphemeralContainer": {
         "env": "name", "ports": "containerPort", "volumeMounts": "mountPath", "volumeDevices": "devicePath",
     },

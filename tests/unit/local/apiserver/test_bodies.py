@@ -40,7 +40,8 @@ def _number(number: int, value: int) -> bytes:
 
 
 def test_protobuf_zero_values() -> None:
-    """Go writes zeros of all plain fields and of those pointers that are set: only the latter stand in JSON."""
+    """Go writes zeros of all plain fields and of those pointers that are set: only the latter stand in
+    JSON."""
     probe = _field(1, _field(1, _field(1, b"true"))) + _number(2, 0) + _number(3, 0) + _number(6, 5)
     security = _number(4, 0) + _number(5, 0)
     container = (

@@ -22,7 +22,8 @@ LONG_SECONDS = 5.0
 
 
 class Http:
-    """Requests of the administrator, without sockets; an exception of the server becomes a 500, as for any client."""
+    """Requests of the administrator, without sockets; an exception of the server becomes a 500, as for any
+    client."""
 
     def __init__(self, server: ApiServer) -> None:
         self._transport = httpx.ASGITransport(build_app(server), raise_app_exceptions=False)
@@ -120,9 +121,11 @@ FULL: Object = {
                 "n": {"type": "integer", "minimum": 1, "exclusiveMinimum": True, "multipleOf": 1},
                 "l": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"},
                 "m": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 3},
-                "x": {"x-kubernetes-preserve-unknown-fields": True, "anyOf": [{"type": "string"}], "not": {"enum": [1]}},
+                "x": {"x-kubernetes-preserve-unknown-fields": True, "anyOf": [{"type": "string"}],
+                "not": {"enum": [1]}},
             },
-            "x-kubernetes-validations": [{"rule": "self.a != 'x'", "message": "m", "messageExpression": "'a'"}],
+            "x-kubernetes-validations": [{"rule": "self.a != 'x'", "message": "m",
+            "messageExpression": "'a'"}],
         }
     },
 }  # fmt: skip
@@ -159,8 +162,8 @@ def collect(server: ApiServer) -> None:
 
 
 def test_malformed_definitions(http: Http, server: ApiServer) -> None:
-    """A definition with a value of the wrong kind at any place of its schema is refused with the field, or it works: neither it nor
-    an object of its kind is answered with 500."""
+    """A definition with a value of the wrong kind at any place of its schema is refused with the field, or it
+    works: neither it nor an object of its kind is answered with 500."""
     wrong = []
     for path in places(FULL):
         for junk in JUNK:

@@ -119,7 +119,8 @@ def test_rules_see_escaped_names() -> None:
 
 
 def test_unchanged_values_are_not_checked_again() -> None:
-    """A stored value that breaks a newer rule may stay as long as it is not touched; transition rules always hold."""
+    """A stored value that breaks a newer rule may stay as long as it is not touched; transition rules always
+    hold."""
     schema = {"type": "object", "properties": {"a": _ruled("self.n > 5"), "b": _ruled("self.n >= oldSelf.n")}}
     old = {"a": {"n": 1}, "b": {"n": 3}}
 

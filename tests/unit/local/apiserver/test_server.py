@@ -173,7 +173,8 @@ def test_unexpected_errors_are_a_status(server: ApiServer) -> None:
 
 
 def test_tokens_end(server: ApiServer) -> None:
-    """A service account's token is good until its end, for its namespace, and not once its text was changed."""
+    """A service account's token is good until its end, for its namespace, and not once its text was
+    changed."""
     clock = [1000.0]
     authenticator = auth.Authenticator({}, "key", server.registry.store, lambda: clock[0])
     token, expires = authenticator.issue("default", "default", 600)

@@ -18,7 +18,8 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 THINGS = "/apis/example.com/v1/namespaces/default/things"
 MOST_CPU_SECONDS = 0.1
-"""Of one callback, in processor time of the loop's thread: what other processes of the machine take does not count."""
+"""Of one callback, in processor time of the loop's thread: what other processes of the machine take does not
+count."""
 
 
 @pytest.fixture
@@ -132,7 +133,8 @@ def test_16_13_a_large_definition(client: Client, longest: list[float]) -> None:
 
 
 def test_16_13_a_rule_in_a_rule(client: Client, longest: list[float]) -> None:
-    """A rule that compares each entry of a list with each other is run within its budget, then refused with a message that says so."""
+    """A rule that compares each entry of a list with each other is run within its budget, then refused with a
+    message that says so."""
     rule = "self.l.all(x, self.l.exists(y, y == x + 1) || true)"
     spec = list_of({"type": "integer"}) | {"x-kubernetes-validations": [{"rule": rule}]}
     client.send("POST", CRDS, json.dumps(definition(spec)).encode()).raise_for_status()
@@ -147,7 +149,8 @@ def test_16_13_a_rule_in_a_rule(client: Client, longest: list[float]) -> None:
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        pytest.param("application/yaml", b"data:\n" + b"".join(b"  k%d: v\n" % one for one in range(9_000)), id="yaml"),
+        pytest.param("application/yaml", b"data:\n" + b"".join(b"  k%d: v\n" % one for one in range(9_000)),
+        id="yaml"),
         pytest.param("application/yaml", b"data: [" + b"1," * 150_000 + b"1]", id="a yaml list"),
         pytest.param("application/json", b"[" + b"[]," * 1_000_000 + b"1]", id="json of a million lists"),
         pytest.param("application/json", b"[" + b'"a",' * 700_000 + b"1]", id="json of many strings"),

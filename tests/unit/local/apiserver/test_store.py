@@ -107,7 +107,8 @@ def test_slow_watcher_is_told_to_list_again(store: Store) -> None:
 
 
 def test_watcher_is_behind_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watcher that does not read holds no more than so many bytes, however few the changes, and then none."""
+    """A watcher that does not read holds no more than so many bytes, however few the changes, and then
+    none."""
     monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_PENDING_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing(text="x" * 600))
@@ -152,8 +153,8 @@ def test_events_come_in_portions(store: Store, monkeypatch: pytest.MonkeyPatch) 
 def test_history_is_bounded_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
 ) -> None:
-    """Few changes of large objects are forgotten earlier, first those of the resource that has most; what is kept
-    is served on, and what is not answers 410."""
+    """Few changes of large objects are forgotten earlier, first those of the resource that has most; what is
+    kept is served on, and what is not answers 410."""
     most = 100_000
     if not restarted:
         monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_HISTORY_BYTES", most)

@@ -43,7 +43,8 @@ def service(pods: Pods, name: str, ports: list[Object], **selector: str) -> None
 
 
 def test_a_service_name_leads_to_its_pod(pods: Pods) -> None:
-    """Short, long and URL forms of a Service's address, in variables and arguments, reach the pod behind it."""
+    """Short, long and URL forms of a Service's address, in variables and arguments, reach the pod behind
+    it."""
     service(pods, "web", [{"port": 80, "targetPort": 8080}], app="web")
     ready_server(pods, "web-0", 8080, app="web")
     address = f"web.{pods.cluster.namespace}.svc"
@@ -104,7 +105,8 @@ def test_two_services_of_one_pod_port(pods: Pods) -> None:
 
 
 def test_a_successor_behind_the_same_service_has_its_port(pods: Pods) -> None:
-    """A pod that replaces another behind a Service listens where the other did: addresses given out stay right."""
+    """A pod that replaces another behind a Service listens where the other did: addresses given out stay
+    right."""
     service(pods, "master", [{"port": 50001}], role="master")
     show = {
         "name": "main",
@@ -132,7 +134,9 @@ def test_a_service_with_several_ports_has_one_host_port_each(pods: Pods) -> None
     )
     ports = [{"name": "first", "containerPort": 5001}, {"name": "second", "containerPort": 5002}]
     namespace = pods.cluster.namespace
-    script = f"echo '[\"'$EDL_PORT_5001'\",\"'$EDL_PORT_5002'\",\"'two.{namespace}.svc:1'\",\"'two.{namespace}.svc:2'\"]'"
+    values = ("$EDL_PORT_5001", "$EDL_PORT_5002", f"two.{namespace}.svc:1", f"two.{namespace}.svc:2")
+    quoted = ",".join(f"\"'{value}'\"" for value in values)
+    script = f"echo '[{quoted}]'"
     pods.create("two-0", container(script, ports=ports), labels={"app": "two"})
     pods.end("two-0")
     first, second, one, two = json.loads(pods.logs("two-0"))
@@ -168,7 +172,8 @@ else:
 
 
 def test_host_and_port_in_two_variables_lead_to_the_pod(pods: Pods) -> None:
-    """MASTER_ADDR and MASTER_PORT as on any cluster: the Service's name for the others, the same or localhost for rank 0."""
+    """MASTER_ADDR and MASTER_PORT as on any cluster: the Service's name for the others, the same or localhost
+    for rank 0."""
     for job, own in (("by-name", "by-name-0"), ("by-localhost", "localhost")):
         service(pods, f"{job}-0", [{"port": 29500}], job=job)
         for rank, host in enumerate((own, f"{job}-0")):

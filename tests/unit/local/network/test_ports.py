@@ -139,7 +139,8 @@ def test_mentions_hold_a_port_while_the_pod_lives() -> None:
     )
 )
 def test_no_two_living_pods_share_a_port(steps: list[str]) -> None:
-    """In any order of pods, Services, mentions and deletions no two living pods have one host port, and a pod keeps its own."""
+    """In any order of pods, Services, mentions and deletions no two living pods have one host port, and a pod
+    keeps its own."""
     ports = Ports({}, allocator())
     services: dict[str, Service] = {}
     pods: dict[str, Pod] = {}
@@ -177,7 +178,8 @@ def test_services_without_pods_hold_no_ports() -> None:
 
 
 def test_idle_services_give_their_ports_back() -> None:
-    """A Service keeps its port after its pod, for the pod's successor; of many such Services the newest keep theirs."""
+    """A Service keeps its port after its pod, for the pod's successor; of many such Services the newest keep
+    theirs."""
     ports, services = (
         Ports({}, allocator()),
         [make_service(f"s{one}", 80, app=str(one)) for one in range(IDLE_KEPT + 9)],

@@ -137,7 +137,8 @@ def test_host_path_in_place(pods: Pods, tmp_path: Path) -> None:
 
 @needs_mounts
 def test_volumes_appear_where_they_are_mounted(pods: Pods, tmp_path: Path) -> None:
-    """ConfigMap, Secret, emptyDir, downward API and hostPath volumes appear at paths that the machine does not have."""
+    """ConfigMap, Secret, emptyDir, downward API and hostPath volumes appear at paths that the machine does
+    not have."""
     make(pods, "ConfigMap", "config", **{"a.txt": "one", "b.txt": "two"})
     make(pods, "Secret", "secret", key="hush")
     volumes = [
@@ -159,7 +160,10 @@ def test_volumes_appear_where_they_are_mounted(pods: Pods, tmp_path: Path) -> No
         {"name": "d", "mountPath": "/edl-pod"},
         {"name": "h", "mountPath": "/edl-host", "readOnly": True},
     ]
-    writes = "cat /etc/edl-config/deep/a /run/secrets-of/edl/key /edl-pod/name; echo shared > /edl-work/x; echo > /dev/shm/y; touch /edl-host/z"
+    writes = (
+        "cat /etc/edl-config/deep/a /run/secrets-of/edl/key /edl-pod/name; echo shared > /edl-work/x; "
+        "echo > /dev/shm/y; touch /edl-host/z"
+    )
     reads = "cat /edl-work/x; ls /dev/shm"
     pods.create(
         "mounts",
@@ -206,7 +210,8 @@ def test_a_custom_termination_log_is_read(pods: Pods) -> None:
 
 @needs_mounts
 def test_an_empty_dir_over_its_limit_evicts_the_pod(pods: Pods) -> None:
-    """A pod that writes more into an emptyDir than its sizeLimit fails with reason Evicted and the volume's name."""
+    """A pod that writes more into an emptyDir than its sizeLimit fails with reason Evicted and the volume's
+    name."""
     volume = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
     script = "head -c 3000000 /dev/zero > /cache/x; exec sleep 300"
     mount = [{"name": "cache", "mountPath": "/cache"}]
@@ -218,8 +223,9 @@ def test_an_empty_dir_over_its_limit_evicts_the_pod(pods: Pods) -> None:
 
 
 def test_shared_memory_of_a_pod_goes_with_it(pods: Pods) -> None:
-    """Each pod has a place of its own in the machine's shared memory, where agents keep copies of the model: what a container
-    that is killed leaves there stays for the next one of the pod, and for nobody after the pod's end."""
+    """Each pod has a place of its own in the machine's shared memory, where agents keep copies of the model:
+    what a container that is killed leaves there stays for the next one of the pod, and for nobody after the
+    pod's end."""
     place = f"${names.ENV_SHARED_MEMORY}"
     script = f"echo {place}; ls {place}; mkdir {place}/left && kill -9 $$$$; exec sleep 300"
     pods.create("keeps", container(script), restartPolicy="OnFailure")
@@ -242,7 +248,8 @@ def test_the_memory_of_a_finished_pod_is_free(pods: Pods) -> None:
 
 @needs_mounts
 def test_volumes_in_memory_are_closed_to_other_users(pods: Pods) -> None:
-    """An emptyDir of medium Memory lets every user of its pod write, as elsewhere, but lies in a folder of its pod alone."""
+    """An emptyDir of medium Memory lets every user of its pod write, as elsewhere, but lies in a folder of
+    its pod alone."""
     volume = {"name": "m", "emptyDir": {"medium": "Memory"}}
     mount = {"name": "m", "mountPath": "/mnt"}
     pods.create("writes", container("touch /mnt/x; sleep 300", volumeMounts=[mount]), volumes=[volume])
@@ -267,7 +274,8 @@ def test_memory_that_is_not_ours_is_not_used(tmp_path: Path) -> None:
 
 
 def test_memory_of_clusters_that_were_removed_goes_at_the_next_start(tmp_path: Path) -> None:
-    """What pods of a killed cluster hold is removed by the next cluster of this user, once their state folder is gone."""
+    """What pods of a killed cluster hold is removed by the next cluster of this user, once their state folder
+    is gone."""
     uids = [str(uuid.uuid4()), str(uuid.uuid4())]
     for uid in uids:
         (tmp_path / uid).mkdir()

@@ -170,8 +170,9 @@ STATES = st.sampled_from(
 def test_a_decision_is_taken_once(
     policy: str, states: dict[str, ContainerState], deleted: float | None, doom: Doom | None
 ) -> None:
-    """After a decision is carried out, the same moment asks for nothing more; what runs is never started, what does not
-    is never stopped; a finished pod has nothing running; and a status can be built of every state."""
+    """After a decision is carried out, the same moment asks for nothing more; what runs is never started,
+    what does not is never stopped; a finished pod has nothing running; and a status can be built of every
+    state."""
     now = situation(make_pod(init=1, restartPolicy=policy, deleted=deleted), doom=doom, **states)
     decision = decide(now)
     after = dict(states)

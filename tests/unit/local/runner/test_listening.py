@@ -113,7 +113,8 @@ def run(folder: Path, script: str, *, loopback_only: bool) -> None:
 
 @pytest.mark.parametrize(("loopback_only", "interface"), [(True, "lo"), (False, "")])
 def test_servers_of_a_container_stay_on_loopback(tmp_path: Path, loopback_only: bool, interface: str) -> None:
-    """Any address, no address, IPv6, another thread, another process: all on `lo` and reachable there, unless allowed."""
+    """Any address, no address, IPv6, another thread, another process: all on `lo` and reachable there, unless
+    allowed."""
     run(tmp_path, SERVERS, loopback_only=loopback_only)
 
     assert json.loads((tmp_path / "answer").read_text()) == [interface] * 6
@@ -139,12 +140,14 @@ def test_what_a_probe_or_hook_starts_stays_on_loopback(tmp_path: Path) -> None:
 
 
 def test_a_server_may_listen_again() -> None:
-    """For users other than root, too: servers of asyncio and of several processes call `listen` on a listening socket."""
+    """For users other than root, too: servers of asyncio and of several processes call `listen` on a
+    listening socket."""
     assert subprocess.run([sys.executable, "-c", TWICE], check=False, timeout=240).returncode == 0
 
 
 def test_the_check_of_the_machine_needs_no_word_of_the_end() -> None:
-    """Linux before 6.11 says that no process is left under a filter only when the last one has been waited for."""
+    """Linux before 6.11 says that no process is left under a filter only when the last one has been waited
+    for."""
     assert subprocess.run([sys.executable, "-c", UNTOLD], check=False, timeout=240).returncode == 0
 
 

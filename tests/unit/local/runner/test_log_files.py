@@ -112,7 +112,8 @@ def test_the_last_lines_are_found_over_all_files(output: Output, tail: int) -> N
 
 @pytest.mark.parametrize("number", [0, 290, 300, 310, 390, 400, 410, 740, 750])
 def test_lines_since_a_time_are_found_over_all_files(output: Output, number: int) -> None:
-    """`--since-time` leaves out what was written before, also where the file of that time is removed; times stay right."""
+    """`--since-time` leaves out what was written before, also where the file of that time is removed; times
+    stay right."""
     output.lines(0, number)
     since = datetime.now(UTC)
     output.lines(number, 750)
@@ -124,7 +125,8 @@ def test_lines_since_a_time_are_found_over_all_files(output: Output, number: int
 
 
 def test_a_reader_follows_into_the_next_file(output: Output) -> None:
-    """`--follow` gives every line once, in order, over the end of files; a reader who is too slow goes on with the oldest."""
+    """`--follow` gives every line once, in order, over the end of files; a reader who is too slow goes on
+    with the oldest."""
 
     async def follow() -> list[int]:
         request = LogRequest("default", "p", "uid", "main", follow=True)

@@ -106,7 +106,8 @@ def test_refusals_name_the_field(container: dict[str, Any], spec: dict[str, Any]
 
 
 def test_without_mount_namespaces_only_volumes_in_place_work() -> None:
-    """Where the machine grants no mounts, a hostPath at its own path is accepted and everything else refused."""
+    """Where the machine grants no mounts, a hostPath at its own path is accepted and everything else
+    refused."""
     spec: Any = {"volumes": [{"name": "h", "hostPath": {"path": "/data/"}}, {"name": "e", "emptyDir": {}}]}
     here = {"volumeMounts": [{"name": "h", "mountPath": "/data"}]}
     there = {"volumeMounts": [{"name": "h", "mountPath": "/other"}, {"name": "e", "mountPath": "/e"}]}
@@ -167,7 +168,8 @@ def record_output(folder: Path, *pieces: bytes) -> tuple[Attempt, list[datetime]
 
 
 def test_a_line_has_the_time_of_its_first_byte(tmp_path: Path) -> None:
-    """A line that comes in pieces has the time of the first; a time between pieces begins at the next whole line."""
+    """A line that comes in pieces has the time of the first; a time between pieces begins at the next whole
+    line."""
     attempt, after = record_output(tmp_path, b"a\nbegun", b" ended\r\n", b"z")
     times = logs.LineTimes(attempt)
     content = attempt.log.read_bytes()

@@ -83,7 +83,8 @@ def test_a_command_that_does_not_exist(pods: Pods) -> None:
 
 
 def test_on_failure_restarts_until_success(pods: Pods, tmp_path: Path) -> None:
-    """OnFailure starts a failed container again, counts it, backs off, and shows the failure as its last state."""
+    """OnFailure starts a failed container again, counts it, backs off, and shows the failure as its last
+    state."""
     script = f"echo x >> {tmp_path}/runs; [ $(wc -l < {tmp_path}/runs) -ge 4 ]"
     pods.create("flaky", container(script), restartPolicy="OnFailure")
     seen = pods.until(
@@ -148,7 +149,10 @@ def test_sigterm_then_the_program_ends(pods: Pods, tmp_path: Path) -> None:
 
 def test_sigkill_after_the_grace_takes_all_descendants(pods: Pods, tmp_path: Path) -> None:
     """What ignores SIGTERM is killed after the grace, with grandchildren that left its session."""
-    script = f"trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$$$ > {tmp_path}/pid; sleep 300' & echo up; sleep 300; sleep 300"
+    script = (
+        f"trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$$$ > {tmp_path}/pid; sleep 300' & echo "
+        "up; sleep 300; sleep 300"
+    )
     pods.create("stubborn", container(script), terminationGracePeriodSeconds=1)
     pid = int(written(tmp_path / "pid"))
     pods.delete("stubborn")
@@ -161,7 +165,8 @@ def test_nothing_outlives_the_main_process(pods: Pods, tmp_path: Path) -> None:
     pods.create(
         "leaver",
         container(
-            f"setsid sh -c 'echo $$$$ > {tmp_path}/pid; sleep 300' & while [ ! -s {tmp_path}/pid ]; do sleep 0.02; done"
+            f"setsid sh -c 'echo $$$$ > {tmp_path}/pid; sleep 300' & while [ ! -s {tmp_path}/pid ]; do "
+            "sleep 0.02; done"
         ),
     )
     pods.end("leaver")
@@ -221,7 +226,8 @@ def test_the_end_of_the_log_becomes_the_message(pods: Pods) -> None:
 
 
 def test_hooks_run_in_the_container(pods: Pods, tmp_path: Path) -> None:
-    """The postStart hook runs after the start, the preStop hook before SIGTERM, both with the container's variables."""
+    """The postStart hook runs after the start, the preStop hook before SIGTERM, both with the container's
+    variables."""
     hooks = {
         "postStart": {"exec": {"command": ["sh", "-c", f"echo start $WHO >> {tmp_path}/hooks"]}},
         "preStop": {"exec": {"command": ["sh", "-c", f"echo stop $WHO >> {tmp_path}/hooks"]}},
@@ -241,7 +247,8 @@ def test_logs_tail_previous_and_follow(pods: Pods) -> None:
     )
 
     assert pods.logs("writer", previous=True) == "1\n2\n3\n4\n5"
-    # Its next run may be writing: what is appended after the tail was looked for is read, too, as by the kubelet.
+    # Its next run may be writing: what is appended after the tail was looked for is read, too, as by the
+    # kubelet.
     eventually(lambda: pods.logs("writer", tail_lines=2) == "4\n5")
 
 
@@ -402,7 +409,8 @@ def test_the_pod_speaks_to_the_api_as_its_account(pods: Pods) -> None:
     program = (
         "from edl_workflows.kube.connect import Cluster; from edl_workflows.kube import client; import json;"
         "from edl_workflows.kube.resources import PODS; from edl_workflows.exceptions import ForbiddenError\n"
-        "c = Cluster.connect()\nprint(json.dumps([c.namespace, client.get(c, PODS, 'caller')['metadata']['name']]))\n"
+        "c = Cluster.connect()\nprint(json.dumps([c.namespace, client.get(c, PODS, "
+        "'caller')['metadata']['name']]))\n"
         "try:\n  client.find(c, PODS, 'x', 'kube-system')\nexcept ForbiddenError as e:\n  print('refused')\n"
     )
     pods.create("caller", {"name": "main", "image": "x", "command": ["python", "-c", program]})

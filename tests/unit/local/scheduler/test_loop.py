@@ -31,7 +31,8 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def test_16_13_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It binds what fits; no callback of it takes a tenth of a second. Pods that are gone by then are passed over."""
+    """It binds what fits; no callback of it takes a tenth of a second. Pods that are gone by then are passed
+    over."""
     pods = Mirror(server.client, "pods", Pod.model_validate)
     pods.objects.update({f"/w{one}": make_pod(f"w{one}", "1", age=-YOUNGER - one) for one in range(WAITING)})
     for name in ("w0", "w1"):

@@ -74,19 +74,24 @@ def test_a_job_that_began_gets_its_pods_before_a_younger_job_begins() -> None:
 
 
 def test_masters_leave_room_for_the_pods_of_their_jobs() -> None:
-    """As many jobs as pods run at once, submitted together: half begin, and the others' masters say what they wait for."""
+    """As many jobs as pods run at once, submitted together: half begin, and the others' masters say what they
+    wait for."""
     masters = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcd"]
     decision = plan(make_node(pods=4), masters)
 
     assert names(decision.bind) == ["a-master", "b-master"]
     assert {why for _, why in decision.refused} == {
-        "0/1 nodes are available: 1 Too many masters (half of the 4 pods that run at once: edl local up --pods-per-core)."
+        (
+            "0/1 nodes are available: 1 Too many masters (half of the 4 pods that run at once: edl local up "
+            "--pods-per-core)."
+        )
     }
 
 
 @pytest.mark.parametrize("places", range(1, 7))
 def test_jobs_submitted_together_all_end(places: int) -> None:
-    """A job's worker is made when its master runs, and both end when the worker has run: no number of jobs stops that."""
+    """A job's worker is made when its master runs, and both end when the worker has run: no number of jobs
+    stops that."""
     running: dict[str, list[Pod]] = {}
     waiting = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcdefgh"]
     for _ in range(40):
@@ -206,8 +211,8 @@ def test_cpu_is_counted_in_millicores(amount: float, expected: int) -> None:
     st.integers(0, 4000),
 )
 def test_the_node_is_never_overcommitted(wanted: list[tuple[int, int, int]], capacity: int) -> None:
-    """Whatever waits, what is bound fits together; a second decision after binding binds nothing; order of input is
-    irrelevant."""
+    """Whatever waits, what is bound fits together; a second decision after binding binds nothing; order of
+    input is irrelevant."""
     pods = [make_pod(f"p{i}", f"{cpu}m", priority=p, age=age) for i, (cpu, p, age) in enumerate(wanted)]
     node = make_node(f"{capacity}m", pods=100)
     decision = plan(node, pods)
