@@ -1,4 +1,4 @@
-"""The one node: its name, and what it offers to pods."""
+"""The name of the one node, and its capacity."""
 
 import os
 import shutil
@@ -12,14 +12,14 @@ from edl_workflows.jobs.objects import parse_quantity
 NODE_NAME = "edl-local"
 MAX_PODS = 1000
 PODS_PER_CORE = 10
-"""Pods that run at once for each core of the machine, as of kubelet's ``podsPerCore``. Requests are what a
-manifest claims, and small ones of a hundred training processes would take the machine down."""
+"""Pods that run at once per core of the machine, like kubelet's ``podsPerCore``. Requests are only what a
+manifest claims; a hundred training processes with small requests would bring the machine down."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What pods may occupy together, as quantities. CPU and memory are declared, not measured: more than the
-    machine has is allowed. How many pods run at once follows from the cores that there are."""
+    """What pods may occupy together, as quantities. CPU and memory are declared, not measured, and may exceed
+    the machine's. The number of pods that run at once follows from the machine's cores."""
 
     cpu: str
     memory: str
@@ -27,10 +27,10 @@ class Capacity:
 
     @classmethod
     def of_machine(cls, cpu: str = "", memory: str = "", pods_per_core: int = PODS_PER_CORE) -> "Capacity":
-        """The machine's cores and memory, or what is given instead.
+        """The machine's cores and memory, unless others are given.
 
         Raises:
-            ValueError: one is no quantity.
+            ValueError: a value is not a quantity.
         """
         for text in filter(None, (cpu, memory)):
             parse_quantity(text)

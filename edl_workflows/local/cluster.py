@@ -1,4 +1,4 @@
-"""The embedded cluster in one event loop: API server, scheduler, network and runner put together."""
+"""The embedded cluster in one event loop: API server, scheduler, network and runner."""
 
 import asyncio
 import contextlib
@@ -34,8 +34,8 @@ from edl_workflows.local.selection import Selection
 from edl_workflows.process.http import HttpServer
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
-"""A pod's token ends with its service account; the Kubernetes client reads it once, so it must outlive the
-pod."""
+"""The Kubernetes client reads a pod's token once, so the token must outlive the pod; it ends with the service
+account."""
 _SWEEP_SECONDS = 600.0
 _OPEN_PORTS = (
     "this machine does not let the cluster keep the servers of pods on the loopback interface ({}): "
@@ -50,14 +50,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a cluster.
+    """Options of a cluster.
 
     Attributes:
-        folder: all of its state.
-        capacity: what its node offers.
+        folder: of all its state.
+        capacity: of its node.
         back_off: first pause before a crashed container is restarted.
-        grace: seconds that pods get when the cluster goes down, if they ask for as many.
-        allow_open_ports: let pods' servers listen on every interface of the machine, as they ask.
+        grace: the most seconds that pods get to end when the cluster goes down.
+        allow_open_ports: let servers in pods listen on every interface of the machine.
     """
 
     folder: Path
@@ -69,13 +69,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Running:
-    """A cluster that serves.
+    """A running cluster.
 
     Attributes:
         access: URL, token and kubeconfig.
-        server: the API server, for neighbours in the process.
+        server: the API server, for components in the process.
         runner: the process runner.
-        failed: completes, with its error, when a part of the cluster ends by itself.
+        failed: completes, with the error, when a part of the cluster ends by itself.
     """
 
     access: serving.Access
@@ -86,12 +86,13 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(options: Options) -> AsyncIterator[Running]:
-    """A cluster while the context lasts; at its end all pods' processes end and their state stays.
+    """Run a cluster while the context lasts; at its end all processes of pods are ended, and the state is
+    kept.
 
     Raises:
-        ConflictError: a cluster runs on this folder already.
-        UnavailableError: pods' servers can't be kept on the loopback interface, and nobody allowed them to be
-            open.
+        ConflictError: a cluster already runs on this folder.
+        UnavailableError: the machine cannot keep the pods' servers on the loopback interface, and open ports
+            are not allowed.
     """
     if not options.allow_open_ports and (obstacle := loopback_obstacle()):
         raise UnavailableError(_OPEN_PORTS.format(obstacle))
@@ -109,7 +110,7 @@ async def running(options: Options) -> AsyncIterator[Running]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What runs beside the API server."""
+    """The components besides the API server."""
 
     pods: Mirror[Pod]
     services: Mirror[Service]
@@ -121,7 +122,7 @@ class _Parts:
     endpoints: EndpointsWriter
 
     async def take_over(self) -> None:
-        """Read the present state, adopt the pods that run, and let each part hear of changes."""
+        """Read the current state, adopt the running pods, and subscribe each component to changes."""
         self.pods.listen(lambda _key: self.network.touch())
         self.services.listen(lambda _key: self.network.touch())
         self.services.relist()
@@ -132,7 +133,7 @@ class _Parts:
         await self.runner.clean_up()
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
-        """All loops."""
+        """The loops of all components."""
         return [
             self.services.run(),
             self.config_maps.run(),
@@ -194,7 +195,7 @@ async def _serving(
 async def _background(
     http: HttpServer, work: list[Coroutine[Any, Any, None]]
 ) -> "AsyncIterator[asyncio.Future[None]]":
-    """Run everything; the API server goes last."""
+    """Run everything; the API server ends last."""
     serving_task = asyncio.create_task(http.serve(), name="api server")
     tasks = [asyncio.create_task(one) for one in work]
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -229,10 +230,10 @@ def _pod_kubeconfig(server: ApiServer, access: serving.Access, namespace: str, a
 
 
 def steady_port(file: Path) -> int:
-    """A port of this machine: the one of the last time if it is free, so that what names it stays valid.
+    """A port of this machine: the previous one if it is free, so that clients' addresses stay valid.
 
     Args:
-        file: where it is kept.
+        file: where the port is stored.
     """
     last = files.read_json(file)
     with socket.socket() as probe:

@@ -1,7 +1,6 @@
-"""The cluster's process seen from outside: start, find, stop. `edl local up|down|status` and tests stand on
-it.
+"""The cluster's process from outside: start, find, stop; for `edl local up|down|status` and tests.
 
-What that process does is in `serve`, which costs a second to import; nothing here imports it.
+`serve`, which takes a second to import, is what that process runs; nothing here imports it.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ _POLL_SECONDS = 0.05
 
 
 class Daemon(BaseModel):
-    """``cluster.json``: who serves a folder.
+    """``cluster.json``: the process that serves a folder.
 
     Attributes:
         pid: the process.
@@ -56,7 +55,7 @@ def default_folder() -> Path:
 
 
 def find(folder: Path) -> Daemon | None:
-    """The process that serves a folder, None if none does; a file left by a dead one counts for nothing."""
+    """The process that serves a folder; None if there is none. The file of a dead process is ignored."""
     record = files.read_json(folder / RECORD_FILE)
     if record is None:
         return None
@@ -65,12 +64,12 @@ def find(folder: Path) -> Daemon | None:
 
 
 def log_file(folder: Path) -> Path:
-    """Where a daemon of this folder logs."""
+    """The log of this folder's daemon."""
     return folder / "cluster.log"
 
 
 def controller_mark(folder: Path) -> str:
-    """Mark of the processes of a folder that are no pods': the controller, the DI server."""
+    """The mark of a folder's processes that belong to no pod: the controller, the DI server."""
     return f"controller-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()}"
 
 
@@ -79,15 +78,14 @@ class Start:
     """How to start a daemon.
 
     Attributes:
-        folder: its state.
-        arguments: further arguments of ``edl local up``.
+        folder: of its state.
+        arguments: additional arguments of ``edl local up``.
     """
 
     folder: Path
     arguments: Sequence[str] = ()
 
     def command(self) -> list[str]:
-        """The command line of the process that serves."""
         return [
             sys.executable, "-m", "edl_workflows.cli", "local", "up", "--foreground", "--dir",
             str(self.folder),
@@ -96,8 +94,8 @@ class Start:
 
 
 def up(start: Start) -> tuple[Daemon, bool]:
-    """The daemon of a folder, started in a session of its own unless it runs; and whether this call started
-    it.
+    """Start the daemon of a folder in a session of its own, unless it runs. Returns it, and whether this call
+    started it.
 
     Raises:
         UnavailableError: it ended, or was not ready in time; with the end of its log.
@@ -124,7 +122,7 @@ def up(start: Start) -> tuple[Daemon, bool]:
 
 
 def _spawn(command: list[str], out: int) -> int:
-    """Start a process in a session of its own that nobody here waits for; its id."""
+    """Start a process in a session of its own that is not a child of this process. Returns its id."""
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, out, 1),
@@ -141,11 +139,12 @@ def _runs(pid: int) -> bool:
 
 
 def down(folder: Path, *, seconds: float) -> bool:
-    """Stop a folder's daemon, its controller and all pods' processes; whether there was anything to stop.
+    """Stop a folder's daemon, its controller and all processes of pods. Returns whether there was anything to
+    stop.
 
     Args:
-        folder: its state, which stays.
-        seconds: how long the daemon may take before it is killed.
+        folder: of its state, which is kept.
+        seconds: until the daemon is killed.
     """
     found = holder(folder / LOCK_FILE)  # also one that does not serve yet
     if found is not None:
@@ -168,7 +167,7 @@ def _stop(pid: int, seconds: float) -> None:
 
 
 def _marks(folder: Path) -> Iterator[str]:
-    """Marks of everything that a daemon of this folder may have left behind."""
+    """The marks of all processes that a daemon of this folder may have left behind."""
     yield controller_mark(folder)
     yield from pod_uids(folder)
 

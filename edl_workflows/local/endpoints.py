@@ -1,4 +1,4 @@
-"""Endpoints of Services: which pods stand behind each, and which of these are ready, for clients that ask.
+"""Endpoints of Services: the pods behind each, and which of them are ready, for clients that read them.
 
 Nothing in the cluster routes by them: addresses are rewritten (`edl_workflows.local.network`).
 """
@@ -21,10 +21,10 @@ _log = structlog.get_logger(__name__)
 
 
 def subsets(service: Service, pods: Iterable[Pod]) -> list[Object]:
-    """The ``subsets`` of a Service's Endpoints: pods with the same ports in one, as Kubernetes has them.
+    """The ``subsets`` of a Service's Endpoints; pods with the same ports share one, as in Kubernetes.
 
     Args:
-        service: it has a selector.
+        service: with a selector.
         pods: all pods of its namespace.
     """
     groups: dict[tuple[tuple[str, int, str], ...], dict[str, list[Object]]] = defaultdict(dict)
@@ -65,7 +65,7 @@ class EndpointsWriter:
         client: the API.
         services: all Services, kept current.
         pods: all pods, kept current.
-        selection: of these Services and pods, kept current.
+        selection: index of these Services and pods, kept current.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EndpointsWriter:
         self._changed.set()
 
     def _touch_pod(self, key: str) -> None:
-        """Those in front of the pod now, and those that were."""
+        """Queue the Services that select the pod, and those that did before."""
         pod = self._pods.objects.get(key)
         services = self._selection.selecting(pod) if pod else []
         keys = {f"{one.metadata.namespace}/{one.metadata.name}" for one in services}
@@ -96,7 +96,7 @@ class EndpointsWriter:
             self._behind[key] = keys
 
     async def run(self) -> None:
-        """Follow changes, for ever."""
+        """Follow changes until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()

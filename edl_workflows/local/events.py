@@ -1,5 +1,4 @@
-"""Events as users see them in ``kubectl describe``: one object for each thing that happens, counted when it
-repeats."""
+"""Events for ``kubectl describe``: one object per event, with a count of its repetitions."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -13,7 +12,7 @@ from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.pods import Pod
 
 KEPT_FOR = timedelta(hours=1)
-"""As long as an API server elsewhere keeps them."""
+"""The default of Kubernetes' API server."""
 _log = structlog.get_logger(__name__)
 
 
@@ -22,7 +21,7 @@ class EventRecorder:
 
     Args:
         client: the API.
-        component: who reports, as ``kubelet``.
+        component: the reporter, such as ``kubelet``.
         node: the node's name.
     """
 
@@ -32,11 +31,9 @@ class EventRecorder:
         self._node = node
 
     def normal(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
-        """Something that belongs to the course of things."""
         self._record(pod, "Normal", reason, message, container)
 
     def warning(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
-        """Something that a user should know of."""
         self._record(pod, "Warning", reason, message, container)
 
     def _record(self, pod: Pod, kind: str, reason: str, message: str, container: str) -> None:
@@ -79,7 +76,7 @@ class EventRecorder:
 
 
 def remove_old(client: LocalClient, now: datetime) -> None:
-    """Delete the events that nobody has repeated for `KEPT_FOR`."""
+    """Delete the events that have not been repeated for `KEPT_FOR`."""
     oldest = timestamp(now - KEPT_FOR)
     for event in client.list_objects("events"):
         meta = event["metadata"]

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: a reader sees the old or the new content, never half of it."""
+"""Files that are replaced as a whole: a reader sees the old or the new content, never a part of it."""
 
 import json
 import os
@@ -10,7 +10,7 @@ def write(path: Path, content: str, mode: int = 0o600) -> None:
     """Replace a file's content.
 
     Args:
-        path: the file; its folder exists.
+        path: of the file, in an existing folder.
         content: new text.
         mode: permission bits; most files here hold tokens or environments.
     """
@@ -22,12 +22,11 @@ def write(path: Path, content: str, mode: int = 0o600) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file's content by a JSON document."""
     write(path, json.dumps(value, separators=(",", ":")))
 
 
 def read_json(path: Path) -> Any:
-    """The JSON document in a file, None if there is no such file."""
+    """The JSON document in a file; None if there is no such file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A lock that ends with its process, however that ends, and says whose it is."""
+"""A lock that ends with its process, however that ends, and names its holder."""
 
 import contextlib
 import fcntl
@@ -35,7 +35,7 @@ def hold(path: Path) -> Iterator[None]:
 
 
 def holder(path: Path) -> int | None:
-    """Id of the process that holds the lock, None if none does."""
+    """The id of the process that holds the lock; None if there is none."""
     try:
         pid, start = path.read_text().split()
     except (FileNotFoundError, ValueError):

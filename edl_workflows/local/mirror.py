@@ -1,4 +1,4 @@
-"""A parsed copy of one resource of the API server, kept current by its watch: list once, then follow."""
+"""A parsed copy of one resource of the API server, kept current by a watch."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -20,8 +20,8 @@ class Mirror(Generic[T]):
 
     Args:
         client: the API.
-        resource: as ``pods``.
-        parse: from the API's object.
+        resource: such as ``pods``.
+        parse: converts the API's object.
     """
 
     def __init__(self, client: LocalClient, resource: str, parse: Callable[[Object], T]) -> None:
@@ -33,11 +33,11 @@ class Mirror(Generic[T]):
         self._versions: dict[str, int] = {}
 
     def listen(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the key of every object that changed."""
+        """Call `listener` with the key of every object that changes."""
         self._listeners.append(listener)
 
     def relist(self) -> int:
-        """Take over the present state; the version it stands at."""
+        """Read the current state. Returns its version."""
         since = self._client.revision
         listed = {_key(obj): obj for obj in self._client.list_objects(self._resource)}
         changed = self.objects.keys() | listed.keys()
@@ -50,7 +50,7 @@ class Mirror(Generic[T]):
         return since
 
     async def run(self) -> None:
-        """List and follow, for ever."""
+        """List and watch until cancelled."""
         while True:
             try:
                 async for kind, obj in self._client.watch(self._resource, since=self.relist()):
@@ -60,7 +60,7 @@ class Mirror(Generic[T]):
                     raise
 
     def take(self, obj: Object) -> None:
-        """Take over what the caller's own write returned, ahead of the watch."""
+        """Store the result of the caller's own write, ahead of the watch."""
         self._take("", obj)
 
     def _take(self, kind: str, obj: Object) -> None:

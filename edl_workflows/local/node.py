@@ -1,4 +1,4 @@
-"""The Node object of the one node: what the cluster says of it, and what users may have changed."""
+"""The Node object of the one node, and what users may have changed in it."""
 
 import platform
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 def publish(client: LocalClient, capacity: Mapping[str, str]) -> None:
-    """Create the Node object or bring it up to date; labels and a cordon that users set stay."""
+    """Create or update the Node object; users' labels and a cordon are kept."""
     if client.find("nodes", NODE_NAME) is None:
         labels = {
             "kubernetes.io/hostname": NODE_NAME,
@@ -51,8 +51,7 @@ def _status(capacity: Mapping[str, str]) -> Object:
 
 
 def observe(client: LocalClient) -> Node | None:
-    """The node as the scheduler sees it: what users may have changed is read anew. None: somebody deleted
-    it."""
+    """The node as the scheduler sees it, with users' changes; None if it was deleted."""
     obj = client.find("nodes", NODE_NAME)
     if obj is None:
         return None
@@ -65,7 +64,7 @@ def observe(client: LocalClient) -> Node | None:
 
 
 def _readable(quantities: Mapping[str, str]) -> Amounts:
-    """What can be read; a resource that can't, stored by a version that did not check it, is not offered."""
+    """The valid quantities; an invalid one, stored by a version that did not check it, is not offered."""
     found: dict[str, int] = {}
     for name, text in quantities.items():
         try:

@@ -1,4 +1,4 @@
-"""What `edl local status` shows: the node's capacity, what is requested of it, and the pods."""
+"""The data of `edl local status`: the node's capacity, the requests, and the pods."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +15,6 @@ from edl_workflows.local.scheduler.resources import Amounts, pod_requests
 
 
 class PodLine(BaseModel):
-    """One pod."""
-
     namespace: str
     name: str
     phase: str
@@ -55,10 +53,10 @@ class Overview(BaseModel):
 
 
 def read(daemon: Daemon) -> Overview:
-    """Ask the cluster.
+    """Read it from the cluster.
 
     Raises:
-        UnavailableError: it does not answer.
+        UnavailableError: the cluster does not answer.
     """
     cluster = Cluster.from_kubeconfig(daemon.kubeconfig)
     node = client.get(cluster, NODES, NODE_NAME)

@@ -1,7 +1,7 @@
-"""The part of a core/v1 Pod and Service that the scheduler, the network and the runner work with, typed.
+"""The fields of core/v1 Pods and Services that the scheduler, the network and the runner use, typed.
 
-The API server has validated and defaulted what comes here. Fields that the runner does not carry out are kept
-where it must refuse them (`edl_workflows.local.runner.support`), not modelled further.
+The API server has validated the objects and set their defaults. Fields that the runner does not support are
+modelled only as far as it must refuse them (`edl_workflows.local.runner.support`).
 """
 
 import re
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[0-9]{1,5}\Z")
 
 
 class Part(BaseModel):
-    """Base: camelCase outside, immutable inside; fields that nobody here reads are dropped.
+    """Base class: camelCase outside, immutable inside; other fields are dropped.
 
     Quantities may be written as numbers; they become text.
     """
@@ -33,15 +33,11 @@ class Part(BaseModel):
 
 
 class OwnerReference(Part):
-    """Who an object belongs to."""
-
     uid: str = ""
     controller: bool = False
 
 
 class Metadata(Part):
-    """Object metadata."""
-
     name: str
     namespace: str = "default"
     uid: str = ""
@@ -54,42 +50,37 @@ class Metadata(Part):
 
     @property
     def controller_uid(self) -> str:
-        """UID of the object that made this one; empty if nobody did."""
+        """UID of the controlling owner; empty if there is none."""
         return next((owner.uid for owner in self.owner_references if owner.controller), "")
 
 
 class Resources(Part):
-    """Requests and limits, as quantities."""
-
     requests: dict[str, str] = Field(default_factory=dict)
     limits: dict[str, str] = Field(default_factory=dict)
 
     def request(self, resource: str) -> float:
-        """The requested amount; the limit stands in for a request that is missing, as in Kubernetes."""
+        """The request; the limit in place of a missing one, as in Kubernetes."""
         return parse_quantity(self.requests.get(resource) or self.limits.get(resource) or "0")
 
     def limit(self, resource: str) -> float | None:
-        """The limit, None for none."""
         text = self.limits.get(resource)
         return None if text is None else parse_quantity(text)
 
 
 class KeyRef(Part):
-    """A key of a ConfigMap or Secret."""
-
     name: str = ""
     key: str
     optional: bool = False
 
 
 class FieldRef(Part):
-    """A field of the pod, as ``metadata.name`` or ``metadata.labels['app']``."""
+    """A field of the pod, such as ``metadata.name`` or ``metadata.labels['app']``."""
 
     field_path: str
 
 
 class ResourceFieldRef(Part):
-    """A container's request or limit, as ``limits.cpu``, divided and rounded up."""
+    """A container's request or limit, such as ``limits.cpu``, divided and rounded up."""
 
     resource: str
     container_name: str = ""
@@ -97,8 +88,6 @@ class ResourceFieldRef(Part):
 
 
 class ValueFrom(Part):
-    """Where an environment variable's value comes from."""
-
     field_ref: FieldRef | None = None
     resource_field_ref: ResourceFieldRef | None = None
     config_map_key_ref: KeyRef | None = None
@@ -106,16 +95,12 @@ class ValueFrom(Part):
 
 
 class EnvVar(Part):
-    """One environment variable."""
-
     name: str
     value: str = ""
     value_from: ValueFrom | None = None
 
 
 class ObjectRef(Part):
-    """A whole ConfigMap or Secret."""
-
     name: str = ""
     optional: bool = False
 
@@ -129,22 +114,18 @@ class EnvFrom(Part):
 
 
 class ContainerPort(Part):
-    """A declared port."""
-
     container_port: int
     name: str = ""
     protocol: str = "TCP"
 
 
 class ExecAction(Part):
-    """A command, run as the container would run it."""
+    """A command, run in the container's environment."""
 
     command: list[str] = Field(default_factory=list)
 
 
 class HttpHeader(Part):
-    """A header of a probe's request."""
-
     name: str
     value: str
 
@@ -165,8 +146,6 @@ class TcpSocketAction(Part):
 
 
 class SleepAction(Part):
-    """A pause."""
-
     seconds: int
 
 
@@ -191,15 +170,11 @@ class Probe(Handler):
 
 
 class Lifecycle(Part):
-    """Hooks of a container."""
-
     post_start: Handler | None = None
     pre_stop: Handler | None = None
 
 
 class VolumeMount(Part):
-    """Where a volume appears in a container."""
-
     name: str
     mount_path: str
     read_only: bool = False
@@ -208,13 +183,13 @@ class VolumeMount(Part):
 
 
 class SecurityContext(Part):
-    """What of a container's security context is carried out; the rest is refused (`runner.support`)."""
+    """The supported fields; others are refused (`runner.support`)."""
 
     allow_privilege_escalation: bool | None = None
 
 
 class Container(Part):
-    """One container; its image is what the machine has installed."""
+    """One container; its programs are those that the machine has installed."""
 
     name: str
     image: str = ""
@@ -236,14 +211,12 @@ class Container(Part):
 
 
 class ReadinessGate(Part):
-    """A condition that others set and Ready waits for."""
+    """A condition set by others that Ready requires."""
 
     condition_type: str
 
 
 class PodSpec(Part):
-    """What a pod wants."""
-
     containers: list[Container]
     init_containers: list[Container] = Field(default_factory=list)
     restart_policy: str = "Always"
@@ -271,7 +244,7 @@ class PodSpec(Part):
 
 
 class Pod(Part):
-    """A pod as the API has it; its status stays as it is written."""
+    """A pod as read from the API; its status is not parsed."""
 
     metadata: Metadata
     spec: PodSpec
@@ -279,28 +252,24 @@ class Pod(Part):
 
     @property
     def key(self) -> str:
-        """``namespace/name``."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def phase(self) -> str:
-        """``status.phase``."""
         return str(self.status.get("phase") or "Pending")
 
     @property
     def finished(self) -> bool:
-        """Whether the phase is terminal."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def ready(self) -> bool:
-        """Whether its condition Ready holds."""
         conditions = self.status.get("conditions") or ()
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def references(pod: Pod) -> frozenset[str]:
-    """Names of the ConfigMaps and Secrets that a pod uses, in variables and volumes."""
+    """The names of the ConfigMaps and Secrets in a pod's variables and volumes."""
     found: list[str] = []
     for container in pod.spec.all_containers:
         for source in container.env_from:
@@ -317,8 +286,6 @@ def references(pod: Pod) -> frozenset[str]:
 
 
 class ServicePort(Part):
-    """One port of a Service."""
-
     port: int
     target_port: int | str | None = None
     name: str = ""
@@ -326,8 +293,6 @@ class ServicePort(Part):
 
 
 class ServiceSpec(Part):
-    """What a Service offers."""
-
     ports: list[ServicePort] = Field(default_factory=list)
     selector: dict[str, str] = Field(default_factory=dict)
     type: str = "ClusterIP"
@@ -336,13 +301,10 @@ class ServiceSpec(Part):
 
 
 class Service(Part):
-    """A Service."""
-
     metadata: Metadata
     spec: ServiceSpec = Field(default_factory=ServiceSpec)
 
     def selects(self, pod: Pod) -> bool:
-        """Whether the pod is behind the service."""
         selector = self.spec.selector
         return (
             bool(selector)
@@ -352,7 +314,7 @@ class Service(Part):
 
 
 def target_port(pod: Pod, port: ServicePort) -> int | None:
-    """The container port that a service's port leads to in this pod; None if the pod has no port of that
+    """The container port of this pod that a Service's port leads to; None if the pod has no port of that
     name."""
     target = port.port if port.target_port is None else port.target_port
     return named_port(pod.spec.containers, target)

@@ -1,5 +1,5 @@
-"""Which Services select which pods, kept current object by object: with thousands of both, nobody looks
-through all."""
+"""An index of which Services select which pods, updated object by object, so that thousands of both need no
+scan."""
 
 from collections.abc import Iterable
 
@@ -29,7 +29,7 @@ class Selection:
         return made
 
     def put_service(self, key: str, service: Service | None) -> None:
-        """A Service is like this now; None: it is gone."""
+        """Update a Service; None: it is gone."""
         _remove(key, self._services, self._places_of_services)
         if service is not None and service.spec.selector:
             # One item of the selector is enough to find it: the rest is compared.
@@ -38,7 +38,7 @@ class Selection:
             self._places_of_services[key] = [place]
 
     def put_pod(self, key: str, pod: Pod | None) -> None:
-        """A pod is like this now; None: it is gone."""
+        """Update a pod; None: it is gone."""
         _remove(key, self._pods, self._places_of_pods)
         if pod is not None:
             places = self._places_of_pods[key] = _items(pod.metadata)

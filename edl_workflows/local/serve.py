@@ -1,5 +1,4 @@
-"""What the cluster's process does: serve until a signal, with the controller and the DI server as
-children."""
+"""The cluster's process: serves until a signal, with the controller and the DI server as children."""
 
 import asyncio
 import os
@@ -23,10 +22,10 @@ _log = structlog.get_logger(__name__)
 
 
 async def serve(options: Options, *, controller: bool, di_server: bool) -> None:
-    """Be the cluster until SIGTERM or SIGINT.
+    """Run the cluster until SIGTERM or SIGINT.
 
     Args:
-        options: see there.
+        options: see `Options`.
         controller: whether to run the controller, too.
         di_server: whether to run the DI server, too.
 
@@ -65,7 +64,7 @@ def _di_server_url(folder: Path) -> str:
 
 
 def _children(folder: Path, di_server_url: str, *, controller: bool) -> Iterator[Coroutine[Any, Any, None]]:
-    """What runs beside the cluster."""
+    """The processes besides the cluster."""
     if controller:
         told = ["--di-server-url", di_server_url] if di_server_url else []
         yield _keep(folder, "controller", ["--no-leader-elect", *told])

@@ -14,7 +14,6 @@ from edl_workflows.local.apiserver.serving import ApiHttpServer, prepare
 
 
 def main() -> None:
-    """Parse the arguments and serve until a signal."""
     parser = argparse.ArgumentParser(prog="edl_workflows.local.apiserver", description=__doc__)
     parser.add_argument("--dir", type=Path, required=True, help="state, certificates and kubeconfig")
     parser.add_argument("--port", type=int, default=6443, help="port on 127.0.0.1")

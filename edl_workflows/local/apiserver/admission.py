@@ -1,4 +1,4 @@
-"""What a write must satisfy beyond its own fields: the schema, the namespace, priority, finalizers."""
+"""Checks of a write beyond the object's own fields: the schema, the namespace, priority, finalizers."""
 
 from edl_workflows.local.apiserver import builtin, errors, quantities, rules, schemas
 from edl_workflows.local.apiserver.catalog import Resource
@@ -6,12 +6,12 @@ from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.store import Key, Object, Store
 
 EMPTIED_FIRST = frozenset({"namespaces"})
-"""Resources whose objects go only when their content has gone."""
+"""Resources whose objects are removed only after their content."""
 PROTECTED_NAMESPACES = frozenset({"default", "kube-system"})
 
 
 def without_nulls(obj: Object) -> Object:
-    """A built-in object without its null fields: for the typed decoders of Kubernetes null is absence."""
+    """A built-in object without its null fields: to Kubernetes' typed decoders, null means absent."""
     return {key: _clean(value) for key, value in obj.items() if value is not None}
 
 
@@ -24,10 +24,10 @@ def _clean(value: object) -> object:
 
 
 def check_schema(resource: Resource, obj: Object, old: Object | None) -> list[Cause]:
-    """What breaks the schema or its rules.
+    """The violations of the schema and its rules.
 
     Raises:
-        ApiError: 400, a built-in object has a value of the wrong type, which Kubernetes can't even decode.
+        ApiError: 400, a built-in object has a value of the wrong type, which Kubernetes cannot even decode.
     """
     if not resource.custom:
         builtin.zero_status(obj, resource)
@@ -46,10 +46,10 @@ def check_schema(resource: Resource, obj: Object, old: Object | None) -> list[Ca
 
 
 def admit(objects: Store, resource: Resource, obj: Object) -> None:
-    """Check and complete a new object by others: its namespace, a pod's account and priority.
+    """Check and complete a new object by other objects: its namespace, a pod's account and priority class.
 
     Raises:
-        ApiError: 404, no such namespace; 403, it is ending, or a pod names an absent account or priority
+        ApiError: 404, no such namespace; 403, it is terminating, or a pod names an absent account or priority
             class.
     """
     if resource.namespaced:
@@ -100,7 +100,7 @@ def _admit_priority(objects: Store, pod: Object) -> None:
 
 
 def check_finalizers(resource: Resource, obj: Object, old: Object) -> None:
-    """An object that is to be deleted takes no new finalizers.
+    """Refuse new finalizers on an object that is being deleted.
 
     Raises:
         ApiError: 422.

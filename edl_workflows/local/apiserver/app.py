@@ -28,10 +28,11 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def build_app(server: ApiServer) -> Starlette:
-    """The application; while it runs (ASGI lifespan), so do garbage collection and the expiry of events.
+    """Build the application; while it runs (ASGI lifespan), garbage collection and the expiry of events run,
+    too.
 
     Args:
-        server: its parts; closing its store is up to the caller.
+        server: its parts; the caller closes its store.
     """
 
     async def health(_request: Request) -> Response:

@@ -1,9 +1,9 @@
-"""Bearer tokens: who asks, and what they may do.
+"""Bearer tokens: authentication and authorization.
 
-Two kinds of identity. Administrators, by tokens given at the start, may do everything. Service accounts, by
-signed tokens that the ``serviceaccounts/token`` subresource hands out, may do everything in their own
-namespace and read nodes, priority classes and definitions; nothing else. That is no RBAC, but it keeps one
-namespace's jobs out of another's.
+There are two kinds of identity. Administrators, whose tokens are given at the start, may do everything.
+Service accounts, whose signed tokens the ``serviceaccounts/token`` subresource issues, may do everything in
+their own namespace and read nodes, priority classes and definitions; nothing else. That is not RBAC, but it
+keeps one namespace's jobs out of another's.
 """
 
 import base64
@@ -32,21 +32,20 @@ SELF_REVIEWS = frozenset(
 )
 """Questions about oneself, which everybody may ask."""
 ADMINISTRATORS = "system:masters"
-"""The group of the administrators."""
 _PREFIX = "edl-sa"
 DEFAULT_TOKEN_SECONDS = 3600
 MIN_TOKEN_SECONDS = 600
 MAX_TOKEN_SECONDS = 2**32
-"""Shortest and longest life that may be asked for, as upstream."""
+"""The shortest and the longest life that may be requested, as upstream."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who asks.
+    """The sender of a request.
 
     Attributes:
         name: as in messages, ``admin`` or ``system:serviceaccount:NAMESPACE:NAME``.
-        namespace: the only one it may touch; empty for administrators.
+        namespace: the only one it may access; empty for administrators.
     """
 
     name: str
@@ -54,19 +53,18 @@ class Identity:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Its groups, as Kubernetes names them."""
         if not self.namespace:
             return ADMINISTRATORS, "system:authenticated"
         return "system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"
 
 
 class Authenticator:
-    """Tokens to identities.
+    """Maps tokens to identities.
 
     Args:
-        admins: token → name of the administrators.
+        admins: administrators' names by token.
         key: signs service-account tokens.
-        objects: to see that an account still exists.
+        objects: to check that an account still exists.
         now: seconds since the epoch.
     """
 
@@ -108,7 +106,7 @@ class Authenticator:
         return Identity(f"system:serviceaccount:{claims['namespace']}:{claims['name']}", claims["namespace"])
 
     def issue(self, namespace: str, name: str, seconds: int) -> tuple[str, float]:
-        """A token of a service account, and when it ends (seconds since the epoch).
+        """Issue a token of a service account. Returns it and its expiry (seconds since the epoch).
 
         Raises:
             ApiError: 404, no such account.
@@ -121,13 +119,13 @@ class Authenticator:
 
 
 def allows(identity: Identity, verb: str, resource_id: str, namespace: str) -> bool:
-    """Whether somebody may do something.
+    """Whether an identity may do something.
 
     Args:
-        identity: who.
+        identity: the sender of the request.
         verb: the Kubernetes verb.
-        resource_id: the resource, as ``leases.coordination.k8s.io``.
-        namespace: where; empty for cluster-scoped resources and for all namespaces.
+        resource_id: the resource, such as ``leases.coordination.k8s.io``.
+        namespace: empty for cluster-scoped resources and for all namespaces.
     """
     if not identity.namespace or namespace == identity.namespace:
         return True
@@ -135,7 +133,7 @@ def allows(identity: Identity, verb: str, resource_id: str, namespace: str) -> b
 
 
 def authorize(identity: Identity, verb: str, resource: Resource, namespace: str, name: str) -> None:
-    """Let pass or refuse.
+    """Refuse a request that `allows` does not allow.
 
     Raises:
         ApiError: 403.

@@ -1,8 +1,7 @@
-"""The built-in kinds: where they are served, their defaults and the checks that users rely on.
+"""The built-in kinds: where they are served, their defaults, and the checks that users rely on.
 
 Fields, types and required fields come from Kubernetes' own OpenAPI document (``builtin_schemas.json``,
-written by ``tests/unit/local/apiserver/generate_builtin_schemas.py``). Custom resources are next door in
-`crds`.
+written by ``tests/unit/local/apiserver/generate_builtin_schemas.py``). Custom resources are in `crds`.
 """
 
 import base64
@@ -25,12 +24,12 @@ LOOPBACK = "127.0.0.1"
 
 
 Types = dict[str, dict[str, Any]]
-"""Schemas by the names that Kubernetes' OpenAPI document has for them."""
+"""Schemas by their names in Kubernetes' OpenAPI document."""
 
 
 @functools.cache
 def type_schemas() -> Types:
-    """The schemas by type name, with references resolved (shared, not copied)."""
+    """The schemas by name, with references resolved (shared, not copied)."""
     text = (importlib.resources.files("edl_workflows.local.apiserver") / "builtin_schemas.json").read_text()
     types: Types = json.loads(text)
 
@@ -127,7 +126,7 @@ MAX_DATA_BYTES = 2**20
 
 
 def _check_data_size(obj: Object, *encoded: str) -> list[Cause]:
-    """The values of ``data`` and ``binaryData``; those of the fields `encoded` are base64."""
+    """Check the size of ``data`` and ``binaryData``; the values of the fields `encoded` are base64."""
     size = 0
     for field in ("data", "binaryData"):
         for value in (obj.get(field) or {}).values():
@@ -141,7 +140,7 @@ def _check_data(obj: Object, old: Object | None) -> list[Cause]:
 
 
 def _check_keys(obj: Object) -> list[Cause]:
-    """Keys become names of files."""
+    """Check the keys, which become file names."""
     rule = "a valid key consists of alphanumeric characters, '-', '_' or '.', and does not begin with '..'"
     return [
         Cause("FieldValueInvalid", f"Invalid value: {json.dumps(key)}: {rule}", f"{field}[{key}]")
@@ -206,13 +205,12 @@ _EVENT_FIELDS = {
 
 @functools.cache
 def resources() -> tuple[Resource, ...]:
-    """The built-in resources."""
     types = type_schemas()
     return (*_running(types), *_configuration(types), *_groups(types), *_reviews(types))
 
 
 def _running(types: Types) -> tuple[Resource, ...]:
-    """Of the core group: what runs, and where."""
+    """The core group: what runs, and where."""
     return (
         Resource(
             "", "v1", "namespaces", "Namespace", namespaced=False, singular="namespace", short_names=("ns",),
@@ -244,7 +242,7 @@ def _running(types: Types) -> tuple[Resource, ...]:
 
 
 def _configuration(types: Types) -> tuple[Resource, ...]:
-    """Of the core group: what pods are given, and what is told of them."""
+    """The core group: configuration of pods, and events about them."""
     return (
         Resource(
             "", "v1", "configmaps", "ConfigMap", singular="configmap", short_names=("cm",),
@@ -269,7 +267,7 @@ def _configuration(types: Types) -> tuple[Resource, ...]:
 
 
 def _groups(types: Types) -> tuple[Resource, ...]:
-    """Of the named groups."""
+    """The named groups."""
     return (
         Resource(
             "coordination.k8s.io", "v1", "leases", "Lease", singular="lease", schema=types["V1Lease"],
@@ -306,7 +304,7 @@ def _groups(types: Types) -> tuple[Resource, ...]:
 
 
 def _reviews(types: Types) -> Iterator[Resource]:
-    """What is posted, answered and not kept: see `reviews`."""
+    """Objects that are posted and answered but not stored: see `reviews`."""
     for group, kinds in {
         "authentication.k8s.io": ("SelfSubjectReview", "TokenReview"),
         "authorization.k8s.io": ("SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"),

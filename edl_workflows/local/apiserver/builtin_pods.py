@@ -1,6 +1,6 @@
-"""Pods as the API server sees them: defaults and the checks that users rely on.
+"""Pods in the API server: defaults, and the checks that users rely on.
 
-How a pod is run is the business of `edl_workflows.local.runner`; its logs and bindings are served by `pods`.
+`edl_workflows.local.runner` runs them; `subresources` serves their logs and bindings.
 """
 
 import json
@@ -90,8 +90,8 @@ def _qos(spec: Object) -> str:
 
 
 _MUTABLE = ("image",)
-"""What an update may change in a container; of the pod's spec, only tolerations, deadline and the node name
-once."""
+"""The fields of a container that an update may change; of the pod's spec, only tolerations, deadline and,
+once, the node name."""
 
 
 def _frozen_spec(obj: Object) -> Object:
@@ -109,7 +109,7 @@ _MUTABLE_SPEC = frozenset(
 
 
 def check(obj: Object, old: Object | None) -> list[Cause]:
-    """What is wrong with a pod whose fields have the right types."""
+    """The problems of a pod whose fields have the right types."""
     spec = obj["spec"]
     if old is not None and spec == old["spec"]:
         return []
@@ -166,7 +166,7 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
 
 
 def _check_label(name: str, path: str) -> Iterator[Cause]:
-    """Names of containers and volumes become names of folders, so this is more than good manners."""
+    """The names of containers and volumes become folder names, so this check is a matter of safety."""
     if problem := name_problem(name, label=True):
         yield Cause("FieldValueInvalid", f"Invalid value: {json.dumps(name)}: {problem}", path)
 
@@ -185,7 +185,7 @@ def _check_variables(container: dict[str, Any], path: str) -> Iterator[Cause]:
 
 
 def _check_handlers(container: dict[str, Any], path: str) -> Iterator[Cause]:
-    """Probes and hooks: times that a clock can wait for, and ports."""
+    """Check probes and hooks: times that fit a clock, and ports."""
     lifecycle = container.get("lifecycle") or {}
     places = {f"{path}.{name}": container.get(name) or {} for name in _PROBES}
     places |= {f"{path}.lifecycle.{name}": one or {} for name, one in lifecycle.items()}

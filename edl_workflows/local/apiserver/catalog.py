@@ -1,7 +1,7 @@
-"""Which resources the server has: the built-in ones and those that CustomResourceDefinitions add.
+"""The resources of the server: the built-in ones and those that CustomResourceDefinitions add.
 
-A `Resource` is a value that says everything the registry needs to know of one served version of a kind. How
-built-in ones are filled in stands in `builtin`, how custom ones are in `crds`.
+A `Resource` holds all that the registry needs to know about one served version of a kind. `builtin` and
+`crds` create them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,11 +14,11 @@ from edl_workflows.local.apiserver.rules import RuleTree
 from edl_workflows.local.apiserver.store import Object
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-"""What can be done with objects that are kept."""
+"""The verbs of stored objects."""
 Fill = Callable[[Object], None]
-"""Set defaults in place."""
+"""Sets defaults in place."""
 Check = Callable[[Object, Object | None], list[Cause]]
-"""(new, old or None) → what is wrong."""
+"""Called with the new object and the old one or None; returns the problems."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Scale:
-    """Where the scale subresource reads and writes, as JSON paths (``.spec.replicas``)."""
+    """JSON paths that the scale subresource reads and writes (``.spec.replicas``)."""
 
     spec_path: str
     status_path: str
@@ -58,28 +58,28 @@ class Resource:
     Attributes:
         group: API group; empty for the core group.
         version: the served version.
-        storage_version: the version that objects are stored as; conversion changes nothing but
-            ``apiVersion``.
+        storage_version: the version in which objects are stored; conversion changes only ``apiVersion``.
         plural: as in paths.
-        singular: as kubectl accepts it too.
+        singular: an alternative name for kubectl.
         kind: as in manifests.
-        namespaced: whether objects live in namespaces.
+        namespaced: whether objects belong to namespaces.
         short_names: kubectl's abbreviations.
-        categories: groups of resources, as ``all``.
+        categories: groups of resources, such as ``all``.
         custom: defined by a CRD.
-        has_status: the status subresource exists: writes of the main resource can't change ``status`` and
+        has_status: there is a status subresource: writes of the main resource cannot change ``status``, and
             vice versa.
         scale: the scale subresource.
-        subresources: others, served by `edl_workflows.local.apiserver.pods` and friends; for discovery.
+        subresources: other subresources, for discovery.
         schema: structural schema of the whole object.
         rules: its CEL rules.
-        columns: what ``kubectl get`` prints beside the name.
-        field_paths: field selectors beside metadata.name and metadata.namespace → the JSON paths they read.
+        columns: what ``kubectl get`` prints besides the name.
+        field_paths: field selectors besides metadata.name and metadata.namespace, with the JSON paths that
+            they read.
         label_name: names must be DNS labels, not subdomains.
-        fill: sets defaults that the schema does not say.
-        check: checks what the schema does not say.
-        graceful: deletion waits for somebody to finish the object (pods).
-        verbs: what can be done with its objects; reviews can only be created, and are not kept.
+        fill: sets defaults that the schema does not contain.
+        check: makes checks that the schema does not contain.
+        graceful: deletion waits until a component has finished the object (pods).
+        verbs: the verbs of its objects; reviews can only be created, and are not stored.
     """
 
     group: str
@@ -107,7 +107,7 @@ class Resource:
 
     @property
     def id(self) -> str:
-        """The store's name of the resource: ``pods``, ``elasticjobs.elastic.iml.github.io``."""
+        """The store's name for the resource: ``pods``, ``elasticjobs.elastic.iml.github.io``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -123,12 +123,12 @@ class Resource:
 
     @property
     def counts_generation(self) -> bool:
-        """Whether ``metadata.generation`` counts the changes of the spec, as it does upstream for these."""
+        """Whether ``metadata.generation`` counts changes of the spec, as upstream."""
         return self.custom or self.graceful or self.plural == "customresourcedefinitions"
 
     @property
     def selectable_fields(self) -> frozenset[str]:
-        """What field selectors may name."""
+        """The fields that field selectors may name."""
         return frozenset({"metadata.name", "metadata.namespace", *self.field_paths})
 
 
@@ -151,7 +151,7 @@ class Catalog:
         return iter(list(self._by_path.values()))
 
     def replace(self, resource_id: str, resources: Iterable[Resource]) -> None:
-        """Serve these versions of a custom resource instead of those before; none: serve it no longer."""
+        """Serve these versions of a custom resource in place of the former ones; none: stop serving it."""
         for old in self._by_id.pop(resource_id, []):
             del self._by_path[old.group, old.version, old.plural]
         for resource in resources:
@@ -159,17 +159,17 @@ class Catalog:
         self.generation += 1
 
     def at(self, group: str, version: str, plural: str) -> Resource | None:
-        """The resource of a path, None if nothing serves it."""
+        """The resource at a path; None if nothing is served there."""
         return self._by_path.get((group, version, plural))
 
     def by_id(self, resource_id: str) -> Resource | None:
-        """A served version of the resource with this store name, the storage version if it is served."""
+        """A served version of the resource with this store name; the storage version if it is served."""
         versions = self._by_id.get(resource_id, [])
         stored = [resource for resource in versions if resource.api_version == resource.stored_as]
         return next(iter(stored or versions), None)
 
     def by_kind(self, api_version: str, kind: str) -> Resource | None:
-        """The resource of an ``apiVersion`` and ``kind``, as an owner reference names it."""
+        """The resource of an ``apiVersion`` and a ``kind``, as an owner reference names it."""
         return next(
             (one for one in self._by_path.values() if one.kind == kind and one.api_version == api_version),
             None,

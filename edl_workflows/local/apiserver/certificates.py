@@ -1,6 +1,6 @@
-"""TLS for the API server: clients send bearer tokens over TLS only, kubectl among them.
+"""TLS certificates of the API server: clients such as kubectl send bearer tokens only over TLS.
 
-A certificate authority that lives for one call signs one server certificate; its key is thrown away.
+A certificate authority signs one server certificate; its key is then thrown away.
 """
 
 import datetime as dt

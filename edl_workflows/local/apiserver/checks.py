@@ -1,4 +1,4 @@
-"""Causes that several kinds' checks share."""
+"""Checks that several kinds share."""
 
 import json
 import re
@@ -9,12 +9,11 @@ from edl_workflows.local.apiserver.errors import Cause
 
 
 def required(field: str) -> Cause:
-    """The field is absent."""
     return Cause("FieldValueRequired", "Required value", field)
 
 
 def unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]:
-    """The field is none of its allowed values; empty if it is."""
+    """The cause of a value that is not allowed; empty if it is."""
     if value in allowed:
         return []
     known = ", ".join(json.dumps(one) for one in allowed)
@@ -28,8 +27,8 @@ def unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]
 
 
 MAX_DEPTH, MAX_VALUES, MAX_DEFINITION_VALUES = 100, 10_000, 200_000
-"""Of an object: levels, and fields and entries together. Checking more would keep all other requests
-waiting."""
+"""Of an object: levels, and fields and entries together. Checking larger ones would delay all other
+requests."""
 
 
 def size_problem(obj: Any, most: int) -> str:
@@ -56,7 +55,7 @@ _PORT_NAME = re.compile(r"(?=[-0-9]*[a-z])(?!.*--)[a-z0-9](?:[-a-z0-9]{0,13}[a-z
 
 
 def out_of_range(value: int, least: int, most: int, field: str) -> list[Cause]:
-    """The number is less than `least` or more than `most`; empty if it is neither."""
+    """The cause of a number outside its bounds; empty if it is within."""
     if least <= value <= most:
         return []
     bound = f"greater than or equal to {least}" if value < least else f"less than or equal to {most}"
@@ -64,7 +63,7 @@ def out_of_range(value: int, least: int, most: int, field: str) -> list[Cause]:
 
 
 def check_port(value: Any, field: str, *, named: bool = True) -> Iterator[Cause]:
-    """A port is a number of 16 bits or, where it may be `named`, the name of one."""
+    """Check a 16-bit port number or, if `named`, the name of a port."""
     if isinstance(value, int) and not isinstance(value, bool):
         if not 1 <= value <= _MAX_PORT:
             message = f"Invalid value: {value}: must be between 1 and {_MAX_PORT}, inclusive"

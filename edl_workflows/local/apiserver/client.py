@@ -1,7 +1,8 @@
-"""The API for neighbours in the same process (scheduler, runner): the server's semantics without HTTP.
+"""The API for components in the same process (scheduler, runner): the server's semantics without HTTP.
 
-Resources go by the name that Kubernetes gives them on paper: ``pods``, ``elasticjobs.elastic.iml.github.io``.
-Objects are plain dicts, the caller's own copies. All calls belong to the thread of the server's event loop.
+Resources have the names that Kubernetes gives them in text: ``pods``, ``elasticjobs.elastic.iml.github.io``.
+Objects are plain dicts, copies that the caller owns. All calls must be made in the thread of the server's
+event loop.
 """
 
 import copy
@@ -16,18 +17,14 @@ from edl_workflows.local.apiserver.store import Key, Object
 
 
 class LocalClient:
-    """In-process access to the registry.
-
-    Args:
-        registry: the server's.
-    """
+    """In-process access to the registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     @property
     def revision(self) -> int:
-        """The resourceVersion of the last change; a watch since here misses nothing that comes."""
+        """The resourceVersion of the last change; a watch that starts here misses nothing later."""
         return self._registry.store.revision
 
     def _resource(self, name: str) -> Resource:
@@ -37,7 +34,7 @@ class LocalClient:
         return resource
 
     def get(self, resource: str, name: str, namespace: str = "") -> Object:
-        """One object.
+        """Read an object.
 
         Raises:
             ApiError: 404.
@@ -45,14 +42,14 @@ class LocalClient:
         return self._registry.store.require(Key(resource, namespace, name)).decode()
 
     def find(self, resource: str, name: str, namespace: str = "") -> Object | None:
-        """One object, None if there is none."""
+        """Read an object; None if there is none."""
         revision = self._registry.store.get(Key(resource, namespace, name))
         return revision.decode() if revision else None
 
     def list_objects(
         self, resource: str, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> list[Object]:
-        """The objects that the selectors match, of one namespace or (empty) of all."""
+        """The objects that match the selectors, in one namespace or (empty) in all."""
         match = selectors.match(label_selector, field_selector, self._resource(resource).selectable_fields)
         return [
             revision.decode()
@@ -60,7 +57,7 @@ class LocalClient:
         ]
 
     def create(self, resource: str, obj: Object) -> Object:
-        """Create an object in the namespace that its metadata names.
+        """Create an object in the namespace of its metadata.
 
         Raises:
             ApiError: as `Registry.create`.
@@ -100,10 +97,10 @@ class LocalClient:
         ).obj
 
     def bind(self, name: str, namespace: str, node: str) -> None:
-        """Give a pod its node.
+        """Assign a node to a pod.
 
         Raises:
-            ApiError: 404; 409 Conflict, it has one or is being deleted.
+            ApiError: 404; 409 Conflict, the pod has a node or is being deleted.
         """
         self._registry.bind(namespace, name, node)
 
@@ -117,14 +114,14 @@ class LocalClient:
         uid: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Delete an object; a running pod is marked, and goes when the runner deletes it with ``grace=0``.
+        """Delete an object; a running pod is marked, and removed when the runner deletes it with ``grace=0``.
 
         Args:
             resource: its resource.
             name: its name.
             namespace: its namespace.
             grace: seconds; None: the pod's own.
-            uid: only if it is this very object.
+            uid: delete only the object with this uid.
             propagation: ``Background``, ``Foreground`` or ``Orphan``.
 
         Raises:
@@ -145,7 +142,7 @@ class LocalClient:
         """(type, object) of each change after version `since`, for ever.
 
         Raises:
-            ApiError: 410 Expired, list again and go on from there.
+            ApiError: 410 Expired: list again and continue from there.
         """
         match = selectors.match(label_selector, field_selector, self._resource(resource).selectable_fields)
         with self._registry.store.watch(resource, namespace, since=since, match=match) as watch:

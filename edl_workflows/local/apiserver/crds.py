@@ -1,4 +1,4 @@
-"""A CustomResourceDefinition becomes resources: its defaults, its checks, its served versions."""
+"""CustomResourceDefinitions: their defaults and checks, and the resources that they define."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _AGE = Column("Age", "date", ".metadata.creationTimestamp")
 
 
 def fill(crd: Object) -> None:
-    """Default the names and the conversion."""
+    """Set the defaults of names and conversion."""
     names = crd.get("spec", {}).get("names") or {}
     kind = names.get("kind") or ""
     names.setdefault("singular", kind.lower())
@@ -26,7 +26,7 @@ def fill(crd: Object) -> None:
 
 
 def check(crd: Object, old: Object | None) -> list[Cause]:
-    """What is wrong with a definition that has its required fields."""
+    """The problems of a definition that has its required fields."""
     spec, names = crd["spec"], crd["spec"]["names"]
     causes = _check_identity(crd, old)
     if spec["scope"] not in ("Namespaced", "Cluster"):
@@ -89,7 +89,7 @@ def _check_version(version: Mapping[str, Any], path: str) -> list[Cause]:
 
 
 def established(crd: Object, now: datetime) -> None:
-    """Say in the status that the definition is served."""
+    """Set the status of a definition that is served."""
     status = crd.setdefault("status", {})
     stored = next(version["name"] for version in crd["spec"]["versions"] if version.get("storage"))
     versions = status.get("storedVersions") or []

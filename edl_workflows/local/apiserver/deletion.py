@@ -1,5 +1,5 @@
-"""When and how an object goes: preconditions, grace, finalizers. Pure; `registry` does it, `garbage` does
-what follows."""
+"""The conditions of a deletion: preconditions, grace period, finalizers. Pure; `registry` carries it out,
+`garbage` deletes what depended on the object."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from edl_workflows.local.apiserver.catalog import Resource
 from edl_workflows.local.apiserver.store import Object, Revision
 
 _MAX_GRACE_SECONDS = 2**31 - 1
-"""68 years: a longer grace period would end after the last date that a clock knows."""
+"""68 years: a longer grace period would end after the last date that a clock can show."""
 
 BACKGROUND, FOREGROUND, ORPHAN = "Background", "Foreground", "Orphan"
 FOREGROUND_FINALIZER, ORPHAN_FINALIZER = "foregroundDeletion", "orphan"
@@ -16,14 +16,15 @@ FOREGROUND_FINALIZER, ORPHAN_FINALIZER = "foregroundDeletion", "orphan"
 
 @dataclass(frozen=True)
 class DeleteOptions:
-    """How to delete.
+    """Options of a deletion.
 
     Attributes:
-        grace: seconds between SIGTERM and SIGKILL (pods); None: what the object says.
-        propagation: ``Background`` deletes dependents after, ``Foreground`` before, ``Orphan`` leaves them.
-        uid: delete only this very object.
+        grace: seconds between SIGTERM and SIGKILL (pods); None: those of the object.
+        propagation: ``Background`` deletes dependents afterwards, ``Foreground`` before, ``Orphan`` keeps
+            them.
+        uid: delete only the object with this uid.
         rv: delete only this version of it.
-        dry_run: do everything but store.
+        dry_run: do everything except storing.
     """
 
     grace: int | None = None
@@ -34,7 +35,7 @@ class DeleteOptions:
 
 
 def check_preconditions(resource: Resource, current: Revision, obj: Object, options: DeleteOptions) -> None:
-    """Refuse to delete another object, or another version of it, than the caller means.
+    """Refuse to delete an object or a version that the caller does not mean.
 
     Raises:
         ApiError: 409 Conflict.
@@ -52,7 +53,7 @@ def check_preconditions(resource: Resource, current: Revision, obj: Object, opti
 
 
 def grace_seconds(resource: Resource, obj: Object, options: DeleteOptions) -> int:
-    """How long an object may take to end; 0: it goes at once."""
+    """The grace period of an object; 0: it is removed at once."""
     # Nobody runs a pod without a node or one that has ended, so nobody would finish its deletion.
     if not resource.graceful or not obj["spec"].get("nodeName"):
         return 0
@@ -63,7 +64,7 @@ def grace_seconds(resource: Resource, obj: Object, options: DeleteOptions) -> in
 
 
 def finalizers(resource: Resource, meta: Object, options: DeleteOptions) -> list[str]:
-    """What will hold the object: its own finalizers and those of the propagation."""
+    """The object's own finalizers and those of the propagation."""
     own = [one for one in meta.get("finalizers") or [] if one not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)]
     if resource.id == builtin.CRDS and crds.CLEANUP_FINALIZER not in own:
         own.append(crds.CLEANUP_FINALIZER)
@@ -72,7 +73,8 @@ def finalizers(resource: Resource, meta: Object, options: DeleteOptions) -> list
 
 
 def released(resource: Resource, obj: Object) -> bool:
-    """Whether nothing holds an object that is to be deleted: its finalizers are gone, its grace is over."""
+    """Whether nothing holds an object that is being deleted: its finalizers are gone and its grace period is
+    over."""
     meta = obj["metadata"]
     if not meta.get("deletionTimestamp") or meta.get("finalizers") or resource.id in admission.EMPTIED_FIRST:
         return False

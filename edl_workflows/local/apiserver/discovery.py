@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources the server has."""
+"""Discovery: the groups, versions and resources of the server."""
 
 from edl_workflows.local.apiserver.catalog import Catalog, Resource
 from edl_workflows.local.apiserver.store import Object
@@ -23,7 +23,7 @@ _SUBRESOURCES = {
     "token": ("TokenRequest", ("create",)),
     "scale": ("Scale", ("get", "patch", "update")),
 }
-"""Subresource → its kind (empty: that of the resource) and verbs."""
+"""By subresource, its kind (empty: that of the resource) and its verbs."""
 _FOREIGN_GROUPS = {
     "Scale": ("autoscaling", "v1"),
     "Eviction": ("policy", "v1"),

@@ -1,8 +1,7 @@
 """API errors, shaped as a Kubernetes API server shapes them (``Status`` objects).
 
-Every refusal of the API server is an `ApiError`; `edl_workflows.local.apiserver.http` writes it as the
-answer. In-process callers catch it and look at `ApiError.reason`, exactly as remote ones look at the
-``Status``.
+Every refusal of the API server is an `ApiError`, which HTTP answers as a ``Status``. In-process callers catch
+it and look at `ApiError.reason`, as remote ones look at the ``Status``.
 """
 
 from collections.abc import Sequence
@@ -14,12 +13,12 @@ from edl_workflows.exceptions import EdlError
 
 @dataclass(frozen=True)
 class Cause:
-    """One field that is wrong, as in ``status.details.causes``.
+    """One invalid field, as in ``status.details.causes``.
 
     Attributes:
         reason: ``FieldValueRequired``, ``FieldValueInvalid``, ``FieldValueTypeInvalid``, ...
         message: what is wrong, without the path.
-        field: the path, as ``spec.containers[0].name``.
+        field: the path, such as ``spec.containers[0].name``.
     """
 
     reason: str
@@ -27,7 +26,6 @@ class Cause:
     field: str
 
     def to_dict(self) -> dict[str, str]:
-        """The cause as it stands in a ``Status``."""
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
     def __str__(self) -> str:
@@ -39,8 +37,8 @@ class ApiError(EdlError):
 
     Attributes:
         code: HTTP status.
-        reason: the machine-readable reason, as ``NotFound``, ``AlreadyExists``, ``Conflict``, ``Invalid``,
-            ``Expired``.
+        reason: the machine-readable reason, such as ``NotFound``, ``AlreadyExists``, ``Conflict``,
+            ``Invalid``, ``Expired``.
         details: ``status.details``.
     """
 
@@ -55,7 +53,6 @@ class ApiError(EdlError):
         return type(self), (self.code, self.reason, self.message, self.details)
 
     def to_status(self) -> dict[str, Any]:
-        """The ``Status`` object that answers the request."""
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -87,7 +84,7 @@ def already_exists(resource: str, name: str) -> ApiError:
 
 
 def conflict(resource: str, name: str, why: str) -> ApiError:
-    """409 on change: somebody else changed the object, or a precondition does not hold."""
+    """409 on change: the object has changed since it was read, or a precondition does not hold."""
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return ApiError(409, "Conflict", message, _details(resource, name))
 
@@ -96,7 +93,7 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """422: the object's fields break a rule; every broken rule is a cause."""
+    """422: the object's fields break rules; every broken rule is a cause."""
     qualified = f"{kind}.{group}" if group else kind
     text = ", ".join(str(cause) for cause in causes)
     body = f"[{text}]" if len(causes) > 1 else text
@@ -107,18 +104,18 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
 
 
 def too_large(resource: str, name: str, size: int, most: int) -> ApiError:
-    """413: more than the store keeps of one object."""
+    """413: more than the store accepts for one object."""
     message = f"etcdserver: request is too large: {resource} {name!r} has {size} bytes, of at most {most}"
     return ApiError(413, "RequestEntityTooLarge", message)
 
 
 def bad_request(message: str) -> ApiError:
-    """400: the request can't be read."""
+    """400: the request cannot be parsed."""
     return ApiError(400, "BadRequest", message)
 
 
 def forbidden(resource: str, name: str, why: str) -> ApiError:
-    """403: known, but not allowed."""
+    """403: authenticated, but not allowed."""
     return ApiError(403, "Forbidden", f'{resource} "{name}" is forbidden: {why}', _details(resource, name))
 
 
@@ -140,10 +137,10 @@ def method_not_allowed(
 
 
 def unsupported_media_type(message: str) -> ApiError:
-    """415: the body's content type is not one that the verb reads."""
+    """415: the verb does not accept the body's content type."""
     return ApiError(415, "UnsupportedMediaType", message)
 
 
 def no_such_path() -> ApiError:
-    """404 of a path that no resource serves."""
+    """404: no resource is served at the path."""
     return ApiError(404, "NotFound", "the server could not find the requested resource")

@@ -1,5 +1,5 @@
-"""Events end an hour after their last occurrence, as upstream: nobody deletes them, and they would fill the
-disk."""
+"""Expiry of events an hour after their last occurrence, as upstream: nobody deletes them, and they would fill
+the disk."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ from edl_workflows.local.apiserver.store import Object
 
 EVENT_LIFE = timedelta(hours=1)
 SWEEP_SECONDS = 60.0
-"""Pause between two looks at all events."""
+"""Between two scans of all events."""
 
 
 async def run(registry: Registry) -> None:

@@ -1,8 +1,8 @@
-"""What follows from deletions: dependents of owners, content of namespaces, objects of definitions.
+"""The consequences of deletions: dependents of owners, content of namespaces, objects of definitions.
 
-Level-triggered: a queue of keys to look at, filled by every change and at the start by everything that waits
-or has an owner; looking at a key twice does no harm. Upstream: the garbage collector, namespace and
-CRD-finalizer controllers.
+Level-triggered: every change, and at the start everything that is being deleted or has an owner, puts keys
+into a queue; processing a key twice does no harm. It corresponds to upstream's garbage collector, namespace
+and CRD-finalizer controllers.
 """
 
 import asyncio
@@ -25,11 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Collector:
-    """Deletes what nothing owns any more.
-
-    Args:
-        registry: whose objects.
-    """
+    """Deletes objects whose owners are gone, and the content of what is being deleted."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -53,7 +49,7 @@ class Collector:
                 await asyncio.sleep(0)  # requests between two objects
 
     def step(self) -> bool:
-        """Look at one queued object; False if there is none."""
+        """Process one key; False if the queue is empty."""
         if not self._queue:
             return False
         key = next(iter(self._queue))
@@ -106,7 +102,8 @@ class Collector:
             self._deleting(revision)
 
     def _without_owners(self, revision: Revision) -> bool:
-        """Delete an object whose owners are all gone, or forget those that are; True if it was deleted."""
+        """Delete an object whose owners are all gone, or remove references to absent owners. True if it was
+        deleted."""
         present = [uid for uid in revision.owners if self._owns(uid, revision)]
         if len(present) == len(revision.owners):
             return False

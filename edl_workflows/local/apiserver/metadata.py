@@ -1,4 +1,4 @@
-"""What every object has: apiVersion, kind and ``metadata``; its names, its times, its light validation."""
+"""What all objects have: apiVersion, kind and ``metadata``, with its names, times and light validation."""
 
 import random
 import re
@@ -18,7 +18,7 @@ _QUALIFIED = re.compile(r"^(?:([^/]+)/)?([A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9
 _LABEL_VALUE = re.compile(r"^(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?\Z")
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _MAX_GENERATED = 58
-"""Longest base of a generated name: 63 less the suffix of 5, as upstream."""
+"""Longest base of a generated name: 63 minus the suffix of 5, as upstream."""
 _MAX_ANNOTATIONS = 256 * 1024
 
 _SUBDOMAIN_RULE = (
@@ -34,7 +34,7 @@ _LABEL_RULE = (
 
 
 def timestamp(moment: datetime) -> str:
-    """A time as Kubernetes writes it, with whole seconds: ``2026-01-31T12:00:00Z``."""
+    """A time as Kubernetes writes it, in whole seconds: ``2026-01-31T12:00:00Z``."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -44,7 +44,7 @@ def generate_name(base: str) -> str:
 
 
 def name_problem(name: str, *, label: bool = False) -> str:
-    """Why `name` can't be an object's name (RFC 1123 subdomain, or label); empty if it can."""
+    """Why `name` is not a valid object name (RFC 1123 subdomain, or label); empty if it is."""
     if len(name) > (63 if label else 253):
         return f"must be no more than {63 if label else 253} characters"
     if not (_DNS_LABEL if label else _DNS_SUBDOMAIN).match(name):
@@ -65,7 +65,7 @@ def _qualified_problem(key: str) -> str:
 
 
 def validate(obj: Object, *, label_name: bool = False) -> list[Cause]:
-    """What is wrong with ``metadata``."""
+    """The problems of ``metadata``."""
     metadata = obj["metadata"]
     causes: list[Cause] = []
     name = metadata.get("name") or ""
@@ -140,7 +140,7 @@ _SHAPE: Mapping[str, type] = {
 
 
 def shape_problem(metadata: Any) -> str:
-    """Why ``metadata`` can't be read at all (wrong types); empty if it can."""
+    """Why ``metadata`` has unusable types; empty if it has not."""
     if not isinstance(metadata, dict):
         return "metadata: must be an object"
     for field, kind in _SHAPE.items():
@@ -159,7 +159,7 @@ def shape_problem(metadata: Any) -> str:
 
 
 def unknown_fields(metadata: Mapping[str, Any]) -> list[str]:
-    """Fields of ``metadata`` that Kubernetes does not know."""
+    """Fields of ``metadata`` that Kubernetes does not have."""
     return [f"metadata.{field}" for field in metadata if field not in _SHAPE]
 
 

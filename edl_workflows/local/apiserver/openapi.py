@@ -1,7 +1,7 @@
-"""OpenAPI documents, enough for ``kubectl`` to validate on the server, to apply and to explain.
+"""OpenAPI documents, sufficient for ``kubectl`` to validate on the server, to apply and to explain.
 
-``/openapi/v3`` describes each group and version with the schemas that the server checks against. Descriptions
-of built-in fields are left out. ``/openapi/v2`` says the same of all kinds in one document.
+``/openapi/v3`` describes each group and version with the schemas that the server checks against, without
+descriptions of built-in fields. ``/openapi/v2`` describes all kinds in one document.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 
 
 def index(catalog: Catalog) -> Object:
-    """``/openapi/v3``: where each group's document is; the hash changes with the content."""
+    """``/openapi/v3``: the location of each group's document; the hash changes with the content."""
     paths = {}
     for path in dict.fromkeys(_base(resource) for resource in catalog):
         digest = hashlib.sha256(f"{path}@{catalog.generation}".encode()).hexdigest()[:32].upper()
@@ -34,7 +34,7 @@ def _component(resource: Resource) -> str:
 
 
 def document(catalog: Catalog, path: str) -> Object | None:
-    """``/openapi/v3/PATH``; None if no group is served there."""
+    """``/openapi/v3/PATH``; None if no such group is served."""
     served = [resource for resource in catalog if _base(resource) == path]
     if not served:
         return None

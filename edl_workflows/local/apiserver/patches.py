@@ -1,7 +1,6 @@
-"""The three patches: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch.
+"""The three kinds of patches: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch.
 
-Pure functions from (object, patch) to a new object. Server-side apply is not among them: it is refused with
-415.
+Pure functions of (object, patch) that return a new object. Server-side apply is refused with 415.
 """
 
 import copy
@@ -18,16 +17,16 @@ from edl_workflows.local.apiserver.store import Object
 MAX_OPERATIONS = 10_000
 """Operations in one JSON patch, as upstream."""
 MAX_COPIED_BYTES = 3 * 1024 * 1024
-"""What the copy operations of one JSON patch may copy, as upstream: thirty of them could make a gigabyte of a
-byte."""
+"""What the copy operations of one JSON patch may copy, as upstream: thirty of them could turn a byte into a
+gigabyte."""
 
 
 def json_patch(obj: Object, operations: Any) -> Object:
     """Apply an RFC 6902 patch.
 
     Raises:
-        ApiError: 400, it is no patch; 422, a test failed, a path does not exist, or it copies too much; 413,
-            too many operations.
+        ApiError: 400, it is not a patch; 422, a test failed, a path does not exist, or it copies too much;
+            413, it has too many operations.
     """
     if not isinstance(operations, list):
         raise errors.bad_request("a JSON patch is an array of operations")
@@ -87,14 +86,14 @@ _STRATEGY = "x-kubernetes-patch-strategy"
 
 
 def strategic_merge_patch(obj: Object, patch: Any, schema: SchemaDict) -> Object:
-    """Apply a strategic merge patch: as merge patch, but the lists that `schema` marks merge by key or as
-    sets.
+    """Apply a strategic merge patch: a merge patch, except that the lists which `schema` marks are merged by
+    key or as sets.
 
-    Understands ``$patch: delete|replace|merge``, ``$deleteFromPrimitiveList/…``, ``$setElementOrder/…`` and
-    ``$retainKeys``, as ``kubectl apply`` writes them.
+    ``$patch: delete|replace|merge``, ``$deleteFromPrimitiveList/…``, ``$setElementOrder/…`` and
+    ``$retainKeys`` are supported, as ``kubectl apply`` writes them.
 
     Raises:
-        ApiError: 400, it is no such patch.
+        ApiError: 400, it is not such a patch.
     """
     try:
         return _object(_strategic(obj, _object(patch), schema))

@@ -1,6 +1,6 @@
-"""What the API server does for pods and accounts beyond objects: logs, binding, eviction, tokens.
+"""Subresources of pods and service accounts: logs, binding, eviction, tokens; and the scale of any resource.
 
-Logs come from the pod runner, which registers a `LogProvider`.
+The pod runner registers a `LogProvider` for logs.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,20 +17,20 @@ from edl_workflows.local.apiserver.store import Key, Object
 
 @dataclass(frozen=True)
 class LogRequest:
-    """Which part of a container's output is wanted.
+    """The requested part of a container's output.
 
     Attributes:
         namespace: of the pod.
         pod: its name.
-        uid: its uid, so that a namesake's output is never shown.
-        container: the container's or init container's name.
-        follow: go on as it grows, until the container ends.
+        uid: its uid, so that the output of a former pod of the same name is never shown.
+        container: name of the container or init container.
+        follow: continue as the output grows, until the container ends.
         previous: the run before the last restart.
         tail_lines: only the last lines; None: all.
-        since: only lines that were written then or later; None: all.
-        limit_bytes: at most so many bytes; None: all.
+        since: only lines written then or later; None: all.
+        limit_bytes: the most bytes to return; None: all.
         timestamps: begin each line with its time.
-        not_started: what to say of a container that has not started, from the pod's status.
+        not_started: the message for a container that has not started, from the pod's status.
     """
 
     namespace: str
@@ -47,8 +47,9 @@ class LogRequest:
 
 
 LogProvider = Callable[[LogRequest], AsyncIterator[bytes]]
-"""An asynchronous generator of output. It may raise `ApiError` before its first piece, as 400 for a container
-that has not started (upstream: ``container "x" in pod "y" is waiting to start: ContainerCreating``)."""
+"""An asynchronous generator of output. It may raise `ApiError` before its first piece, such as 400 for a
+container that has not started (upstream: ``container "x" in pod "y" is waiting to start:
+ContainerCreating``)."""
 
 
 def _container(pod: Object, wanted: str) -> str:
@@ -68,8 +69,8 @@ def _container(pod: Object, wanted: str) -> str:
 
 
 def _not_started(pod: Object, container: str) -> str:
-    """That a container has not started, and why, from the pod's status: its own reason, the pod's, or the
-    scheduler's."""
+    """The message for a container that has not started, with the reason from the pod's status: the
+    container's, the pod's, or the scheduler's."""
     status = pod.get("status") or {}
     every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     states = (one.get("state") or {} for one in every if one["name"] == container)
@@ -110,8 +111,8 @@ async def logs(
     """Answer ``pods/NAME/log``.
 
     Raises:
-        ApiError: 404, no such pod; 400, no such container or it has not started; 422, both or neither of two
-            times to begin at; 503, no runner serves this cluster.
+        ApiError: 404, no such pod; 400, no such container, or it has not started; 422, both or neither of two
+            start times; 503, no runner serves this cluster.
     """
     pod = objects.require(Key("pods", target.namespace, target.name)).decode()
     container = _container(pod, query.get("container", ""))
@@ -171,7 +172,7 @@ def issue_token(authenticator: auth.Authenticator, target: requests.Target, body
     """Answer ``serviceaccounts/NAME/token``.
 
     Raises:
-        ApiError: 404; 422, too short or too long a life.
+        ApiError: 404; 422, the requested life is too short or too long.
     """
     seconds = requests.part(body, "spec").get("expirationSeconds") or auth.DEFAULT_TOKEN_SECONDS
     if not isinstance(seconds, int) or not auth.MIN_TOKEN_SECONDS <= seconds <= auth.MAX_TOKEN_SECONDS:
@@ -200,6 +201,6 @@ def issue_token(authenticator: auth.Authenticator, target: requests.Target, body
 
 
 def success(details: Object) -> Object:
-    """The ``Status`` of a request that leaves no object to show."""
+    """The ``Status`` of a request that has no object to return."""
     status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     return {**status, "details": details} if details else status

@@ -1,6 +1,6 @@
-"""Protobuf request bodies of built-in kinds, as clients in Go send them; answers are always JSON.
+"""Protobuf request bodies of built-in kinds, as Go clients send them; answers are always JSON.
 
-The fields' numbers never change. They are those of k8s.io/api and k8s.io/apimachinery
+The field numbers never change. They are those of k8s.io/api and k8s.io/apimachinery
 (``protobuf_fields.json``, written by ``tests/clients/go/protobuf_fields``). Kinds that are not in the table
 are refused with 415.
 """
@@ -18,19 +18,19 @@ from edl_workflows.local.apiserver import errors
 from edl_workflows.local.apiserver.store import Object
 
 MAGIC = b"k8s\x00"
-"""Begins every Kubernetes protobuf body."""
+"""The beginning of every Kubernetes protobuf body."""
 
 
 Message = Mapping[str, Sequence[Any]]
-"""Field number → JSON name, kind, and whether a zero value stands in JSON too; see the program that writes
-the table."""
+"""By field number: the JSON name, the kind, and whether JSON also contains zero values; see the program that
+writes the table."""
 _ENVELOPE: Message = {"1": ("typeMeta", "TypeMeta"), "2": ("raw", "raw")}
 _TYPE_META: Message = {"1": ("apiVersion", "string"), "2": ("kind", "string")}
 
 
 @functools.cache
 def message_fields() -> Mapping[str, Message]:
-    """The fields of all messages that the server reads, by the name of their Go type."""
+    """The fields of all known messages, by the name of their Go type."""
     text = (importlib.resources.files("edl_workflows.local.apiserver") / "protobuf_fields.json").read_text()
     return {"TypeMeta": _TYPE_META, **json.loads(text)}
 
@@ -73,10 +73,10 @@ class _Reader:
 
 
 def decode(body: bytes) -> Object:
-    """The object in a protobuf body.
+    """Decode the object in a protobuf body.
 
     Raises:
-        ApiError: 415, a kind that is not known here; 400, malformed.
+        ApiError: 415, an unknown kind; 400, malformed.
     """
     try:
         return _decode(body)

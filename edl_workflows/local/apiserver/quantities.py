@@ -1,7 +1,7 @@
-"""Quantities in built-in objects: wherever the schema has one, it must be one that Kubernetes takes.
+"""Checks of the quantities in built-in objects.
 
-Kubernetes refuses text that is no quantity before it looks at anything else (400); here, as with all other
-fields, the answer is 422 with the field's path.
+Kubernetes refuses text that is not a quantity before any other check (400); here the answer is 422 with the
+field's path, as for other fields.
 """
 
 import json
@@ -24,14 +24,14 @@ _OTHER_DIVISORS = {
 
 
 def check_quantities(value: Any, old: Any, schema: SchemaDict, path: str = "") -> Iterator[Cause]:
-    """What is wrong with the quantities of a value.
+    """The problems of a value's quantities.
 
     Args:
-        value: it has the types that the schema wants.
-        old: the value before the change. What has not changed is not checked again, so that an object stored
-            by an earlier version can still be told what became of it.
+        value: has the types that the schema requires.
+        old: the value before the change. Unchanged values are not checked again, so that the status of an
+            object stored by an earlier version can still be written.
         schema: of the value.
-        path: where the value stands.
+        path: of the value.
     """
     if value == old:
         return
@@ -61,7 +61,7 @@ def _check_fields(
 
 
 def problem_of(value: Any) -> str:
-    """Why a value is no quantity that Kubernetes takes for an amount; empty if it is one."""
+    """Why a value is not a valid quantity; empty if it is."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return _FORM
     try:
@@ -76,7 +76,8 @@ def _check_quantity(value: Any, path: str) -> Iterator[Cause]:
 
 
 def _counted(resource: str) -> bool:
-    """Whether a resource comes in whole pieces: pods, and what device plugins offer (``nvidia.com/gpu``)."""
+    """Whether a resource comes in whole pieces: pods, and the resources of device plugins
+    (``nvidia.com/gpu``)."""
     domain, slash, _ = resource.partition("/")
     return resource == "pods" or (bool(slash) and not domain.endswith("kubernetes.io"))
 
@@ -87,7 +88,7 @@ def _check_whole(value: Any, path: str) -> Iterator[Cause]:
 
 
 def check_divisor(reference: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    """What is wrong with the divisor of a ``resourceFieldRef``; absent and zero stand for one."""
+    """The problems of a ``resourceFieldRef``'s divisor; absent and zero mean one."""
     divisor, resource = reference.get("divisor"), str(reference.get("resource") or "")
     if divisor is None or problem_of(divisor):
         return  # absent, or told by `check_quantities`
@@ -100,7 +101,7 @@ def check_divisor(reference: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def check_requests(resources: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    """What of a container's requests is more than its limit."""
+    """The requests of a container that exceed its limits."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for name, amount in requests.items():
         limit = limits.get(name, amount)
@@ -112,7 +113,7 @@ def check_requests(resources: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def invalid_value(value: Any, problem: str, path: str) -> Cause:
-    """The cause of a value that is no good; a long one is cut."""
+    """The cause of an invalid value; a long value is cut."""
     shown = json.dumps(value, ensure_ascii=False)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
     return Cause("FieldValueInvalid", f"Invalid value: {shown}: {problem}", path)

@@ -1,8 +1,7 @@
-"""The verbs: create, update, patch and delete, with the semantics that controllers rely on.
+"""The verbs create, update, patch and delete, with the semantics that controllers rely on.
 
-Sits between HTTP (`app`) or the in-process `client` and the `store`; a call is one synchronous step of the
-event loop, so nothing happens between its read and its write. What follows from a deletion elsewhere is the
-business of `garbage`.
+It lies between HTTP (`app`) or the in-process `client` and the `store`. `garbage` handles the consequences of
+deletions.
 """
 
 import functools
@@ -42,13 +41,13 @@ _DELETE = DeleteOptions()
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How to write.
+    """Options of a write.
 
     Attributes:
-        dry_run: do everything but store.
-        validation: what to do about fields that the schema does not know: ``Strict`` refuses, ``Warn``
-            removes and warns, ``Ignore`` removes.
-        subresource: ``status`` changes that alone; empty changes everything else.
+        dry_run: do everything except storing.
+        validation: treatment of fields that the schema does not have: ``Strict`` refuses, ``Warn`` removes
+            and warns, ``Ignore`` removes.
+        subresource: ``status`` changes only the status; empty changes everything else.
     """
 
     dry_run: bool = False
@@ -58,11 +57,11 @@ class WriteOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a write.
+    """The result of a write.
 
     Attributes:
         obj: the object, as stored or as it would be.
-        warnings: for the user, one a line.
+        warnings: for the user, one per line.
         gone: the object no longer exists.
     """
 
@@ -72,10 +71,10 @@ class Outcome:
 
 
 class Registry:
-    """The verbs over one store and one catalog.
+    """The verbs on one store and one catalog.
 
     Args:
-        objects: where objects live; custom resources in it become part of the catalog.
+        objects: the store; the custom resources in it are added to the catalog.
         catalog: the resources.
         now: the clock.
     """
@@ -95,8 +94,8 @@ class Registry:
         """Create an object from a manifest.
 
         Raises:
-            ApiError: 400 unreadable; 409 AlreadyExists; 422 Invalid; 403 or 404, the namespace is ending or
-                absent.
+            ApiError: 400, it cannot be parsed; 409 AlreadyExists; 422 Invalid; 403 or 404, the namespace is
+                terminating or absent.
         """
         return off_loop.run(self.creation(resource, namespace, obj, options))
 
@@ -138,7 +137,8 @@ class Registry:
         """Replace an object, or its status, by a manifest.
 
         Raises:
-            ApiError: 404; 409 Conflict, `obj` was read before the last change; 422 Invalid; 400 unreadable.
+            ApiError: 404; 409 Conflict, the object has changed since `obj` was read; 422 Invalid; 400, it
+                cannot be parsed.
         """
         return off_loop.run(self.replacement(resource, namespace, name, obj, options))
 
@@ -171,7 +171,7 @@ class Registry:
         change: Callable[[Object], Object],
         options: WriteOptions = WriteOptions(),
     ) -> Outcome:
-        """Change an object, or its status, by a function of its present state.
+        """Change an object, or its status, by a function of its current state.
 
         Raises:
             ApiError: as `update`; 409 Conflict only if `change` sets another resourceVersion or uid.
@@ -243,10 +243,10 @@ class Registry:
         return Outcome(self._after(resource, self.store.update(current.key, obj)))
 
     def bind(self, namespace: str, name: str, node: str) -> None:
-        """Give a pod its node.
+        """Assign a node to a pod.
 
         Raises:
-            ApiError: 404; 409 Conflict, it has one or is being deleted.
+            ApiError: 404; 409 Conflict, the pod has a node or is being deleted.
         """
         key = Key("pods", namespace, name)
         current = self.store.require(key)
@@ -270,14 +270,14 @@ class Registry:
         self.store.update(key, pod)
 
     def finish(self, key: Key) -> None:
-        """Remove an object that only waited for its content to go (namespaces), unless finalizers hold it."""
+        """Remove an object that only waited for the removal of its content (namespaces), unless finalizers
+        hold it."""
         current, resource = self.store.get(key), self.catalog.by_id(key.resource)
         if current and resource and not current.decode()["metadata"].get("finalizers"):
             self._remove(resource, current, current.decode())
 
     def amend(self, key: Key, change: Callable[[Object], None]) -> None:
-        """Change an object's metadata in place, on behalf of the system; remove it if that was all that held
-        it."""
+        """Change an object's metadata on behalf of the system; remove the object if nothing else held it."""
         current, resource = self.store.get(key), self.catalog.by_id(key.resource)
         if current is None or resource is None:
             return
@@ -289,13 +289,13 @@ class Registry:
             self.store.update(key, obj)
 
     def view(self, resource: Resource, obj: Object) -> Object:
-        """A stored object as the version that `resource` serves."""
+        """A stored object in the version that `resource` serves."""
         return {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
 
     def _read(
         self, resource: Resource, namespace: str, obj: Object, options: WriteOptions
     ) -> tuple[Object, tuple[str, ...]]:
-        """The manifest with its types checked, unknown fields removed and defaults set, and the warnings."""
+        """The manifest with checked types, without unknown fields, with defaults; and the warnings."""
         most = checks.MAX_DEFINITION_VALUES if resource.id == builtin.CRDS else checks.MAX_VALUES
         if problem := checks.size_problem(obj, most):
             raise errors.ApiError(
@@ -453,7 +453,7 @@ _KEPT = (
 
 
 def _combine(resource: Resource, old: Object, new: Object, subresource: str) -> Object:
-    """`old` changed by that part of `new` that the (sub)resource may write."""
+    """`old` changed by the part of `new` that the (sub)resource may write."""
     if subresource == "status":
         combined = (
             {**old, "status": new.get("status")}

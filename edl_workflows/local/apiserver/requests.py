@@ -1,4 +1,4 @@
-"""HTTP requests as values: paths to resources, query parameters to options, bodies to objects."""
+"""Parsing of HTTP requests: paths to resources, query parameters to options, bodies to objects."""
 
 import base64
 import json
@@ -26,8 +26,8 @@ from edl_workflows.local.apiserver.registry import WriteOptions
 from edl_workflows.local.apiserver.store import Object
 
 MAX_DIGITS = 18
-"""Of a number in the query: what a 64-bit integer holds. Python refuses to read one of more than 4,300 by
-another error."""
+"""Of a number in the query: enough for 64-bit integers. Python refuses more than 4,300 digits with another
+error."""
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """Largest request body, as upstream."""
 _STRUCTURE = (b",", b"[", b"{")
@@ -47,12 +47,12 @@ _STREAMS = {
         ("ephemeralcontainers", "debug", f"{_HERE}; debug it here"),
     )
 }
-"""Subresources that need a way into a container → what to do instead."""
+"""Subresources that would open a stream into a container, with the alternative to each."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a path means.
+    """The target of a path.
 
     Attributes:
         resource: the resource.
@@ -145,7 +145,7 @@ def number(query: Mapping[str, str], name: str) -> int | None:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body, bounded.
+    """Read the bounded body.
 
     Raises:
         ApiError: 413.
@@ -165,12 +165,11 @@ def media_type(request: Request) -> str:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases: a few of them, nested, make a small body a huge object."""
+    """Safe YAML without aliases: a few nested ones turn a small body into a huge object."""
 
     _nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose as the base class does, but refuse an alias."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("YAML aliases are not accepted")
         self._nodes += 1
@@ -180,10 +179,10 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def parse(body: bytes, kind: str) -> Any:
-    """A JSON or YAML body, or one of the protobuf bodies that kubectl sends.
+    """Parse a body in JSON or YAML, or one of the protobuf bodies that kubectl sends.
 
     Raises:
-        ApiError: 400, it can't be parsed; 415, it is something else.
+        ApiError: 400, it cannot be parsed; 415, it has another content type.
     """
     if kind == "application/vnd.kubernetes.protobuf":
         return protobuf.decode(body)
@@ -254,7 +253,7 @@ async def _parse(request: Request, absent: Any = None) -> Any:
 
 
 async def read_object(request: Request) -> Object:
-    """The body as one object.
+    """Parse the body as one object.
 
     Raises:
         ApiError: 400, 413 or 415.
@@ -266,10 +265,10 @@ async def read_object(request: Request) -> Object:
 
 
 async def read_patch(request: Request, resource: Resource) -> Callable[[Object], Object]:
-    """The body as a change of an object.
+    """Parse the body as a change of an object.
 
     Raises:
-        ApiError: 415, a kind of patch that is not served here; 400 or 413.
+        ApiError: 415, the kind of patch is not supported; 400 or 413.
     """
     kinds: dict[str, Callable[[Object, Any], Object]] = {
         "application/json-patch+json": patches.json_patch,
@@ -316,7 +315,7 @@ def write_options(request: Request, subresource: str = "") -> WriteOptions:
 
 
 def part(body: Object, field: str) -> Object:
-    """A field that is an object; empty if it is absent.
+    """A field that is an object; empty if absent.
 
     Raises:
         ApiError: 400.
@@ -374,7 +373,7 @@ async def delete_options(request: Request) -> DeleteOptions:
 
 
 def encode_continue(rv: int, namespace: str, name: str) -> str:
-    """The token with which the next page goes on after an object, at the same version."""
+    """The token with which the next page continues after an object, at the same version."""
     return (
         base64.urlsafe_b64encode(json.dumps({"rv": rv, "after": [namespace, name]}).encode())
         .decode()
@@ -383,7 +382,7 @@ def encode_continue(rv: int, namespace: str, name: str) -> str:
 
 
 def decode_continue(token: str) -> tuple[int, tuple[str, str]]:
-    """What `encode_continue` made.
+    """Decode a token of `encode_continue`.
 
     Raises:
         ApiError: 400.

@@ -1,6 +1,7 @@
-"""Reviews: questions that are posted as objects, answered in their status and not kept.
+"""Reviews: questions that are posted as objects, answered in their status and not stored.
 
-Who am I, whose token is this, who may do what (authentication.k8s.io, authorization.k8s.io).
+They ask for the sender's identity, a token's owner, and permissions (authentication.k8s.io,
+authorization.k8s.io).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,13 +19,6 @@ _REASON = (
 
 
 class Reviewer:
-    """Answers reviews.
-
-    Args:
-        catalog: the resources that there are.
-        authenticator: knows the tokens.
-    """
-
     def __init__(self, catalog: Catalog, authenticator: Authenticator) -> None:
         self._catalog = catalog
         self._authenticator = authenticator
@@ -40,7 +34,7 @@ class Reviewer:
         """The review with its status.
 
         Raises:
-            ApiError: 400 or 422, the question can't be understood.
+            ApiError: 400 or 422, the question is not valid.
         """
         review = admission.without_nulls({name: value for name, value in body.items() if name != "status"})
         causes = admission.check_schema(resource, review, None)
@@ -86,7 +80,7 @@ class Reviewer:
 
 
 def _subject(spec: Object) -> Identity | None:
-    """Whom a SubjectAccessReview is about; None for somebody whom this cluster does not know."""
+    """The subject of a SubjectAccessReview; None if this cluster does not know it."""
     user = str(spec.get("user") or "")
     if auth.ADMINISTRATORS in (spec.get("groups") or ()):
         return Identity(user)

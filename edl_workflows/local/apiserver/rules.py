@@ -1,8 +1,8 @@
 """CEL rules of structural schemas (``x-kubernetes-validations``), with transition rules over ``oldSelf``.
 
-Evaluated by celpy, 0.1 to 0.5 ms a rule. It has the CEL standard functions; the Kubernetes extension
-libraries (quantity, url, ip, list sums) are absent, and a rule that calls one fails with an error that says
-so.
+celpy evaluates them, in 0.1 to 0.5 ms per rule. It has the CEL standard functions, but not the Kubernetes
+extension libraries (quantity, url, ip, list sums); a rule that calls one of these fails with an error that
+says so.
 """
 
 import json
@@ -81,11 +81,11 @@ class Rule:
     Attributes:
         text: the CEL expression.
         program: compiled.
-        message: what a violation says.
-        message_program: computes it instead.
+        message: of a violation.
+        message_program: computes the message instead.
         reason: of the cause.
-        field_path: below the rule's place, as ``.spec.replicas``; empty for the place itself.
-        transition: it compares with the old value, so it is checked on changes only.
+        field_path: relative to the rule's position, such as ``.spec.replicas``; empty for that position.
+        transition: the rule compares with the old value and is checked only on changes.
     """
 
     text: str
@@ -118,7 +118,7 @@ class RuleTree:
 
 
 def compile_rules(schema: SchemaDict, path: str) -> tuple[RuleTree, list[Cause]]:
-    """Compile all rules of a schema; those that don't compile become causes at their `path`."""
+    """Compile all rules of a schema; those that do not compile become causes at their `path`."""
     causes: list[Cause] = []
     return _compile(schema, path, causes)[0], causes
 
@@ -162,7 +162,7 @@ def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> tuple[RuleTr
 
 
 def _escaped(value: Any, schema: SchemaDict) -> Any:
-    """The value with its declared fields named as rules name them; keys of maps stay as they are."""
+    """The value with its declared fields named as in rules; keys of maps stay as they are."""
     if isinstance(value, list):
         return [_escaped(entry, schema.get("items") or {}) for entry in value]
     if not isinstance(value, dict):

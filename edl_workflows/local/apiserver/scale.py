@@ -25,7 +25,7 @@ def read(resource: Resource, obj: Object) -> Object:
 
 
 def writer(resource: Resource, change: Callable[[Object], Object]) -> Callable[[Object], Object]:
-    """`change` of a ``Scale`` as a change of the object behind it."""
+    """Turn a `change` of a ``Scale`` into a change of the scaled object."""
 
     def write(obj: Object) -> Object:
         paths = resource.scale

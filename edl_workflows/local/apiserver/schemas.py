@@ -1,7 +1,7 @@
-"""Structural schemas of custom resources: pruning, defaulting and validation with field paths.
+"""Structural schemas of custom resources: pruning, defaulting, and validation with field paths.
 
-The walk over values for pruning and defaulting is ours; the JSON-schema keywords are checked by `jsonschema`,
-with the Kubernetes keywords added. CEL rules are next door in `edl_workflows.local.apiserver.rules`.
+Pruning, defaulting and the structure are checked here; `jsonschema`, extended by the Kubernetes keywords,
+checks the other keywords. CEL rules are in `edl_workflows.local.apiserver.rules`.
 """
 
 import functools
@@ -25,20 +25,20 @@ _TYPE_META = frozenset({"apiVersion", "kind", "metadata"})
 
 
 def join(path: str, step: str | int) -> str:
-    """The field path one step down: ``a.b``, ``a[0]``."""
+    """Extend a field path by one step: ``a.b``, ``a[0]``."""
     if isinstance(step, int):
         return f"{path}[{step}]"
     return f"{path}.{step}" if path else step
 
 
 def prune(value: Any, schema: SchemaDict, path: str = "", *, root: bool = False) -> list[str]:
-    """Remove, in place, the fields that `schema` does not name; their paths are returned.
+    """Remove, in place, the fields that `schema` does not have. Returns their paths.
 
     Args:
         value: any JSON value.
         schema: its structural schema.
-        path: where `value` stands.
-        root: `value` is a whole object, whose apiVersion, kind and metadata are always known.
+        path: of `value`.
+        root: `value` is a whole object, which always has apiVersion, kind and metadata.
     """
     if isinstance(value, list):
         items = schema.get("items") or {}
@@ -61,7 +61,7 @@ def prune(value: Any, schema: SchemaDict, path: str = "", *, root: bool = False)
 
 
 def default(value: Any, schema: SchemaDict) -> None:
-    """Fill in, in place, the defaults of absent fields; nulls that may not be null count as absent."""
+    """Set, in place, the defaults of absent fields; a null that is not allowed counts as absent."""
     if isinstance(value, list):
         items = schema.get("items") or {}
         for entry in value:
@@ -147,7 +147,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def pattern_problem(pattern: str) -> str:
-    """Why a pattern is no regular expression of RE2; empty if it is one."""
+    """Why a pattern is not a regular expression of RE2; empty if it is."""
     try:
         _compiled(pattern)
     except re2.error as error:
@@ -223,19 +223,19 @@ _STRUCTURE = frozenset(
     {"type", "nullable", "required", "properties", "items", "additionalProperties", "default", "$ref"}
 )
 _local: dict[int, tuple[SchemaDict, Any]] = {}
-"""Validators of what a schema says of a value itself, by the schema's identity; the schema is kept so that it
+"""Validators of a schema's own keywords, by the schema's identity; the schema is kept so that its identity
 stays unique."""
 _MOST_SCHEMAS = 50_000
 
 
 def validate(value: Any, schema: SchemaDict) -> list[Cause]:
-    """Every way in which `value` breaks `schema`, with its path."""
+    """All violations of `schema` in `value`, with their paths."""
     return [cause for _, cause in sorted(_broken(value, schema, ""), key=lambda found: found[0])]
 
 
 def _broken(value: Any, schema: SchemaDict, path: str) -> Iterator[tuple[str, Cause]]:
-    """(path, cause) of each. Most of a value is structure, which is compared here; the other keywords go to
-    jsonschema, which is twenty times as slow."""
+    """(path, cause) of each violation. Most of a value is structure, which is checked here; jsonschema, which
+    checks the other keywords, is twenty times as slow."""
     kind = schema.get("type")
     if kind and not TYPES[kind](value) and not (value is None and schema.get("nullable")):
         yield path, _wrong_type(kind, value, path)
@@ -263,7 +263,7 @@ def _children(value: Any, schema: SchemaDict) -> Iterator[tuple[str | int, Any, 
 
 
 def _validator_of(schema: SchemaDict) -> Any:
-    """What checks the keywords of a schema that are no structure; None if it has none."""
+    """The validator of a schema's keywords other than structure; None if it has none."""
     known = _local.get(id(schema))
     if known is None:
         own = {key: value for key, value in schema.items() if key not in _STRUCTURE}
@@ -277,8 +277,8 @@ def _validator_of(schema: SchemaDict) -> Any:
 
 
 def selectable(obj: Mapping[str, Any], path: str) -> Any:
-    """The value at a simple JSON path as CRDs write it (``.spec.replicas``); None if absent or the path is
-    not simple."""
+    """The value at a simple JSON path of a CRD (``.spec.replicas``); None if absent or if the path is not
+    simple."""
     value: Any = obj
     for step in _steps(path):
         if not isinstance(value, dict) or step not in value:
@@ -288,7 +288,7 @@ def selectable(obj: Mapping[str, Any], path: str) -> Any:
 
 
 def assign(obj: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a simple JSON path, making the objects on the way."""
+    """Set the value at a simple JSON path, creating the objects on the way."""
     *parents, last = _steps(path)
     for step in parents:
         obj = obj.setdefault(step, {})

@@ -1,6 +1,7 @@
-"""Label and field selectors: text → a match over labels or fields.
+"""Label and field selectors: parsing and matching.
 
-Grammar as upstream: ``a=b,a==b,a!=b,a in (x,y),a notin (x),a,!a`` for labels; ``a=b,a==b,a!=b`` for fields.
+The grammar is upstream's: ``a=b,a==b,a!=b,a in (x,y),a notin (x),a,!a`` for labels; ``a=b,a==b,a!=b`` for
+fields.
 """
 
 import re
@@ -51,19 +52,19 @@ def _ordered(value: str | None, operator: str, bound: int) -> bool:
 
 
 def labels(text: str) -> list[Requirement]:
-    """The requirements of a label selector.
+    """Parse a label selector.
 
     Raises:
-        ApiError: 400, it can't be parsed.
+        ApiError: 400, it cannot be parsed.
     """
     return [_label_requirement(part.strip()) for part in _split(text) if part.strip()]
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that stand outside of brackets.
+    """The parts between the commas outside of brackets.
 
     Raises:
-        ApiError: 400, there are too many, or they are too long: each is compared with every object.
+        ApiError: 400, they are too many or too long, since each is compared with every object.
     """
     _check_length(text)
     parts, begin, inside = [], 0, False
@@ -85,10 +86,10 @@ def _check_length(text: str) -> None:
 
 
 def fields(text: str, supported: frozenset[str]) -> list[Requirement]:
-    """The requirements of a field selector over the `supported` fields.
+    """Parse a field selector over the `supported` fields.
 
     Raises:
-        ApiError: 400, it can't be parsed or names another field.
+        ApiError: 400, it cannot be parsed, or names another field.
     """
     return [_field_requirement(part.strip(), supported) for part in _split(text) if part.strip()]
 
@@ -110,10 +111,10 @@ def _field_requirement(text: str, supported: frozenset[str]) -> Requirement:
 
 
 def match(label_selector: str, field_selector: str, supported: frozenset[str]) -> store.Match:
-    """The match of a list or watch.
+    """The predicate of a list or watch.
 
     Raises:
-        ApiError: 400, one of the two can't be parsed.
+        ApiError: 400, a selector cannot be parsed.
     """
     if not label_selector and not field_selector:
         return store.everything

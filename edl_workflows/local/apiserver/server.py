@@ -1,4 +1,4 @@
-"""The API server's parts put together, for the process that serves them and for neighbours in it."""
+"""The API server's parts, wired together for the process that serves them and for components in it."""
 
 import secrets
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from edl_workflows.local.apiserver.reviews import Reviewer
 from edl_workflows.local.apiserver.store import Store
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-"""What every cluster has from the start."""
+"""Namespaces that exist from the start."""
 _BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
@@ -26,10 +26,10 @@ class ApiServer:
 
     Attributes:
         registry: the verbs.
-        collector: deletes dependents; `app.build_app` runs it while it serves.
-        authenticator: tokens to identities.
-        client: the API for neighbours in the process.
-        reviewer: says who may do what.
+        collector: deletes dependents; `app.build_app` runs it.
+        authenticator: maps tokens to identities.
+        client: the API for components in the process.
+        reviewer: answers reviews.
         logs: serves ``pods/log``; the pod runner sets it.
     """
 
@@ -45,16 +45,15 @@ class ApiServer:
         self.reviewer = Reviewer(self.registry.catalog, self.authenticator)
 
     def close(self) -> None:
-        """Close the store."""
         self.registry.store.close()
 
 
 def open_server(directory: Path, admins: Mapping[str, str], *, history: int = 10_000) -> ApiServer:
-    """An API server over the state in `directory`, which is made if absent.
+    """Open an API server on the state in `directory`, which is created if absent.
 
     Args:
-        directory: where ``state.db`` lies.
-        admins: token → name of the administrators.
+        directory: of ``state.db``.
+        admins: administrators' names by token.
         history: changes kept per resource for watches.
     """
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How the API server is reached: its token, certificates and kubeconfig on disk, and its HTTP server."""
+"""The API server's token and kubeconfig on disk, and its HTTP server."""
 
 import base64
 import secrets
@@ -15,7 +15,7 @@ from edl_workflows.process.http import HttpServer, ListenOptions
 
 HOST = "127.0.0.1"
 SHUTDOWN_SECONDS = 1
-"""How long open requests, as logs that are followed, may go on after a stop was asked for."""
+"""How long open requests, such as followed logs, may continue after a stop was requested."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Access:
         url: ``https://127.0.0.1:PORT``.
         token: of the administrator.
         files: certificates and key.
-        kubeconfig: the file with all of it (0600).
+        kubeconfig: the file with all of these (0600).
     """
 
     url: str
@@ -36,10 +36,10 @@ class Access:
 
 
 def prepare(directory: Path, port: int) -> Access:
-    """Write what clients need below `directory`; what is there (token, certificates) is kept.
+    """Write what clients need into `directory`; existing tokens and certificates are kept.
 
     Args:
-        directory: made if absent.
+        directory: created if absent.
         port: where the server will listen.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -84,14 +84,14 @@ def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default
 
 
 class ApiHttpServer(HttpServer):
-    """Serves the API over TLS on the loopback interface; ends the open watches when it stops, which would not
-    end by themselves.
+    """Serves the API over TLS on the loopback interface. When it stops, it ends the open watches, which would
+    not end by themselves.
 
     Args:
         app: of `edl_workflows.local.apiserver.app.build_app`.
         access: certificate and key.
         port: where to listen.
-        store: whose watches.
+        store: with the watches.
     """
 
     def __init__(self, app: Starlette, access: Access, port: int, store: Store) -> None:
@@ -105,6 +105,5 @@ class ApiHttpServer(HttpServer):
         self._store = store
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop serving."""
         self._store.end_watches()
         await super().shutdown(sockets)

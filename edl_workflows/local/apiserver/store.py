@@ -1,12 +1,13 @@
-"""Versioned object store: current objects, bounded history and watches over one SQLite log.
+"""Versioned object store: current objects, bounded history and watches on one SQLite log.
 
-The log is append-only, one row per change, and the only thing on disk; current objects are the newest rows by
-key (kine's scheme for etcd on SQL). A change is one SQLite commit, then memory, then watchers, without a
-suspension point in between: what a reader or watcher saw is on disk. WAL with ``synchronous=NORMAL`` loses
-nothing when the process is killed; a power cut may lose the last changes, but does not corrupt the file.
+The log is append-only, one row per change, and the only thing on disk; the current objects are the newest
+rows by key (as kine stores etcd's data in SQL). A change is a SQLite commit, then an update of memory and
+watchers, without a suspension point in between: what a reader or watcher has seen is on disk. WAL with
+``synchronous=NORMAL`` loses nothing when the process is killed; a power cut may lose the last changes, but
+does not corrupt the file.
 
-The store knows keys, revisions and bytes. What the fields of an object mean stands in
-`edl_workflows.local.apiserver.registry`. All calls belong to the thread of one event loop.
+The store knows keys, revisions and bytes; `edl_workflows.local.apiserver.registry` knows the meaning of
+fields. All calls must be made in the thread of one event loop.
 """
 
 import asyncio
@@ -24,23 +25,22 @@ from typing import Any, NamedTuple, Self
 from edl_workflows.local.apiserver import errors
 
 Object = dict[str, Any]
-"""A Kubernetes object as plain JSON values."""
 
 FieldIndex = Callable[[str, Object], Mapping[str, str]]
-"""(resource, object) → the values that field selectors can see."""
+"""Called with a resource and an object; returns the values that field selectors can see."""
 
 ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
 
 MAX_OBJECT_BYTES = 3 * 2**19
-"""Of an object as a client writes it: what etcd takes in a request by default."""
+"""Of an object as a client writes it: etcd's default limit of a request."""
 MAX_STORED_BYTES = 2**21
-"""With what is written beside that: its status, and that it is being deleted."""
+"""Including what is written later: the status, and the deletion timestamp."""
 MAX_HISTORY_BYTES = 128 * 2**20
-"""Of the changes that are kept for watches and consistent pages, of all resources together."""
+"""Of the changes of all resources that are kept for watches and consistent pages."""
 MAX_PENDING_BYTES = 16 * 2**20
-"""That a watch may be behind, beside what it began with."""
+"""That a watch may lag behind, besides its initial events."""
 BATCH_BYTES = 2**20
-"""Of events that a reader gets at once, or one event that is larger."""
+"""Of the events that a reader gets at once, or one larger event."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS log (
@@ -52,8 +52,8 @@ CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 
 class Key(NamedTuple):
-    """Where an object lives. `resource` is ``pods`` or ``elasticjobs.elastic.iml.github.io``; cluster-scoped:
-    no namespace."""
+    """The identity of an object. `resource` is ``pods`` or ``elasticjobs.elastic.iml.github.io``;
+    cluster-scoped objects have no namespace."""
 
     resource: str
     namespace: str
@@ -64,7 +64,7 @@ class Key(NamedTuple):
 class Revision:
     """One version of one object, encoded once.
 
-    `labels` and `fields` serve the selectors, `uid`, `owners` (uids) and `deleting` the garbage collector:
+    The selectors use `labels` and `fields`, the garbage collector `uid`, `owners` (uids) and `deleting`:
     neither has to decode the object.
     """
 
@@ -78,7 +78,7 @@ class Revision:
     deleting: bool
 
     def decode(self) -> Object:
-        """A fresh copy of the object, the caller's to change."""
+        """A copy of the object that the caller may change."""
         obj: Object = json.loads(self.body)
         return obj
 
@@ -96,32 +96,30 @@ class Change:
 
 
 class WatchEvent(NamedTuple):
-    """What a watcher sees: type, resourceVersion and the encoded object."""
+    """An event of a watch: type, resourceVersion and the encoded object."""
 
     type: str
     rv: int
     body: bytes
 
     def decode(self) -> Object:
-        """A fresh copy of the object."""
         obj: Object = json.loads(self.body)
         return obj
 
 
 def encode(obj: Object) -> bytes:
-    """The object as compact JSON."""
     return json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def metadata_fields(resource: str, obj: Object) -> Mapping[str, str]:
-    """The two fields that every resource can be selected by."""
+    """The two fields by which every resource can be selected."""
     del resource
     metadata = obj["metadata"]
     return {"metadata.name": metadata["name"], "metadata.namespace": metadata.get("namespace", "")}
 
 
 def everything(revision: Revision) -> bool:
-    """The match of a watch or list without selectors."""
+    """The predicate of a watch or list without selectors."""
     del revision
     return True
 
@@ -143,7 +141,7 @@ class Watch:
         """The store ends its watches: nothing more will come."""
 
     def replay(self, changes: Iterable[Change]) -> None:
-        """Queue the changes of the history; called by the store. However many they are, all fit."""
+        """Queue the changes of the history, however many; called by the store."""
         for event in filter(None, map(self._view, changes)):
             self._queue(event)
         self._replayed = len(self._pending), self._pending_bytes
@@ -183,8 +181,8 @@ class Watch:
         return WatchEvent(DELETED, revision.rv, encode(gone))
 
     async def batch(self, wait: float | None = None) -> list[WatchEvent]:
-        """The events since the last call, waiting for one at most `wait` seconds; empty after that. Of many
-        events some: the next call has more.
+        """The events since the last call, after waiting at most `wait` seconds for the first; empty after
+        that. If there are many, the next call returns more.
 
         Raises:
             ApiError: 410 Expired, this reader was too slow; list again.
@@ -211,7 +209,6 @@ class Watch:
         self._wake.set()
 
     def close(self) -> None:
-        """End the subscription."""
         self._store.forget(self._resource, self)
 
     def __enter__(self) -> Self:
@@ -225,9 +222,9 @@ class Store:
     """Objects by key with one global resourceVersion.
 
     Args:
-        path: the SQLite file; made if absent.
+        path: the SQLite file; created if absent.
         history: changes kept per resource for watches and consistent pages, as far as `MAX_HISTORY_BYTES`
-            allows; older ones answer 410.
+            allows; requests for older ones are answered with 410.
         index: computes what field selectors can see.
     """
 
@@ -261,15 +258,14 @@ class Store:
 
     @property
     def revision(self) -> int:
-        """The resourceVersion of the last change."""
         return self._rv
 
     def close(self) -> None:
-        """Close the file; a killed process loses nothing by not getting here."""
+        """Close the file; a killed process that does not reach this loses nothing."""
         self._db.close()
 
     def setting(self, name: str, default: str) -> str:
-        """A value kept beside the objects, as a signing key; `default` is stored at the first call."""
+        """A value kept besides the objects, such as a signing key; the first call stores `default`."""
         self._db.execute("INSERT OR IGNORE INTO setting VALUES (?, ?)", (name, default))
         row = self._db.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
         return str(row[0])
@@ -315,7 +311,7 @@ class Store:
         return self._write(MODIFIED, key, obj, current, most)
 
     def delete(self, key: Key, expect: int | None = None, last: Object | None = None) -> Revision:
-        """Remove an object; watchers see it as `last`, or as it stood.
+        """Remove an object; watchers see it as `last`, or in its last version.
 
         Raises:
             ApiError: 404 NotFound; 409 Conflict, its version is not `expect`.
@@ -326,8 +322,8 @@ class Store:
     def list_objects(
         self, resource: str, namespace: str = "", *, match: Match = everything, at: int | None = None
     ) -> list[Revision]:
-        """Objects of a resource (all namespaces: empty), ordered by namespace and name, as they stand or
-        stood `at` a version.
+        """The objects of a resource (namespace empty: all), ordered by namespace and name, now or `at` a
+        version.
 
         Raises:
             ApiError: 410 Expired, the history does not reach back to `at`.
@@ -355,7 +351,7 @@ class Store:
         return spaces
 
     def reindex(self, resource: str) -> None:
-        """Compute anew what field selectors see of a resource, as its definition was read or changed."""
+        """Recompute what field selectors see of a resource whose definition was read or changed."""
         known: dict[int, Revision] = {}
 
         def indexed(revision: Revision) -> Revision:
@@ -377,11 +373,11 @@ class Store:
         return [resource for resource, spaces in self._objects.items() if any(spaces.values())]
 
     def watch(self, resource: str, namespace: str = "", *, since: int, match: Match = everything) -> Watch:
-        """The changes after version `since`, from the history and then as they come.
+        """The changes after version `since`, from the history and then as they happen.
 
         Raises:
-            ApiError: 410 Expired, the history does not reach back to `since`, or `since` lies in the future
-                (another cluster's version): either way the reader must list again.
+            ApiError: 410 Expired, the history does not reach back to `since`, or `since` is in the future
+                (another cluster's version): in both cases the reader must list again.
         """
         if since > self._rv:
             raise errors.expired(f"resourceVersion {since} is newer than the newest, {self._rv}; list again")
@@ -396,7 +392,7 @@ class Store:
         self._observers.append(observer)
 
     def end_watches(self) -> None:
-        """Let all watches end, as the server stops; their readers resume elsewhere or later."""
+        """End all watches when the server stops; their readers resume later."""
         for watches in self._watches.values():
             for watch in watches:
                 watch.end()
@@ -485,7 +481,7 @@ class Store:
         return self._rv
 
     def _drop(self, resource: str, floor: int) -> None:
-        """Forget the changes up to a version."""
+        """Drop the changes up to a version."""
         changes, rows = self._changes[resource], []
         while changes and changes[0].revision.rv <= floor:
             change = changes.popleft()

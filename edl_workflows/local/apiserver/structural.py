@@ -64,7 +64,7 @@ _SHAPES: Mapping[str, Shape] = {
 
 
 def check_definition_schema(schema: Any, path: str) -> list[Cause]:
-    """Why `schema` is not one that a definition may have; its shape first, as all else relies on it."""
+    """The problems of a definition's `schema`; those of its form first, which all other checks rely on."""
     return list(_shape_problems(schema, path)) or list(_structural_problems(schema, path))
 
 

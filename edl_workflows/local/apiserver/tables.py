@@ -1,4 +1,4 @@
-"""What ``kubectl get`` prints: objects as rows of a ``Table``."""
+"""The rows of ``kubectl get``: objects as a ``Table``."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ _NONE = "<none>"
 
 
 def human(span: timedelta) -> str:
-    """A duration as kubectl prints ages: two units while they matter, then one."""
+    """A duration as kubectl prints ages."""
     seconds = int(span.total_seconds())
     if seconds < 0:
         return "0s"
@@ -34,7 +34,7 @@ def human(span: timedelta) -> str:
 
 
 def age(stamp: Any, now: datetime) -> str:
-    """How long ago a Kubernetes time is; ``<unknown>`` if there is none."""
+    """The age of a Kubernetes time; ``<unknown>`` if there is none."""
     if not isinstance(stamp, str):
         return _UNKNOWN
     try:
@@ -55,7 +55,7 @@ _STEP = re.compile(
 
 def json_path(obj: Any, path: str) -> Any:
     """The first value at a CRD's JSON path; None if there is none. Fields, indices and ``[?(@.a=="b")]`` are
-    understood."""
+    supported."""
     value = obj
     for match in _STEP.finditer(path):
         name, quoted, index, field, wanted = match.groups()
@@ -181,7 +181,7 @@ _SPECIAL: Mapping[str, tuple[tuple[str, ...], Cells]] = {
     "serviceaccounts": (("Secrets", "Age"), _counted("secrets")),
     "secrets": (("Type", "Data", "Age"), _secret),
 }
-"""Resource → its columns (a star: only with ``-o wide``) and the function that fills them."""
+"""By resource: its columns (with a star: only for ``-o wide``) and the function that fills them."""
 
 
 def _definition(
@@ -211,10 +211,10 @@ def table(
     """A ``Table`` of objects.
 
     Args:
-        resource: what they are.
+        resource: of the objects.
         objects: the rows.
         now: for ages.
-        include: ``None``, ``Metadata`` or ``Object``: what of the object each row carries.
+        include: ``None``, ``Metadata`` or ``Object``: the part of the object that each row carries.
         list_metadata: the ``metadata`` of the list.
     """
     rows = []
@@ -236,5 +236,5 @@ def table(
 
 
 def partial(obj: Object) -> Object:
-    """An object's metadata alone, as ``PartialObjectMetadata``."""
+    """An object's metadata as ``PartialObjectMetadata``."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}

@@ -1,4 +1,4 @@
-"""HTTP verbs on resources: a located request in, an answer out."""
+"""HTTP verbs on resources."""
 
 import asyncio
 import time
@@ -18,9 +18,10 @@ from edl_workflows.local.apiserver.store import Key, Object
 BOOKMARK_SECONDS = 30.0
 """Longest silence of a watch that allows bookmarks."""
 _SHOWN_WHEN_DELETED = frozenset({"pods", "services", "serviceaccounts"})
-"""Resources whose deletion is answered by the object, as upstream; that of others by a ``Status``."""
+"""Resources whose deletion is answered with the object, as upstream; other deletions are answered with a
+``Status``."""
 DEFAULT_WATCH_SECONDS = 3600
-"""How long a watch lives that does not say so."""
+"""Duration of a watch that requests none."""
 
 
 def _view(request: Request, target: Target) -> views.View:
@@ -48,7 +49,7 @@ async def get(server: ApiServer, request: Request, target: Target) -> Response:
 
 
 async def list_objects(server: ApiServer, request: Request, target: Target) -> Response:
-    """A collection or a page of it, all pages at one version."""
+    """A collection or a page of it; all pages have one version."""
     query, objects = request.query_params, server.registry.store
     view, match = _view(request, target), _match(request, target)
     limit, after, at = requests.number(query, "limit") or 0, ("", ""), None
@@ -75,12 +76,13 @@ async def list_objects(server: ApiServer, request: Request, target: Target) -> R
 
 @dataclass(frozen=True)
 class _Terms:
-    """How a watch goes.
+    """Options of a watch.
 
     Attributes:
-        since: the version to go on from; 0: from now.
-        initial: begin with what there is.
-        marked: end that with a marked bookmark (``sendInitialEvents``, the streaming lists of newer clients).
+        since: the version to continue from; 0: from now.
+        initial: begin with the current objects.
+        marked: end these with a marked bookmark (``sendInitialEvents``, the streaming lists of newer
+            clients).
         bookmarks: send bookmarks.
         deadline: when it ends, on the monotonic clock.
     """
@@ -93,7 +95,7 @@ class _Terms:
 
 
 async def watch(server: ApiServer, request: Request, target: Target) -> Response:
-    """A stream of changes; without a resourceVersion (or 0) it begins with what there is."""
+    """A stream of changes; without a resourceVersion (or with 0) it begins with the current objects."""
     query = request.query_params
     view, match = _view(request, target), _match(request, target)
     seconds = requests.number(query, "timeoutSeconds") or DEFAULT_WATCH_SECONDS
@@ -134,7 +136,7 @@ async def _lines(
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in blocks, so that a long list does not lie in memory a second time for each reader."""
+    """The lines in blocks, so that a long list is not held in memory a second time for each reader."""
     block = bytearray()
     for line in lines:
         block += line
@@ -182,7 +184,7 @@ async def _write(
 
 
 async def create(server: ApiServer, request: Request, target: Target) -> Response:
-    """A new object, a review, or what a subresource makes of a post."""
+    """Create an object or a review, or post to a subresource."""
     body = await requests.read_object(request)
     if target.subresource == "binding":
         return pods.bind(server.registry, target, body)
@@ -238,7 +240,7 @@ def _refuse_other_subresources(target: Target) -> None:
 
 
 async def delete(server: ApiServer, request: Request, target: Target) -> Response:
-    """Delete one object; what is left of it, or a success."""
+    """Delete one object; answers with what remains of it, or a success."""
     if target.subresource:
         raise errors.method_not_allowed()
     options = await requests.delete_options(request)
@@ -281,4 +283,4 @@ BY_NAME = {
     "delete": delete,
     "deletecollection": delete_collection,
 }
-"""Kubernetes verb → its function."""
+"""The functions by Kubernetes verb."""

@@ -1,4 +1,4 @@
-"""Objects as the client asked for them: whole, as table rows or their metadata alone."""
+"""Objects in the form that the client accepts: whole, as table rows, or their metadata alone."""
 
 import asyncio
 import itertools
@@ -16,9 +16,9 @@ from edl_workflows.local.apiserver.catalog import Resource
 from edl_workflows.local.apiserver.store import Object
 
 MAX_WARNINGS = 50
-"""Of one answer: Python's clients read at most 100 headers."""
+"""Per answer: Python's clients read at most 100 headers."""
 MAX_WARNING = 256
-"""Characters, as Kubernetes cuts them."""
+"""Characters, the limit of Kubernetes."""
 WHOLE, TABLE, PARTIAL = "whole", "table", "partial"
 PORTION = 100
 """Objects of a list that are shown without a pause: some 10 ms as a table."""
@@ -26,7 +26,7 @@ _FORMS = {"Table": TABLE, "PartialObjectMetadata": PARTIAL, "PartialObjectMetada
 
 
 def negotiate(accept: str) -> str:
-    """The first form in an ``Accept`` header that the server can write.
+    """The first form in an ``Accept`` header that the server supports.
 
     Raises:
         ApiError: 406.
@@ -47,12 +47,12 @@ def negotiate(accept: str) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """How to write the objects of a resource.
+    """The form of a resource's objects in an answer.
 
     Attributes:
-        resource: the resource, in the version that the client asked for.
+        resource: the resource, in the version that the client requested.
         form: ``WHOLE``, ``TABLE`` or ``PARTIAL``.
-        include: what table rows carry of their object.
+        include: the part of its object that a table row carries.
     """
 
     resource: Resource
@@ -94,8 +94,7 @@ class View:
         return b'{"type":"' + kind.encode() + b'","object":' + self.one(body) + b"}\n"
 
     def bookmark(self, rv: int, *, ends_initial_events: bool = False) -> bytes:
-        """A watch line that says how far the watch has come, and whether that ends what there was at its
-        start."""
+        """A watch line that says how far the watch has come, and whether the initial objects are complete."""
         meta: Object = {"resourceVersion": str(rv), "creationTimestamp": None}
         if ends_initial_events:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -117,7 +116,7 @@ def _portions(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def answer(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Response:
-    """A JSON answer, with warnings as kubectl shows them."""
+    """A JSON answer, with warnings that kubectl shows."""
     response = Response(body, code, media_type="application/json")
     for warning in islice(warnings, MAX_WARNINGS):
         line = escape_controls(warning[:MAX_WARNING], keep="")

@@ -1,2 +1,2 @@
-"""The stand-in for a pod network: each port of a pod is a port of the machine, and addresses are rewritten to
-it."""
+"""The substitute for a pod network: each port of a pod is a port of the machine, and addresses are rewritten
+to it."""

@@ -1,8 +1,8 @@
-"""Forwards connections where an address that was given out is not the port on which the pod listens.
+"""Forwards connections where a published address is not the port on which the pod listens.
 
-The rule is that a pod listens on its Service's own host port, without anything in between. That can't be
-where two Services lead to one port of a pod, where a name was mentioned before a Service of another pod got
-it, or while a Service's former pod still holds its port. Then the cluster process passes the bytes on.
+Normally a pod listens on its Service's own host port, with nothing in between. That is impossible where two
+Services lead to one port of a pod, where a name was used before a Service of another pod got it, or while a
+Service's former pod still holds its port. Then the cluster process forwards the bytes.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Forwarders:
         """Listen on exactly these ports.
 
         Args:
-            wanted: host port → host port of the pod.
+            wanted: host ports, with the host ports of the pods.
         """
         for port in self._servers.keys() - wanted.keys():
             self.release(port)
@@ -52,13 +52,12 @@ class Forwarders:
                 _log.warning("port not forwarded", port=port, target=wanted[port], error=str(error))
 
     def release(self, port: int) -> None:
-        """Stop listening on a port, at once: a pod gets it."""
+        """Stop listening on a port at once, because a pod gets it."""
         self._targets.pop(port, None)
         if server := self._servers.pop(port, None):
             server.close()
 
     def close(self) -> None:
-        """Stop listening on all."""
         for port in list(self._servers):
             self.release(port)
 

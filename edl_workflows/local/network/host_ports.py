@@ -1,4 +1,5 @@
-"""Ports of the machine: blocks that one cluster claims from others by listening on the block's first port."""
+"""Ports of the machine, in blocks that a cluster reserves against other clusters by listening on the block's
+first port."""
 
 import contextlib
 import socket
@@ -8,15 +9,15 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local.network.ports import LOOPBACK
 
 FIRST, LAST = 20_000, 32_767
-"""Below Linux's ephemeral range (32768-60999), so that no outgoing connection takes a port away."""
+"""Below Linux's ephemeral range (32768-60999), so that no outgoing connection takes a port."""
 BLOCK = 256
 
 
 class HostPorts:
-    """Free ports out of the blocks that this cluster has claimed; it claims more when they run out.
+    """Free ports from the blocks that this cluster has reserved; it reserves more when they run out.
 
     Args:
-        seed: clusters with different seeds look in different places first.
+        seed: clusters with different seeds try different blocks first.
         keep: blocks (first ports) that an earlier process of this cluster had.
     """
 
@@ -28,11 +29,11 @@ class HostPorts:
 
     @property
     def blocks(self) -> list[int]:
-        """First ports of the claimed blocks."""
+        """First ports of the reserved blocks."""
         return sorted(self._guards)
 
     def allocate(self, taken: frozenset[int]) -> int:
-        """A port outside `taken` on which nobody listens now.
+        """A port outside `taken` on which no process listens now.
 
         Raises:
             UnavailableError: there is none in the whole range.
@@ -49,7 +50,7 @@ class HostPorts:
         )
 
     def close(self) -> None:
-        """Give the blocks back."""
+        """Release the blocks."""
         for guard in self._guards.values():
             guard.close()
         self._guards.clear()

@@ -1,4 +1,4 @@
-"""The network of the running cluster: keeps the assignments on disk and publishes the service map to the
+"""The network of the running cluster: stores the port assignments and publishes the service map to the
 pods."""
 
 import asyncio
@@ -28,20 +28,20 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Attachment:
-    """What a pod has of the network: its address and, by container port, the host ports it must listen on."""
+    """A pod's address and, by container port, the host ports on which it must listen."""
 
     ip: str
     ports: Mapping[int, int]
 
 
 class Network:
-    """Attaches pods, rewrites addresses, publishes the map.
+    """Assigns addresses and ports to pods, rewrites addresses, and publishes the service map.
 
     Args:
         folder: for ``network.json`` (assignments) and ``services.json`` (the map that pods read).
-        services: the cluster's Services by key, kept current by others.
-        pods: pods whose processes may live, by key, kept current by others.
-        selection: of these Services, kept current by others.
+        services: the cluster's Services by key, kept current by the caller.
+        pods: pods whose processes may live, by key, kept current by the caller.
+        selection: index of these Services, kept current by the caller.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Network:
         self._published: object = None
 
     def address(self, pod: Pod) -> str:
-        """A pod's address, the same at every call; on disk when this returns."""
+        """A pod's address, the same at every call; stored when this returns."""
         uid = pod.metadata.uid
         if uid not in self._ips:
             self._ips[uid] = self._next_ip()
@@ -74,7 +74,7 @@ class Network:
         return self._ips[uid]
 
     def attach(self, pod: Pod) -> Attachment:
-        """Address and ports of a pod, the same at every call; on disk when this returns.
+        """A pod's address and ports, the same at every call; stored when this returns.
 
         Raises:
             UnavailableError: the machine has no free port.
@@ -87,8 +87,8 @@ class Network:
         return Attachment(ip, ports)
 
     def rewriter(self, pod: Pod) -> Callable[[str], str]:
-        """Replaces, in a container's texts, addresses by those that reach them on this machine, as things
-        stand now."""
+        """A function that replaces the addresses in a container's texts with the current ones on this
+        machine."""
         namespace, uid = pod.metadata.namespace, pod.metadata.uid
         world = self._world()
         table = self._table(world)
@@ -105,9 +105,8 @@ class Network:
 
     def service_variables(self, pod: Pod) -> dict[str, str]:
         """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` of the namespace's Services, as kubelet sets them:
-        of those that have a cluster IP, and of `_LINKED_SERVICES` at most, the oldest. Thousands would not
-        fit into an environment.
-        """
+        of those with a cluster IP, and only of the oldest `_LINKED_SERVICES`, since thousands would not fit
+        into an environment."""
         world, uid = self._world(), pod.metadata.uid
         found: dict[str, str] = {}
         for service in itertools.islice(_linked(world, pod.metadata.namespace), _LINKED_SERVICES):
@@ -118,11 +117,11 @@ class Network:
         return found
 
     def touch(self) -> None:
-        """Something changed; the map follows soon."""
+        """Something changed: publish the map soon."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Follow changes of Services and pods, for ever."""
+        """Follow changes of Services and pods until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -141,7 +140,7 @@ class Network:
         await self._forwarders.update(self._ports.forwards(world))
 
     def publish(self) -> None:
-        """Write what changed: the map, then the assignments."""
+        """Write the changes: the map, then the assignments."""
         table = self._table(self._world())
         if table != self._published:
             files.write_json(self.map_file, table)
@@ -157,7 +156,7 @@ class Network:
             self._kept = kept
 
     def close(self) -> None:
-        """Give the host ports back."""
+        """Release the host ports."""
         self._forwarders.close()
         self._host_ports.close()
 
@@ -179,8 +178,7 @@ class Network:
 
 
 def _linked(world: World, namespace: str) -> Iterator[Service]:
-    """The Services of a namespace that pods are told of in variables, in the order in which they were
-    made."""
+    """The Services of a namespace that pods get as variables, oldest first."""
     for service in world.services.values():
         spec = service.spec
         if service.metadata.namespace == namespace and spec.ports and spec.cluster_ip != "None":

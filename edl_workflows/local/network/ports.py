@@ -1,14 +1,13 @@
-"""Which port of the machine stands for which port of a Service or pod. Bookkeeping only; no sockets, no
-files.
+"""Assignment of the machine's ports to ports of Services and pods. Bookkeeping only; no sockets, no files.
 
-A (Service, port) gets a host port when a pod behind it is started, or a pod that was told its address; the
-pod behind it listens there. It stays while any of these pods lives, so an address that was rewritten once
-stays right while pods come and go, and after that while few other Services are idle (`IDLE_KEPT`). Of several
-pods behind one Service, the oldest has the Service's port; the others have ports of their own (there is no
-load balancing).
+A (Service, port) gets a host port when a pod behind it starts, or a pod that was given its address; the pod
+behind it listens there. The port stays assigned while any of these pods lives, so that a rewritten address
+remains correct while pods come and go, and afterwards while few other Services are idle (`IDLE_KEPT`). Of
+several pods behind one Service, the oldest has the Service's port; the others have ports of their own (there
+is no load balancing).
 
-A name may be mentioned before its Service exists (a controller makes pods and Services in any order); then
-the port is reserved, and a pod of that name or a Service that comes later gets it.
+A name may be used before its Service exists (a controller creates pods and Services in any order); then the
+port is reserved for a pod of that name or a Service that is created later.
 """
 
 import functools
@@ -22,18 +21,18 @@ from edl_workflows.local.selection import Selection
 
 LOOPBACK = "127.0.0.1"
 IDLE_KEPT = 256
-"""Ports that Services without living pods keep, so that a successor listens where its predecessor did."""
+"""Ports that Services without living pods keep, so that a new pod listens where its predecessor did."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
 class World:
-    """The Services and the pods that occupy ports: those on the node whose processes may still live.
+    """The Services, and the pods that occupy ports: those on the node whose processes may still live.
 
     Attributes:
         services: by key.
         pods: by key.
-        selection: of these Services, where somebody keeps it; it may know more pods.
+        selection: an index of these Services, if there is one; it may contain more pods.
     """
 
     services: Mapping[str, Service] = field(default_factory=dict)
@@ -41,11 +40,11 @@ class World:
     selection: Selection | None = None
 
     def named(self, namespace: str, service: str) -> Service | None:
-        """The Service of that name."""
+        """The Service with this name."""
         return self.services.get(f"{namespace}/{service}")
 
     def selecting(self, pod: Pod) -> list[Service]:
-        """The Services in front of a pod, oldest first."""
+        """The Services that select a pod, oldest first."""
         return sorted((self.selection or self._own).selecting(pod), key=_age)
 
     def behind(self, service: Service) -> list[Pod]:
@@ -53,7 +52,7 @@ class World:
         return sorted(self._own.behind(service), key=_age)
 
     def served(self) -> list[Service]:
-        """The Services in front of any of the pods."""
+        """The Services that select any of the pods."""
         found = {id(one): one for pod in self.pods.values() for one in self.selecting(pod)}
         return list(found.values())
 
@@ -67,12 +66,12 @@ def _age(obj: Pod | Service) -> tuple[datetime, str]:
 
 
 def service_key(namespace: str, service: str, port: int) -> str:
-    """Where a Service port's assignment is kept."""
+    """Key of a Service port's assignment."""
     return f"svc/{namespace}/{service}/{port}"
 
 
 def pod_key(uid: str, port: int) -> str:
-    """Where a pod port's assignment is kept."""
+    """Key of a pod port's assignment."""
     return f"pod/{uid}/{port}"
 
 
@@ -80,10 +79,10 @@ class Ports:
     """The assignments.
 
     Args:
-        assigned: as an earlier process kept them, by `service_key` and `pod_key`.
-        allocate: a host port that nobody has; told which ones are taken.
-        mentions: pod uid → keys of the Service ports that it was started with, as an earlier process kept
-            them.
+        assigned: stored by an earlier process, by `service_key` and `pod_key`.
+        allocate: returns a free host port; gets the taken ones.
+        mentions: by pod uid, the keys of the Service ports that the pod was started with, stored by an
+            earlier process.
     """
 
     def __init__(
@@ -97,10 +96,11 @@ class Ports:
         self._allocate = allocate
 
     def of_pod(self, pod: Pod, world: World) -> dict[int, int]:
-        """A pod's ports: declared container ports and what Services lead to → host port. Repeatable.
+        """The host ports of a pod's declared container ports and of the ports that Services lead to.
+        Repeatable.
 
         Raises:
-            UnavailableError: there are too few; the pod holds none of them then.
+            UnavailableError: there are too few; the pod then holds none.
         """
         before = dict(self.assigned)
         try:
@@ -122,8 +122,7 @@ class Ports:
         return self.assigned[key]
 
     def _offers(self, pod: Pod, port: int, world: World) -> Iterator[int]:
-        """Reserved ports that would suit, best first: those of its Services, then one reserved for its own
-        name."""
+        """Reserved ports that fit, best first: those of its Services, then one reserved for its own name."""
         namespace, name = pod.metadata.namespace, pod.metadata.name
         keys = [
             service_key(namespace, one.metadata.name, number) for one, number in _leading_to(pod, port, world)
@@ -158,17 +157,17 @@ class Ports:
                 yield assigned
 
     def mention(self, uid: str, namespace: str, service: str, port: int, world: World) -> int:
-        """As `of_service`, for a pod that was started with this address: the port stays reserved while the
+        """Like `of_service`, for a pod that is started with this address: the port stays reserved while the
         pod lives."""
         self.mentions.setdefault(uid, set()).add(service_key(namespace, service, port))
         return self.of_service(namespace, service, port, world)
 
     def table(self, world: World, ips: Mapping[str, str]) -> dict[str, str]:
-        """``host:port`` → ``127.0.0.1:<host port>`` for all that is known, hosts in canonical spelling.
+        """A map from ``host:port`` to ``127.0.0.1:<host port>``, with hosts in canonical spelling.
 
         Args:
             world: Services and pods.
-            ips: pod uid → its IP.
+            ips: IPs by pod uid.
         """
         found: dict[str, int] = {}
         pods = {pod.metadata.uid: pod for pod in world.pods.values()}
@@ -183,7 +182,7 @@ class Ports:
         return {address: f"{LOOPBACK}:{number}" for address, number in found.items()}
 
     def forwards(self, world: World) -> dict[int, int]:
-        """Host ports of Services on which their pod does not listen itself → the one on which it does."""
+        """Host ports of Services on which their pod does not listen, with the ports on which it does."""
         found: dict[int, int] = {}
         for service in world.served():
             for port in service.spec.ports:
@@ -216,8 +215,8 @@ class Ports:
                 yield f"{name}.{namespace}.svc:{port.port}", reserved if reserved in backing else backing[0]
 
     def release(self, world: World) -> None:
-        """Forget what belongs to no living Service or pod and was mentioned by no living pod, and what too
-        many Services keep of which no pod lives."""
+        """Drop assignments of Services and pods that are gone and that no living pod was given, and the
+        surplus of idle Services."""
         uids = {pod.metadata.uid for pod in world.pods.values()}
         self.mentions = {uid: keys for uid, keys in self.mentions.items() if uid in uids}
         wanted = {key for keys in self.mentions.values() for key in keys}
@@ -234,7 +233,7 @@ class Ports:
             del self.assigned[key]
 
     def _in_use(self, world: World) -> set[str]:
-        """The keys of the Services that have a living pod behind them."""
+        """The keys of the Services with a living pod."""
         return {
             service_key(service.metadata.namespace, service.metadata.name, one.port)
             for service in world.served()

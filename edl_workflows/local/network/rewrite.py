@@ -1,4 +1,4 @@
-"""Finds cluster addresses in text and replaces them: environment values and arguments of a container."""
+"""Replacement of cluster addresses in text: environment values and arguments of a container."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,17 +11,17 @@ _ADDRESS = re.compile(
 )
 
 Lookup = Callable[[str, int, bool], str | None]
-"""(canonical host, port, whether the text spelled it as a Service with ``.svc``) → the address instead, or
-None."""
+"""Called with the canonical host, the port, and whether the text spelled the host as a Service with ``.svc``;
+returns the replacement or None."""
 
 
 def rewrite(text: str, namespace: str, lookup: Lookup) -> str:
-    """The text with every address that `lookup` knows replaced; all else, other colons included, untouched.
+    """Replace every address that `lookup` knows; the rest of the text, including other colons, stays.
 
     Args:
         text: ``ps-0.default.svc:2222,ps-1:2222``, a URL, a JSON document.
         namespace: of the pod, for short names.
-        lookup: where an address leads.
+        lookup: the replacement of an address.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -42,16 +42,16 @@ _OWN = ("localhost", "127.0.0.1", "0.0.0.0")  # noqa: S104 - compared, not liste
 def rewrite_apart(
     env: Mapping[str, str], rewritten: Callable[[str], str], own_ports: Mapping[int, int]
 ) -> dict[str, str]:
-    """Variables that hold host and port apart, replaced as pairs: ``MASTER_ADDR`` and ``MASTER_PORT``, and
-    others that differ in ``_ADDR``, ``_ADDRESS``, ``_HOST``, ``_HOSTNAME`` or ``_IP`` against ``_PORT``.
+    """Replace pairs of variables that hold a host and a port: ``MASTER_ADDR`` and ``MASTER_PORT``, and others
+    that end in ``_ADDR``, ``_ADDRESS``, ``_HOST``, ``_HOSTNAME`` or ``_IP``, and in ``_PORT``.
 
     Args:
         env: variables that the user has set.
-        rewritten: what `rewrite` makes of a text.
-        own_ports: by port of the pod, the one on which it must listen: for a host that is the pod itself.
+        rewritten: applies `rewrite` to a text.
+        own_ports: by port of the pod, the port on which it must listen, for a host that is the pod itself.
 
     Returns:
-        Those that change.
+        The variables that change.
     """
     found: dict[str, str] = {}
     for name, host in env.items():

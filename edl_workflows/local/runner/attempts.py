@@ -1,8 +1,7 @@
-"""One start of a container: its folder on disk and its shim. Knows nothing of pods.
+"""One start of a container: its folder on disk and its shim. Independent of pods.
 
-The folder is the durable truth: whoever comes later finds the running process by ``shim.json``, its end in
-``exit.json``, why we killed it in ``killed``. So a cluster process can be killed at any instant and its
-successor goes on.
+The folder is the durable truth: the running process is in ``shim.json``, its end in ``exit.json``, the reason
+of our kill in ``killed``. So a cluster process can be killed at any instant, and its successor continues.
 """
 
 import asyncio
@@ -26,13 +25,13 @@ KILLED_CODE = 137
 _SHIM = Path(shim.__file__)
 _SHIM_END_SECONDS = 10.0
 _KEPT = 2
-"""Attempts of a container kept on disk: the present one and the one that ``kubectl logs --previous``
-shows."""
+"""Attempts of a container that are kept on disk: the current one and the one of ``kubectl logs
+--previous``."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A volume in a container: a file or folder of the machine that appears at `target`."""
+    """A file or folder of the machine that appears at `target` in a container."""
 
     source: str
     target: str
@@ -41,8 +40,8 @@ class Mount:
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run: arguments, whole environment, working folder, mounts, whether setuid programs gain
-    nothing, and whether its servers are kept on the loopback interface."""
+    """What to run: arguments, whole environment, working folder, mounts, whether setuid programs gain no
+    privileges, and whether its servers are kept on the loopback interface."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -92,7 +91,7 @@ class Attempt:
 
         Args:
             launch: what to run.
-            crashes: how often it ended quickly before this start; kept for the back-off.
+            crashes: how often the container ended quickly before; stored for the back-off.
         """
         (self.folder / "scratch").mkdir(parents=True, mode=0o700)
         self.log.touch(0o600)
@@ -127,7 +126,7 @@ class Attempt:
 
     @property
     def crashes(self) -> int:
-        """What `start` was told."""
+        """The number passed to `start`."""
         return int((files.read_json(self.folder / "spec.json") or {}).get("crashes", 0))
 
     @property
@@ -139,15 +138,15 @@ class Attempt:
         return int(found["pid"]) if found and processes.is_alive(found["pid"], found["start"]) else None
 
     def started_at(self) -> datetime | None:
-        """When its process was started; None if it has none yet."""
+        """When its process started; None if it has none yet."""
         record = files.read_json(self.folder / "shim.json")
         return datetime.fromtimestamp(record["startedAt"], UTC) if record else None
 
     async def wait(self, reason_if_lost: str) -> Ended:
-        """Wait for its end. If its shim went without a record, what it left behind is killed.
+        """Wait for its end. If its shim ended without a record, its remaining processes are killed.
 
         Args:
-            reason_if_lost: reason of an end that nobody recorded.
+            reason_if_lost: reason of an end without a record.
         """
         pid = self.shim_pid
         if pid is not None:
@@ -162,7 +161,7 @@ class Attempt:
         return ended
 
     def ended(self) -> Ended | None:
-        """How it ended, as far as recorded."""
+        """How it ended, if recorded."""
         record = files.read_json(self.folder / "exit.json")
         if record is None:
             return None
@@ -183,15 +182,15 @@ class Attempt:
         return Ended(KILLED_CODE, reason, message, datetime.fromtimestamp(begun["startedAt"], UTC), now)
 
     def terminate(self) -> None:
-        """SIGTERM to its main process."""
+        """Send SIGTERM to its main process."""
         self._signal(signal.SIGTERM)
 
     async def kill(self, reason: str = "", message: str = "") -> None:
-        """SIGKILL to all of its processes; returns when they are gone.
+        """Send SIGKILL to all of its processes. Returns when they are gone.
 
         Args:
-            reason: kept for the status, as ``OOMKilled``; empty: an ordinary kill.
-            message: kept likewise.
+            reason: for the status, such as ``OOMKilled``; empty: an ordinary kill.
+            message: for the status.
         """
         if reason and self.ended() is None:
             files.write_json(self.folder / "killed", {"reason": reason, "message": message})
@@ -214,14 +213,13 @@ class Attempt:
                 os.kill(pid, number)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs `argv` as this attempt's container would run it."""
+        """The command that runs `argv` in this attempt's environment."""
         return [sys.executable, "-I", "-S", str(_SHIM), str(self.folder), "--exec", json.dumps(list(argv))]
 
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """A process that is started now gets the shim's signals once it is ready for them: the mask is
-    inherited."""
+    """Block the shim's signals in a process that is started now until it is ready: the mask is inherited."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
     try:
         yield
@@ -233,7 +231,7 @@ async def _gone(pid: int) -> None:
     """Wait until a process, child or not, has ended.
 
     Raises:
-        ProcessLookupError: it is gone already.
+        ProcessLookupError: it has ended already.
     """
     descriptor = os.pidfd_open(pid)
     loop = asyncio.get_running_loop()

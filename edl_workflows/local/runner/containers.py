@@ -1,5 +1,5 @@
-"""One container over all its starts: its processes, probes and hooks, and the state that decisions are made
-on."""
+"""One container over all its starts: its processes, probes and hooks, and the state on which decisions are
+based."""
 
 import asyncio
 import contextlib
@@ -19,18 +19,18 @@ from edl_workflows.local.runner.support import DEFAULT_TERMINATION_LOG
 NODE_RESTARTED = "NodeRestarted"
 _LOST = "ContainerStatusUnknown"
 _MESSAGE_BYTES, _LOG_BYTES, _LOG_LINES = 4096, 2048, 80
-"""Kubelet's bounds of a termination message."""
+"""Kubelet's limits of a termination message."""
 _HOOK_SECONDS = 30.0
 _AFTER_HOOK_SECONDS = 2.0
-"""However long a preStop hook took, the container has this long after SIGTERM."""
+"""The least time after SIGTERM, however long a preStop hook took."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a container reports to and is reached by.
+    """Callbacks of a container.
 
     Attributes:
-        changed: its state changed.
+        changed: its state has changed.
         event: (type, reason, message) for the user.
         port: host port of a container's port by number or name.
     """
@@ -47,7 +47,7 @@ class ContainerRunner:
         container: its spec.
         folder: for its attempts.
         mark: ``<pod uid>/<container>``.
-        surroundings: whom to tell.
+        surroundings: callbacks.
     """
 
     def __init__(self, container: Container, folder: Path, mark: str, surroundings: Surroundings) -> None:
@@ -63,8 +63,7 @@ class ContainerRunner:
         self._ended = asyncio.Event()
 
     def recover(self) -> None:
-        """Take over what an earlier cluster process left: a running process is adopted, an ended one
-        reported."""
+        """Take over from an earlier cluster process: adopt a running process, report an ended one."""
         attempt = Attempt.latest(self._folder, self._mark)
         if attempt is None:
             return
@@ -73,7 +72,7 @@ class ContainerRunner:
         self._follow(attempt, NODE_RESTARTED)
 
     def next_attempt(self) -> Attempt:
-        """The attempt that `start` will make."""
+        """The attempt that `start` will create."""
         return Attempt(self._folder, self.state.starts, self._mark)
 
     def start(self, launch: Launch) -> None:
@@ -86,17 +85,17 @@ class ContainerRunner:
         self._follow(attempt, _LOST)
 
     def cannot_start(self, reason: str, message: str) -> None:
-        """It can't be configured now."""
+        """Record that it cannot be configured now."""
         self.state = replace(self.state, waiting=Waiting(reason, message, datetime.now(UTC)))
         self._around.event("Warning", "Failed", f"Error: {message}")
         self._around.changed()
 
     def stop(self, grace: float, reason: str = "") -> None:
-        """End it: preStop, SIGTERM, and after `grace` seconds SIGKILL to whatever is left. Returns at once.
+        """End it: preStop, SIGTERM, and after `grace` seconds SIGKILL. Returns at once.
 
         Args:
             grace: seconds; 0 kills at once.
-            reason: for the status; empty: what its exit code says.
+            reason: for the status; empty: by its exit code.
         """
         if self._stopper is not None:
             self._stopper.cancel()
@@ -105,7 +104,7 @@ class ContainerRunner:
         self._stopper = self._spawn(self._stop(grace, reason))
 
     def check_memory(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Kill it if it uses more memory than its limit; `snapshot` is asked only if it has one."""
+        """Kill it if it exceeds its memory limit; `snapshot` is only called if it has one."""
         attempt = self._attempt
         if attempt is None or not self.state.running or (pid := attempt.shim_pid) is None:
             return
@@ -115,7 +114,7 @@ class ContainerRunner:
             self._spawn(attempt.kill("OOMKilled", f"memory limit of {text} exceeded"))
 
     def attempt_of(self, *, previous: bool) -> Attempt | None:
-        """The present attempt, or the one before it; None if there is none."""
+        """The current attempt, or the one before it; None if there is none."""
         number = self.state.starts - (2 if previous else 1)
         return Attempt(self._folder, number, self._mark) if number >= 0 else None
 
@@ -125,7 +124,7 @@ class ContainerRunner:
             await self._ended.wait()
 
     async def close(self) -> None:
-        """Stop watching; the processes go on."""
+        """Stop watching; the processes continue."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -170,7 +169,7 @@ class ContainerRunner:
         )
 
     def custom_termination_log(self) -> str:
-        """The path at which the container wants to write its message, if it is not the default one."""
+        """The path of its termination message, if it is not the default one."""
         path = self.container.termination_message_path
         return "" if path == DEFAULT_TERMINATION_LOG else path
 

@@ -1,4 +1,4 @@
-"""A container's variables and arguments, as kubelet computes them. Pure: all sources are handed in."""
+"""A container's variables and arguments, as kubelet computes them. Pure."""
 
 import base64
 import math
@@ -18,12 +18,12 @@ Data = Mapping[str, str]
 
 
 class ContainerConfigError(InvalidError):
-    """A container can't be configured now; it can when what it refers to appears."""
+    """A container cannot be configured now, because something that it refers to is absent or invalid."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where values come from.
+    """Sources of values.
 
     Attributes:
         pod: the pod.
@@ -31,7 +31,7 @@ class Sources:
         node_ip: the node's.
         config_map: data of a ConfigMap by name, None if absent.
         secret: decoded data of a Secret by name, None if absent.
-        allocatable: the node's, in `units`; stands in for a limit that is not set.
+        allocatable: the node's, in `units`; in place of limits that are not set.
         base: variables that every container has.
     """
 
@@ -45,10 +45,10 @@ class Sources:
 
 
 def variables(container: Container, sources: Sources) -> dict[str, str]:
-    """The container's environment: base, ``envFrom``, ``env`` in order, each later one winning.
+    """The container's environment: base, ``envFrom``, ``env``; later ones take precedence.
 
     Raises:
-        ContainerConfigError: an object or key that it needs is absent, or a field is unknown.
+        ContainerConfigError: a required object or key is absent, or a field is unknown.
     """
     found = dict(sources.base)
     for source in container.env_from:
@@ -64,7 +64,7 @@ def variables(container: Container, sources: Sources) -> dict[str, str]:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """``$(NAME)`` replaced where the name is known; ``$$(NAME)`` is a literal ``$(NAME)``."""
+    """Replace ``$(NAME)`` where the name is known; ``$$(NAME)`` is a literal ``$(NAME)``."""
 
     def replace(match: re.Match[str]) -> str:
         return "$" if match[1] is None else values.get(match[1], match[0])
@@ -81,7 +81,7 @@ def field_value(path: str, sources: Sources) -> str:
     """A pod's field for the downward API.
 
     Raises:
-        ContainerConfigError: it is none that the downward API offers.
+        ContainerConfigError: the downward API has no such field.
     """
     meta, spec = sources.pod.metadata, sources.pod.spec
     subscript = _SUBSCRIPT.match(path)

@@ -1,5 +1,4 @@
-"""Makes the launch of a container: variables, arguments and mounts, with addresses as they are on this
-machine."""
+"""The launch of a container: variables, arguments and mounts, with this machine's addresses."""
 
 import os
 import sys
@@ -25,19 +24,19 @@ MACHINE_VARIABLES = (
 )  # fmt: skip
 """What a container inherits from the cluster process: what programs need to run here, and nothing secret."""
 LOOPBACK_VARIABLES = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
-"""Tell PyTorch's transports, which look for an interface of the machine, to use the only one on which pods
-can listen."""
+"""Tell PyTorch's transports, which look for a network interface, to use the only one on which pods can
+listen."""
 TERMINATION_LOG_VARIABLE = "EDL_TERMINATION_LOG"
-"""Where a container writes its termination message, as ``/dev/termination-log`` is not mounted."""
+"""Where a container writes its termination message, since ``/dev/termination-log`` is not mounted."""
 
 
 @dataclass(frozen=True)
 class Launches:
-    """What containers are launched from.
+    """What containers are launched with.
 
     Attributes:
         network: addresses and ports.
-        lookups: contents of ConfigMaps and Secrets of a namespace.
+        lookups: contents of a namespace's ConfigMaps and Secrets.
         allocatable: the node's resources in units.
         kubeconfig: text of the kubeconfig of a pod's service account.
         loopback_only: whether containers' servers are kept on the loopback interface.
@@ -50,7 +49,7 @@ class Launches:
     loopback_only: bool
 
     def prepare(self, pod: Pod, container: ContainerRunner, folder: Path) -> Launch:
-        """Everything that the container needs, made and ready.
+        """Create everything that the container needs.
 
         Raises:
             ContainerConfigError: something that it refers to is absent.
@@ -78,7 +77,7 @@ class Launches:
         return Launch(argv, env, spec.working_dir or str(work), mounts, restricted, self.loopback_only)
 
     def refresh(self, pod: Pod, folder: Path) -> None:
-        """Bring volumes of ConfigMaps and Secrets up to date.
+        """Update volumes of ConfigMaps and Secrets.
 
         Raises:
             ContainerConfigError: something that they refer to is absent now.
@@ -86,7 +85,7 @@ class Launches:
         self._volumes(pod, folder).prepare(self._sources(pod, folder, None))
 
     def excess(self, pod: Pod, folder: Path) -> str:
-        """What to say of a volume that holds more than it may; empty if none does. Call it in a thread."""
+        """The message about a volume that exceeds its limit; empty if there is none. Call it in a thread."""
         return self._volumes(pod, folder).excess()
 
     def _volumes(self, pod: Pod, folder: Path) -> Volumes:
@@ -130,8 +129,7 @@ class Launches:
 
 
 def machine_variables() -> dict[str, str]:
-    """The variables of `MACHINE_VARIABLES` that are set, and a PATH on which this installation's programs
-    come first."""
+    """The `MACHINE_VARIABLES` that are set, and a PATH on which this installation's programs come first."""
     found = {name: os.environ[name] for name in MACHINE_VARIABLES if name in os.environ}
     path = os.environ.get("PATH", os.defpath)
     return {**found, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}

@@ -1,8 +1,8 @@
 """What to do with a pod now: a pure function of the pod, its containers' states and the time.
 
 The rules are kubelet's: init containers one after the other, then all containers together; restarts by
-``restartPolicy`` with a back-off of 0, 10, 20, … 300 s that forgets after ten good minutes; a pod is finished
-when nothing of it will run again.
+``restartPolicy`` with a back-off of 0, 10, 20, … 300 s that is reset after ten minutes of running; a pod is
+finished when nothing of it will run again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,11 @@ from edl_workflows.local.runner.attempts import Ended
 
 BACK_OFF_CAP = timedelta(seconds=300)
 _MOST_DOUBLINGS = 20
-"""Beyond the cap for every first pause that makes sense; a container may crash for months."""
+"""Beyond the cap for every sensible first pause; a container may crash for months."""
 FORGET_AFTER = timedelta(minutes=10)
-"""A container that ran this long is forgiven its earlier crashes."""
+"""A container that ran this long has its back-off reset."""
 RETRY_CONFIG = timedelta(seconds=2)
-"""How soon a container that could not be configured is tried again (the object that it needs may appear)."""
+"""When a container that could not be configured is tried again, since a missing object may appear."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Waiting:
 
 @dataclass(frozen=True)
 class ContainerState:
-    """What is known of one container.
+    """The state of one container.
 
     Attributes:
         starts: how often it was started.
         running_since: set while it runs.
         ended: how the latest start ended, if it has.
         previous: how the start before ended.
-        crashes: restarts in a row after short runs.
+        crashes: consecutive restarts after short runs.
         waiting: why the last attempt to start it failed before there was a process.
-        started, ready: verdicts of the startup and readiness probes.
+        started, ready: results of the startup and readiness probes.
         unhealthy: why it must be killed (liveness or startup probe, postStart); empty if it need not.
-        stopping: it has been told to end.
+        stopping: it was told to end.
     """
 
     starts: int = 0
@@ -59,12 +59,10 @@ class ContainerState:
 
     @property
     def running(self) -> bool:
-        """Whether its processes live."""
         return self.running_since is not None
 
     @property
     def restarts(self) -> int:
-        """``restartCount``."""
         return max(self.starts - 1, 0)
 
 
@@ -74,7 +72,7 @@ States = Mapping[str, ContainerState]
 
 @dataclass(frozen=True)
 class Doom:
-    """Why a pod as a whole must fail, as ``DeadlineExceeded``."""
+    """Why a pod as a whole must fail, such as ``DeadlineExceeded``."""
 
     reason: str
     message: str
@@ -86,7 +84,7 @@ class Decision:
 
     Attributes:
         start: containers to start now.
-        stop: containers to end now → grace in seconds.
+        stop: containers to end now, with the grace in seconds.
         doom: the pod fails for this reason.
         finished: nothing of the pod runs or will run again.
         wake: when to decide again although nothing happens.
@@ -101,16 +99,16 @@ class Decision:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a decision is made on.
+    """The input of a decision.
 
     Attributes:
-        pod: the pod; its status counts only for phase and start time.
+        pod: the pod; of its status, only phase and start time are used.
         states: its containers' states; a container without one was never started.
         now: the time.
-        started_at: when the node took the pod.
+        started_at: when the node accepted the pod.
         back_off: first pause before a restart; doubles up to `BACK_OFF_CAP`.
         doom: decided earlier, or from outside.
-        gone: the API no longer has the pod, so nobody grants it grace.
+        gone: the API no longer has the pod, so there is no grace period.
     """
 
     pod: Pod
@@ -122,12 +120,11 @@ class Situation:
     gone: bool = False
 
     def state(self, container: Container) -> ContainerState:
-        """A container's state."""
         return self.states.get(container.name, NEVER_STARTED)
 
 
 def decide(situation: Situation) -> Decision:
-    """The next steps; after they are taken and nothing else happened, the same call has none."""
+    """The next steps; once they are taken and nothing else has happened, the same call returns none."""
     pod = situation.pod
     if situation.gone:
         return _end(situation, 0.0)
@@ -160,7 +157,7 @@ def _run(situation: Situation) -> Decision:
 
 
 def _wanted(container: Container, situation: Situation) -> bool:
-    """Whether a container that does not run shall run (again)."""
+    """Whether a container that does not run should run (again)."""
     ended = situation.state(container).ended
     policy = situation.pod.spec.restart_policy
     return ended is None or policy == "Always" or (policy == "OnFailure" and ended.code != 0)
@@ -185,7 +182,7 @@ def may_start_at(state: ContainerState, back_off: timedelta) -> datetime | None:
 
 
 def crashes_after(state: ContainerState) -> int:
-    """`crashes` of the start that follows the present end."""
+    """The value of `crashes` for the start that follows the current end."""
     if state.ended is None:
         return 0
     ran = state.ended.finished_at - state.ended.started_at
@@ -207,7 +204,7 @@ def _end(situation: Situation, grace: float, doom: Doom | None = None) -> Decisi
 
 
 def _deletion_grace(situation: Situation) -> float:
-    """What is left of the grace: the deletion's time stamp is when it ends."""
+    """The rest of the grace period, which ends at the deletion timestamp."""
     until = situation.pod.metadata.deletion_timestamp
     return 0.0 if until is None else max((until - situation.now).total_seconds(), 0.0)
 
@@ -233,7 +230,7 @@ def _with_deadline(situation: Situation, decision: Decision) -> Decision:
 
 
 def back_off_of(situation: Situation) -> Iterator[tuple[str, datetime]]:
-    """The containers that wait for their back-off, and until when."""
+    """The containers in back-off, and until when."""
     for container in situation.pod.spec.all_containers:
         state = situation.state(container)
         if (

@@ -1,18 +1,17 @@
 """Keeps TCP servers of containers on the loopback interface, whatever address they ask for.
 
-Programs that are not ours decide which address they listen on; TensorFlow's server takes every interface even
-where it is told 127.0.0.1. So a container runs under a seccomp filter that hands each ``listen`` call to the
-shim above it. The shim ties the socket to the interface ``lo`` and then listens in the caller's place: ``ss
--tln`` shows ``*%lo:2222``. Processes of this machine connect to it at every loopback address, those of pods
-included. A socket that asks for another address of the machine could not be reached through ``lo``; its
-``listen`` fails with EADDRNOTAVAIL.
+Programs choose the address on which they listen; TensorFlow's server listens on every interface even if it is
+given 127.0.0.1. So a container runs under a seccomp filter that hands each ``listen`` call to the shim above
+it. The shim binds the socket to the interface ``lo`` and then listens in the caller's place: ``ss -tln``
+shows ``*%lo:2222``. Processes of this machine connect to it at every loopback address, including those of
+pods. A socket with another address of the machine could not be reached through ``lo``; its ``listen`` fails
+with EADDRNOTAVAIL.
 
-Neither root nor a user namespace is needed, and the container's network is the machine's in every other
-respect: whoever only connects is not touched. The filter is no defence against a hostile container, which is
-a process of the same user.
+Neither root nor a user namespace is needed, and outgoing connections are not affected. The filter is no
+defence against a hostile container, which is a process of the same user.
 
-Standard library only: `shim` loads this. Run as a file, it tells whether this machine lets the present user
-do so.
+Standard library only: `shim` loads this module. Run as a file, it checks whether this machine allows it to
+the current user.
 """
 
 from __future__ import annotations  # the types cost nothing at run time
@@ -54,10 +53,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine(supervisor: _socket.socket) -> None:
-    """Put this process, and all that it becomes and starts, under the filter.
+    """Put this process, and all that it executes and starts, under the filter.
 
     Args:
-        supervisor: the channel to whoever runs `supervise`.
+        supervisor: the channel to the process that runs `supervise`.
 
     Raises:
         OSError: the machine does not allow it.
@@ -106,7 +105,7 @@ def channel() -> tuple[_socket.socket, _socket.socket]:
 
 
 def supervise_in_thread(confined: _socket.socket) -> None:
-    """As `supervise`, beside what the caller does."""
+    """Run `supervise` in a thread."""
     start_new_thread(supervise, (confined,))
 
 
@@ -118,9 +117,9 @@ def _system_calls() -> tuple[int, int, int]:
 
 
 def _filter(architecture: int, listen: int) -> bytes:
-    """The program in BPF: each instruction has how many to skip if its comparison holds, and if it does not.
+    """The BPF program: each instruction says how many to skip if its comparison holds, and if it does not.
 
-    Calls of another ABI (32-bit programs) and io_uring, which could listen unseen, do not exist in a
+    Calls of another ABI (32-bit programs) and io_uring, which could bypass the filter, do not exist in a
     container.
     """
     missing = _FAIL | errno.ENOSYS
@@ -139,7 +138,7 @@ def _filter(architecture: int, listen: int) -> bytes:
 
 
 def _answer(request: bytes) -> bytes:
-    """What the caller gets for its ``listen(descriptor, backlog)``."""
+    """The result of the caller's ``listen(descriptor, backlog)``."""
     identity, thread, _, _, _, _, descriptor, backlog, *_ = _REQUEST.unpack(request)
     try:
         done = _listen(thread, descriptor & 0xFFFFFFFF, backlog & 0xFFFFFFFF)
@@ -151,7 +150,7 @@ def _answer(request: bytes) -> bytes:
 
 
 def _listen(thread: int, descriptor: int, backlog: int) -> bool:
-    """Listen on another process's socket, on loopback only; False if it is not of the internet family."""
+    """Listen on another process's socket, on loopback only; False if it is not an internet socket."""
     with socket_of(_process_of(thread), descriptor) as copied:
         if copied is None or copied.family not in _INTERNET:
             return False
@@ -170,10 +169,10 @@ def _through_loopback(address: str) -> bool:
 
 @contextlib.contextmanager
 def socket_of(process: int, descriptor: int) -> Iterator[_socket.socket | None]:
-    """Another process's socket while the context lasts; None if the descriptor is not that of a socket.
+    """Another process's socket while the context lasts; None if the descriptor is not a socket.
 
     Raises:
-        OSError: the process is gone, has no such descriptor, or is not ours to look into.
+        OSError: the process is gone, has no such descriptor, or may not be inspected.
     """
     handle = os.pidfd_open(process)
     try:
@@ -195,7 +194,7 @@ def socket_of(process: int, descriptor: int) -> Iterator[_socket.socket | None]:
 
 
 def on_loopback(server: _socket.socket) -> bool:
-    """Whether a listening socket is tied to the loopback interface."""
+    """Whether a listening socket is bound to the loopback interface."""
     return server.getsockopt(_socket.SOL_SOCKET, _socket.SO_BINDTODEVICE, 16) == _INTERFACE
 
 
@@ -210,7 +209,8 @@ def _failure(what: str) -> OSError:
 
 
 def _try() -> str:
-    """Let a child process listen on all interfaces; why that did not end on loopback, empty if it did."""
+    """Let a child process listen on all interfaces. Returns why that did not end on loopback; empty if it
+    did."""
     ours, theirs = channel()
     read_end, write_end = os.pipe()
     child = os.fork()

@@ -1,15 +1,14 @@
-"""A container's output on disk: files of bounded size, of which the oldest are removed, by kubelet's
+"""A container's output on disk: files of bounded size, of which the oldest are removed, with kubelet's
 defaults.
 
-The file ``log`` holds the beginning, ``log.<position>`` what follows from that position of the whole output
-on. Names and contents never change, so a position stays valid for a reader while the shim goes on to the next
-file.
+The file ``log`` holds the beginning, ``log.<position>`` what follows from that position of the whole output.
+Names and contents never change, so a position stays valid for a reader while the shim starts the next file.
 
-Beside each file lies ``<file>.times``, with one record for each piece of output as the shim read it. A record
-is 16 bytes: where in the whole output the piece begins, and when it was read, in nanoseconds since the epoch;
-both little-endian, neither ever less than in the record before. It is written before its piece.
+Each file has a ``<file>.times`` with one record for each piece of output as the shim read it. A record is 16
+bytes: the position of the piece in the whole output, and when it was read, in nanoseconds since the epoch;
+both little-endian and never decreasing. It is written before its piece.
 
-Standard library only: `shim` loads this.
+Standard library only: `shim` loads this module.
 """
 
 from __future__ import annotations  # the types cost nothing at run time
@@ -20,11 +19,11 @@ import time
 from bisect import bisect_right
 
 MAX_BYTES = 10 * 1024 * 1024
-"""Size from which a file gets a successor: kubelet's ``containerLogMaxSize``."""
+"""Size from which the next file is started: kubelet's ``containerLogMaxSize``."""
 MAX_FILES = 5
 """Files kept: kubelet's ``containerLogMaxFiles``."""
 LINE_BYTES = 1024 * 1024
-"""How much longer a file may get in order to end with a whole line."""
+"""How much larger a file may become in order to end with a whole line."""
 RECORD_BYTES = 16
 _PIECE = 64 * 1024
 
@@ -40,7 +39,7 @@ class LogFiles:
         self._folder, self._name = os.path.split(log)
 
     def begins(self) -> list[int]:
-        """The positions at which the present files begin, ascending."""
+        """The positions at which the existing files begin, ascending."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -54,7 +53,7 @@ class LogFiles:
         return os.path.join(self._folder, f"{self._name}.{begin}" if begin else self._name)
 
     def times(self, begin: int) -> str:
-        """The file of that file's times."""
+        """The times of the file that begins at a position."""
         return f"{self.path(begin)}.times"
 
     def end(self) -> int:
@@ -63,7 +62,7 @@ class LogFiles:
         return begins[-1] + os.path.getsize(self.path(begins[-1])) if begins else 0
 
     def read(self, position: int, size: int) -> tuple[int, bytes]:
-        """At most `size` bytes of one file, from a position on, or from the oldest that is left; with their
+        """At most `size` bytes of one file, from a position, or from the oldest byte that is left; with their
         position."""
         while begins := self.begins():
             begin = begins[max(bisect_right(begins, position) - 1, 0)]
@@ -87,7 +86,7 @@ class LogFiles:
 
 
 def log_output(output: int, log: str) -> None:
-    """Keep what comes from a pipe, until its other end is closed.
+    """Write what comes from a pipe until its other end is closed.
 
     Args:
         output: the pipe.
@@ -102,7 +101,7 @@ def log_output(output: int, log: str) -> None:
 
 
 class _Keeper:
-    """Appends to the newest file, and begins another when that is full."""
+    """Appends to the newest file, and starts another when it is full."""
 
     def __init__(self, files: LogFiles) -> None:
         self._files = files
@@ -125,7 +124,6 @@ class _Keeper:
             piece = piece[written:]
 
     def close(self) -> None:
-        """Close the files."""
         while self._open:
             os.close(self._open.pop())
 
@@ -134,8 +132,8 @@ class _Keeper:
         return self._size >= enough or self._times_size >= MAX_BYTES
 
     def _go_on(self) -> None:
-        """Open the newest file, or a new one if that is open and full; the oldest is removed first, to make
-        room for it."""
+        """Open the newest file, or a new one if that is open and full; first removes the oldest to make
+        room."""
         if self._open:
             for begin in self._files.begins()[: 1 - MAX_FILES]:
                 os.unlink(self._files.path(begin))

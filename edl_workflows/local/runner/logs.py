@@ -1,5 +1,4 @@
-"""The output of containers for ``pods/log``: read from the attempts' files, followed until the container
-ends."""
+"""Output of containers for ``pods/log``: read from the attempts' files, followed until the container ends."""
 
 import asyncio
 import bisect
@@ -20,7 +19,7 @@ _POLL_SECONDS = 0.1
 
 
 async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncIterator[bytes]:
-    """The wanted part of a container's output.
+    """The requested part of a container's output.
 
     Raises:
         ApiError: 400, it has not started.
@@ -66,7 +65,7 @@ class LineTimes:
     """When the lines of an attempt's log were written, as its shim recorded it (`log_files`).
 
     Args:
-        attempt: whose log; where it has no records, its lines count as written at its start.
+        attempt: with the log; without records, its lines count as written at its start.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -74,12 +73,12 @@ class LineTimes:
         self._started = attempt.started_at() or datetime.now(UTC)
 
     def stamp(self, piece: bytes, position: int, *, begins_line: bool) -> bytes:
-        """A piece of the log with its time before each line that begins in it.
+        """A piece of the log with the time before each line that begins in it.
 
         Args:
             piece: the piece.
-            position: where in the output it stands; all of it is in one file.
-            begins_line: whether a line begins with it.
+            position: of the piece in the output; all of it is in one file.
+            begins_line: whether it begins with a new line.
         """
         stamped: list[bytes] = []
         with self._records(position) as records:
@@ -90,7 +89,7 @@ class LineTimes:
         return b"".join(stamped)
 
     def first_since(self, since: datetime) -> int | None:
-        """Where the first piece begins that was written at a time or later; None if there is none."""
+        """The position of the first piece written at a time or later; None if there is none."""
         for begin in self._files.begins():
             with self._records(begin) as records:
                 if (found := records.first_since(int(since.timestamp() * 1e9))) is not None:
@@ -99,7 +98,7 @@ class LineTimes:
 
     @contextlib.contextmanager
     def _records(self, position: int) -> "Iterator[_Records]":
-        """The records of the file in which a position is."""
+        """The records of the file that contains a position."""
         begin = max((one for one in self._files.begins() if one <= position), default=0)
         try:
             descriptor = os.open(self._files.times(begin), os.O_RDONLY)
@@ -127,14 +126,14 @@ class _Records:
         return int.from_bytes(os.pread(self._descriptor, 8, number * RECORD_BYTES + 8), "little")
 
     def time_of(self, position: int) -> bytes:
-        """When a byte of the log was written; positions are asked for in ascending order."""
+        """When a byte of the log was written; call it with ascending positions."""
         after = bisect.bisect_right(self._numbers, position, lo=self._last, key=self._begin)
         self._last = max(after - 1, 0)
         seconds, nanoseconds = divmod(self._time(self._last) if after else self._started, 10**9)
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z".encode()
 
     def first_since(self, since: int) -> int | None:
-        """Where the first piece begins that was written then or later; None if there is none."""
+        """The position of the first piece written then or later; None if there is none."""
         if not self._numbers:
             return 0 if self._started >= since else None
         number = bisect.bisect_left(self._numbers, since, key=self._time)
@@ -142,7 +141,7 @@ class _Records:
 
 
 def _first_since(output: LogFiles, times: LineTimes, since: datetime) -> int:
-    """Where the first line begins that was written at a time or later: at or after the first such piece."""
+    """The position of the first line written at a time or later: at or after the first such piece."""
     begins, end = (
         output.begins(),
         output.end(),
@@ -161,7 +160,7 @@ def _first_since(output: LogFiles, times: LineTimes, since: datetime) -> int:
 
 
 def _start(output: LogFiles, lines: int | None) -> int:
-    """Where the last `lines` lines begin."""
+    """The position at which the last `lines` lines begin."""
     if lines is None:
         return 0
     begins, position = output.begins(), output.end()

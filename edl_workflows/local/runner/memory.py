@@ -1,4 +1,5 @@
-"""Memory of containers: the resident pages of their process trees, each page counted once when it matters."""
+"""Memory of containers: the resident pages of their process trees, each page counted once where it
+matters."""
 
 import contextlib
 import os
@@ -16,8 +17,8 @@ class Snapshot:
     """All processes at one moment, read once for all containers.
 
     Attributes:
-        children: process id → its children.
-        resident: process id → resident bytes, shared pages included.
+        children: by process id.
+        resident: resident bytes by process id, including shared pages.
     """
 
     children: dict[int, list[int]]
@@ -41,7 +42,7 @@ class Snapshot:
     def over_limit(self, shim_pid: int, limit: float) -> bool:
         """Whether the processes below a shim use more than `limit` bytes.
 
-        The sum of resident sizes is at hand and counts shared pages several times; only if it is over the
+        The sum of resident sizes is known and counts shared pages several times; only if it exceeds the
         limit, the proportional sizes are read, which count each page once.
         """
         tree = list(self.below(shim_pid))

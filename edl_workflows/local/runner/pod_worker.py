@@ -37,7 +37,7 @@ class Services:
         client: the API.
         events: recorder.
         network: addresses and ports.
-        launches: what to run for a container.
+        launches: what containers are launched with.
         back_off: first pause before a restart.
     """
 
@@ -52,7 +52,7 @@ class PodWorker:
     """Runs one pod.
 
     Args:
-        pod: as the API has it.
+        pod: as read from the API.
         folder: the pod's own.
         services: what all pods share.
     """
@@ -91,7 +91,7 @@ class PodWorker:
         return None if number is None else self._services.network.attach(self.pod).ports.get(number, number)
 
     def update(self, pod: Pod | None) -> None:
-        """The API has the pod like this now; None: no longer."""
+        """The API's current version of the pod; None if it is gone."""
         self.gone = self.gone or pod is None
         self.pod = pod or self.pod
         self._wake.set()
@@ -106,8 +106,8 @@ class PodWorker:
         return not self.pod.finished or any(one.state.running for one in self._containers.values())
 
     def refresh(self) -> None:
-        """A ConfigMap or Secret of its namespace changed: volumes follow, and a container that waited for it
-        starts."""
+        """A ConfigMap or Secret of its namespace changed: update volumes, and start containers that waited
+        for it."""
         try:
             if self.occupies and self.pod.spec.volumes and self._folder.is_dir():
                 self._services.launches.refresh(self.pod, self._folder)
@@ -116,16 +116,15 @@ class PodWorker:
         self._wake.set()
 
     def container(self, name: str) -> ContainerRunner | None:
-        """One of its containers."""
         return self._containers.get(name)
 
     def check_memory(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Enforce its containers' memory limits."""
+        """Enforce the memory limits of its containers."""
         for container in self._containers.values():
             container.check_memory(snapshot)
 
     async def check_volumes(self) -> None:
-        """Evict the pod if an emptyDir volume holds more than its sizeLimit."""
+        """Evict the pod if an emptyDir volume exceeds its sizeLimit."""
         limited = any((volume.get("emptyDir") or {}).get("sizeLimit") for volume in self.pod.spec.volumes)
         if not limited or not self.occupies or self._doom is not None:
             return
@@ -136,7 +135,7 @@ class PodWorker:
             self._wake.set()
 
     async def run(self) -> None:
-        """Work until nothing of the pod is left here."""
+        """Work until nothing of the pod is left."""
         try:
             while not self._try(self._recover):
                 await self._sleep()
@@ -147,8 +146,8 @@ class PodWorker:
             self.done.set()
 
     def _try(self, step: Callable[[], bool]) -> bool:
-        """A step that may fail: as with kubelet, a pod's trouble is told and tried again, and no other
-        pod's."""
+        """Run a step; as in kubelet, an error of one pod is reported and retried, and does not affect other
+        pods."""
         try:
             return step()
         except Exception as error:  # noqa: BLE001 - told in the log, in an event, and tried again
@@ -158,7 +157,7 @@ class PodWorker:
             return False
 
     def complain(self, error: Exception) -> None:
-        """Tell the pod's user what went wrong with it."""
+        """Report an error to the pod's user."""
         self._services.events.warning(self.pod, "FailedSync", f"error syncing pod: {error}")
 
     def _recover(self) -> bool:
@@ -194,7 +193,7 @@ class PodWorker:
         )
 
     def _step(self) -> bool:
-        """One round; whether the pod is over."""
+        """One round. Returns whether the pod is finished."""
         self._wake.clear()
         decision = lifecycle.decide(self._situation())
         self._doom = decision.doom or self._doom
@@ -250,7 +249,8 @@ class PodWorker:
             self.pod = Pod.model_validate(updated)
 
     def _finalise(self) -> bool:
-        """Carry out a deletion that waited for us; whether the pod needs no more watching."""
+        """Complete a deletion that waited for this pod's end. Returns whether the pod needs no more
+        watching."""
         if self.gone:
             return True
         meta = self.pod.metadata
@@ -270,12 +270,12 @@ class PodWorker:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def shut_down(self, grace: float) -> None:
-        """The node goes down: end the processes, and note why for the cluster's next start."""
+        """The node shuts down: end the processes, and record why for the cluster's next start."""
         running = [one for one in self._containers.values() if one.state.running]
         for container in running:
             container.stop(min(grace, float(self.pod.spec.termination_grace_period_seconds)), NODE_RESTARTED)
         await asyncio.gather(*(one.ended() for one in running))
 
     async def close(self) -> None:
-        """Stop watching; processes go on."""
+        """Stop watching; processes continue."""
         await asyncio.gather(*(one.close() for one in self._containers.values()))

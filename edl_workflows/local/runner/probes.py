@@ -1,4 +1,4 @@
-"""Probes and hooks: what they do, and the thresholds that turn results into readiness, start and death."""
+"""Probes and hooks: their actions, and the thresholds that turn results into readiness, start and death."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ _OUTPUT_BYTES = 1024
 
 @dataclass(frozen=True)
 class Result:
-    """One check: success, and what was seen if not."""
+    """The result of one check, with the observation if it failed."""
 
     ok: bool
     message: str = ""
@@ -25,11 +25,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Health:
-    """Where a probe stands.
+    """The state of a probe.
 
     Attributes:
-        passing: its present verdict.
-        successes: in a row, up to the last check.
+        passing: the current verdict.
+        successes: consecutive, up to the last check.
         failures: likewise.
     """
 
@@ -38,7 +38,7 @@ class Health:
     failures: int = 0
 
     def after(self, result: Result, probe: Probe) -> "Health":
-        """The verdict after one more check; it turns only after as many equal results as the probe's
+        """The state after one more check; the verdict changes only after as many equal results as the probe's
         threshold."""
         if result.ok:
             successes = self.successes + 1
@@ -52,7 +52,7 @@ class Target:
     """How to reach a container.
 
     Attributes:
-        command: wraps a command so that it runs as the container would run it.
+        command: wraps a command so that it runs in the container's environment.
         port: the host port of a container's port by number or name, None if it has none.
     """
 
@@ -61,12 +61,12 @@ class Target:
 
 
 async def check(handler: Handler, target: Target, seconds: float) -> Result:
-    """Do what a probe or hook says, once.
+    """Perform the action of a probe or hook once.
 
     Args:
-        handler: what to do.
-        target: on which container.
-        seconds: how long it may take.
+        handler: the action.
+        target: the container.
+        seconds: the time-out.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -132,7 +132,7 @@ async def _execute(command: Sequence[str]) -> Result:
 
 
 async def watch(probe: Probe, target: Target, *, passing: bool) -> AsyncIterator[tuple[Health, Result]]:
-    """Repeat a probe for ever: the verdict and the result after each check.
+    """Repeat a probe for ever; yields the verdict and the result after each check.
 
     Args:
         probe: with its times and thresholds.

@@ -1,5 +1,4 @@
-"""Finding processes by ancestry and by mark. Every process of a container carries its mark in its
-environment."""
+"""Finding processes by ancestry and by mark. Every process of a container has its mark in its environment."""
 
 import contextlib
 import time
@@ -15,8 +14,8 @@ _KILL_SECONDS = 5.0
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether the process of this id and start time (clock ticks) lives; the id alone may be another's by
-    now."""
+    """Whether the process with this id and start time (clock ticks) lives; the id alone may belong to another
+    one by now."""
     try:
         process = psutil.Process(pid)
         return shim.start_ticks(pid) == start and process.status() != psutil.STATUS_ZOMBIE
@@ -34,9 +33,9 @@ def marked(prefix: str) -> Iterator[psutil.Process]:
 
 
 def kill_marked(prefix: str) -> int:
-    """SIGKILL every process with that mark, until none is left; how many there were.
+    """SIGKILL every process with that mark until none is left. Returns how many there were.
 
-    Blocks for as long as the kernel needs, at most a few seconds (a process in uninterruptible sleep stays).
+    Blocks as long as the kernel needs, at most a few seconds (a process in uninterruptible sleep remains).
     """
     deadline = time.monotonic() + _KILL_SECONDS
     seen: set[int] = set()

@@ -1,5 +1,5 @@
-"""All pods of the node: one worker for each, memory limits, logs, and what an earlier cluster process left
-behind."""
+"""All pods of the node: one worker for each, memory limits, logs, and recovery after an earlier cluster
+process."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ class Runner:
 
     Args:
         node: the node's name.
-        folder: for the pods' folders, one by uid.
+        folder: for the pods' folders, one per uid.
         pods: all pods, kept current.
         services: what all pods share.
     """
@@ -57,8 +57,8 @@ class Runner:
         return list(self._active.values())
 
     async def clean_up(self) -> None:
-        """End what belongs to pods that were deleted while nobody watched. Call it once, with `pods`
-        current."""
+        """End what belongs to pods that were deleted while the cluster was down. Call it once, with current
+        `pods`."""
         await asyncio.to_thread(remove_orphaned_memory)
         known = {pod.metadata.uid for pod in self._pods.objects.values()}
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -107,7 +107,7 @@ class Runner:
         self._services.network.touch()
 
     async def run(self) -> None:
-        """Enforce limits of memory and volumes, for ever."""
+        """Enforce limits of memory and volumes until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_memory())
             group.create_task(self._watch_volumes())
@@ -140,7 +140,7 @@ class Runner:
         return logs.read(request, worker.container(request.container) if worker else None)
 
     async def shut_down(self, grace: float) -> None:
-        """End all processes; their pods find out at the next start."""
+        """End all processes; their pods are updated at the next start."""
         workers = list(self._workers.values())
         for task in list(self._tasks.values()):
             task.cancel()
@@ -151,7 +151,7 @@ class Runner:
 
 @contextlib.contextmanager
 def _alone(worker: PodWorker) -> Iterator[None]:
-    """What goes wrong with one pod is told of that pod, and the others go on."""
+    """Report an error of one pod for that pod, and continue with the others."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - told in the log and in an event of the pod

@@ -1,20 +1,20 @@
-"""The process above a container: starts it, passes signals on, ends everything it started, records how it
+"""The process above a container: starts it, forwards signals, ends everything that it started, records how it
 ended.
 
-Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses the standard
-library alone (so do `listening` and `log_files`), since it must start fast and stay small. It outlives the
-cluster process, which finds it again by what it writes:
+Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses only the standard
+library (as do `listening` and `log_files`), since it must start fast and stay small. It outlives the cluster
+process, which finds it again by what it writes:
 
 - ``shim.json``: process ids with start times, once the container runs;
 - ``log…``: the container's output, and when each piece of it was written (`log_files`);
 - ``exit.json``: how it ended, as the shim's last act.
 
-SIGTERM goes on to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the main
-process ends, whatever it left behind is killed, as with the first process of a container elsewhere. If the
-spec says so, it keeps the container's servers on the loopback interface (`listening`).
+SIGTERM is forwarded to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the
+main process ends, its remaining descendants are killed, as with the first process of a container elsewhere.
+If the spec says so, the shim keeps the container's servers on the loopback interface (`listening`).
 
-``python -I -S shim.py FOLDER --exec JSON`` runs one command as the container would run it (probes, hooks), in
-its place.
+``python -I -S shim.py FOLDER --exec JSON`` runs one command in the container's environment (probes, hooks) in
+its own place.
 """
 
 from __future__ import annotations  # the types cost nothing at run time
@@ -48,18 +48,18 @@ _NEW_NAMESPACE, _NEW_USER = 0x00020000, 0x10000000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8}
 _DRAIN_SECONDS = 5.0
-"""How long output is awaited after the container's end: somebody outside may hold its pipe open."""
+"""How long output is awaited after the container's end: a process outside may hold its pipe open."""
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SetupError(Exception):
-    """The container's surroundings can't be made."""
+    """The container's environment cannot be set up."""
 
 
 def main(arguments: list[str]) -> None:
-    """Run a container, or with ``--exec`` one more command in its surroundings."""
+    """Run a container, or with ``--exec`` one more command in its environment."""
     folder = arguments[0]
     spec = _read(os.path.join(folder, "spec.json"))
     if len(arguments) > 1:
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
 
 
 def execute(spec: dict[str, Any], argv: list[str]) -> NoReturn:
-    """Run one more command in a container's surroundings and end as it ends."""
+    """Run one more command in a container's environment and exit with its result."""
     if not spec.get("loopbackOnly"):  # nor in the spec of a container that an older version started
         _become(spec, argv)
     ours, theirs = listening.channel()
@@ -111,7 +111,7 @@ def supervise(folder: str, spec: dict[str, Any]) -> None:
 
 
 def _start_logging(output: int, log: str) -> LockType:
-    """Log `output` in a thread; the lock that is returned is free when all of it is logged."""
+    """Log `output` in a thread. The returned lock is released when all of it is logged."""
     done = allocate_lock()
     done.acquire()
 
@@ -126,13 +126,13 @@ def _start_logging(output: int, log: str) -> LockType:
 
 
 def start_ticks(pid: int | str) -> int:
-    """When a process started, in clock ticks since boot; with its id it names one process for ever."""
+    """When a process started, in clock ticks since boot; with its id this identifies a process for ever."""
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         return int(file.read().rpartition(")")[2].split()[19])
 
 
 def _wait(main_pid: int) -> int:
-    """The wait status of the main process; signals that arrive meanwhile are carried out."""
+    """The wait status of the main process; handles signals that arrive meanwhile."""
     while True:
         received = signal.sigwait(_WATCHED)
         if received in (signal.SIGTERM, signal.SIGINT):
@@ -156,7 +156,7 @@ def _reap() -> Iterator[tuple[int, int]]:
 
 
 def _end_all() -> None:
-    """Kill every descendant: orphans become our children, so killing our children often enough gets them
+    """Kill every descendant: orphans become our children, so killing our children repeatedly gets them
     all."""
     while True:
         _kill_children()
@@ -192,7 +192,7 @@ def _exit_code(status: int) -> int:
 
 
 def _child(spec: dict[str, Any], report: int, output: int, channel: _socket.socket | None) -> NoReturn:
-    """In the new process: become the container, or say why not."""
+    """In the new process: become the container, or report why not."""
     try:
         _become(spec, spec["argv"], output, channel)
     except SetupError as error:
@@ -210,17 +210,17 @@ def _child(spec: dict[str, Any], report: int, output: int, channel: _socket.sock
 def _become(
     spec: dict[str, Any], argv: list[str], output: int | None = None, channel: _socket.socket | None = None
 ) -> NoReturn:
-    """Turn this process into `argv` in the container's surroundings.
+    """Turn this process into `argv` in the container's environment.
 
     Args:
         spec: the container's.
         argv: the command.
-        output: where the container writes; None: this is one more command, which keeps the output it has.
+        output: the container's output; None for one more command, which keeps its own.
         channel: to the process that keeps its servers on loopback; None: they may listen anywhere.
 
     Raises:
-        SetupError: the surroundings can't be made.
-        OSError: the command can't be executed.
+        SetupError: the environment cannot be set up.
+        OSError: the command cannot be executed.
     """
     if output is not None:
         os.setsid()
@@ -257,7 +257,7 @@ def _redirect(output: int) -> None:
 
 
 def _enter_mounts(mounts: list[dict[str, Any]], scratch: str) -> None:
-    """A mount namespace of our own (and a user namespace, if we aren't root) with the volumes in place."""
+    """Enter a new mount namespace (and a user namespace, if we are not root) with the volumes in place."""
     uid, gid = os.getuid(), os.getgid()
     flags = _NEW_NAMESPACE | (0 if uid == 0 else _NEW_USER)
     _call("unshare", _libc.unshare(flags))
@@ -289,8 +289,8 @@ def _bind(source: str, target: str, *, read_only: bool = False) -> None:
 
 
 def _make_mount_point(target: str, directory: bool, scratch: str) -> None:
-    """Make a missing mount point without touching the machine's files: the nearest folder above gets a
-    writable copy (in memory, its entries bound into it) in this namespace, as it would be a container's own
+    """Create a missing mount point without touching the machine's files: in this namespace, the nearest
+    parent folder gets a writable copy (in memory, with its entries bound into it), like a container's own
     layer elsewhere."""
     above = os.path.dirname(target)
     while not os.path.isdir(above):

@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where the pod is: its address, the node's, and its id prefix for ``containerID``."""
+    """The pod's address, the node's, and the id prefix for ``containerID``."""
 
     pod_ip: str
     host_ip: str
@@ -24,7 +24,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is decided for the pod as a whole: why it fails, and that nothing of it will run again."""
+    """The decision about the pod as a whole: why it fails, and that nothing of it will run again."""
 
     doom: Doom | None = None
     finished: bool = False
@@ -37,7 +37,7 @@ def build(situation: Situation, place: Place, verdict: Verdict, before: Mapping[
         situation: pod, container states, time.
         place: addresses.
         verdict: of `lifecycle.decide`.
-        before: the status that the API has; conditions of others stay, and so do transition times.
+        before: the API's status; conditions of others and transition times are kept.
     """
     pod = situation.pod
     phase = _phase(situation, verdict)

@@ -1,7 +1,7 @@
-"""What of a pod the runner can't honour. Such a pod is refused with every reason; nothing is ignored
+"""What the runner does not support in a pod. Such a pod is refused with every reason; nothing is ignored
 silently.
 
-Reads the pod as the API has it, since what is refused isn't modelled.
+It reads the pod as the API has it, since unsupported fields are not modelled.
 """
 
 import functools
@@ -31,7 +31,7 @@ _PROBE = (
 
 @functools.cache
 def mounts_possible() -> bool:
-    """Whether this user may have mount namespaces on this machine."""
+    """Whether this user may create mount namespaces on this machine."""
     probe = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _PROBE], check=False, capture_output=True, timeout=30
     )
@@ -40,8 +40,7 @@ def mounts_possible() -> bool:
 
 @functools.cache
 def loopback_obstacle() -> str:
-    """Why this user can't keep a container's servers on the loopback interface of this machine; empty if it
-    is possible."""
+    """Why this user cannot keep a container's servers on the loopback interface; empty if it is possible."""
     probe = subprocess.run(
         [sys.executable, "-I", "-S", listening.__file__],
         check=False,
@@ -57,9 +56,9 @@ def problems(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) ->
     """Everything in a pod that can never run here.
 
     Args:
-        pod: as the API has it.
+        pod: as read from the API.
         mounts: whether mount namespaces are possible.
-        uid: the user that containers run as; the present one by default.
+        uid: the user that containers run as; the current one by default.
     """
     spec, own = pod["spec"], os.getuid() if uid is None else uid
     found = list(_security(spec.get("securityContext") or {}, "spec.securityContext", own))
@@ -140,7 +139,7 @@ def _mounts(
 
 
 def in_place(mount: Mapping[str, Any], volume: Mapping[str, Any]) -> bool:
-    """Whether the volume is where the container looks for it without any mount."""
+    """Whether the volume is at the container's path without a mount."""
     path = str((volume.get("hostPath") or {}).get("path") or "")
     plain = not mount.get("readOnly") and not mount.get("subPath") and not mount.get("subPathExpr")
     return bool(path) and plain and os.path.normpath(path) == os.path.normpath(mount["mountPath"])

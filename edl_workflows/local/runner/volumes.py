@@ -1,7 +1,8 @@
-"""Volumes: what they hold on disk, and where they appear in a container.
+"""Volumes: their contents on disk, and their mounts.
 
 ConfigMaps and Secrets are written as kubelet writes them: files are links through ``..data``, which is
-replaced as a whole, so that a reader sees one version of all files and an update reaches a running container.
+replaced as a whole, so that a reader sees one version of all files, and an update reaches a running
+container.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from edl_workflows.local.runner.support import in_place
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where emptyDir volumes of medium Memory belong
 _BLOCK_BYTES = 512
-"""Unit of ``st_blocks``, whatever the file system's own."""
+"""Unit of ``st_blocks`` on every file system."""
 Files = dict[str, bytes]
 Binary = Callable[[str], Mapping[str, bytes] | None]
 
@@ -58,11 +59,11 @@ class Volumes:
         self._lookups = lookups
 
     def prepare(self, sources: Sources) -> None:
-        """Make every volume, or bring it up to date. Repeatable.
+        """Create every volume, or update it. Repeatable.
 
         Raises:
-            ContainerConfigError: something that a volume refers to is absent, or a path is not what it should
-                be.
+            ContainerConfigError: something that a volume refers to is absent, or a path is not of the
+                required type.
         """
         for name, volume in self._declared.items():
             if "emptyDir" in volume:
@@ -76,7 +77,7 @@ class Volumes:
                 _publish(self._source(name), self._content(name, volume, sources))
 
     def mounts(self, container: Container, values: Mapping[str, str]) -> Iterator[Mount]:
-        """What must be mounted for a container.
+        """The mounts of a container.
 
         Args:
             container: the container.
@@ -93,10 +94,9 @@ class Volumes:
                 yield Mount(str(source), mount.mount_path, read_only)
 
     def excess(self) -> str:
-        """What to say of an emptyDir volume that holds more than its sizeLimit, in kubelet's words; empty if
-        none does.
+        """Kubelet's message about an emptyDir volume that exceeds its sizeLimit; empty if there is none.
 
-        Walks those volumes; call it in a thread.
+        Reads all files of those volumes; call it in a thread.
         """
         for name, volume in self._declared.items():
             limit = (volume.get("emptyDir") or {}).get("sizeLimit")
@@ -105,10 +105,9 @@ class Volumes:
         return ""
 
     def shared_memory(self, container: Container) -> Path:
-        """Where a container has shared memory of its pod alone, which goes with the pod: a volume at
-        ``/dev/shm``, or a folder there. On Kubernetes every pod has its own ``/dev/shm``; here they share the
-        machine's.
-        """
+        """The path of a container's shared memory, which belongs to its pod and is removed with it: a volume
+        at ``/dev/shm``, or a folder there. On Kubernetes every pod has its own ``/dev/shm``; here they share
+        the machine's."""
         if any(Path(mount.mount_path) == _SHARED_MEMORY for mount in container.volume_mounts):
             return _SHARED_MEMORY
         folder = _memory_of(self._uid) / "_pod"  # no name of a volume
@@ -121,7 +120,8 @@ class Volumes:
         return (self._declared[name].get("emptyDir") or {}).get("medium") == "Memory"
 
     def _make_memory(self) -> None:
-        """Make the pod's folder in shared memory, closed to other users whatever the volumes in it allow."""
+        """Create the pod's folder in shared memory, closed to other users whatever the volumes in it
+        allow."""
         folder = _memory_of(self._uid)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -166,17 +166,17 @@ class Volumes:
 
 
 def remove_memory(uid: str) -> None:
-    """Remove a pod's emptyDir volumes of medium Memory and its shared memory, which lie outside its
+    """Remove a pod's emptyDir volumes of medium Memory and its shared memory, which are outside its
     folder."""
     shutil.rmtree(_memory_of(uid), ignore_errors=True)
 
 
 def remove_orphaned_memory() -> None:
-    """Remove what this user's pods had in shared memory, where a pod's folder is gone: its whole cluster was
+    """Remove the shared memory of this user's pods whose folder is gone because the whole cluster was
     removed.
 
-    Containers may share the machine's ``/dev/shm`` and not its file systems. What belongs to a cluster that
-    sees others than this one is left alone.
+    Containers may share the machine's ``/dev/shm`` but not its file systems. Data of a cluster in another
+    mount namespace is left alone.
     """
     for folder in _SHARED_MEMORY.glob("edl-*"):
         owner = _owner(folder)
@@ -190,8 +190,8 @@ def _memory_of(uid: str) -> Path:
 
 
 def _owner(folder: Path) -> Path:
-    """In a pod's folder there: link to the pod's folder on disk, with the mount namespace in which that is
-    its path."""
+    """In the pod's folder there: a link to the pod's folder on disk, with the mount namespace in which that
+    path is valid."""
     return folder / f".pod-{Path('/proc/self/ns/mnt').stat().st_ino}"
 
 

@@ -1,1 +1,2 @@
-"""Which pods the node takes: a pure plan over requests and capacity, and the loop that binds and explains."""
+"""Which pods the node accepts: a pure plan over requests and capacity, and the loop that binds pods and
+explains refusals."""

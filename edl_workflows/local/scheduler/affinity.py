@@ -10,16 +10,16 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def unsupported(affinity: Mapping[str, Any]) -> bool:
-    """Whether it requires what the embedded cluster can't tell: which other pods a pod stands beside."""
+    """Whether it requires what the embedded cluster does not support: the placement of other pods."""
     return any((affinity.get(kind) or {}).get(_REQUIRED) for kind in ("podAffinity", "podAntiAffinity"))
 
 
 def admits(affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
-    """Whether the required node affinity lets a pod onto a node.
+    """Whether the required node affinity admits a pod to a node.
 
     Args:
         affinity: the pod's.
-        name: the node's, the only field that terms can ask for.
+        name: the node's, the only field that terms can use.
         labels: the node's.
     """
     required = (affinity.get("nodeAffinity") or {}).get(_REQUIRED)
@@ -30,7 +30,7 @@ def admits(affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) ->
 
 
 def _matches(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
-    """All that a term asks for; one that asks for nothing matches nothing."""
+    """Whether all requirements of a term hold; a term without any matches nothing."""
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not (expressions or fields):
         return False

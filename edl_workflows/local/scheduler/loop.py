@@ -1,4 +1,4 @@
-"""Carries the plan out: binds what fits, tells the others why not."""
+"""Carries the plan out: binds the pods that fit, and explains why the others do not."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ _PORTION_SECONDS = 0.02
 
 
 class Scheduler:
-    """Decides whenever a pod or the node changed.
+    """Decides whenever a pod or the node has changed.
 
     Args:
         client: the API.
@@ -52,11 +52,11 @@ class Scheduler:
         pods.listen(lambda _key: self._wake.set())
 
     def touch(self) -> None:
-        """Decide anew: the node changed."""
+        """Decide again: the node has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Decide and carry out, for ever."""
+        """Decide and carry out until cancelled."""
         took = 0.0
         while True:
             await self._wake.wait()

@@ -1,10 +1,10 @@
-"""The scheduling decision as a pure function: (node, pods) → who is bound, and what the others are told.
+"""The scheduling decision as a pure function of the node and the pods.
 
 Messages are kube-scheduler's: "0/1 nodes are available: 1 Insufficient cpu." There is no preemption: a
 running pod is never evicted for a waiting one. Pods of higher priority go first. Among equals the older pod
-goes first, as in kube-scheduler, but all pods of a job are as old as its first one: a job that began gets its
-other pods before a younger job begins. Masters take half of the places at most, since a master without
-workers holds its place and never ends.
+goes first, as in kube-scheduler, but all pods of a job have the age of its first one: a job that has started
+gets its other pods before a younger job starts. Masters take at most half of the places, since a master
+without workers keeps its place and never ends.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,10 +22,10 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True)
 class Node:
-    """What the scheduler knows of the node.
+    """The scheduler's view of the node.
 
     Attributes:
-        name: as pods get it in ``spec.nodeName``.
+        name: for pods' ``spec.nodeName``.
         allocatable: what pods may occupy together.
         labels: for node selectors.
         unschedulable: cordoned.
@@ -43,7 +43,7 @@ class Plan:
 
     Attributes:
         bind: pods to bind to the node, in order.
-        refused: why each of the others does not fit now, as kube-scheduler says it.
+        refused: why each of the others does not fit now, in kube-scheduler's words.
         gated: pods that wait for their scheduling gates.
     """
 
@@ -53,11 +53,12 @@ class Plan:
 
 
 def plan(node: Node, pods: Iterable[Pod]) -> Plan:
-    """Decide for all pods that wait.
+    """Decide for all waiting pods.
 
     Args:
         node: the one node.
-        pods: all pods of the cluster; the API server has put a PriorityClass's value into ``spec.priority``.
+        pods: all pods of the cluster; the API server has copied the PriorityClass's value into
+            ``spec.priority``.
     """
     everyone = list(pods)
     free = node.allocatable
@@ -129,7 +130,7 @@ def _places(node: Node) -> int:
 
 
 def _misfit(node: Node, free: Amounts, free_for_masters: int, pod: Pod) -> str:
-    """Why the pod can't be bound now; empty if it can."""
+    """Why the pod cannot be bound now; empty if it can."""
     if node.unschedulable:
         return "1 node(s) were unschedulable"
     selected = pod.spec.node_selector.items() <= node.labels.items()

@@ -1,5 +1,4 @@
-"""Resource arithmetic: what a pod asks for and what a node has, in whole small units (millicores, bytes,
-items)."""
+"""Resource arithmetic in whole small units (millicores, bytes, items)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +8,11 @@ from edl_workflows.local.pods import Container, Pod
 
 _PODS = "pods"
 _MOST = 2.0**63
-"""More than Kubernetes counts of anything."""
+"""The largest amount in Kubernetes."""
 
 
 def units(resource: str, amount: float) -> int:
-    """An amount in the resource's smallest unit, rounded up: CPU in millicores, all else as it is."""
+    """An amount in the resource's smallest unit, rounded up: CPU in millicores, all else unchanged."""
     scaled = min(amount * 1000 if resource == "cpu" else amount, _MOST)
     whole = round(scaled)
     # Floats of quantities such as 0.1 are off by far less than a unit; only real fractions are rounded up.
@@ -28,26 +27,24 @@ class Amounts:
 
     @classmethod
     def parse(cls, quantities: Mapping[str, str]) -> "Amounts":
-        """From quantities, as ``{"cpu": "500m", "memory": "1Gi"}``.
+        """Parse quantities such as ``{"cpu": "500m", "memory": "1Gi"}``.
 
         Raises:
-            ValueError: one is no quantity.
+            ValueError: a value is not a quantity.
         """
         return cls({name: units(name, parse_quantity(text)) for name, text in quantities.items()})
 
     @classmethod
     def one_pod(cls) -> "Amounts":
-        """What a pod occupies that asks for nothing."""
+        """The amounts of a pod without requests."""
         return cls({_PODS: 1})
 
     def plus(self, other: "Amounts") -> "Amounts":
-        """The sum."""
         names = {*self.values, *other.values}
         return Amounts({name: self.values.get(name, 0) + other.values.get(name, 0) for name in names})
 
     def lacking(self, wanted: "Amounts") -> list[str]:
-        """The resources of which `wanted` is more than this has, sorted; what is not asked for is never
-        lacking."""
+        """The resources of which `wanted` exceeds this, sorted; a resource with no request never lacks."""
         return sorted(name for name, amount in wanted.values.items() if 0 < amount > self.values.get(name, 0))
 
     def minus(self, other: "Amounts") -> "Amounts":
@@ -57,7 +54,7 @@ class Amounts:
 
 
 def pod_requests(pod: Pod) -> Amounts:
-    """What a pod occupies: the larger of its containers together and its largest init container, and one
+    """What a pod occupies: the larger of its containers together and its largest init container; and one
     pod."""
     together = _sum(pod.spec.containers)
     largest: dict[str, int] = dict(together.values)
