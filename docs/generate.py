@@ -1,8 +1,8 @@
-"""Writes the reference pages from the code itself, or checks that they are up to date.
+"""Writes the reference pages from the code, or checks that they are up to date.
 
     python docs/generate.py --write | --check
 
-What a page says stands in docstrings, models and options; here is only how it is laid out.
+The contents of a page come from docstrings, models and options. This module determines only the layout.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def described(docstring: str | None) -> dict[str, str]:
         if not line.startswith(" ") and line:
             inside = line in ("Attributes:", "Args:")
         elif inside:
-            # Short entries may share a line, two spaces apart.
+            # Short entries can share a line, separated by two spaces.
             for part in re.split(r"(?<=\.)  (?=\w+(?:, \w+)*: )", line):
                 text = part if part.startswith(" ") else f"    {part}"
                 if match := ENTRY.match(text):
@@ -117,7 +117,11 @@ def kind_page(kind: type[BaseModel], title: str, phases: type[StrEnum]) -> str:
     ]
     known = ", ".join(f"`{phase}`" for phase in phases)
     return page(
-        title, prose(kind.__doc__), f"## Phases\n\n{prose(phases.__doc__)}\n\nAll: {known}.", *sections
+        title,
+        f"This page lists the phases of the kind {title}, and every field of its spec and status.",
+        prose(kind.__doc__),
+        f"## Phases\n\n{prose(phases.__doc__)}\n\nAll: {known}.",
+        *sections,
     )
 
 
@@ -208,11 +212,12 @@ def cli_page() -> str:
         ],
     )
     errors = f"## Exit codes\n\n[What the errors mean](errors.md).\n\n{codes}"
-    return page("The `edl` command", root.help, *commands, agent_section(), errors)
+    opening = "This page lists every command of `edl` with its arguments, and the exit codes."
+    return page("The `edl` command", opening, *commands, agent_section(), errors)
 
 
 def agent_section() -> str:
-    """The agent's command, which has a parser of its own: a training image carries no typer."""
+    """The agent's command, which has its own parser, because training images don't contain typer."""
     text = io.StringIO()
     os.environ["COLUMNS"] = "100"
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
@@ -269,7 +274,8 @@ def airflow_page() -> str:
     group = task_groups.checkpoint_migrate_restart
     return page(
         "Airflow operators and sensors",
-        info["description"],
+        "This page lists every operator, sensor and task group with its arguments. [Write a DAG](../how-to/write-a-dag.md) shows "
+        "how to use them.",
         *common,
         *own,
         f"{head(group)}\n\n{arguments(group)}",
@@ -329,7 +335,8 @@ def errors_page() -> str:
     first, _, rest = text.partition("\n\n::\n\n")
     tree, _, after = rest.partition("\n\n")
     drawn = "\n".join(line.removeprefix("    ") for line in tree.splitlines())
-    return page("Errors", code(first), f"```text\n{drawn}\n```", code(after))
+    opening = "This page shows the tree of errors: what each means and what to do about it."
+    return page("Errors", opening, code(first), f"```text\n{drawn}\n```", code(after))
 
 
 # --- The linter's rules ---
@@ -338,12 +345,15 @@ def errors_page() -> str:
 def lint_page() -> str:
     """All rules of `edl argo lint`."""
     rows = ((f"`{rule.name}`", str(rule.severity), rule.catches, rule.remedy) for rule in LINT_RULES)
-    meaning = "An error is refused by the API server or by Argo, or is certain to go wrong. A warning works until something "
+    meaning = (
+        "*Error*: the API server or Argo refuses the manifest, or the workflow is certain to fail. *Warning*: the workflow works "
+        "until something likely happens, such as the loss of a pod or a stop."
+    )
     return page(
         "Rules of `edl argo lint`",
-        f"Structure and CEL rules are those of Argo Workflows {argo_schema.load().version}. "
-        "[How to use it](../how-to/lint-argo-workflows.md).",
-        meaning + "happens that is likely to happen, as a lost pod or a stopped workflow.",
+        "This page lists every rule of the linter, with what to do about it. Structure and CEL rules are those of Argo Workflows "
+        f"{argo_schema.load().version}. [How to use the linter](../how-to/lint-argo-workflows.md).",
+        meaning,
         table(("rule", "severity", "what it catches", "what to do"), rows),
     )
 
@@ -358,21 +368,32 @@ def relaunch_page() -> str:
         for reason, rule in RULES.items()
     )
     budget = (
-        f"The budget of a node is `restartCount` of its role, at most {MAX_BUDGET}, or what `criticalNodes` gives its rank. "
-        "A process that only prepares the next cluster version is started again as often in its pod, before its node has failed."
+        f"The budget of a node is its role's `restartCount`, at most {MAX_BUDGET}, or the value for its rank in `criticalNodes`. "
+        "A process that prepares the next cluster version is restarted in its pod as many times; after that its node has failed."
     )
     return page(
         "Restarts",
-        "What a job's master does when a node ends, and when it gives the job up. "
-        "[How it all works together](../explanation/fault-tolerance.md).",
+        "This page lists why a node can end and whether the job's master replaces it, and why the master fails a job. "
+        "[Fault tolerance](../explanation/fault-tolerance.md) explains how these work together.",
         "## Nodes",
         table(("reason", "when", "exit codes", "replaced"), rows),
         budget,
-        "## Training processes together",
-        "Cause `Recovery`: what holds the model was lost, and model and data go back to the newest checkpoint. "
-        "`Resume`: the job was suspended and goes on; the nodes that the suspension took are not counted. "
-        "`Rollback`: the cluster version that a plan made did not train. `Hang`: training stood still, and `hangAction` is "
-        "`restart`.",
+        "## Restarts of all training processes",
+        table(
+            ("cause", "when"),
+            [
+                (
+                    "`Recovery`",
+                    "a node with the model was lost; model and data return to the newest checkpoint",
+                ),
+                (
+                    "`Resume`",
+                    "the job was suspended and continues; nodes that the suspension ended don't count",
+                ),
+                ("`Rollback`", "the cluster version of a plan did not train"),
+                ("`Hang`", "training stood still, and `hangAction` is `restart`"),
+            ],
+        ),
         "## Jobs",
         table(("reason", "when"), ((f"`{reason}`", when) for reason, when in REASONS.items())),
     )
@@ -380,9 +401,9 @@ def relaunch_page() -> str:
 
 def replaced(rule: ExitRule) -> str:
     """What becomes of a node by its rule."""
-    text = "within its budget" if rule.budget else "always, at no expense of its budget"
+    text = "within its budget" if rule.budget else "always, without using its budget"
     if rule.always_only:
-        text = f"only under restartPolicy `Always`, {text}"
+        text = f"only with restartPolicy `Always`, {text}"
     return f"{text}, with twice the memory, at most 8 GiB more" if rule.more_memory else text
 
 
@@ -397,7 +418,7 @@ def policies_page() -> str:
     )
     return page(
         "Policies",
-        "How many replicas each job gets, and on which nodes. `edl simulate --policy` has all policies: "
+        "A policy determines how many replicas each job gets, and on which nodes. `edl simulate --policy` accepts all of them: "
         "[simulate a cluster](../how-to/simulate-a-cluster.md). Those marked as live size and place preemptible DIJobs, with "
         "`edl controller run --allocator-policy`: [run DIJobs](../how-to/run-dijobs.md).",
         table(("policy", "what it does", "live"), rows),

@@ -25,9 +25,10 @@ LINK = re.compile(r"(\]\()(?!https?://|#|mailto:)([^)#\s]+)((?:#[^)]*)?\))")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", ".toml": "toml"}
 
 
-def api_page(title: str, text: str, modules: Iterable[str]) -> str:
+def api_page(title: str, text: str, modules: Iterable[str], without: Iterable[str] = ()) -> str:
     """The Markdown of an API page: mkdocstrings replaces the lines ``::: module``."""
-    blocks = (f"::: {module}" for module in api_modules(modules))
+    shown = (module for module in dict.fromkeys(api_modules(modules)) if module not in without)
+    blocks = (f"::: {module}" for module in shown)
     return "\n\n".join([f"# {title}", text, *blocks]) + "\n"
 
 
